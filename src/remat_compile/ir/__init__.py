@@ -1,0 +1,1 @@
+"""FB-Graph: data, text form, analyses, reference semantics. Knows no other package."""

@@ -1,0 +1,75 @@
+"""Diagnostics: a stable code, a place, a message, and a way out.
+
+Every refusal in the project is an `FBError` carrying one or more diagnostics. The
+codes are listed in `spec/diagnostics.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from .span import Span
+
+__all__ = ["Diagnostic", "FBError", "Note", "nearest", "render"]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A second place that explains the first ("freed here")."""
+
+    message: str
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One problem. `hint` says what to do about it."""
+
+    code: str
+    message: str
+    span: Span | None = None
+    notes: tuple[Note, ...] = ()
+    hint: str | None = None
+
+
+class FBError(Exception):
+    """A refusal with all its diagnostics. `usage` is set for wrong usage (exit code 2)."""
+
+    def __init__(self, diagnostics: Diagnostic | Iterable[Diagnostic], *, usage: bool = False):
+        if isinstance(diagnostics, Diagnostic):
+            diagnostics = (diagnostics,)
+        self.diagnostics: tuple[Diagnostic, ...] = tuple(diagnostics)
+        self.usage = usage
+        super().__init__("\n".join(render(d) for d in self.diagnostics))
+
+
+def render(diagnostic: Diagnostic, text: str | None = None) -> str:
+    """The diagnostic as lines for people; with `text`, the source line and a caret."""
+    lines = text.splitlines() if text is not None else None
+    place = f"{diagnostic.span}: " if diagnostic.span else ""
+    out = [f"{place}error[{diagnostic.code}]: {diagnostic.message}"]
+    out += _excerpt(diagnostic.span, lines)
+    for note in diagnostic.notes:
+        place = f"{note.span}: " if note.span else ""
+        out.append(f"  note: {place}{note.message}")
+        out += _excerpt(note.span, lines)
+    if diagnostic.hint:
+        out.append(f"  help: {diagnostic.hint}")
+    return "\n".join(out)
+
+
+def _excerpt(span: Span | None, lines: list[str] | None) -> list[str]:
+    if span is None or lines is None or not 1 <= span.line <= len(lines):
+        return []
+    source = lines[span.line - 1]
+    caret = " " * (span.column - 1) + "^" * max(1, span.end_column - span.column)
+    gutter = f"{span.line:>5} | "
+    return [gutter + source, " " * (len(gutter) - 2) + "| " + caret]
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """` Did you mean "x"?`, or an empty string when nothing is near."""
+    found = get_close_matches(word, list(known), n=1)
+    return f' Did you mean "{found[0]}"?' if found else ""

@@ -1,0 +1,240 @@
+"""Integer expressions of the symbols (dynamic dimensions).
+
+Sizes in bytes, shapes and the integer arguments of operators are expressions:
+sums, products, floor and ceiling division by a positive constant, maximum, and
+rounding up to a multiple. They hold no other names than symbols, so one
+assignment of the symbols fixes every size of a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+__all__ = [
+    "Add",
+    "CeilDiv",
+    "Const",
+    "Expr",
+    "FloorDiv",
+    "Max",
+    "Mul",
+    "RoundUp",
+    "Sym",
+    "add",
+    "ceil_div",
+    "evaluate",
+    "floor_div",
+    "format_expr",
+    "is_monotone",
+    "max_of",
+    "mul",
+    "round_up",
+    "symbols_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sym:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    terms: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mul:
+    factors: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FloorDiv:
+    """`a // n`, with a constant n > 0."""
+
+    dividend: Expr
+    divisor: int
+
+
+@dataclass(frozen=True, slots=True)
+class CeilDiv:
+    """`ceildiv(a, n)`, with a constant n > 0."""
+
+    dividend: Expr
+    divisor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Max:
+    terms: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundUp:
+    """`roundup(a, n)`: the least multiple of the constant n > 0 that is >= a."""
+
+    value: Expr
+    multiple: int
+
+
+Expr = Const | Sym | Add | Mul | FloorDiv | CeilDiv | Max | RoundUp
+
+
+def add(*terms: Expr) -> Expr:
+    """The sum, flattened, constants folded and standing last."""
+    flat: list[Expr] = []
+    constant = 0
+    for term in terms:
+        for part in term.terms if isinstance(term, Add) else (term,):
+            if isinstance(part, Const):
+                constant += part.value
+            else:
+                flat.append(part)
+    if constant or not flat:
+        flat.append(Const(constant))
+    return flat[0] if len(flat) == 1 else Add(tuple(flat))
+
+
+def mul(*factors: Expr) -> Expr:
+    """The product, flattened, constants folded and standing first."""
+    flat: list[Expr] = []
+    constant = 1
+    for factor in factors:
+        for part in factor.factors if isinstance(factor, Mul) else (factor,):
+            if isinstance(part, Const):
+                constant *= part.value
+            else:
+                flat.append(part)
+    if constant == 0:
+        return Const(0)
+    if constant != 1 or not flat:
+        flat.insert(0, Const(constant))
+    return flat[0] if len(flat) == 1 else Mul(tuple(flat))
+
+
+def floor_div(dividend: Expr, divisor: int) -> Expr:
+    if isinstance(dividend, Const):
+        return Const(dividend.value // divisor)
+    return dividend if divisor == 1 else FloorDiv(dividend, divisor)
+
+
+def ceil_div(dividend: Expr, divisor: int) -> Expr:
+    if isinstance(dividend, Const):
+        return Const(-(-dividend.value // divisor))
+    return dividend if divisor == 1 else CeilDiv(dividend, divisor)
+
+
+def max_of(*terms: Expr) -> Expr:
+    """The maximum, duplicates dropped and constants folded."""
+    flat = list(dict.fromkeys(terms))
+    constants = [term.value for term in flat if isinstance(term, Const)]
+    rest: list[Expr] = [term for term in flat if not isinstance(term, Const)]
+    if constants:
+        rest.insert(0, Const(max(constants)))
+    return rest[0] if len(rest) == 1 else Max(tuple(rest))
+
+
+def round_up(value: Expr, multiple: int) -> Expr:
+    if isinstance(value, Const):
+        return Const(-(-value.value // multiple) * multiple)
+    return value if multiple == 1 else RoundUp(value, multiple)
+
+
+def evaluate(expr: Expr, env: Mapping[str, int]) -> int:
+    """The value under an assignment of the symbols. KeyError for an unbound one."""
+    match expr:
+        case Const(value):
+            return value
+        case Sym(name):
+            return env[name]
+        case Add(terms):
+            return sum(evaluate(term, env) for term in terms)
+        case Mul(factors):
+            product = 1
+            for factor in factors:
+                product *= evaluate(factor, env)
+            return product
+        case FloorDiv(dividend, divisor):
+            return evaluate(dividend, env) // divisor
+        case CeilDiv(dividend, divisor):
+            return -(-evaluate(dividend, env) // divisor)
+        case Max(terms):
+            return max(evaluate(term, env) for term in terms)
+        case RoundUp(value, multiple):
+            return -(-evaluate(value, env) // multiple) * multiple
+        case _:
+            assert_never(expr)
+
+
+def symbols_of(expr: Expr) -> frozenset[str]:
+    match expr:
+        case Const():
+            return frozenset()
+        case Sym(name):
+            return frozenset((name,))
+        case Add(parts) | Mul(parts) | Max(parts):
+            return frozenset().union(*(symbols_of(part) for part in parts))
+        case FloorDiv(inner, _) | CeilDiv(inner, _) | RoundUp(inner, _):
+            return symbols_of(inner)
+        case _:
+            assert_never(expr)
+
+
+def is_monotone(expr: Expr) -> bool:
+    """Whether the value cannot fall as a symbol (>= 0) grows: no negative constant."""
+    match expr:
+        case Const(value):
+            return value >= 0
+        case Sym():
+            return True
+        case Add(parts):
+            # A negative summand that is constant does not turn a rising sum.
+            return all(isinstance(part, Const) or is_monotone(part) for part in parts)
+        case Mul(parts) | Max(parts):
+            return all(is_monotone(part) for part in parts)
+        case FloorDiv(inner, _) | CeilDiv(inner, _) | RoundUp(inner, _):
+            return is_monotone(inner)
+        case _:
+            assert_never(expr)
+
+
+def format_expr(expr: Expr, *, inside_product: bool = False) -> str:
+    """The text form; parsing it gives back an equal expression."""
+    match expr:
+        case Const(value):
+            return f"({value})" if inside_product and value < 0 else str(value)
+        case Sym(name):
+            return name
+        case Add(terms):
+            text = " + ".join(
+                f"({format_expr(term)})" if isinstance(term, Add) else format_expr(term)
+                for term in terms
+            )
+            return f"({text})" if inside_product else text
+        case Mul(factors):
+            text = "*".join(
+                f"({format_expr(factor)})"
+                if isinstance(factor, Mul)
+                else format_expr(factor, inside_product=True)
+                for factor in factors
+            )
+            return text
+        case FloorDiv(dividend, divisor):
+            return f"({format_expr(dividend)})//{divisor}" if not inside_product else (
+                f"(({format_expr(dividend)})//{divisor})"
+            )
+        case CeilDiv(dividend, divisor):
+            return f"ceildiv({format_expr(dividend)}, {divisor})"
+        case Max(terms):
+            return "max(" + ", ".join(format_expr(term) for term in terms) + ")"
+        case RoundUp(value, multiple):
+            return f"roundup({format_expr(value)}, {multiple})"
+        case _:
+            assert_never(expr)

@@ -1,0 +1,298 @@
+"""The forward-backward graph: cNodes compute, aNodes hold storage, views look at it.
+
+Everything here is frozen data. A graph owns its nodes in declaration order and
+offers the few look-ups that every consumer needs; analyses live beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, get_args
+
+from .expr import Const, Expr
+from .span import Loc, Span
+
+__all__ = [
+    "ACCUMULATE_OP",
+    "ANODE_KINDS",
+    "CALLER_KINDS",
+    "DTYPE_BYTES",
+    "LOSS_OP",
+    "PHASES",
+    "ANode",
+    "ANodeKind",
+    "Arg",
+    "Atom",
+    "CNode",
+    "Call",
+    "Graph",
+    "Phase",
+    "Ref",
+    "Replay",
+    "View",
+]
+
+ANodeKind = Literal[
+    "input",
+    "param",
+    "buffer",
+    "const",
+    "tangent",
+    "act",
+    "phantom",
+    "grad",
+    "param_grad",
+    "output",
+    "pending",
+    "rng",
+    "opt_state",
+]
+ANODE_KINDS: tuple[str, ...] = get_args(ANodeKind)
+
+CALLER_KINDS: frozenset[str] = frozenset(("input", "param", "buffer", "const", "opt_state"))
+"""Storage that the caller holds: alive from the first step to the last, never freed."""
+
+Phase = Literal["fwd", "loss", "bwd", "opt"]
+PHASES: tuple[str, ...] = get_args(Phase)
+
+LOSS_OP = "loss"
+"""The operator name of the one cNode that stands for what lies between outputs and tangents."""
+
+ACCUMULATE_OP = "accumulate"
+"""The operator name of `%g2 = accumulate %g1 += %c`."""
+
+DTYPE_BYTES: dict[str, int] = {
+    "f64": 8,
+    "f32": 4,
+    "f16": 2,
+    "bf16": 2,
+    "f8e4m3": 1,
+    "f8e5m2": 1,
+    "i64": 8,
+    "i32": 4,
+    "i16": 2,
+    "i8": 1,
+    "u8": 1,
+    "u16": 2,
+    "u32": 4,
+    "u64": 8,
+    "bool": 1,
+    "c64": 8,
+    "c128": 16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A use of an aNode or a view by name (without the `%`)."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """A named constant of the framework: `dtype:f32`, `device:cpu`, `layout:strided`,
+    `format:contiguous_format`."""
+
+    kind: Literal["dtype", "device", "layout", "format"]
+    value: str
+
+
+Arg = Ref | Atom | Expr | bool | int | float | str | None | tuple["Arg", ...]
+"""An argument of an operator. Plain integers stay `int`; an `Expr` has a symbol in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator (`aten.addmm.default`) applied to arguments."""
+
+    op: str
+    args: tuple[Arg, ...] = ()
+    kwargs: tuple[tuple[str, Arg], ...] = ()
+
+    def refs(self) -> tuple[str, ...]:
+        """Names read, in order of appearance, each once."""
+        found: dict[str, None] = {}
+        for arg in self.args:
+            _collect(arg, found)
+        for _, arg in self.kwargs:
+            _collect(arg, found)
+        return tuple(found)
+
+
+def _collect(arg: Arg, found: dict[str, None]) -> None:
+    if isinstance(arg, Ref):
+        found[arg.name] = None
+    elif isinstance(arg, tuple):
+        for part in arg:
+            _collect(part, found)
+
+
+@dataclass(frozen=True, slots=True)
+class ANode:
+    """One storage with exactly one writer (none for what the caller holds).
+
+    `dtype` and `shape` describe the tensor its writer returns; `size` is the whole
+    storage in bytes, before rounding to the target's granularity.
+    """
+
+    name: str
+    kind: ANodeKind
+    dtype: str
+    shape: tuple[Expr, ...]
+    size: Expr
+    span: Span | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A pure function of the current instance of `base`; never saved, never freed.
+
+    `call` reads `base` or other views of it. `index` picks one result of an operator
+    that returns several (`split`, `unbind`).
+    """
+
+    name: str
+    base: str
+    call: Call
+    index: int | None = None
+    span: Span | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What every execution but the first runs instead, free of effects.
+
+    `writes` is a subset of the cNode's writes (`None` for unused results).
+    """
+
+    writes: tuple[str | None, ...]
+    call: Call
+    workspace: Expr = Const(0)
+    time_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CNode:
+    """One allocating operation.
+
+    `writes` holds an aNode name or None (`_`, an unused result: the bytes of such
+    results count as workspace) per result. For `accumulate`, `call.args` is
+    `(Ref(g1), Ref(c))` and `writes` is `(g2,)`: g1 ends and its storage is named g2.
+    `token` names the rng aNode of a random operator. `of` names the forward cNodes
+    that a backward one belongs to. Time is None until a cost source has filled it.
+    """
+
+    name: str
+    phase: Phase
+    writes: tuple[str | None, ...]
+    call: Call
+    replay: Replay | None = None
+    token: str | None = None
+    of: tuple[str, ...] = ()
+    workspace: Expr = Const(0)
+    time_ns: int | None = None
+    loc: Loc | None = None
+    span: Span | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_loss(self) -> bool:
+        return self.phase == "loss"
+
+    @property
+    def is_accumulate(self) -> bool:
+        return self.call.op == ACCUMULATE_OP
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The aNodes written, unused results left out."""
+        return tuple(name for name in self.writes if name is not None)
+
+    def call_at(self, execution: int) -> Call:
+        """What the n-th execution (from 1) runs."""
+        return self.call if execution == 1 or self.replay is None else self.replay.call
+
+    def results_at(self, execution: int) -> tuple[str, ...]:
+        """The aNodes that the n-th execution (from 1) writes; the token not included."""
+        if execution == 1 or self.replay is None:
+            return self.results
+        return tuple(name for name in self.replay.writes if name is not None)
+
+    def workspace_at(self, execution: int) -> Expr:
+        return self.workspace if execution == 1 or self.replay is None else self.replay.workspace
+
+    def time_ns_at(self, execution: int) -> int:
+        """Nanoseconds of the n-th execution; 0 where no cost source has filled it."""
+        if execution > 1 and self.replay is not None and self.replay.time_ns is not None:
+            return self.replay.time_ns
+        return self.time_ns or 0
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One training step. Nodes stand in the order of capture, which is topological."""
+
+    name: str
+    anodes: tuple[ANode, ...]
+    views: tuple[View, ...]
+    cnodes: tuple[CNode, ...]
+
+    @cached_property
+    def anode(self) -> dict[str, ANode]:
+        return {a.name: a for a in self.anodes}
+
+    @cached_property
+    def view(self) -> dict[str, View]:
+        return {v.name: v for v in self.views}
+
+    @cached_property
+    def cnode(self) -> dict[str, CNode]:
+        return {c.name: c for c in self.cnodes}
+
+    @cached_property
+    def writer(self) -> dict[str, CNode]:
+        """The cNode that writes each aNode, tokens included."""
+        found: dict[str, CNode] = {}
+        for c in self.cnodes:
+            for name in c.results:
+                found[name] = c
+            if c.token is not None:
+                found[c.token] = c
+        return found
+
+    @cached_property
+    def loss(self) -> CNode:
+        """The one loss cNode."""
+        return next(c for c in self.cnodes if c.is_loss)
+
+    @cached_property
+    def storage(self) -> dict[str, str]:
+        """The aNode under every name that can be read: itself, or the base of the view."""
+        found = {a.name: a.name for a in self.anodes}
+        found.update({v.name: v.base for v in self.views})
+        return found
+
+    @cached_property
+    def _reads(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+        return {c.name: (self._of_call(c.call), self._of_call(c.call_at(2))) for c in self.cnodes}
+
+    def _of_call(self, call: Call) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.storage[name] for name in call.refs()))
+
+    def reads(self, cnode: CNode, execution: int = 1) -> tuple[str, ...]:
+        """The aNodes that the n-th execution reads, through views; the token not included."""
+        return self._reads[cnode.name][0 if execution == 1 else 1]
+
+    @cached_property
+    def readers(self) -> dict[str, tuple[CNode, ...]]:
+        """The cNodes whose first execution reads each aNode, in order of capture."""
+        found: dict[str, list[CNode]] = {a.name: [] for a in self.anodes}
+        for c in self.cnodes:
+            for name in self.reads(c):
+                found[name].append(c)
+        return {name: tuple(cs) for name, cs in found.items()}
+
+    def in_phase(self, phase: Phase) -> Iterator[CNode]:
+        return (c for c in self.cnodes if c.phase == phase)

@@ -1,0 +1,171 @@
+"""A program: what one `.fbir` file holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from .graph import Graph
+from .schedule import Schedule
+from .span import Span
+
+__all__ = [
+    "Argument",
+    "Binding",
+    "Budget",
+    "BufferBinding",
+    "Header",
+    "ParamBinding",
+    "Program",
+    "Proven",
+    "Result",
+    "Symbol",
+    "Target",
+]
+
+CostSource = Literal["none", "measured", "roofline"]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Where a graph was captured. `costs` says what its times and workspaces rest on."""
+
+    version: int = 1
+    device: str = "cpu"
+    threads: int = 1
+    torch_version: str = ""
+    costs: CostSource = "none"
+    source: str | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A dynamic dimension, `low <= value <= high`, captured at `sample`.
+
+    It is read from the shape of an argument: `argument` is the index in the binding
+    and `dim` the axis.
+    """
+
+    name: str
+    low: int
+    high: int
+    sample: int
+    argument: int
+    dim: int
+    span: Span | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The device planned for. Bandwidths in bytes per second; sizes in bytes."""
+
+    name: str = "cpu"
+    memory_bytes: int | None = None
+    granularity_bytes: int = 1
+    host_bytes: int | None = None
+    d2h_bytes_per_s: int | None = None
+    h2d_bytes_per_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A flat tensor argument of the model; `path` as in `args[0]` or `kwargs['mask']`."""
+
+    path: str
+    name: str
+    span: Span | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ParamBinding:
+    """A parameter with all its names (ties) and where its gradient is found.
+
+    `grad` is an aNode or view, or None for a parameter that gets no gradient.
+    """
+
+    names: tuple[str, ...]
+    name: str
+    grad: str | None
+    span: Span | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class BufferBinding:
+    """A buffer or lifted constant; `update` holds its contents after the forward."""
+
+    names: tuple[str, ...]
+    name: str
+    update: str | None
+    span: Span | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A flat output of the model, and the tangent that belongs to it."""
+
+    name: str
+    tangent: str | None
+    span: Span | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How the graph meets its caller.
+
+    `input_grads` pairs the index of an argument with where its gradient is found.
+    """
+
+    arguments: tuple[Argument, ...] = ()
+    params: tuple[ParamBinding, ...] = ()
+    buffers: tuple[BufferBinding, ...] = ()
+    results: tuple[Result, ...] = ()
+    input_grads: tuple[tuple[int, str], ...] = ()
+    grads: Literal["fresh", "accumulate"] = "fresh"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A bound in bytes.
+
+    `device` bounds all device bytes of the step; `activation` bounds what comes on top
+    of parameters, buffers, constants, inputs and parameter gradients.
+    """
+
+    bytes: int
+    kind: Literal["device", "activation"] = "device"
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """What was proven of a schedule: obligations by name, bounds, and by what."""
+
+    schedule: str
+    obligations: tuple[str, ...]
+    device_bytes: int
+    activation_bytes: int
+    prover: str
+    graph_sha256: str
+    span: Span | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Program:
+    graph: Graph
+    binding: Binding = Binding()
+    header: Header = Header()
+    symbols: tuple[Symbol, ...] = ()
+    target: Target = Target()
+    schedules: tuple[Schedule, ...] = ()
+    proven: tuple[Proven, ...] = ()
+
+    @property
+    def sample(self) -> dict[str, int]:
+        """The assignment of the symbols at which the graph was captured."""
+        return {s.name: s.sample for s in self.symbols}
+
+    def with_schedule(self, schedule: Schedule) -> Program:
+        """The program with this schedule added, in place of one of the same name."""
+        kept = tuple(s for s in self.schedules if s.name != schedule.name)
+        proven = tuple(p for p in self.proven if p.schedule != schedule.name)
+        return replace(self, schedules=(*kept, schedule), proven=proven)
