@@ -1,0 +1,194 @@
+"""Operators and arguments: names and atoms of the IR <-> objects of PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+from ..ir.diagnostics import Diagnostic, FBError, nearest
+from ..ir.expr import (
+    Add,
+    CeilDiv,
+    Const,
+    FloorDiv,
+    Max,
+    Mul,
+    RoundUp,
+    Sym,
+    evaluate,
+)
+from ..ir.graph import Arg, Atom, Ref
+
+__all__ = [
+    "atom_of",
+    "from_torch_dtype",
+    "op_name",
+    "resolve_op",
+    "to_torch",
+    "torch_dtype",
+]
+
+_DTYPES: dict[str, torch.dtype] = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f8e4m3": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i16": torch.int16,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "u16": torch.uint16,
+    "u32": torch.uint32,
+    "u64": torch.uint64,
+    "bool": torch.bool,
+    "c64": torch.complex64,
+    "c128": torch.complex128,
+}
+_DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+_LAYOUTS: dict[str, torch.layout] = {
+    "strided": torch.strided,
+    "sparse_coo": torch.sparse_coo,
+    "sparse_csr": torch.sparse_csr,
+}
+_FORMATS: dict[str, torch.memory_format] = {
+    "contiguous_format": torch.contiguous_format,
+    "preserve_format": torch.preserve_format,
+    "channels_last": torch.channels_last,
+    "channels_last_3d": torch.channels_last_3d,
+}
+
+
+def op_name(op: OpOverload | HigherOrderOperator) -> str:
+    """The name under which an operator stands in the IR; `resolve_op` inverts it.
+
+    `aten.addmm.default`, `mylib.myop.default`, `higher_order.run_and_save_rng_state`.
+    """
+    if isinstance(op, HigherOrderOperator):
+        return f"higher_order.{op}"
+    return str(op)
+
+
+@lru_cache(maxsize=4096)
+def resolve_op(name: str) -> OpOverload | HigherOrderOperator:
+    """The operator under a name of the IR.
+
+    Raises FBError FB0901 when this PyTorch does not have it (with the nearest name).
+    """
+    parts = name.split(".")
+    found: object = None
+    try:
+        if len(parts) == 2 and parts[0] == "higher_order":
+            found = getattr(torch.ops.higher_order, parts[1])
+        elif len(parts) == 3:
+            packet = getattr(getattr(torch.ops, parts[0]), parts[1])
+            if isinstance(packet, OpOverloadPacket):
+                found = getattr(packet, parts[2])
+    except (AttributeError, RuntimeError):
+        found = None
+    if isinstance(found, OpOverload | HigherOrderOperator):
+        return found
+    raise FBError(
+        Diagnostic(
+            "FB0901",
+            f"PyTorch {torch.__version__} has no operator {name}.{nearest(name, _known_ops())}",
+            hint="import the library that registers it, or use the PyTorch version of the capture",
+        )
+    )
+
+
+def _known_ops() -> list[str]:
+    """Names of all registered operators, as the IR writes them."""
+    names = []
+    for qualified in torch._C._dispatch_get_all_op_names():
+        name = qualified.replace("::", ".")
+        names.append(name if name.count(".") == 2 else f"{name}.default")
+    return names
+
+
+def from_torch_dtype(dtype: torch.dtype) -> str:
+    """`torch.float32` -> `f32`. Raises FBError FB0902 for a dtype that the IR has not."""
+    if dtype not in _DTYPE_NAMES:
+        raise FBError(Diagnostic("FB0902", f"tensors of {dtype} are not supported"))
+    return _DTYPE_NAMES[dtype]
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """`f32` -> `torch.float32`. Raises FBError FB0902 for an unknown name."""
+    if name not in _DTYPES:
+        raise FBError(Diagnostic("FB0902", f"unknown dtype {name}.{nearest(name, _DTYPES)}"))
+    return _DTYPES[name]
+
+
+def atom_of(value: object) -> Atom | None:
+    """The atom for a dtype, device, layout or memory format; None for anything else.
+
+    Raises FBError FB0902 for one of these that the IR cannot name.
+    """
+    match value:
+        case torch.dtype():
+            return Atom("dtype", from_torch_dtype(value))
+        case torch.device():
+            return Atom("device", str(value))
+        case torch.layout():
+            return Atom("layout", _name_of(value, _LAYOUTS))
+        case torch.memory_format():
+            return Atom("format", _name_of(value, _FORMATS))
+        case _:
+            return None
+
+
+def _name_of(value: object, table: Mapping[str, object]) -> str:
+    for name, candidate in table.items():
+        if candidate == value:
+            return name
+    raise FBError(Diagnostic("FB0902", f"{value} is not supported"))
+
+
+def to_torch(arg: Arg, env: Mapping[str, int], values: Mapping[str, Any]) -> Any:
+    """An argument of the IR as PyTorch takes it.
+
+    `env` binds the symbols, `values` the names of aNodes and views; lists stay tuples
+    of the IR but become Python lists here. KeyError for an unbound name; FBError FB0902
+    for an atom that PyTorch does not have.
+    """
+    match arg:
+        case Ref(name):
+            return values[name]
+        case Atom():
+            return _from_atom(arg)
+        case tuple():
+            return [to_torch(part, env, values) for part in arg]
+        case Add() | CeilDiv() | Const() | FloorDiv() | Max() | Mul() | RoundUp() | Sym():
+            return evaluate(arg, env)
+        case _:
+            return arg
+
+
+def _from_atom(atom: Atom) -> object:
+    match atom.kind:
+        case "dtype":
+            return torch_dtype(atom.value)
+        case "device":
+            try:
+                return torch.device(atom.value)
+            except RuntimeError as error:
+                raise FBError(Diagnostic("FB0902", f"unknown device {atom.value}")) from error
+        case "layout":
+            return _lookup(atom, _LAYOUTS)
+        case "format":
+            return _lookup(atom, _FORMATS)
+
+
+def _lookup(atom: Atom, table: Mapping[str, object]) -> object:
+    if atom.value not in table:
+        hint = nearest(atom.value, table)
+        raise FBError(Diagnostic("FB0902", f"unknown {atom.kind} {atom.value}.{hint}"))
+    return table[atom.value]
