@@ -1,0 +1,81 @@
+"""The one file that touches PyTorch's private capture functions.
+
+`aot_export_joint_with_descriptors` traces forward and backward together; its second
+half compiles a partition of that graph into a callable with AOTAutograd's own runtime
+wrappers (aliased outputs, mutated buffers, saved-tensor checks). No decompositions are
+passed: the joint graph then holds the kernels that eager runs. `tests/torch_helpers`
+has the canaries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._functorch.aot_autograd import (
+    aot_compile_joint_with_descriptors,
+    aot_export_joint_with_descriptors,
+)
+
+__all__ = ["Joint", "trace_joint"]
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A traced joint graph. Valid only inside the `with` block of `trace_joint`."""
+
+    graph_module: fx.GraphModule
+    _descriptors: Any
+
+    def compile(
+        self,
+        partition: Callable[..., tuple[fx.GraphModule, fx.GraphModule]],
+        forward: Callable[..., Any],
+        backward: Callable[..., Any],
+    ) -> Callable[..., Any]:
+        """A callable over `(*params, *buffers, *args)`, differentiable, in AOT's wrappers.
+
+        `partition(joint, inputs, *, num_fwd_outputs, ...)` returns the two halves;
+        `forward` and `backward` turn each into a boxed callable.
+        """
+        compiled: Callable[..., Any] = aot_compile_joint_with_descriptors(
+            self._descriptors,
+            partition_fn=partition,
+            fw_compiler=forward,
+            bw_compiler=backward,
+        )
+        return compiled
+
+
+@contextlib.contextmanager
+def trace_joint(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[Joint]:
+    """Traces the joint graph of an exported module (`ep.module(check_guards=False)`).
+
+    `args` may hold fake tensors with symbolic sizes; their mode is then entered.
+    """
+    fake_mode = _fake_mode_of(args, kwargs)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(torch.enable_grad())
+        if fake_mode is not None:
+            stack.enter_context(fake_mode)
+        descriptors = aot_export_joint_with_descriptors(stack, module, args, kwargs)
+        yield Joint(descriptors.graph_module, descriptors)
+
+
+def _fake_mode_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.utils._pytree import tree_leaves
+
+    for leaf in tree_leaves((args, kwargs)):
+        if isinstance(leaf, FakeTensor):
+            return leaf.fake_mode
+    return None

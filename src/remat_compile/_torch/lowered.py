@@ -1,0 +1,81 @@
+"""What the torch frontend hands to cost sources and backends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils._pytree import TreeSpec
+
+from ..ir.diagnostics import Diagnostic
+from ..ir.program import Program
+from .joint import Joint
+
+__all__ = ["Exported", "Lowered"]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model exported once: enough to trace its joint graph again and to run it.
+
+    `module` is what `torch.export` gives back (`ep.module()`), sharing its parameters
+    with `original`. `flat_args` are the sample's leaves; non-tensors were baked in.
+    """
+
+    original: nn.Module
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    flat_args: tuple[Any, ...]
+    in_spec: TreeSpec
+    trace_args: tuple[Any, ...]
+    trace_kwargs: dict[str, Any]
+    symbol_names: Mapping[str, str]
+    symbol_ranges: Mapping[str, tuple[int, int]]
+    device: torch.device
+    warnings: tuple[Diagnostic, ...] = ()
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program and its ties to the joint graph it came from.
+
+    `nodes` gives the graph node (with its fake value) of every aNode and view;
+    `placeholders` the aNode of each flat AOT input before the tangents (ties repeat);
+    `forward_outputs` and `backward_outputs` the names in AOT's order. `constants` are
+    tensors that the model made from literals.
+    """
+
+    exported: Exported
+    joint: Joint
+    program: Program
+    nodes: Mapping[str, fx.Node]
+    placeholders: tuple[str, ...]
+    tangents: tuple[str, ...]
+    forward_outputs: tuple[str, ...]
+    backward_outputs: tuple[str | None, ...]
+    constants: Mapping[str, Tensor] = field(default_factory=dict)
+    warnings: tuple[Diagnostic, ...] = ()
+
+    def with_program(self, program: Program) -> Lowered:
+        """The same ties under a program whose costs, schedules or header were filled."""
+        return replace(self, program=program)
+
+    def values(self) -> dict[str, Tensor]:
+        """The real tensors of everything the caller holds, by aNode name."""
+        exported, binding = self.exported, self.program.binding
+        found: dict[str, Tensor] = {}
+        for param in binding.params:
+            found[param.name] = exported.module.get_parameter(param.names[0]).detach()
+        for buffer in binding.buffers:
+            if buffer.name in self.constants:
+                found[buffer.name] = self.constants[buffer.name]
+            else:
+                found[buffer.name] = exported.module.get_buffer(buffer.names[0])
+        tensors = [leaf for leaf in exported.flat_args if isinstance(leaf, Tensor)]
+        for argument, tensor in zip(binding.arguments, tensors, strict=True):
+            found[argument.name] = tensor.detach()
+        return found

@@ -1,0 +1,177 @@
+"""From a live module or a `.pt2` file to an exported module that can be traced."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+
+from ..._torch.lowered import Exported
+from ...ir.diagnostics import Diagnostic, FBError
+
+__all__ = ["argument_paths", "export", "load_pt2"]
+
+
+def export(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+) -> Exported:
+    """Exports `module` at the sample `(args, kwargs)`.
+
+    `dynamic_shapes` is that of `torch.export.export`. Raises FBError FB0501 when the
+    model cannot be exported, FB0502 when nothing in it can be trained.
+    """
+    kwargs = dict(kwargs or {})
+    _check_trainable(module)
+    args, kwargs = _unalias(args, kwargs)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(
+                module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
+            )
+    except Exception as error:  # torch.export raises many types, all about the user's model
+        raise FBError(
+            Diagnostic(
+                "FB0501",
+                f"torch.export cannot export {type(module).__name__}: {_first_line(error)}",
+                hint="data-dependent control flow or sizes must be rewritten; "
+                "see the message of torch.export above",
+            )
+        ) from error
+    return _exported(program, module, args, kwargs)
+
+
+def load_pt2(path: str | Path) -> Exported:
+    """An exported program saved by `torch.export.save`, with its example inputs."""
+    try:
+        program = torch.export.load(str(path))
+    except Exception as error:  # a zip, pickle or schema error of torch.export.load
+        raise FBError(
+            Diagnostic(
+                "FB0503",
+                f"{path} is not a readable .pt2 file: {_first_line(error)}",
+                hint="write it with torch.export.save(torch.export.export(model, args), path)",
+            )
+        ) from error
+    if program.example_inputs is None:
+        raise FBError(
+            Diagnostic("FB0504", f"{path} holds no example inputs", hint="export it again")
+        )
+    args, kwargs = program.example_inputs
+    module = program.module(check_guards=False)
+    _check_trainable(module)
+    return _exported(program, module, tuple(args), dict(kwargs))
+
+
+def _exported(
+    program: ExportedProgram, original: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Exported:
+    module = program.module(check_guards=False)
+    flat, spec = tree_flatten((args, kwargs))
+    names, ranges = _symbols(program, args, kwargs)
+    trace_args, trace_kwargs = args, kwargs
+    if ranges:
+        trace_args, trace_kwargs = _fake_inputs(program, flat, spec)
+    tensors = [t for t in (*flat, *module.parameters()) if isinstance(t, Tensor)]
+    return Exported(
+        original=original,
+        module=module,
+        args=args,
+        kwargs=kwargs,
+        flat_args=tuple(flat),
+        in_spec=spec,
+        trace_args=trace_args,
+        trace_kwargs=trace_kwargs,
+        symbol_names=names,
+        symbol_ranges=ranges,
+        device=tensors[0].device,
+    )
+
+
+def _check_trainable(module: nn.Module) -> None:
+    if not any(p.requires_grad for p in module.parameters()):
+        raise FBError(
+            Diagnostic(
+                "FB0502",
+                f"{type(module).__name__} has no trainable parameter",
+                hint="set requires_grad on the parameters to be trained",
+            )
+        )
+
+
+def _unalias(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Copies tensors that share storage with an earlier one: capture would bake the alias in."""
+    flat, spec = tree_flatten((args, kwargs))
+    seen: set[int] = set()
+    for index, leaf in enumerate(flat):
+        if isinstance(leaf, Tensor):
+            key = leaf.untyped_storage()._cdata
+            if key in seen:
+                flat[index] = leaf.detach().clone().requires_grad_(leaf.requires_grad)
+            seen.add(flat[index].untyped_storage()._cdata)
+    return tree_unflatten(flat, spec)  # type: ignore[no-any-return]
+
+
+def argument_paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """`args[0]`, `kwargs['mask']`, … of every tensor leaf, in flat order."""
+    leaves, _ = tree_flatten_with_path((args, kwargs))
+    roots = ("args", "kwargs")
+    return [
+        roots[path[0].idx] + keystr(path[1:]) for path, leaf in leaves if isinstance(leaf, Tensor)
+    ]
+
+
+def _symbols(
+    program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[dict[str, str], dict[str, tuple[int, int]]]:
+    """Names and ranges of the dynamic dimensions, keyed by PyTorch's symbol."""
+    names: dict[str, str] = {}
+    ranges: dict[str, tuple[int, int]] = {}
+    symbols = sorted(program.range_constraints, key=str)
+    for index, symbol in enumerate(symbols):
+        bounds = program.range_constraints[symbol]
+        low, high = int(bounds.lower), bounds.upper
+        if not high.is_finite or int(high) >= 2**31:
+            raise FBError(
+                Diagnostic(
+                    "FB0505",
+                    f"dynamic dimension {symbol} has no upper bound",
+                    hint='give one: torch.export.Dim("batch", min=1, max=64)',
+                )
+            )
+        names[str(symbol)] = f"s{index}"
+        ranges[str(symbol)] = (low, int(high))
+    return names, ranges
+
+
+def _fake_inputs(
+    program: ExportedProgram, flat: list[Any], spec: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The sample with every tensor leaf replaced by the export's symbolic fake value."""
+    user_inputs = set(program.graph_signature.user_inputs)
+    fakes = [
+        node.meta["val"]
+        for node in program.graph.nodes
+        if node.op == "placeholder" and node.name in user_inputs
+    ]
+    tensors = iter(value for value in fakes if isinstance(value, Tensor))
+    leaves = [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in flat]
+    for leaf, fake in zip(flat, leaves, strict=True):
+        if isinstance(leaf, Tensor):
+            fake.requires_grad_(leaf.requires_grad)
+    return tree_unflatten(leaves, spec)  # type: ignore[no-any-return]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,29 @@
+"""Joint graph -> FB-Graph: storages become aNodes, allocating operations cNodes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from ..._torch.joint import Joint, trace_joint
+from ..._torch.lowered import Exported, Lowered
+from .build import Builder
+from .prepare import prepare
+
+__all__ = ["lower"]
+
+
+@contextlib.contextmanager
+def lower(exported: Exported) -> Iterator[Lowered]:
+    """Traces and lowers `exported`; the result is valid inside the `with` block.
+
+    Deterministic: the same model gives the same text. Raises FBError FB0501 (not
+    traceable) and FB0506 to FB0509 for constructs outside the language, all at once.
+    """
+    with trace_joint(exported.module, exported.trace_args, exported.trace_kwargs) as joint:
+        yield _lower(exported, joint)
+
+
+def _lower(exported: Exported, joint: Joint) -> Lowered:
+    prepare(joint.graph_module)
+    return Builder(exported, joint).build()
