@@ -1,0 +1,445 @@
+"""A compiled module stands in for the original: same names, same behaviour, same errors."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import remat_compile
+from harness import assert_same_tensors, outer_loss
+from models import MODELS
+from remat_compile import FBError
+
+TIGHT: dict[str, Any] = {"budget": "range:0.6", "planner": "dtr", "costs": "roofline", "device": "cpu"}
+
+
+def pair(name: str) -> tuple[nn.Module, nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """A compiled module and an eager one with equal parameters of their own."""
+    ours, args, kwargs = MODELS[name](torch.float32)
+    theirs, _, _ = MODELS[name](torch.float32)
+    return remat_compile.compile(ours, args, kwargs, **TIGHT), theirs, args, kwargs
+
+
+def leaves(out: Any) -> tuple[Tensor, ...]:
+    return out if isinstance(out, tuple) else (out,)
+
+
+def backward(out: Any, **options: Any) -> None:
+    torch.autograd.backward(outer_loss(leaves(out)), **options)
+
+
+def grads(module: nn.Module) -> dict[str, Tensor | None]:
+    return {name: p.grad for name, p in module.named_parameters()}
+
+
+def buffers(module: nn.Module) -> dict[str, Tensor | None]:
+    return dict(module.named_buffers())
+
+
+def seeded(module: nn.Module, *args: Any, seed: int = 5, **kwargs: Any) -> Any:
+    torch.manual_seed(seed)
+    return module(*args, **kwargs)
+
+
+def test_names_and_state_are_the_originals() -> None:
+    original, args, kwargs = MODELS["gpt"](torch.float32)
+    compiled = remat_compile.compile(original, args, kwargs, **TIGHT)
+    assert [n for n, _ in compiled.named_parameters()] == [
+        n for n, _ in original.named_parameters()
+    ]
+    assert all(a is b for a, b in zip(compiled.parameters(), original.parameters(), strict=True))
+    assert list(compiled.state_dict()) == list(original.state_dict())
+    assert compiled.training
+
+
+def test_loaded_state_is_used() -> None:
+    compiled, eager, args, kwargs = pair("mlp")
+    other = {name: value * 1.5 for name, value in eager.state_dict().items()}
+    compiled.load_state_dict(other)
+    eager.load_state_dict(other)
+    ours, theirs = compiled(*args, **kwargs), eager(*args, **kwargs)
+    assert torch.equal(ours, theirs)
+    backward(ours)
+    backward(theirs)
+    assert_same_tensors(grads(compiled), grads(eager), "gradient of")
+
+
+def test_buffers_are_the_originals() -> None:
+    compiled, eager, args, kwargs = pair("resnet")
+    held = dict(compiled.named_buffers())
+    for _ in range(2):
+        backward(compiled(*args, **kwargs))
+        backward(eager(*args, **kwargs))
+    assert_same_tensors(buffers(compiled), buffers(eager), "buffer")
+    assert all(held[n] is b for n, b in compiled.named_buffers())
+
+
+def test_no_grad_runs_the_original() -> None:
+    compiled, eager, args, kwargs = pair("gpt")
+    with torch.no_grad():
+        ours, theirs = seeded(compiled, *args, **kwargs), seeded(eager, *args, **kwargs)
+    assert not ours.requires_grad
+    assert torch.equal(ours, theirs)
+
+
+def test_eval_without_gradients_is_the_originals() -> None:
+    compiled, eager, args, kwargs = pair("resnet")
+    compiled.eval()
+    eager.eval()
+    assert not any(part.training for part in compiled.modules())
+    with torch.no_grad():
+        assert torch.equal(compiled(*args, **kwargs), eager(*args, **kwargs))
+    assert_same_tensors(buffers(compiled), buffers(eager), "buffer")
+
+
+def test_back_in_train_mode_it_trains() -> None:
+    compiled, eager, args, kwargs = pair("gpt")
+    compiled.eval()
+    compiled.train()
+    backward(seeded(compiled, *args, **kwargs))
+    backward(seeded(eager, *args, **kwargs))
+    assert_same_tensors(grads(compiled), grads(eager), "gradient of")
+
+
+def test_inference_shape_may_differ() -> None:
+    compiled, eager, (x,), _ = pair("mlp")
+    with torch.no_grad():
+        assert torch.equal(compiled(x[:5]), eager(x[:5]))
+
+
+def test_gradients_accumulate() -> None:
+    compiled, eager, args, kwargs = pair("gpt")
+    for seed in range(3):
+        backward(seeded(compiled, *args, seed=seed, **kwargs))
+        backward(seeded(eager, *args, seed=seed, **kwargs))
+    assert_same_tensors(grads(compiled), grads(eager), "gradient of")
+
+
+def test_two_forwards_before_the_backwards() -> None:
+    compiled, eager, args, kwargs = pair("gpt")
+
+    def both(module: nn.Module) -> None:
+        first = seeded(module, *args, seed=1, **kwargs)
+        second = seeded(module, *args, seed=2, **kwargs)
+        backward(second)
+        backward(first)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        both(compiled)
+    both(eager)
+    assert_same_tensors(grads(compiled), grads(eager), "gradient of")
+
+
+def test_one_backward_for_two_forwards() -> None:
+    compiled, eager, args, kwargs = pair("vit")
+
+    def both(module: nn.Module) -> None:
+        torch.autograd.backward((module(*args, **kwargs) * module(*args, **kwargs)).mean() * 3.0)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        both(compiled)
+    both(eager)
+    assert_same_tensors(grads(compiled), grads(eager), "gradient of")
+
+
+def test_parameter_edited_before_the_backward_raises_as_autograd_does() -> None:
+    compiled, eager, args, kwargs = pair("mlp")
+    for module in (compiled, eager):
+        out = module(*args, **kwargs)
+        with torch.no_grad():
+            next(p for n, p in module.named_parameters() if n == "layers.2.weight").add_(1.0)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            backward(out)
+
+
+def test_input_edited_before_the_backward_raises_as_autograd_does() -> None:
+    compiled, eager, (x,), kwargs = pair("mlp")
+    for module in (compiled, eager):
+        mine = x.clone()
+        out = module(mine, **kwargs)
+        mine.add_(1.0)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            backward(out)
+
+
+def test_second_backward_is_refused() -> None:
+    compiled, _, args, kwargs = pair("mlp")
+    out = compiled(*args, **kwargs)
+    backward(out)
+    with pytest.raises((RuntimeError, FBError)):
+        backward(out)
+
+
+def test_retained_graph_is_right_or_refused() -> None:
+    compiled, eager, args, kwargs = pair("mlp")
+    theirs = eager(*args, **kwargs)
+    backward(theirs, retain_graph=True)
+    backward(theirs)
+    ours = compiled(*args, **kwargs)
+    try:
+        backward(ours, retain_graph=True)
+        backward(ours)
+    except (FBError, RuntimeError) as error:
+        message = str(error)
+    else:
+        assert_same_tensors(grads(compiled), grads(eager), "gradient of")
+        return
+    assert "retain_graph" in message
+
+
+def test_double_backward_is_refused() -> None:
+    compiled, _, (x,), kwargs = pair("two-inputgrad")
+    out = compiled(x, **kwargs)
+
+    def penalty() -> None:
+        (gx,) = torch.autograd.grad(outer_loss(out), x, create_graph=True)
+        torch.autograd.backward(gx.square().sum())
+
+    with pytest.raises((RuntimeError, FBError)):
+        penalty()
+
+
+def test_hooks_on_parameters_fire_once_with_the_gradient() -> None:
+    compiled, eager, args, kwargs = pair("llama")
+    seen: dict[str, list[Tensor]] = {"ours": [], "theirs": [], "after": []}
+    name = "blocks.1.up.weight"
+    ours, theirs = compiled.get_parameter(name), eager.get_parameter(name)
+    ours.register_hook(lambda g: seen["ours"].append(g.clone()))
+    theirs.register_hook(lambda g: seen["theirs"].append(g.clone()))
+    ours.register_post_accumulate_grad_hook(lambda p: seen["after"].append(p))
+    backward(compiled(*args, **kwargs))
+    backward(eager(*args, **kwargs))
+    assert len(seen["ours"]) == len(seen["theirs"]) == 1
+    assert torch.equal(seen["ours"][0], seen["theirs"][0])
+    assert len(seen["after"]) == 1
+    assert seen["after"][0] is ours
+
+
+def test_hook_that_changes_a_gradient() -> None:
+    compiled, eager, args, kwargs = pair("mlp")
+    for module in (compiled, eager):
+        module.get_parameter("layers.1.bias").register_hook(lambda g: g * 2.0)
+        backward(module(*args, **kwargs))
+    assert_same_tensors(grads(compiled), grads(eager), "gradient of")
+
+
+def test_gradients_asked_for_by_name() -> None:
+    compiled, eager, args, kwargs = pair("two")
+    found = []
+    for module in (compiled, eager):
+        out = leaves(module(*args, **kwargs))
+        total = out[0].exp().sum() + out[1].sum()
+        found.append(torch.autograd.grad(total, tuple(module.parameters())))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_gradient_flows_to_what_made_the_input() -> None:
+    compiled, eager, (x,), kwargs = pair("two-inputgrad")
+    found = []
+    for module in (compiled, eager):
+        scale = torch.full((12,), 1.25, requires_grad=True)
+        out = leaves(module(x.detach() * scale, **kwargs))
+        backward(out)
+        found.append(scale.grad)
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("kind", ["sum", "slice", "transpose", "cat"])
+def test_tangents_of_every_layout(kind: str) -> None:
+    """Expanded, partial and transposed tangents reach the backward as autograd's do."""
+    compiled, eager, args, kwargs = pair("mlp")
+    loss = {
+        "sum": lambda o: o.sum(),
+        "slice": lambda o: o[3:7].square().sum(),
+        "transpose": lambda o: (o.t() @ torch.ones(o.shape[0], 3)).square().sum(),
+        "cat": lambda o: torch.cat((o, o), 1).square().sum(),
+    }[kind]
+    for module in (compiled, eager):
+        torch.autograd.backward(loss(module(*args, **kwargs)))
+    assert_same_tensors(grads(compiled), grads(eager), "gradient of")
+
+
+def test_output_unused_by_the_loss() -> None:
+    compiled, eager, args, kwargs = pair("two")
+    for module in (compiled, eager):
+        torch.autograd.backward(module(*args, **kwargs)[0].square().mean())
+    assert_same_tensors(grads(compiled), grads(eager), "gradient of")
+
+
+class Aliases(nn.Module):
+    """Returns a value, a view of it, an input, a view of an input, and one twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        h = torch.tanh(self.second(torch.relu(self.first(x))))
+        return h, h[:, :2], x, x.view(-1), h.t()
+
+
+def test_outputs_that_alias() -> None:
+    x = torch.randn(5, 6)
+    torch.manual_seed(0)
+    ours = Aliases()
+    torch.manual_seed(0)
+    theirs = Aliases()
+    compiled = remat_compile.compile(ours, (x,), **TIGHT)
+    for module in (compiled, theirs):
+        h, part, same, flat, turned = module(x)
+        assert same.data_ptr() == x.data_ptr()
+        assert flat.data_ptr() == x.data_ptr()
+        assert part.data_ptr() == h.data_ptr() == turned.data_ptr()
+        torch.autograd.backward((h * 2).sum() + part.square().sum() + turned.exp().sum())
+    assert_same_tensors(grads(compiled), grads(theirs), "gradient of")
+
+
+class Structured(nn.Module):
+    """Takes and returns nested structures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(
+        self, batch: dict[str, Tensor], scale: float, *, mask: Tensor | None = None
+    ) -> dict[str, Any]:
+        h = torch.sigmoid(self.layer(batch["x"])) * scale
+        if mask is not None:
+            h = h * mask
+        return {"h": h, "parts": [h.sum(0), (batch["y"] + 1, None)]}
+
+
+def test_nested_arguments_and_results() -> None:
+    batch = {"x": torch.randn(3, 4), "y": torch.randn(2)}
+    mask = torch.ones(3, 4)
+    torch.manual_seed(0)
+    ours = Structured()
+    torch.manual_seed(0)
+    theirs = Structured()
+    compiled = remat_compile.compile(ours, (batch, 0.5), {"mask": mask}, **TIGHT)
+    for module in (compiled, theirs):
+        out = module(batch, 0.5, mask=mask)
+        assert list(out) == ["h", "parts"]
+        assert out["parts"][1][1] is None
+        assert torch.equal(out["parts"][1][0], batch["y"] + 1)
+        torch.autograd.backward(out["h"].sum() + out["parts"][0].square().sum())
+    assert_same_tensors(grads(compiled), grads(theirs), "gradient of")
+    with pytest.raises(FBError):
+        compiled(batch, 0.75, mask=mask)
+    with pytest.raises(FBError):
+        compiled(batch, 0.5)
+
+
+def refused(module: nn.Module, *args: Any, **kwargs: Any) -> str:
+    """The message of the refusal, which has a code of the backend's range."""
+    with pytest.raises(FBError) as caught:
+        module(*args, **kwargs)
+    assert caught.value.diagnostics[0].code.startswith("FB09")
+    return caught.value.diagnostics[0].message
+
+
+def test_changed_shape_is_refused() -> None:
+    compiled, _, (x,), _ = pair("mlp")
+    assert "64" in refused(compiled, x[:32])
+
+
+def test_changed_dtype_is_refused() -> None:
+    compiled, _, (x,), _ = pair("mlp")
+    assert "float64" in refused(compiled, x.double()) or "f64" in refused(compiled, x.double())
+
+
+def test_changed_rank_is_refused() -> None:
+    compiled, _, (x,), _ = pair("mlp")
+    refused(compiled, x[None])
+
+
+def test_missing_and_extra_arguments_are_refused() -> None:
+    compiled, _, (x,), _ = pair("mlp")
+    with pytest.raises((FBError, TypeError)):
+        compiled()
+    with pytest.raises((FBError, TypeError)):
+        compiled(x, x)
+
+
+def test_changed_training_flag_is_refused() -> None:
+    compiled, _, args, kwargs = pair("gpt")
+    compiled.eval()
+    assert "train" in refused(compiled, *args, **kwargs)
+
+
+def test_changed_training_flag_of_a_part_is_refused() -> None:
+    compiled, _, args, kwargs = pair("resnet")
+    next(m for m in compiled.modules() if isinstance(m, nn.BatchNorm2d)).eval()
+    assert "train" in refused(compiled, *args, **kwargs)
+
+
+def test_autocast_is_refused() -> None:
+    compiled, _, args, kwargs = pair("mlp")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert "autocast" in refused(compiled, *args, **kwargs)
+
+
+def test_parameters_of_another_dtype_are_refused() -> None:
+    compiled, _, (x,), _ = pair("mlp")
+    compiled.double()
+    refused(compiled, x.double())
+
+
+def test_frozen_after_compiling_is_refused() -> None:
+    compiled, _, args, kwargs = pair("mlp")
+    compiled.get_parameter("layers.0.weight").requires_grad_(False)
+    refused(compiled, *args, **kwargs)
+
+
+def test_input_gradient_not_compiled_for_is_refused() -> None:
+    """Silently dropping it would be wrong."""
+    compiled, _, (x,), _ = pair("mlp")
+    refused(compiled, x.clone().requires_grad_())
+
+
+def test_strided_input_is_right_or_refused() -> None:
+    compiled, eager, (x,), _ = pair("mlp")
+    other = x.t().contiguous().t()
+    assert not other.is_contiguous()
+    theirs = eager(other)
+    try:
+        ours = compiled(other)
+    except FBError:
+        return
+    assert torch.equal(ours, theirs)
+    backward(ours)
+    backward(theirs)
+    assert_same_tensors(grads(compiled), grads(eager), "gradient of")
+
+
+class PartlyTrained(nn.Module):
+    """One parameter is unused, one frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused, self.frozen = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.frozen(torch.tanh(self.used(x)))
+        return out
+
+
+def test_parameters_without_gradient_stay_none() -> None:
+    x = torch.randn(3, 4)
+    torch.manual_seed(0)
+    ours = PartlyTrained()
+    torch.manual_seed(0)
+    theirs = PartlyTrained()
+    compiled = remat_compile.compile(ours, (x,), **TIGHT)
+    backward(compiled(x))
+    backward(theirs(x))
+    assert_same_tensors(grads(compiled), grads(theirs), "gradient of")
+    assert compiled.get_parameter("unused.weight").grad is None
