@@ -53,7 +53,7 @@ class Lowered:
     joint: Joint
     program: Program
     nodes: Mapping[str, fx.Node]
-    placeholders: tuple[str, ...]
+    placeholders: tuple[str | None, ...]
     tangents: tuple[str, ...]
     forward_outputs: tuple[str, ...]
     backward_outputs: tuple[str | None, ...]

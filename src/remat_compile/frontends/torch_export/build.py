@@ -185,7 +185,7 @@ class Builder:
         else:
             self._compute(node, call, tensors)
 
-    def _view(self, node: fx.Node, call: Call, tensors: list[Tensor]) -> None:
+    def _view(self, node: fx.Node, call: Call, tensors: list[Any]) -> None:
         many = isinstance(node.meta["val"], list | tuple)
         names: list[str | None] = []
         used = {user.args[1] for user in node.users if user.target is operator.getitem}
@@ -201,7 +201,7 @@ class Builder:
             names.append(name)
         self.name_of[node] = tuple(names) if many else names[0]  # type: ignore[assignment]
 
-    def _compute(self, node: fx.Node, call: Call, tensors: list[Tensor]) -> None:
+    def _compute(self, node: fx.Node, call: Call, tensors: list[Any]) -> None:
         backward = is_backward(node)
         many = isinstance(node.meta["val"], list | tuple)
         used = {user.args[1] for user in node.users if user.target is operator.getitem}
@@ -418,20 +418,12 @@ class Builder:
         for index, name in enumerate(self.argument_names):
             for dim, size in enumerate(self.node_of[name].meta["val"].shape):
                 key = str(size)
-                if isinstance(size, torch.SymInt) and key in self.exported.symbol_names:
-                    if key not in known:
-                        low, high = self.exported.symbol_ranges[key]
-                        known.add(key)
-                        found.append(
-                            Symbol(
-                                self.exported.symbol_names[key],
-                                low,
-                                high,
-                                int(sample[index].shape[dim]),
-                                index,
-                                dim,
-                            )
-                        )
+                if key in known or key not in self.exported.symbol_names:
+                    continue
+                known.add(key)
+                low, high = self.exported.symbol_ranges[key]
+                now = int(sample[index].shape[dim])
+                found.append(Symbol(self.exported.symbol_names[key], low, high, now, index, dim))
         return tuple(found)
 
     def _warnings(self, binding: Binding) -> tuple[Diagnostic, ...]:

@@ -128,8 +128,14 @@ def argument_paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     leaves, _ = tree_flatten_with_path((args, kwargs))
     roots = ("args", "kwargs")
     return [
-        roots[path[0].idx] + keystr(path[1:]) for path, leaf in leaves if isinstance(leaf, Tensor)
+        roots[_index(path[0])] + keystr(path[1:])
+        for path, leaf in leaves
+        if isinstance(leaf, Tensor)
     ]
+
+
+def _index(key: Any) -> int:
+    return int(key.idx)
 
 
 def _symbols(

@@ -26,9 +26,9 @@ def draws_random_numbers(node: fx.Node) -> bool:
     for index, parameter in enumerate(op._schema.arguments):
         if parameter.name == "dropout_p":
             if parameter.name in node.kwargs:
-                return node.kwargs[parameter.name] != 0.0
+                return bool(node.kwargs[parameter.name] != 0.0)
             given = node.args[index] if index < len(node.args) else parameter.default_value
-            return given != 0.0
+            return bool(given != 0.0)
     return True
 
 

@@ -1,0 +1,170 @@
+"""A lowered model and a verified schedule -> a callable inside AOTAutograd's wrappers.
+
+AOTAutograd asks for two graph modules; it reads only their borders (names and fake
+values of inputs and outputs). So ours hold a single marker node per result, and the
+generated source is what runs.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ..._torch.lowered import Lowered
+from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.expr import evaluate
+from ...ir.schedule import Schedule
+from .emit import emit
+from .interface import Interface, saved_at_loss
+from .module import Flight, PlannedModule, planned_module
+
+__all__ = ["build"]
+
+Function = Callable[..., Any]
+
+
+def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
+    """A drop-in for the original module that runs `schedule`.
+
+    `schedule` must have been verified on `lowered.program`. Call it inside the `with`
+    block that gave `lowered`; the result outlives the block. Raises FBError FB0901 for
+    an operator that is missing, FB0911 when PyTorch refuses the partition.
+    """
+    interface = Interface(
+        inputs=lowered.placeholders,
+        outputs=lowered.forward_outputs,
+        tangents=lowered.tangents,
+        grads=lowered.backward_outputs,
+    )
+    program = lowered.program
+    source = emit(program, schedule, interface)
+    forward, backward = _load(source, f"<remat-compile {program.graph.name} @{schedule.name}>")
+    constants = tuple(lowered.constants[a.name] for a in program.graph.anodes if a.kind == "const")
+    saved = saved_at_loss(program, schedule)
+
+    def partition(
+        joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        return _borders(lowered, joint, interface, saved)
+
+    flight = Flight()
+
+    def landing(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
+        flight.landed()
+        return backward(args, constants)
+
+    try:
+        run = lowered.joint.compile(
+            partition,
+            lambda *_: _boxed(forward, constants, "remat_compile.forward"),
+            lambda *_: _boxed(landing, constants, "remat_compile.backward"),
+        )
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise FBError(
+            Diagnostic(
+                "FB0911",
+                f"PyTorch {torch.__version__} refuses the generated step: {error}",
+                hint="please report this with the model; the plan itself was verified",
+            )
+        ) from error
+    return planned_module(lowered, run, flight, source)
+
+
+def _load(source: str, name: str) -> tuple[Function, Function]:
+    """Runs the generated module; tracebacks and debuggers show its lines."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    space: dict[str, Any] = {"__name__": name}
+    exec(compile(source, name, "exec"), space)
+    return space["forward"], space["backward"]
+
+
+def _boxed(function: Function, constants: tuple[Tensor, ...], region: str) -> Function:
+    profiling = torch._C._autograd._profiler_enabled
+
+    def run(args: list[Any]) -> Any:
+        if profiling():
+            with torch.profiler.record_function(region):
+                return function(args, constants)
+        return function(args, constants)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _borders(
+    lowered: Lowered, joint: fx.GraphModule, interface: Interface, saved: tuple[str, ...]
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """The forward and backward graph modules as AOTAutograd wants to see them."""
+    values = _Values(lowered)
+    symbols = [s.name for s in lowered.program.symbols]
+    placeholders = joint.graph.find_nodes(op="placeholder")
+
+    forward = fx.Graph()
+    known: dict[str, fx.Node] = {}
+    for node, name in zip(placeholders, interface.inputs, strict=False):
+        copy = _placeholder(forward, node.name, node.meta)
+        if name is not None:
+            known.setdefault(name, copy)
+
+    def result(name: str) -> fx.Node:
+        if name not in known:
+            known[name] = forward.call_function(_made_by_generated_code, (name,))
+            known[name].meta["val"] = values.of(name)
+        return known[name]
+
+    forward.output(tuple(result(n) for n in (*interface.outputs, *saved, *symbols)), type_expr=None)
+
+    backward = fx.Graph()
+    for name in (*symbols, *saved):
+        source = known[name]
+        _placeholder(backward, f"saved_{name}", {"val": source.meta["val"]})
+    for node in placeholders[len(interface.inputs) :]:
+        _placeholder(backward, node.name, node.meta)
+    grads: list[fx.Node | None] = []
+    for name in interface.grads:
+        if name is None:
+            grads.append(None)
+            continue
+        grads.append(backward.call_function(_made_by_generated_code, (name,)))
+        grads[-1].meta["val"] = values.of(name)  # type: ignore[union-attr]
+    backward.output(tuple(grads))
+    return (
+        fx.GraphModule(torch.nn.Module(), forward),
+        fx.GraphModule(torch.nn.Module(), backward),
+    )
+
+
+def _placeholder(graph: fx.Graph, name: str, meta: dict[str, Any]) -> fx.Node:
+    node = graph.placeholder(name)
+    node.meta.update(meta)
+    return node
+
+
+def _made_by_generated_code(name: str) -> Any:
+    """Stands in the border graphs for a value; never runs."""
+    raise AssertionError(f"{name}: the border graphs are not meant to run")
+
+
+class _Values:
+    """Fake values of what crosses the border."""
+
+    def __init__(self, lowered: Lowered):
+        self._lowered = lowered
+
+    def of(self, name: str) -> Any:
+        lowered = self._lowered
+        graph = lowered.program.graph
+        for symbol in lowered.program.symbols:
+            if symbol.name == name:
+                argument = lowered.program.binding.arguments[symbol.argument].name
+                return lowered.nodes[argument].meta["val"].shape[symbol.dim]
+        if name in graph.anode and graph.anode[name].kind == "rng":
+            size = evaluate(graph.anode[name].size, {})
+            some = next(n.meta["val"] for n in lowered.nodes.values())
+            with some.fake_mode:
+                return torch.empty(size, dtype=torch.uint8)
+        return lowered.nodes[name].meta["val"]

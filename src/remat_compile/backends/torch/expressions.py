@@ -1,0 +1,98 @@
+"""Names, operators and arguments of the IR as Python text."""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+from typing import assert_never
+
+from ..._torch.ops import resolve_op, torch_dtype
+from ...ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
+from ...ir.graph import Arg, Atom, Call, Ref
+from ...ir.program import Program
+
+__all__ = ["Expressions"]
+
+_RESERVED = frozenset(("torch", "inf", "nan", "args", "constants", "replay", "forward", "backward"))
+
+
+class Expressions:
+    """Renders calls; `operators` collects the operators used, by variable name."""
+
+    def __init__(self, program: Program):
+        self.operators: dict[str, str] = {}
+        self._variables: dict[str, str] = {}
+        graph = program.graph
+        names = [*(s.name for s in program.symbols), *graph.anode, *graph.view]
+        taken = set(_RESERVED)
+        for name in names:
+            variable = re.sub(r"\W", "_", name)
+            while keyword.iskeyword(variable) or variable in taken or variable.startswith("_"):
+                variable = f"v{variable}"
+            taken.add(variable)
+            self._variables[name] = variable
+
+    def variable(self, name: str) -> str:
+        """The Python variable of an aNode, view or symbol."""
+        return self._variables[name]
+
+    def operator(self, op: str) -> str:
+        """The module-level variable of an operator. FBError FB0901 if it does not exist."""
+        resolve_op(op)
+        variable = "_" + re.sub(r"\W", "_", op)
+        self.operators[variable] = op
+        return variable
+
+    def call(self, call: Call) -> str:
+        return f"{self.operator(call.op)}({self.arguments(call)})"
+
+    def arguments(self, call: Call) -> str:
+        parts = [self.arg(a) for a in call.args]
+        parts += [f"{key}={self.arg(a)}" for key, a in call.kwargs]
+        return ", ".join(parts)
+
+    def arg(self, arg: Arg) -> str:
+        match arg:
+            case Ref(name):
+                return self.variable(name)
+            case Atom("dtype", value):
+                return str(torch_dtype(value))
+            case Atom("device", value):
+                return f"torch.device({value!r})"
+            case Atom(_, value):
+                return f"torch.{value}"
+            case tuple():
+                return "[" + ", ".join(self.arg(part) for part in arg) + "]"
+            case float():
+                return repr(arg) if math.isfinite(arg) else f"float({str(arg)!r})"
+            case None | bool() | int() | str():
+                return repr(arg)
+            case _:
+                return self.integer(arg)
+
+    def integer(self, expr: Expr) -> str:
+        match expr:
+            case Const(value):
+                return str(value)
+            case Sym(name):
+                return self.variable(name)
+            case Add(terms):
+                return "(" + " + ".join(map(self.integer, terms)) + ")"
+            case Mul(factors):
+                return " * ".join(map(self.integer, factors))
+            case FloorDiv(dividend, divisor):
+                return f"(({self.integer(dividend)}) // {divisor})"
+            case CeilDiv(dividend, divisor):
+                return f"(-(-({self.integer(dividend)}) // {divisor}))"
+            case Max(terms):
+                return "max(" + ", ".join(map(self.integer, terms)) + ")"
+            case RoundUp(value, multiple):
+                return f"(-(-({self.integer(value)}) // {multiple}) * {multiple})"
+            case _:
+                assert_never(expr)
+
+    def returns_tuple(self, op: str) -> bool:
+        """Whether the operator returns several tensors (a tuple or a list of them)."""
+        returns = resolve_op(op)._schema.returns  # type: ignore[union-attr]
+        return len(returns) != 1 or str(returns[0].type).startswith("List")

@@ -1,0 +1,226 @@
+"""The body of one generated function: statements first, then `del`s where views end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ...ir.graph import Call, CNode
+from ...ir.program import Program
+from ...ir.schedule import Compute, Free, Step
+from .expressions import Expressions
+
+__all__ = ["FunctionBody", "Progress"]
+
+
+@dataclass
+class Progress:
+    """How far the schedule has run: carried from the forward to the backward."""
+
+    total: dict[str, int]
+    executions: dict[str, int] = field(default_factory=dict)
+    live: set[str] = field(default_factory=set)
+
+
+@dataclass
+class _Statement:
+    text: str
+    uses: tuple[str, ...] = ()
+    defines: str | None = None
+    comment: str = ""
+    drops: list[str] = field(default_factory=list)
+
+
+class FunctionBody:
+    """Emits steps in order; views are derived on first use of each instance of their base."""
+
+    def __init__(self, program: Program, expressions: Expressions, progress: Progress):
+        self.program = program
+        self.graph = program.graph
+        self.x = expressions
+        self.progress = progress
+        self.replays = False
+        self._statements: list[_Statement] = []
+        self._derived: dict[str, None] = {}
+        self._bound: set[str] = set()
+
+    def unpack(self, names: Iterable[str | None]) -> None:
+        seen: set[str] = set()
+        slots = []
+        for name in names:
+            slots.append(self.x.variable(name) if name and name not in seen else "_")
+            seen.update((name,) if name else ())
+        self._bound.update(seen)
+        constants = [a.name for a in self.graph.anodes if a.kind == "const"]
+        if slots:
+            self._say(f"({', '.join(slots)},) = args")
+        self._say("args.clear()")
+        if "_" in slots:
+            self._say("del _")
+        if constants:
+            self._say(f"({', '.join(map(self.x.variable, constants))},) = constants")
+
+    def bind_symbols(self) -> None:
+        """Reads the dynamic dimensions from the shapes of the arguments."""
+        for symbol in self.program.symbols:
+            argument = self.program.binding.arguments[symbol.argument].name
+            self._say(
+                f"{self.x.variable(symbol.name)} = {self.x.variable(argument)}.shape[{symbol.dim}]"
+            )
+
+    def steps(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            match step:
+                case Free(name):
+                    self._free(name)
+                case Compute(name, nosave):
+                    self._compute(self.graph.cnode[name], nosave)
+
+    def _free(self, name: str) -> None:
+        self.progress.live.discard(name)
+        self._forget_views(name)
+        # What only the other function holds (new buffer contents) ends with that function.
+        if name in self._bound:
+            self._bound.discard(name)
+            self._statements[-1].drops.append(self.x.variable(name))
+
+    def give_back(self, names: Iterable[str | None], more: Iterable[str] = ()) -> None:
+        parts = []
+        for name in names:
+            self._derive_if_view(name)
+            parts.append("None" if name is None else self.x.variable(name))
+        parts += [self.x.variable(name) for name in more]
+        uses = tuple(name for name in names if name in self.graph.view)
+        self._say(f"return ({', '.join(parts)}{',' if parts else ''})", uses)
+
+    def text(self) -> str:
+        self._drop_views_after_last_use()
+        lines = []
+        for s in self._statements:
+            if s.comment:
+                lines.append(f"    # {s.comment}")
+            lines.append(f"    {s.text}")
+            if s.drops:
+                lines.append(f"    del {', '.join(dict.fromkeys(s.drops))}")
+        return "\n".join(lines) + "\n"
+
+    # -- one computation --------------------------------------------------------------
+
+    def _compute(self, c: CNode, nosave: bool) -> None:
+        p = self.progress
+        n = p.executions[c.name] = p.executions.get(c.name, 0) + 1
+        comment = " ".join(filter(None, (c.name, "again" if n > 1 else "", str(c.loc or ""))))
+        if c.is_accumulate:
+            self._accumulate(c, comment)
+            return
+        call = c.call_at(n)
+        for name in call.refs():
+            self._derive_if_view(name)
+        if c.token is not None and n == 1 and p.total[c.name] > 1:
+            p.live.add(c.token)
+            self._bound.add(c.token)
+            self._say(f"{self.x.variable(c.token)} = {self._get_state()}")
+        targets, dropped = self._targets(c, n)
+        text = f"{targets} = {self._invoke(c, call, n)}"
+        self._say(text, call.refs(), comment=comment, drops=dropped)
+        for name in c.results_at(n):
+            self._forget_views(name)
+            if name not in p.live:
+                self._bound.add(name)
+                p.live.add(name)
+        if nosave:
+            phantoms = [r for r in c.results_at(n) if self.graph.anode[r].kind == "phantom"]
+            self.steps(Free(name) for name in phantoms)
+
+    def _invoke(self, c: CNode, call: Call, n: int) -> str:
+        if c.token is None or n == 1:
+            return self.x.call(call)
+        self.replays = True
+        state, op = self.x.variable(c.token), self.x.operator(call.op)
+        return f"replay({state}, {op}, {self.x.arguments(call)})"
+
+    def _targets(self, c: CNode, n: int) -> tuple[str, list[str]]:
+        """The left-hand side; unused results, and those still alive, are dropped at once."""
+        writes = c.writes if n == 1 or c.replay is None else c.replay.writes
+        names, dropped = [], []
+        for index, name in enumerate(writes):
+            if name is None or name in self.progress.live:
+                names.append(f"_{index}")
+                dropped.append(f"_{index}")
+            else:
+                names.append(self.x.variable(name))
+        if self.x.returns_tuple(c.call_at(n).op):
+            return f"({', '.join(names)},)", dropped
+        return names[0], dropped
+
+    def _accumulate(self, c: CNode, comment: str) -> None:
+        ended, added = c.call.refs()
+        (named,) = c.results
+        self._derive_if_view(added)
+        before, after = self.x.variable(ended), self.x.variable(named)
+        add = self.x.operator("aten.add_.Tensor")
+        self._say(
+            f"{after} = {add}({before}, {self.x.variable(added)})",
+            (added,),
+            comment=comment,
+            drops=[before],
+        )
+        self.progress.live.discard(ended)
+        self.progress.live.add(named)
+        self._bound.discard(ended)
+        self._bound.add(named)
+        self._forget_views(ended)
+        self._forget_views(named)
+
+    def _get_state(self) -> str:
+        return "torch.cuda.get_rng_state()" if self._on_cuda else "torch.get_rng_state()"
+
+    @property
+    def _on_cuda(self) -> bool:
+        return self.program.header.device == "cuda"
+
+    # -- views ------------------------------------------------------------------------
+
+    def _derive_if_view(self, name: str | None) -> None:
+        if name not in self.graph.view or name in self._derived:
+            return
+        view = self.graph.view[name]
+        for source in view.call.refs():
+            self._derive_if_view(source)
+        index = "" if view.index is None else f"[{view.index}]"
+        self._say(
+            f"{self.x.variable(name)} = {self.x.call(view.call)}{index}",
+            view.call.refs(),
+            defines=name,
+        )
+        self._derived[name] = None
+
+    def _forget_views(self, base: str) -> None:
+        for name in [v for v in self._derived if self.graph.view[v].base == base]:
+            del self._derived[name]
+
+    def _drop_views_after_last_use(self) -> None:
+        later: set[str] = set()
+        for statement in reversed(self._statements):
+            views = [n for n in statement.uses if n in self.graph.view]
+            if statement.defines is not None:
+                views.append(statement.defines)
+            if statement.text.startswith("return"):
+                later.update(views)
+                continue
+            ended = [n for n in views if n not in later]
+            statement.drops[:0] = [self.x.variable(n) for n in ended]
+            later.update(views)
+            if statement.defines is not None:
+                later.discard(statement.defines)
+
+    def _say(
+        self,
+        text: str,
+        uses: Iterable[str] = (),
+        *,
+        defines: str | None = None,
+        comment: str = "",
+        drops: Iterable[str] = (),
+    ) -> None:
+        self._statements.append(_Statement(text, tuple(uses), defines, comment, list(drops)))
