@@ -328,7 +328,7 @@ class ViT(nn.Module):
 class TwoInTwoOut(nn.Module):
     """Two towers that share their last layer and read each other."""
 
-    def __init__(self, width: int = 40) -> None:
+    def __init__(self, width: int = 16) -> None:
         super().__init__()
         self.left, self.right = nn.Linear(12, width), nn.Linear(20, width)
         self.mix = nn.Bilinear(width, width, width)
@@ -405,7 +405,7 @@ _TABLE: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]
     "unet": (UNet, _image(2, 16)),
     "encdec": (partial(EncoderDecoder, drop=0.1), lambda: (_ids(4, 10), _ids(4, 12))),
     "vit": (ViT, _image(4, 16)),
-    "two": (TwoInTwoOut, lambda: (torch.randn(24, 12), torch.randn(24, 20))),
+    "two": (TwoInTwoOut, lambda: (torch.randn(96, 12), torch.randn(96, 20))),
 }
 _LOSSES: dict[str, tuple[LossFn, Callable[[], Tensor]]] = {
     "mlp": (F.mse_loss, lambda: torch.randn(64, 8)),
@@ -415,7 +415,7 @@ _LOSSES: dict[str, tuple[LossFn, Callable[[], Tensor]]] = {
     "unet": (F.binary_cross_entropy_with_logits, lambda: torch.rand(2, 2, 16, 16)),
     "encdec": (token_loss, lambda: _ids(4, 12)),
     "vit": (F.cross_entropy, _classes(4)),
-    "two": (pair_loss, lambda: torch.randn(24, 6)),
+    "two": (pair_loss, lambda: torch.randn(96, 6)),
 }
 
 
