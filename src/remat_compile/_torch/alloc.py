@@ -79,7 +79,7 @@ class _CpuRecorder:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        if torch.autograd._profiler_enabled():
+        if torch._C._autograd._profiler_enabled():
             raise FBError(
                 Diagnostic(
                     "FB0903",

@@ -1,0 +1,211 @@
+"""A reference executor: runs a schedule of a graph on real tensors, step by step.
+
+It does what `ir/simulate.py` says and nothing else: each aNode instance is the tensor
+that its writer returned, dropped exactly at `free`; views are derived again from the
+current instance; `accumulate` adds in place; a random operator that runs again restores
+the generator state of its first execution; buffers are written back at the loss. Tests,
+cost sources and the frontend's self-check use it; the torch backend does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.graph import CALLER_KINDS, CNode
+from ..ir.program import Program
+from ..ir.schedule import Compute, Free, Schedule, Step
+from ..ir.simulate import simulate
+from .alloc import Mark
+from .instances import Instances, get_rng_state, plain_mode, run_cnode
+from .ops import from_torch_dtype, to_torch, torch_dtype
+
+__all__ = [
+    "Execution",
+    "Loss",
+    "check_values",
+    "execute",
+    "ones",
+    "result_names",
+]
+
+Loss = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+"""From the model's results by name (aNode or view) to the tangents by aNode name."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What a run leaves: results in the binding's order, gradients by parameter aNode and
+    by index of argument, and every aNode that is alive at the end (the caller's left out).
+    """
+
+    results: tuple[Tensor, ...]
+    param_grads: Mapping[str, Tensor]
+    input_grads: Mapping[int, Tensor]
+    live: Mapping[str, Tensor]
+
+
+def result_names(program: Program) -> tuple[str, ...]:
+    """What the loss is given: the model's results; in a graph without binding, all that
+    the loss reads but pending buffer contents."""
+    if program.binding.results:
+        return tuple(result.name for result in program.binding.results)
+    graph = program.graph
+    return tuple(
+        name
+        for name in graph.loss.call.refs()
+        if graph.anode[graph.storage[name]].kind != "pending"
+    )
+
+
+def ones(program: Program, env: Mapping[str, int]) -> Loss:
+    """The loss whose tangents are all ones, laid out as the results they belong to."""
+    result_of = {r.tangent: r.name for r in program.binding.results if r.tangent is not None}
+
+    def loss(results: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        found = {}
+        for name in program.graph.loss.results:
+            node = program.graph.anode[name]
+            shape = [to_torch(extent, env, {}) for extent in node.shape]
+            if name in result_of and list(results[result_of[name]].shape) == shape:
+                found[name] = torch.ones_like(results[result_of[name]])
+            else:
+                dtype = torch_dtype(node.dtype)
+                found[name] = torch.ones(shape, dtype=dtype, device=program.header.device)
+        return found
+
+    return loss
+
+
+def check_values(program: Program, values: Mapping[str, Tensor], env: Mapping[str, int]) -> None:
+    """Raises FBError FB0905 with every caller-held aNode whose tensor is missing or differs."""
+    found = []
+    for node in program.graph.anodes:
+        if node.kind not in CALLER_KINDS or node.kind == "opt_state":
+            continue
+        if node.name not in values:
+            found.append(f"no tensor for {node.kind} %{node.name}")
+            continue
+        tensor = values[node.name]
+        shape = tuple(to_torch(extent, env, {}) for extent in node.shape)
+        if tuple(tensor.shape) != shape or from_torch_dtype(tensor.dtype) != node.dtype:
+            found.append(
+                f"{node.kind} %{node.name} is {node.dtype}{list(shape)} in the graph and "
+                f"{from_torch_dtype(tensor.dtype)}{list(tensor.shape)} here"
+            )
+    if found:
+        raise FBError(Diagnostic("FB0905", problem) for problem in found)
+
+
+def execute(
+    program: Program,
+    steps: Iterable[Step],
+    values: Mapping[str, Tensor],
+    loss: Loss | None = None,
+    *,
+    env: Mapping[str, int] | None = None,
+    mark: Mark | None = None,
+    write_back: bool = True,
+) -> Execution:
+    """Runs `steps` on `values`, the tensors of everything that the caller holds.
+
+    `loss` gives the tangents (ones by default); `env` binds the symbols (the sample by
+    default); each computation runs inside `mark(str(index of the step))`. With
+    `write_back` the buffers of `values` are updated in place at the loss. Raises FBError
+    for a schedule that is not valid (as the simulator does), and FB0904/FB0905 where the
+    tensors do not fit the graph.
+    """
+    at = program.sample if env is None else env
+    check_values(program, values, at)
+    run = _Run(program, tuple(steps), values, at, loss or ones(program, at), write_back)
+    marked = mark or _unmarked
+    with plain_mode(run.device):
+        for index, step in enumerate(run.steps):
+            if isinstance(step, Free):
+                run.instances.drop(step.anode)
+            else:
+                with marked(str(index)):
+                    run.compute(step)
+        return run.finish()
+
+
+def _unmarked(_: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+class _Run:
+    """The state of one `execute`."""
+
+    def __init__(
+        self,
+        program: Program,
+        steps: tuple[Step, ...],
+        values: Mapping[str, Tensor],
+        env: Mapping[str, int],
+        loss: Loss,
+        write_back: bool,
+    ):
+        trace = simulate(program, Schedule("executed", "", steps), env)
+        self.program = program
+        self.steps = steps
+        self.values = values
+        self.loss = loss
+        self.write_back = write_back
+        self.device = torch.device(program.header.device)
+        self.instances = Instances(program.graph, env, values)
+        self.total = trace.executions
+        self.done: dict[str, int] = {}
+
+    def compute(self, step: Compute) -> None:
+        c = self.program.graph.cnode[step.cnode]
+        n = self.done[c.name] = self.done.get(c.name, 0) + 1
+        if c.is_loss:
+            self._run_loss(c)
+            return
+        token = None
+        if c.token is not None and self.total[c.name] > 1:
+            if n == 1:
+                self.instances.put(c.token, get_rng_state(self.device))
+            else:
+                token = self.instances[c.token]
+        results = run_cnode(c, n, self.instances, token=token, device=self.device)
+        if c.is_accumulate:
+            self.instances.drop(c.call.refs()[0])
+        writes = c.writes if n == 1 or c.replay is None else c.replay.writes
+        for name, result in zip(writes, results, strict=True):
+            # A replay whose result is still alive is computed and dropped.
+            if name is not None and result is not None and name not in self.instances:
+                self.instances.put(name, result)
+        if step.nosave:
+            for name in c.results:
+                if self.program.graph.anode[name].kind == "phantom":
+                    self.instances.drop(name)
+
+    def _run_loss(self, c: CNode) -> None:
+        results = {name: self.instances[name] for name in result_names(self.program)}
+        tangents = self.loss(results)
+        missing = [name for name in c.results if name not in tangents]
+        if missing:
+            listed = ", ".join(f"%{name}" for name in missing)
+            raise FBError(Diagnostic("FB0905", f"the loss gave no tangent for {listed}", c.span))
+        for name in c.results:
+            self.instances.put(name, tangents[name])
+        if self.write_back:
+            for buffer in self.program.binding.buffers:
+                if buffer.update is not None:
+                    self.values[buffer.name].copy_(self.instances[buffer.update])
+
+    def finish(self) -> Execution:
+        binding = self.program.binding
+        held = set(self.values)
+        return Execution(
+            tuple(self.instances[result.name] for result in binding.results),
+            {p.name: self.instances[p.grad] for p in binding.params if p.grad is not None},
+            {index: self.instances[name] for index, name in binding.input_grads},
+            {name: self.instances[name] for name in self.instances if name not in held},
+        )

@@ -1,0 +1,164 @@
+"""Instances of aNodes on real tensors, and one execution of one cNode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import Tensor
+
+from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.graph import CNode, Graph, View
+from .ops import resolve_op, to_torch
+
+__all__ = ["Instances", "get_rng_state", "plain_mode", "run_cnode", "set_rng_state"]
+
+
+class Instances(Mapping[str, Tensor]):
+    """The current instance of each aNode, and of views on demand, by name."""
+
+    def __init__(self, graph: Graph, env: Mapping[str, int], values: Mapping[str, Tensor]):
+        self._graph = graph
+        self.env = env
+        self._live: dict[str, Tensor] = {name: value.detach() for name, value in values.items()}
+        self._derived: dict[str, Tensor] = {}
+        self._views_of: dict[str, list[str]] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name in self._live:
+            return self._live[name]
+        if name not in self._derived:
+            view = self._graph.view[name]
+            self._derived[name] = self._derive(view)
+            self._views_of.setdefault(view.base, []).append(name)
+        return self._derived[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._live)
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._live
+
+    def put(self, name: str, tensor: Tensor) -> None:
+        """A new instance of an aNode; views of an older one are forgotten."""
+        self.drop(name)
+        self._live[name] = tensor
+
+    def drop(self, name: str) -> None:
+        """Ends the current instance, if there is one, and its views."""
+        self._live.pop(name, None)
+        for view in self._views_of.pop(name, ()):
+            del self._derived[view]
+
+    def _derive(self, view: View) -> Tensor:
+        args = to_torch(view.call.args, self.env, self)
+        kwargs = {key: to_torch(value, self.env, self) for key, value in view.call.kwargs}
+        found = resolve_op(view.call.op)(*args, **kwargs)
+        if view.index is not None:
+            found = found[view.index]
+        if _storage_key(found) != _storage_key(self[view.base]):
+            raise FBError(
+                Diagnostic(
+                    "FB0904",
+                    f"%{view.name} is declared a view of %{view.base}, but "
+                    f"{view.call.op} gave it a storage of its own",
+                    view.span,
+                    hint="declare it as the result of a cNode",
+                )
+            )
+        tensor: Tensor = found
+        return tensor
+
+
+def _storage_key(tensor: Tensor) -> int:
+    key: int = tensor.untyped_storage()._cdata
+    return key
+
+
+def get_rng_state(device: torch.device) -> Tensor:
+    """The state of the device's default generator, as a CPU tensor of bytes."""
+    if device.type == "cuda":
+        return torch.cuda.get_rng_state(device)
+    return torch.get_rng_state()
+
+
+def set_rng_state(state: Tensor, device: torch.device) -> None:
+    """Inverse of `get_rng_state`."""
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)
+
+
+@contextmanager
+def plain_mode(device: torch.device) -> Iterator[None]:
+    """Runs kernels only: no autograd, no autocast."""
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        yield
+
+
+def run_cnode(
+    c: CNode, execution: int, instances: Instances, *, token: Tensor | None, device: torch.device
+) -> tuple[Tensor | None, ...]:
+    """The results of the n-th execution (from 1), one per write of the call or replay form.
+
+    `token` is the generator state to replay from, on an execution after the first; the
+    state at entry is restored. Raises FBError FB0904 where the operator does not return
+    fresh storages as declared.
+    """
+    call = c.call_at(execution)
+    writes = c.writes if execution == 1 or c.replay is None else c.replay.writes
+    if c.is_accumulate:
+        into, part = (instances[ref] for ref in call.refs())
+        return (into.add_(part),)
+    args = to_torch(call.args, instances.env, instances)
+    kwargs = {key: to_torch(value, instances.env, instances) for key, value in call.kwargs}
+    with nullcontext() if token is None else _from_state(token, device):
+        found = resolve_op(call.op)(*args, **kwargs)
+    results = tuple(found) if isinstance(found, tuple | list) else (found,)
+    _check_results(c, writes, results, instances)
+    return tuple(
+        result if name is not None else None for name, result in zip(writes, results, strict=True)
+    )
+
+
+@contextmanager
+def _from_state(token: Tensor, device: torch.device) -> Iterator[None]:
+    current = get_rng_state(device)
+    set_rng_state(token, device)
+    try:
+        yield
+    finally:
+        set_rng_state(current, device)
+
+
+def _check_results(
+    c: CNode,
+    writes: Sequence[str | None],
+    results: Sequence[Tensor | None],
+    instances: Instances,
+) -> None:
+    problem = None
+    if len(writes) != len(results):
+        problem = f"returned {len(results)} results for {len(writes)} declared ones"
+    seen = {_storage_key(instances[name]): name for name in c.call.refs()}
+    for name, result in zip(writes, results, strict=False):
+        if name is None:
+            continue
+        if not isinstance(result, Tensor):
+            problem = f"returned no tensor for %{name}"
+        elif (other := seen.setdefault(_storage_key(result), name)) != name:
+            problem = f"returned %{name} in the storage of %{other}"
+    if problem is not None:
+        raise FBError(
+            Diagnostic(
+                "FB0904",
+                f"{c.name}: {c.call.op} {problem}",
+                c.span,
+                hint="declare what shares a storage as a view of it",
+            )
+        )
