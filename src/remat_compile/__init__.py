@@ -1,3 +1,42 @@
-"""remat-compile: plan, prove and run one training step under a budget in bytes."""
+"""remat-compile: plan, prove and run one training step under a budget in bytes.
+
+The names below are loaded when they are first used, so that `import remat_compile`
+costs a few milliseconds and pulls in no framework and no solver.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._plan import Plan
+    from .api import compile, load, plan
+    from .ir.diagnostics import Diagnostic, FBError
+    from .ir.program import Budget
 
 __version__ = "0.1.0"
+
+__all__ = ["Budget", "Diagnostic", "FBError", "Plan", "__version__", "compile", "load", "plan"]
+
+_HOMES = {
+    "Budget": ".ir.program",
+    "Diagnostic": ".ir.diagnostics",
+    "FBError": ".ir.diagnostics",
+    "Plan": "._plan",
+    "compile": ".api",
+    "load": ".api",
+    "plan": ".api",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name], __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

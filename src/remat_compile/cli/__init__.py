@@ -1,1 +1,46 @@
-""""""
+"""The `remat-compile` command.
+
+The first word picks the subcommand; without one, the default command plans a model.
+Each subcommand is one module, imported when it is asked for, and imports what it
+needs when it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS = {
+    "verify": "Prove the plan in a file again.",
+    "show": "What a plan does: its peak, what fills it, what runs again.",
+    "run": "Run one step of a plan and compare it with ordinary autograd.",
+    "planners": "List the planners and their options.",
+    "devices": "List the devices that a plan can be made for.",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code.
+
+    0: done. 1: the model or plan is refused. 2: wrong usage. 130: interrupted.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    from ._app import run
+
+    if words and words[0] in COMMANDS:
+        name, rest, program = words[0], words[1:], f"remat-compile {words[0]}"
+    else:
+        name, rest, program = "plan", words or ["--help"], "remat-compile"
+    command = import_module(f".{name}", __package__).command
+    try:
+        code = run(command, rest, program)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has gone; keep the interpreter from complaining about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code if words else 2

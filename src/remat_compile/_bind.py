@@ -1,0 +1,77 @@
+"""A plan meets its model again: the same graph, or a clear refusal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .ir.diagnostics import Diagnostic, FBError, Note
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ._plan import Plan
+    from ._torch.lowered import Exported
+    from .ir.graph import CNode
+    from .ir.program import Program
+
+__all__ = ["bind", "graph_differences"]
+
+
+def bind(plan: Plan, exported: Exported) -> nn.Module:
+    """The drop-in module; FB0710 where the model gives another graph than the plan's."""
+    from .backends.torch import build
+    from .frontends.torch_export import lower
+
+    with lower(exported) as lowered:
+        if different := graph_differences(plan.program, lowered.program):
+            raise FBError(
+                Diagnostic(
+                    "FB0710",
+                    "the model gives another graph than the one that was planned",
+                    notes=tuple(Note(line) for line in different),
+                    hint="plan the model again",
+                )
+            )
+        return build(lowered.with_program(plan.program), plan.schedule)
+
+
+def graph_differences(planned: Program, captured: Program, limit: int = 5) -> list[str]:
+    """How two captures of a model differ, in words; costs and sizes do not count.
+
+    Sizes are left out because measuring corrects them.
+    """
+    found: list[str] = []
+    ours = {c.name: _bare(c) for c in planned.graph.cnodes}
+    theirs = {c.name: _bare(c) for c in captured.graph.cnodes}
+    for name in dict.fromkeys((*ours, *theirs)):
+        mine, other = ours.get(name), theirs.get(name)
+        if mine is None or other is None:
+            where = "plan" if other is None else "model"
+            found.append(f"{name} is only in the {where}")
+        elif mine != other:
+            found.append(f"{name} is {mine.call.op} in the plan and {other.call.op} in the model")
+    if planned.graph.views != captured.graph.views:
+        found.append("views differ")
+    shapes = [
+        {a.name: (a.kind, a.dtype, a.shape) for a in program.graph.anodes}
+        for program in (planned, captured)
+    ]
+    found += [
+        f"%{name} has another kind, type or shape"
+        for name in shapes[0]
+        if name in shapes[1] and shapes[0][name] != shapes[1][name]
+    ]
+    if replace(planned.binding, grads="fresh") != replace(captured.binding, grads="fresh"):
+        found.append("arguments, parameters or results are bound differently")
+    if len(found) > limit:
+        found[limit:] = [f"and {len(found) - limit} more differences"]
+    return found
+
+
+def _bare(c: CNode) -> CNode:
+    """The cNode without what a cost source fills in, and without its place in the model."""
+    from .ir.expr import Const
+
+    replay = c.replay and replace(c.replay, workspace=Const(0), time_ns=None)
+    return replace(c, workspace=Const(0), time_ns=None, loc=None, replay=replay)

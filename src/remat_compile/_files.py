@@ -1,0 +1,134 @@
+"""Files and streams: read whole, written aside and renamed; `-` means the standard streams."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .ir.diagnostics import Diagnostic, FBError
+
+__all__ = [
+    "STREAM",
+    "check_writable",
+    "keep_text",
+    "read_text",
+    "sha256_of",
+    "text_of",
+    "write_text",
+]
+
+STREAM = "-"
+"""The name under which the command line knows standard input and standard output."""
+
+
+_kept: dict[str, str] = {}
+
+
+def keep_text(name: str, text: str) -> None:
+    """Keeps a text that lies in no file, for messages that show a line of it."""
+    _kept[name] = text
+
+
+def text_of(name: str) -> str | None:
+    """The text that a span's file name means: kept, or a readable file; else None."""
+    if name in _kept:
+        return _kept[name]
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, ValueError):
+        return None
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a file, or of standard input for `-`. FB0701 where it cannot be read."""
+    if str(path) == STREAM:
+        keep_text(STREAM, sys.stdin.read())
+        return _kept[STREAM]
+    with _readable(path):
+        return Path(path).read_text(encoding="utf-8")
+
+
+def sha256_of(path: str | Path) -> str:
+    """The sha256 of a file's bytes, in hexadecimal. FB0701 where it cannot be read."""
+    with _readable(path), open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _readable(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise FBError(Diagnostic("FB0701", f"no file {path}"), usage=True) from None
+    except UnicodeDecodeError:
+        message = f"{path} is not a text file"
+        raise FBError(Diagnostic("FB0701", message), usage=True) from None
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror or error}"
+        raise FBError(Diagnostic("FB0701", message), usage=True) from None
+
+
+def check_writable(path: str | Path) -> None:
+    """FB0703 where a file could not be written; asked before any long work starts."""
+    if str(path) == STREAM:
+        return
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise _unwritable(path, "it is a directory")
+    if target.exists() and not target.is_file():
+        return
+    if not target.parent.is_dir():
+        raise _unwritable(path, f"there is no directory {Path(path).parent}")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise _unwritable(path, "the directory is not writable")
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes a whole file or none of it: aside, then renamed. `-` is standard output.
+
+    Links are followed; devices and pipes are written to directly. FB0703 where it fails.
+    """
+    if str(path) == STREAM:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    check_writable(path)
+    target = Path(os.path.realpath(path))
+    try:
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8")
+        else:
+            _replace(target, text)
+    except OSError as error:
+        raise _unwritable(path, error.strerror or str(error)) from None
+
+
+def _replace(target: Path, text: str) -> None:
+    mode = target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask()
+    handle, aside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(aside, mode)
+        os.replace(aside, target)
+    except BaseException:
+        os.unlink(aside)
+        raise
+
+
+def _umask() -> int:
+    # The mask can only be read by setting it.
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _unwritable(path: str | Path, why: str) -> FBError:
+    return FBError(Diagnostic("FB0703", f"cannot write {path}: {why}"), usage=True)

@@ -1,0 +1,222 @@
+"""A plan: one schedule of one program, proven before it is saved, emitted or run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ._budget import Baseline, format_bytes
+from ._files import write_text
+from ._table import columns
+from .ir.diagnostics import Diagnostic, FBError, nearest
+from .ir.program import Budget
+from .ir.simulate import simulate
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ._torch.lowered import Exported
+    from .ir.graph import Graph
+    from .ir.program import Program, Proven
+    from .ir.schedule import Schedule
+    from .ir.simulate import Trace
+    from .verifier import Verdict
+
+__all__ = ["Plan", "pick_schedule", "recorded_budgets"]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A schedule and the graph it runs.
+
+    `program` holds both, as they stand in a `.fbir` file. `warnings` are what a user
+    should know about the model; `lower_bound_s` bounds the time of every plan within
+    the budget, where the planner knows one; `phase_s` is the seconds that each phase of
+    making it took. A plan from a file is not trusted before `verify()` has proven it;
+    `save`, `emit` and `bind` do so by themselves.
+    """
+
+    program: Program
+    schedule: Schedule
+    budget: Budget | None = None
+    warnings: tuple[Diagnostic, ...] = ()
+    lower_bound_s: float | None = None
+    phase_s: Mapping[str, float] = field(default_factory=dict)
+    _is_proven: bool = False
+    _exported: Exported | None = field(default=None, repr=False)
+
+    @property
+    def graph(self) -> Graph:
+        return self.program.graph
+
+    @property
+    def planner(self) -> str:
+        """The planner with its options, as in `periodic{segments=4}`."""
+        return self.schedule.planner
+
+    @cached_property
+    def trace(self) -> Trace:
+        """Memory after every step, predicted. FBError where the schedule is invalid."""
+        return simulate(self.program, self.schedule)
+
+    @cached_property
+    def baseline(self) -> Baseline:
+        """The same step with nothing recomputed."""
+        return Baseline.of(self.program)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest number of device bytes in the step."""
+        return self.trace.peak_bytes
+
+    @property
+    def activation_peak_bytes(self) -> int:
+        """The same on top of parameters, buffers, inputs and parameter gradients."""
+        return self.trace.activation_peak_bytes
+
+    @property
+    def time_s(self) -> float:
+        """The predicted time of the computations of one step."""
+        return self.trace.time_ns / 1e9
+
+    @property
+    def proven(self) -> Proven | None:
+        """What is recorded as proven of this schedule."""
+        found = [p for p in self.program.proven if p.schedule == self.schedule.name]
+        return found[-1] if found else None
+
+    def verify(self, *budgets: Budget, time_limit_s: float = 60.0) -> Verdict:
+        """Proves the plan again, within `budgets`, or those it was made for and claims."""
+        from .verifier import verify
+
+        wanted = budgets or recorded_budgets(self)
+        return verify(self.program, self.schedule, wanted, time_limit_s=time_limit_s)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the `.fbir` file, whole or not at all; `-` is standard output.
+
+        FB0703 where it cannot be written, FB0714 where the plan is not proven.
+        """
+        from .ir.printer import format_program
+
+        write_text(path, format_program(self.trusted().program))
+
+    def emit(self, backend: Literal["torch"] = "torch") -> str:
+        """The plan as the source of `backend`. FB0707 for one that does not exist."""
+        if backend != "torch":
+            message = f'no backend "{backend}".{nearest(backend, ["torch"])}'
+            raise FBError(Diagnostic("FB0707", message, hint="write torch"), usage=True)
+        from .backends.torch import emit
+
+        plan = self.trusted()
+        return emit(plan.program, plan.schedule)
+
+    def bind(
+        self,
+        model: nn.Module | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> nn.Module:
+        """The drop-in that runs this plan.
+
+        `model` with its sample `args` may be left out where the plan was made from a
+        model in this process. FB0709 where there is none; FB0710 where the model gives
+        another graph than the plan's.
+        """
+        from ._bind import bind
+
+        exported = self._exported
+        if model is not None:
+            from .frontends.torch_export import export
+
+            exported = export(model, args, kwargs)
+        if exported is None:
+            hint = "pass the model and its sample arguments: plan.bind(model, args)"
+            message = "this plan comes from a file and does not hold its model"
+            raise FBError(Diagnostic("FB0709", message, hint=hint))
+        return bind(self.trusted(), exported)
+
+    def trusted(self) -> Plan:
+        """This plan once it is proven, with the proof recorded. FB0714 where it is not."""
+        if self._is_proven:
+            return self
+        from .verifier import ProvenPlan, Refuted
+
+        verdict = self.verify()
+        match verdict:
+            case ProvenPlan(proven):
+                others = tuple(p for p in self.program.proven if p.schedule != proven.schedule)
+                program = replace(self.program, proven=(*others, proven))
+                return replace(self, program=program, _is_proven=True)
+            case Refuted(diagnostics):
+                head = Diagnostic("FB0714", f"plan @{self.schedule.name} is not valid")
+                raise FBError((head, *diagnostics))
+            case _:
+                message = f"plan @{self.schedule.name} could not be proven: {verdict.why}"
+                raise FBError(Diagnostic("FB0714", message))
+
+    def summary(self) -> str:
+        """A short table: what the plan takes, and what the step takes without it."""
+        base = self.baseline
+        shown = "proven" if self._is_proven else "predicted"
+        slower = f"{self.time_s / (base.time_ns / 1e9):.2f} ×" if base.time_ns else ""
+        computes = sum(self.trace.executions.values())
+        again = computes - len(self.trace.executions)
+        rows = [
+            ("", shown, "nothing recomputed", "floor"),
+            (
+                "device memory",
+                format_bytes(self.peak_bytes),
+                format_bytes(base.peak_bytes),
+                format_bytes(base.floor_bytes),
+            ),
+            (
+                "activations",
+                format_bytes(self.activation_peak_bytes),
+                format_bytes(base.activation_peak_bytes),
+                "",
+            ),
+            ("time, predicted", f"{self.time_s:.4g} s", f"{base.time_ns / 1e9:.4g} s", slower),
+        ]
+        lines = [f"plan @{self.schedule.name} by {self.planner}"]
+        if self.budget is not None:
+            kind = "of activations" if self.budget.kind == "activation" else "on the device"
+            lines[0] += f" for {format_bytes(self.budget.bytes)} {kind}"
+        lines += columns(rows)
+        lines.append(
+            f"{len(self.trace.executions)} computations, {again} run again; "
+            f"costs {self.program.header.costs}, target {self.program.target.name}"
+        )
+        return "\n".join(lines) + "\n"
+
+
+def recorded_budgets(plan: Plan) -> tuple[Budget, ...]:
+    """What a plan must hold to: its budget, and the bounds recorded as proven."""
+    found = () if plan.budget is None else (plan.budget,)
+    if plan.proven is not None:
+        found = (
+            *found,
+            Budget(plan.proven.device_bytes, "device"),
+            Budget(plan.proven.activation_bytes, "activation"),
+        )
+    return found
+
+
+def pick_schedule(program: Program, name: str | None = None) -> Schedule:
+    """The schedule of that name, or the last. FB0708 where there is none."""
+    if not program.schedules:
+        message = "this file holds a graph and no schedule"
+        hint = "plan it first: remat-compile FILE -o PLAN.fbir --budget 8GiB"
+        raise FBError(Diagnostic("FB0708", message, hint=hint))
+    if name is None:
+        return program.schedules[-1]
+    found = {s.name: s for s in program.schedules}
+    if name not in found:
+        raise FBError(
+            Diagnostic("FB0708", f"no schedule @{name} in this file.{nearest(name, found)}"),
+            usage=True,
+        )
+    return found[name]

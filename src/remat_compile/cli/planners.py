@@ -1,0 +1,55 @@
+"""`remat-compile planners`: what can plan, and with which options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..planners.registry import PlannerInfo
+
+__all__ = ["command"]
+
+
+def command() -> None:
+    """List the planners and their options."""
+    from .._table import columns
+    from ..ir.diagnostics import FBError
+    from ..planners.registry import available
+
+    rows = [("planner", "what it does")]
+    broken: list[FBError] = []
+    for name, info in available().items():
+        try:
+            rows.append((_form(name, info), _first_line(info)))
+        except FBError as error:
+            broken.append(error)
+    print("\n".join(columns(rows, "<<")))
+    if broken:
+        raise FBError(d for error in broken for d in error.diagnostics)
+
+
+def _form(name: str, info: PlannerInfo) -> str:
+    """The planner with its options at their defaults, as `--planner` takes it."""
+    from dataclasses import MISSING, fields
+    from typing import Any
+
+    from ..planners._options import default_of
+
+    planner: Any = info.load()
+    values = {f.name: default_of(f) for f in fields(planner)}
+    shown = [f"{k}={'...' if v is MISSING else _value(v)}" for k, v in values.items()]
+    return f"{name}{{{', '.join(shown)}}}" if shown else name
+
+
+def _value(value: object) -> str:
+    from ..planners._text import format_value
+    from ..planners.contract import Planner
+    from ..planners.registry import format_planner
+
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    return format_planner(value) if isinstance(value, Planner) else format_value(value)
+
+
+def _first_line(info: PlannerInfo) -> str:
+    return (info.load().__doc__ or "").strip().partition("\n")[0]

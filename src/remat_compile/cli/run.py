@@ -1,0 +1,156 @@
+"""`remat-compile run`: one step of a plan, beside ordinary autograd."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from .._plan import Plan
+    from .._sources import ModelOptions
+    from .._step import StepReport
+
+__all__ = ["command"]
+
+
+def command(
+    plan: Annotated[str, typer.Argument(metavar="PLAN.fbir", help="- for standard input.")],
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="The model; by default the file that was planned."),
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which schedule of the file (the last).")
+    ] = None,
+    dim: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=N", help="Size of a dynamic dimension (ONNX).")
+    ] = None,
+    sample: Annotated[
+        str | None, typer.Option(metavar="FILE.npz", help="Sample inputs by name (ONNX).")
+    ] = None,
+    train_bn: Annotated[
+        bool, typer.Option("--train-bn", help="Batch normalisations train (ONNX).")
+    ] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed runs; the median counts.")] = 3,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> int:
+    """Run one step of a plan and compare it with ordinary autograd.
+
+    The model is read again and must be the one that was planned. Exit code 1 where the
+    gradients differ from ordinary autograd, or the measured peak exceeds the proven one.
+    """
+    from .._options import Errors
+    from .._sources import check_spec
+    from ..api import load
+    from ._model import read_model_options
+
+    read = load(plan, schedule)
+    spec = model if model is not None else _recorded(read, plan)
+    errors = Errors()
+    options = read_model_options(errors, dim or [], sample, train_bn)
+    errors.collect(lambda: check_spec(spec, options))
+    errors.raise_if_any()
+    _check_same(read, spec)
+    proven, report = _run(read, spec, options, repeats, quiet)
+    return _print(proven, report)
+
+
+def _recorded(plan: Plan, path: str) -> str:
+    """The model's file next to the plan. FB0709 where none is recorded or found."""
+    from pathlib import Path
+
+    from .._sources import file_of
+    from ..ir.diagnostics import Diagnostic, FBError
+
+    name = plan.program.header.source
+    if name is None:
+        message = "the plan does not record a model file"
+        raise FBError(Diagnostic("FB0709", message, hint="give --model MODEL"), usage=True)
+    for folder in (Path(path).parent, Path()):
+        if (folder / file_of(name)).is_file():
+            return str(folder / name)
+    message = f"the model {name} is not beside the plan"
+    raise FBError(Diagnostic("FB0709", message, hint="give --model MODEL"), usage=True)
+
+
+def _check_same(plan: Plan, spec: str) -> None:
+    """FB0716 where the file is not the one that was planned, by its hash."""
+    from .._files import sha256_of
+    from .._sources import file_of
+    from ..ir.diagnostics import Diagnostic, FBError, Note
+
+    recorded = plan.program.header.sha256
+    if recorded is None:
+        return
+    found = sha256_of(file_of(spec))
+    if found != recorded:
+        notes = (Note(f"planned: sha256 {recorded}"), Note(f"now:     sha256 {found}"))
+        message = f"{file_of(spec)} has changed since the plan was made"
+        raise FBError(Diagnostic("FB0716", message, notes=notes, hint="plan the model again"))
+
+
+def _run(
+    plan: Plan, spec: str, options: ModelOptions, repeats: int, quiet: bool
+) -> tuple[Plan, StepReport]:
+    from .._bind import bind
+    from .._sources import load_source
+    from ._app import print_warnings
+    from ._progress import progress
+
+    with progress(quiet=quiet) as say:
+        say("proving the plan")
+        proven = plan.trusted()
+        say(f"capturing {spec}")
+        _set_threads(plan)
+        source = load_source(spec, options)
+        say("generating the step")
+        compiled = bind(proven, source.exported)
+        say("running the step, and ordinary autograd beside it")
+        from .._step import compare_step
+
+        report = compare_step(proven, compiled, source.exported, repeats)
+    print_warnings((*source.warnings, *source.exported.warnings))
+    return proven, report
+
+
+def _set_threads(plan: Plan) -> None:
+    """As captured: kernels, and so their workspace and bits, depend on it."""
+    import torch
+
+    torch.set_num_threads(plan.program.header.threads)
+
+
+def _print(plan: Plan, report: StepReport) -> int:
+    from .._budget import format_bytes
+    from .._table import columns
+
+    assert plan.proven is not None
+    bound = plan.proven.device_bytes
+    rows: list[tuple[Any, ...]] = [
+        ("", "proven", "predicted", "measured", "ordinary autograd"),
+        (
+            "peak memory",
+            f"<= {format_bytes(bound)}",
+            format_bytes(plan.peak_bytes),
+            format_bytes(report.measured_bytes),
+            format_bytes(report.eager_bytes),
+        ),
+        (
+            "step time",
+            "",
+            f"{plan.time_s * 1e3:.3f} ms",
+            f"{report.time_s * 1e3:.3f} ms",
+            f"{report.eager_time_s * 1e3:.3f} ms",
+        ),
+    ]
+    print("\n".join(columns(rows)))
+    if report.bit_equal:
+        print(f"gradients: bit-equal to ordinary autograd ({report.tensors} tensors compared)")
+    else:
+        print(f"gradients: largest difference {report.max_difference:.3g} of the largest value")
+    held = report.measured_bytes <= bound
+    if not held:
+        over = format_bytes(report.measured_bytes - bound)
+        print(f"the measured peak exceeds the proven bound by {over}")
+    return 0 if report.bit_equal and held else 1

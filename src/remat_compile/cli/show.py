@@ -1,0 +1,138 @@
+"""`remat-compile show`: what a plan does, for people."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .._plan import Plan
+
+__all__ = ["command", "curve"]
+
+OWNERS, RECOMPUTED = 12, 20
+WIDTH, HEIGHT = 64, 10
+
+
+def command(
+    plan: Annotated[str, typer.Argument(metavar="PLAN.fbir", help="- for standard input.")],
+    schedule: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which schedule of the file (the last).")
+    ] = None,
+    all: Annotated[bool, typer.Option("--all", help="Do not shorten the lists.")] = False,
+) -> None:
+    """What a plan does: its peak and what fills it, memory over the step, what runs again.
+
+    The figures are predicted by simulation; `remat-compile verify` proves them.
+    """
+    from ..api import load
+
+    read = load(plan, schedule)
+    parts = (_header(read), [read.summary().rstrip()], _owners(read, all), _memory(read))
+    lines = [line for part in (*parts, _recomputed(read, all)) for line in (*part, "")]
+    print("\n".join(lines[:-1]))
+
+
+def _header(plan: Plan) -> list[str]:
+    header, graph = plan.program.header, plan.graph
+    source = f"{header.source} " if header.source else ""
+    digest = f"(sha256 {header.sha256[:12]}…)" if header.sha256 else ""
+    lines = [
+        f"model        {source}{digest}".rstrip() or "model        not recorded",
+        f"captured     on {header.device}, {header.threads} threads, torch {header.torch_version}",
+        f"graph        @{graph.name}: {len(graph.cnodes)} computations, "
+        f"{len(graph.anodes)} storages, {len(graph.views)} views",
+    ]
+    for s in plan.program.symbols:
+        lines.append(f"symbol       {s.name} in [{s.low}, {s.high}], shown at {s.sample}")
+    if plan.proven is not None:
+        what = ", ".join(plan.proven.obligations)
+        lines.append(f"recorded     proven by {plan.proven.prover}: {what}")
+    others = [f"@{s.name}" for s in plan.program.schedules if s is not plan.schedule]
+    if others:
+        lines.append(f"other plans  {' '.join(others)}")
+    return lines
+
+
+def _owners(plan: Plan, all: bool) -> list[str]:
+    from .._budget import format_bytes
+    from .._table import columns
+
+    trace = plan.trace
+    alive = trace.live_at(trace.peak_step)
+    shown = alive if all else alive[:OWNERS]
+    rows = [("", "bytes", "kind", "made at")]
+    for name, size in shown:
+        node = plan.graph.anode.get(name)
+        writer = plan.graph.writer.get(name)
+        place = f"{writer.name} {writer.loc or ''}".rstrip() if writer else ""
+        label = f"%{name}" if node else name
+        rows.append((label, format_bytes(size), node.kind if node else "", place))
+    rest = alive[len(shown) :]
+    if rest:
+        rows.append((f"{len(rest)} more", format_bytes(sum(s for _, s in rest)), "", ""))
+    head = f"peak: {format_bytes(trace.peak_bytes)} at {_step(plan, trace.peak_step)}"
+    return [head, *columns(rows, "<><<")]
+
+
+def _step(plan: Plan, index: int) -> str:
+    from ..ir.schedule import Compute
+
+    step = plan.schedule.steps[index]
+    of = f"step {index + 1} of {len(plan.schedule.steps)}"
+    if not isinstance(step, Compute):
+        return of
+    c = plan.graph.cnode[step.cnode]
+    place = f" at {c.loc}" if c.loc else ""
+    return f"{of}: {c.name} {c.call.op}{place}"
+
+
+def _memory(plan: Plan) -> list[str]:
+    trace = plan.trace
+    at = trace.loss_step / max(1, len(trace.during) - 1)
+    width = min(WIDTH, len(trace.during))
+    loss = round(at * (width - 1))
+    chart = curve(trace.during)
+    below = " " * 11 + " " * loss + "^ loss"
+    return ["device memory over the steps of the schedule", *chart, below]
+
+
+def curve(values: Sequence[int], width: int = WIDTH, height: int = HEIGHT) -> list[str]:
+    """A chart of bytes in text: the largest value of each stretch, from 0 to the peak."""
+    from .._budget import format_bytes
+
+    width = min(width, len(values))
+    edges = [len(values) * i // width for i in range(width + 1)]
+    heights = [max(values[a:b]) for a, b in pairwise(edges)]
+    peak = max(max(heights), 1)
+    lines = []
+    for row in range(height, 0, -1):
+        label = format_bytes(peak * row // height) if row in (height, height // 2) else ""
+        full = (row - 0.5) * peak / height
+        bars = "".join("█" if h >= full else " " for h in heights)
+        lines.append(f"{label:>9} |{bars}".rstrip())
+    return [*lines, f"{'0':>9} +{'-' * width}"]
+
+
+def _recomputed(plan: Plan, all: bool) -> list[str]:
+    from .._table import columns
+
+    counts = plan.trace.executions
+    again = [c for c in plan.graph.cnodes if counts.get(c.name, 0) > 1]
+    if not again:
+        return ["nothing is recomputed"]
+    cost = {c.name: c.time_ns_at(2) * (counts[c.name] - 1) for c in again}
+    again.sort(key=lambda c: (-cost[c.name], c.name))
+    shown = again if all else again[:RECOMPUTED]
+    rows = [("recomputed", "times", "adds", "operator", "made at")]
+    for c in shown:
+        times, place = str(counts[c.name] - 1), str(c.loc or "")
+        rows.append((c.name, times, f"{cost[c.name] / 1e6:.3f} ms", c.call.op, place))
+    lines = columns(rows, "<>><<")
+    if len(again) > len(shown):
+        lines.append(f"and {len(again) - len(shown)} more (--all)")
+    return lines

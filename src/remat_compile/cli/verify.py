@@ -1,0 +1,160 @@
+"""`remat-compile verify`: proves the plan in a file again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from .._plan import Plan
+    from ..ir.diagnostics import Diagnostic
+    from ..ir.program import Budget
+    from ..verifier import Verdict
+
+__all__ = ["command"]
+
+
+def command(
+    plan: Annotated[str, typer.Argument(metavar="PLAN.fbir", help="- for standard input.")],
+    budget: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bound on all device bytes.")
+    ] = None,
+    activation_budget: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bound on activation bytes.")
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which schedule of the file (the last).")
+    ] = None,
+    time_limit: Annotated[float, typer.Option(metavar="SECONDS")] = 60.0,
+    format: Annotated[Literal["text", "json"], typer.Option()] = "text",
+) -> int:
+    """Prove the plan in a file again: every read is alive, the bytes hold.
+
+    Without a budget, the bounds that the file records as proven must hold. Exit code 0:
+    proven; 1: refuted or not decided in time.
+    """
+    from .._options import Errors
+    from ..ir.diagnostics import FBError
+
+    errors = Errors()
+    found = errors.collect(lambda: _bounds(budget, activation_budget))
+    if time_limit <= 0:
+        errors.add("FB0707", f"a time limit of {time_limit:g} s: it must be more than zero")
+    errors.raise_if_any()
+    assert found is not None
+    try:
+        read = _read(plan, schedule)
+        verdict = read.verify(*_resolve(found, read), time_limit_s=time_limit)
+    except FBError as error:
+        if format == "text":
+            raise
+        _print_json(plan, None, "refused", {}, error.diagnostics, ())
+        return 2 if error.usage else 1
+    return _report(plan, read, verdict, format)
+
+
+def _bounds(budget: str | None, activation_budget: str | None) -> list[Any]:
+    from .._budget import parse_budget
+
+    found = [] if budget is None else [parse_budget(budget)]
+    if activation_budget is not None:
+        found.append(parse_budget(activation_budget, "activation"))
+    return found
+
+
+def _resolve(found: list[Any], plan: Plan) -> list[Budget]:
+    from .._budget import resolve_budget
+
+    return [resolve_budget(budget, plan.baseline) for budget in found]
+
+
+def _read(path: str, schedule: str | None) -> Plan:
+    from ..api import load
+
+    return load(path, schedule)
+
+
+def _report(path: str, plan: Plan, verdict: Verdict, format: str) -> int:
+    from ..ir.diagnostics import Diagnostic, FBError
+    from ..verifier import ProvenPlan, Refuted
+
+    warned = _stale(plan)
+    match verdict:
+        case ProvenPlan(proven):
+            facts = {
+                "device_bytes": proven.device_bytes,
+                "activation_bytes": proven.activation_bytes,
+                "obligations": list(proven.obligations),
+                "prover": proven.prover,
+            }
+            if format == "json":
+                _print_json(path, plan, "proven", facts, (), warned)
+            else:
+                _print_proven(plan, facts, warned)
+            return 0
+        case Refuted(diagnostics):
+            answer, found = "refuted", tuple(diagnostics)
+        case _:
+            message = f"plan @{plan.schedule.name} is not decided: {verdict.why}"
+            answer = "undecided"
+            found = (Diagnostic("FB0714", message, hint="give more time with --time-limit"),)
+    if format == "text":
+        raise FBError(found)
+    _print_json(path, plan, answer, {}, found, warned)
+    return 1
+
+
+def _stale(plan: Plan) -> tuple[Diagnostic, ...]:
+    """FB0715: the proof in the file was made for another graph than the one in it."""
+    from ..ir.diagnostics import Diagnostic
+    from ..ir.printer import graph_sha256
+
+    if plan.proven is None or plan.proven.graph_sha256 == graph_sha256(plan.program):
+        return ()
+    message = f"the proof recorded for @{plan.schedule.name} is of another graph"
+    hint = "the graph was edited since; plan it again to record a new proof"
+    return (Diagnostic("FB0715", message, plan.proven.span, hint=hint),)
+
+
+def _print_proven(plan: Plan, facts: dict[str, Any], warned: tuple[Diagnostic, ...]) -> None:
+    from .._budget import format_bytes
+    from ._app import print_warnings
+
+    print_warnings(warned)
+    print(f"proven: plan @{plan.schedule.name} by {plan.planner}")
+    for name, key in (("device", "device_bytes"), ("activations", "activation_bytes")):
+        count = facts[key]
+        print(f"  {name:<11} <= {format_bytes(count)} ({count} bytes) at every step")
+    print(f"  {', '.join(facts['obligations'])}; by {facts['prover']}")
+
+
+def _print_json(
+    path: str,
+    plan: Plan | None,
+    verdict: str,
+    facts: dict[str, Any],
+    found: tuple[Diagnostic, ...],
+    warned: tuple[Diagnostic, ...],
+) -> None:
+    import json
+
+    report = {
+        "file": path,
+        "schedule": None if plan is None else plan.schedule.name,
+        "planner": None if plan is None else plan.planner,
+        "verdict": verdict,
+        **facts,
+        "diagnostics": [_as_json(d) for d in found],
+        "warnings": [_as_json(d) for d in warned],
+    }
+    print(json.dumps(report, indent=2))
+
+
+def _as_json(d: Diagnostic) -> dict[str, Any]:
+    place = {"line": d.span.line, "column": d.span.column} if d.span else {}
+    notes = [
+        {"message": n.message, **({"line": n.span.line, "column": n.span.column} if n.span else {})}
+        for n in d.notes
+    ]
+    return {"code": d.code, "message": d.message, **place, "notes": notes, "hint": d.hint}
