@@ -65,11 +65,11 @@ class Lowered:
         return replace(self, program=program)
 
     def values(self) -> dict[str, Tensor]:
-        """The real tensors of everything the caller holds, by aNode name."""
+        """The caller's own tensors of everything it holds, by aNode name."""
         exported, binding = self.exported, self.program.binding
         found: dict[str, Tensor] = {}
         for param in binding.params:
-            found[param.name] = exported.module.get_parameter(param.names[0]).detach()
+            found[param.name] = exported.module.get_parameter(param.names[0])
         for buffer in binding.buffers:
             if buffer.name in self.constants:
                 found[buffer.name] = self.constants[buffer.name]
@@ -77,5 +77,5 @@ class Lowered:
                 found[buffer.name] = exported.module.get_buffer(buffer.names[0])
         tensors = [leaf for leaf in exported.flat_args if isinstance(leaf, Tensor)]
         for argument, tensor in zip(binding.arguments, tensors, strict=True):
-            found[argument.name] = tensor.detach()
+            found[argument.name] = tensor
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .build import build
 from .emit import emit
-from .module import GuardFailure
+from .measure import StepUse, measure_step
+from .module import GuardFailure, PlannedModule
 
-__all__ = ["GuardFailure", "build", "emit"]
+__all__ = ["GuardFailure", "PlannedModule", "StepUse", "build", "emit", "measure_step"]

@@ -60,8 +60,8 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
     try:
         run = lowered.joint.compile(
             partition,
-            lambda *_: _boxed(forward, constants, "remat_compile.forward"),
-            lambda *_: _boxed(landing, constants, "remat_compile.backward"),
+            lambda *_: _boxed(forward, constants, flight, "forward"),
+            lambda *_: _boxed(landing, constants, flight, "backward"),
         )
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise FBError(
@@ -71,7 +71,7 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
                 hint="please report this with the model; the plan itself was verified",
             )
         ) from error
-    return planned_module(lowered, run, flight, source)
+    return planned_module(lowered, schedule, run, flight, source)
 
 
 def _load(source: str, name: str) -> tuple[Function, Function]:
@@ -82,14 +82,14 @@ def _load(source: str, name: str) -> tuple[Function, Function]:
     return space["forward"], space["backward"]
 
 
-def _boxed(function: Function, constants: tuple[Tensor, ...], region: str) -> Function:
-    profiling = torch._C._autograd._profiler_enabled
-
+def _boxed(
+    function: Function, constants: tuple[Tensor, ...], flight: Flight, region: str
+) -> Function:
     def run(args: list[Any]) -> Any:
-        if profiling():
-            with torch.profiler.record_function(region):
-                return function(args, constants)
-        return function(args, constants)
+        if flight.mark is None:
+            return function(args, constants)
+        with flight.mark(region):
+            return function(args, constants)
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run

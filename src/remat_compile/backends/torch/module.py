@@ -11,11 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves
 
+from ..._torch.alloc import Mark
 from ..._torch.lowered import Lowered
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.expr import evaluate
+from ...ir.schedule import Schedule
 
-__all__ = ["Flight", "GuardFailure", "PlannedModule", "planned_module"]
+__all__ = ["Flight", "GuardFailure", "PlannedModule", "PlannedStep", "planned_module"]
 
 _STEP = "_remat_compile_step"
 
@@ -25,9 +27,14 @@ class GuardFailure(FBError):
 
 
 class Flight:
-    """Whether a forward still waits for its backward: the bound covers one call at a time."""
+    """What the generated functions and the module share while a step runs.
+
+    Knows whether a forward still waits for its backward: the bound covers one call at a
+    time. `mark`, when set, is entered around each of the two functions (to measure them).
+    """
 
     def __init__(self) -> None:
+        self.mark: Mark | None = None
         self._waiting: weakref.ref[Any] | None = None
         self._warned = False
 
@@ -50,11 +57,20 @@ class Flight:
                 return
 
 
-class _Step:
+class PlannedStep:
     """The compiled step and its guards: everything that capture baked in."""
 
-    def __init__(self, lowered: Lowered, run: Callable[..., Any], flight: Flight, source: str):
+    def __init__(
+        self,
+        lowered: Lowered,
+        schedule: Schedule,
+        run: Callable[..., Any],
+        flight: Flight,
+        source: str,
+    ):
         exported, owner = lowered.exported, lowered.exported.original
+        self.program = lowered.program
+        self.schedule = schedule
         self.run = run
         self.flight = flight
         self.source = source
@@ -181,14 +197,19 @@ class PlannedModule(nn.Module):
         return self.__dict__[_STEP](self, args, kwargs)
 
     @property
+    def planned_step(self) -> PlannedStep:
+        """The compiled step: its source, its schedule, and the hooks to measure it."""
+        step: PlannedStep = self.__dict__[_STEP]
+        return step
+
+    @property
     def planned_source(self) -> str:
         """The generated Python that runs."""
-        step: _Step = self.__dict__[_STEP]
-        return step.source
+        return self.planned_step.source
 
 
 def planned_module(
-    lowered: Lowered, run: Callable[..., Any], flight: Flight, source: str
+    lowered: Lowered, schedule: Schedule, run: Callable[..., Any], flight: Flight, source: str
 ) -> PlannedModule:
     """A module of a subclass of the original's class that shares its state.
 
@@ -203,5 +224,5 @@ def planned_module(
     module = cls.__new__(cls)
     module.__dict__.update(original.__dict__)
     module.__dict__.pop("forward", None)
-    module.__dict__[_STEP] = _Step(lowered, run, flight, source)
+    module.__dict__[_STEP] = PlannedStep(lowered, schedule, run, flight, source)
     return module

@@ -113,7 +113,10 @@ class Builder:
                 self.name_of[node] = name
             case aot.TangentAOTInput(output=output):
                 base = getattr(output, "idx", len(self.tangents))
-                name = self._declare(node, value, self._fresh(f"tangent{base}"), "tangent")
+                # The gradient of a scalar is the root that `loss.backward()` makes and
+                # holds until it returns: no plan can free it.
+                kind: ANodeKind = "output" if value.dim() == 0 else "tangent"
+                name = self._declare(node, value, self._fresh(f"tangent{base}"), kind)
                 self.tangents[output] = name
                 self.name_of[node] = name
             case _:

@@ -1,0 +1,117 @@
+"""Measured memory of one planned step, beside what the simulator predicts for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from ..._torch.alloc import Mark, measure_regions
+from ...ir.graph import CALLER_KINDS, Graph
+from ...ir.program import Program
+from ...ir.schedule import Schedule
+from ...ir.simulate import Sizes, Trace, simulate
+from .interface import saved_at_loss
+from .module import PlannedModule
+
+__all__ = ["StepUse", "measure_step"]
+
+LossFunction = Callable[[Sequence[Tensor]], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class StepUse:
+    """Device bytes of one step, all of them comparable with a budget.
+
+    The measured peaks are those of the generated forward and backward, from entry to
+    exit of each, over what the plan says is held at entry.
+    """
+
+    forward_measured_bytes: int
+    forward_predicted_bytes: int
+    backward_measured_bytes: int
+    backward_predicted_bytes: int
+    time_s: float
+
+    @property
+    def measured_bytes(self) -> int:
+        return max(self.forward_measured_bytes, self.backward_measured_bytes)
+
+    @property
+    def predicted_bytes(self) -> int:
+        return max(self.forward_predicted_bytes, self.backward_predicted_bytes)
+
+
+def measure_step(
+    module: PlannedModule,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    loss: LossFunction | None = None,
+    env: Mapping[str, int] | None = None,
+) -> StepUse:
+    """Runs one step and measures it; gradients are added to `.grad` as usual.
+
+    `loss` maps the differentiable outputs to a scalar; by default a single scalar
+    output is its own loss, else the sum of squares. `env` are the symbols' values at
+    these arguments. Raises FBError FB0903 inside another profile.
+    """
+    step = module.planned_step
+    trace = simulate(step.program, step.schedule, env)
+    flight = step.flight
+
+    def run(mark: Mark) -> float:
+        flight.mark = mark
+        try:
+            start = time.perf_counter()
+            outputs = module(*args, **(kwargs or {}))
+            tensors = [o for o in tree_leaves(outputs) if isinstance(o, Tensor) and o.requires_grad]
+            (loss or _default_loss)(tensors).backward()  # type: ignore[no-untyped-call]
+            return time.perf_counter() - start
+        finally:
+            flight.mark = None
+
+    device = next(module.parameters()).device
+    seconds, uses = measure_regions(run, device)
+    before, between = _held_at_entries(step.program, step.schedule, trace, env)
+    border = trace.loss_step
+    return StepUse(
+        forward_measured_bytes=before + uses["forward"].peak_bytes_over_entry,
+        forward_predicted_bytes=max(trace.during[:border], default=before),
+        backward_measured_bytes=between + uses["backward"].peak_bytes_over_entry,
+        backward_predicted_bytes=max(trace.during[border + 1 :], default=0),
+        time_s=seconds,
+    )
+
+
+def _default_loss(outputs: Sequence[Tensor]) -> Tensor:
+    if len(outputs) == 1 and outputs[0].dim() == 0:
+        return outputs[0]
+    return torch.stack([(o * o).sum().double() for o in outputs]).sum()
+
+
+def _held_at_entries(
+    program: Program, schedule: Schedule, trace: Trace, env: Mapping[str, int] | None
+) -> tuple[int, int]:
+    """Bytes alive when the forward begins, and when the backward begins.
+
+    Between the two, PyTorch keeps what the plan carries over, the results, and the
+    tangents; the rest (new buffer contents, once written back) is gone.
+    """
+    graph: Graph = program.graph
+    size = Sizes.of(program, env).anode
+    held = sum(size[a.name] for a in graph.anodes if a.kind in CALLER_KINDS)
+    if program.binding.grads == "accumulate":
+        held += sum(size[p.name] for p in program.binding.params if p.grad is not None)
+    carried = {
+        *saved_at_loss(program, schedule),
+        *graph.loss.results,
+        *(graph.storage[r.name] for r in program.binding.results),
+    }
+    over = sum(size[name] for name in carried if graph.anode[name].kind not in CALLER_KINDS)
+    return held, held + over
