@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from remat_compile.planners.dtr import Dtr
 
 import remat_compile
 from harness import assert_bit_equal, train_steps
 from models import BASE, LOSS_INSIDE, MODELS, VARIANTS
 from remat_compile import Plan
 from remat_compile.planners.contract import Infeasible
-from remat_compile.planners.dtr import Dtr
 
 BUDGETS = ("range:1.0", "range:0.7", "range:0.5", "least")
 DTYPES = {"f32": torch.float32, "f64": torch.float64}
