@@ -63,8 +63,9 @@ def result_names(program: Program) -> tuple[str, ...]:
     )
 
 
-def ones(program: Program, env: Mapping[str, int]) -> Loss:
-    """The loss whose tangents are all ones, laid out as the results they belong to."""
+def ones(program: Program, env: Mapping[str, int], device: str | None = None) -> Loss:
+    """The loss whose tangents are all ones, laid out as the results they belong to; on the
+    program's device unless another is given."""
     result_of = {r.tangent: r.name for r in program.binding.results if r.tangent is not None}
 
     def loss(results: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -76,7 +77,7 @@ def ones(program: Program, env: Mapping[str, int]) -> Loss:
                 found[name] = torch.ones_like(results[result_of[name]])
             else:
                 dtype = torch_dtype(node.dtype)
-                found[name] = torch.ones(shape, dtype=dtype, device=program.header.device)
+                found[name] = torch.ones(shape, dtype=dtype, device=device or program.header.device)
         return found
 
     return loss

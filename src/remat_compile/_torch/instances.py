@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..ir.diagnostics import Diagnostic, FBError
-from ..ir.graph import CNode, Graph, View
+from ..ir.graph import Call, CNode, Graph, View
 from .ops import resolve_op, to_torch
 
-__all__ = ["Instances", "get_rng_state", "plain_mode", "run_cnode", "set_rng_state"]
+__all__ = ["Instances", "get_rng_state", "plain_mode", "prepared", "run_cnode", "set_rng_state"]
 
 
 class Instances(Mapping[str, Tensor]):
@@ -115,15 +117,29 @@ def run_cnode(
     if c.is_accumulate:
         into, part = (instances[ref] for ref in call.refs())
         return (into.add_(part),)
-    args = to_torch(call.args, instances.env, instances)
-    kwargs = {key: to_torch(value, instances.env, instances) for key, value in call.kwargs}
-    with nullcontext() if token is None else _from_state(token, device):
-        found = resolve_op(call.op)(*args, **kwargs)
+    found = prepared(call, instances, token=token, device=device)()
     results = tuple(found) if isinstance(found, tuple | list) else (found,)
-    _check_results(c, writes, results, instances)
+    _check_results(c, call, writes, results, instances)
     return tuple(
         result if name is not None else None for name, result in zip(writes, results, strict=True)
     )
+
+
+def prepared(
+    call: Call, instances: Instances, *, token: Tensor | None, device: torch.device
+) -> Callable[[], Any]:
+    """The call with its arguments at hand: running it costs what the operator costs."""
+    op = resolve_op(call.op)
+    args = to_torch(call.args, instances.env, instances)
+    kwargs = {key: to_torch(value, instances.env, instances) for key, value in call.kwargs}
+    if token is None:
+        return partial(op, *args, **kwargs)
+
+    def replayed() -> Any:
+        with _from_state(token, device):
+            return op(*args, **kwargs)
+
+    return replayed
 
 
 @contextmanager
@@ -138,6 +154,7 @@ def _from_state(token: Tensor, device: torch.device) -> Iterator[None]:
 
 def _check_results(
     c: CNode,
+    call: Call,
     writes: Sequence[str | None],
     results: Sequence[Tensor | None],
     instances: Instances,
@@ -145,7 +162,7 @@ def _check_results(
     problem = None
     if len(writes) != len(results):
         problem = f"returned {len(results)} results for {len(writes)} declared ones"
-    seen = {_storage_key(instances[name]): name for name in c.call.refs()}
+    seen = {_storage_key(instances[name]): name for name in call.refs()}
     for name, result in zip(writes, results, strict=False):
         if name is None:
             continue
@@ -157,7 +174,7 @@ def _check_results(
         raise FBError(
             Diagnostic(
                 "FB0904",
-                f"{c.name}: {c.call.op} {problem}",
+                f"{c.name}: {call.op} {problem}",
                 c.span,
                 hint="declare what shares a storage as a view of it",
             )

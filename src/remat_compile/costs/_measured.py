@@ -1,0 +1,192 @@
+"""Measured costs: one real run of the graph on this device, each signature timed once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from .._torch.execute import check_values
+from .._torch.instances import get_rng_state, plain_mode, set_rng_state
+from ..ir.analysis import capture_order, frees_after_last_use
+from ..ir.expr import Const, Expr, evaluate
+from ..ir.graph import CNode, Replay
+from ..ir.program import Header, Program, Target
+from ..ir.schedule import Free, Schedule
+from ..ir.simulate import simulate
+from ._meter import Meter, Sample
+from ._stores import Layouts, RealRun, Store
+from ._symbolic import Corners, Point, bound
+
+__all__ = ["measured"]
+
+_CONSTANT_WORKSPACE_BYTES = 64
+"""Workspace up to this is scalars that PyTorch wraps: the same at every batch size."""
+
+
+def measured(
+    program: Program,
+    values: Mapping[str, Tensor],
+    *,
+    time_limit_s: float = 10.0,
+    hold_tensors: bool | None = None,
+) -> Program:
+    """The program with real sizes, workspaces and times of this device.
+
+    `values` are the tensors of everything the caller holds, by aNode name; they are only
+    read, and the random state is put back. Timing takes `time_limit_s` besides one run
+    of each signature. The step is run as a whole; where it does not fit the device (or
+    with `hold_tensors=False`) each signature runs alone on tensors made for it.
+
+    Where symbols have a range, what differs from the capture is measured at both of its
+    ends too. A random operator gets a replay form of its own when replaying costs more
+    memory than running (the generator's state is saved meanwhile).
+
+    Raises FBError FB0903 inside a profiler, FB0904 and FB0905 where tensors do not fit the
+    graph, FB0908 for a range that is too wide, FB0909 when an operator fails.
+    """
+    check_values(program, values, program.sample)
+    device = torch.device(program.header.device)
+    program = replace(program, target=_target(program.target, device))
+    hold = _fits(program, device) if hold_tensors is None else hold_tensors
+    state = get_rng_state(device)
+    try:
+        with plain_mode(device):
+            try:
+                return _Run(program, values, time_limit_s, hold).result()
+            except torch.OutOfMemoryError:
+                if not hold or hold_tensors:
+                    raise
+            return _Run(program, values, time_limit_s, False).result()
+    finally:
+        set_rng_state(state, device)
+
+
+@dataclass
+class _Found:
+    """What one run has found so far, by cNode and aNode name."""
+
+    sizes: dict[str, Expr]
+    cnodes: dict[str, CNode]
+
+
+class _Run:
+    """One pass over the graph in the order of capture."""
+
+    def __init__(
+        self, program: Program, values: Mapping[str, Tensor], time_limit_s: float, hold: bool
+    ):
+        self.program = program
+        self.device = torch.device(program.header.device)
+        self.meter = Meter(self.device, program.target.granularity_bytes, time_limit_s)
+        self.store: Store = (RealRun if hold else Layouts)(program, values)
+        self.corners = Corners(program, self.meter, _available_bytes(self.device) // 2)
+        self.found = _Found({}, {})
+
+    def result(self) -> Program:
+        graph = self.program.graph
+        for step in frees_after_last_use(graph, capture_order(graph)):
+            if isinstance(step, Free):
+                self.store.layouts.drop(step.anode)
+            elif graph.cnode[step.cnode].is_loss:
+                self.store.loss(graph.loss)
+                self.found.cnodes[step.cnode] = replace(graph.loss, time_ns=0)
+            else:
+                self._measure(graph.cnode[step.cnode])
+        header = replace(
+            self.program.header,
+            costs="measured",
+            threads=torch.get_num_threads(),
+            torch_version=torch.__version__,
+        )
+        return self._filled(header)
+
+    def _filled(self, header: Header) -> Program:
+        graph = self.program.graph
+        anodes = tuple(
+            replace(a, size=self.found.sizes[a.name]) if a.name in self.found.sizes else a
+            for a in graph.anodes
+        )
+        cnodes = tuple(self.found.cnodes[c.name] for c in graph.cnodes)
+        filled = replace(graph, anodes=anodes, cnodes=cnodes)
+        return replace(self.program, graph=filled, header=header, proven=())
+
+    def _measure(self, c: CNode) -> None:
+        first = self.store.run(c, 1, self.meter, keep=True)
+        self._correct_sizes(c)
+        workspace = self._workspace(c, 1, first)
+        costed = replace(c, workspace=workspace, time_ns=first.time_ns)
+        if c.replay is not None or c.token is not None:
+            again = self.store.run(c, 2, self.meter, keep=False)
+            costed = self._with_replay(costed, self._workspace(c, 2, again), again.time_ns)
+        if c.token is not None:
+            self.found.sizes[c.token] = Const(get_rng_state(self.device).nbytes)
+        self.found.cnodes[c.name] = costed
+
+    def _with_replay(self, c: CNode, workspace: Expr, time_ns: int) -> CNode:
+        if c.replay is None and workspace == c.workspace:
+            return c
+        form = c.replay or Replay(c.writes, c.call)
+        return replace(c, replay=replace(form, workspace=workspace, time_ns=time_ns))
+
+    def _correct_sizes(self, c: CNode) -> None:
+        """Bytes of the storages really written, where the capture has another number."""
+        anode = self.program.graph.anode
+        for index, name in enumerate(c.writes):
+            if name is None:
+                continue
+            real = self.store.layouts[name].untyped_storage().nbytes()
+            if real == evaluate(anode[name].size, self.program.sample):
+                continue
+            if c.is_accumulate:
+                self.found.sizes[name] = self._size(c.call.refs()[0])
+                continue
+            points: list[Point] = [(self.program.sample, real)]
+            for env, sample in self.corners.measure(c, 1, self.store.layouts):
+                shadow = sample.results[index]
+                if shadow is not None:
+                    points.append((env, shadow.untyped_storage().nbytes()))
+            self.found.sizes[name] = bound(points, self._candidates(c))
+
+    def _workspace(self, c: CNode, execution: int, sample: Sample) -> Expr:
+        points: list[Point] = [(self.program.sample, sample.workspace_bytes)]
+        if sample.workspace_bytes > _CONSTANT_WORKSPACE_BYTES and not c.is_accumulate:
+            found = self.corners.measure(c, execution, self.store.layouts)
+            points += [(env, at.workspace_bytes) for env, at in found]
+        return bound(points, self._candidates(c))
+
+    def _candidates(self, c: CNode) -> list[Expr]:
+        graph = self.program.graph
+        return [self._size(name) for name in (*c.results, *graph.reads(c))]
+
+    def _size(self, name: str) -> Expr:
+        return self.found.sizes.get(name, self.program.graph.anode[name].size)
+
+
+def _target(target: Target, device: torch.device) -> Target:
+    """The device at hand as the target, unless the program names another."""
+    if target != Target() or device.type != "cuda":
+        return target
+    properties = torch.cuda.get_device_properties(device)
+    return Target(properties.name, properties.total_memory, granularity_bytes=512)
+
+
+def _fits(program: Program, device: torch.device) -> bool:
+    """Whether the whole step, nothing recomputed, is small against the free memory."""
+    graph = program.graph
+    steps = frees_after_last_use(graph, capture_order(graph))
+    trace = simulate(program, Schedule("captured", "", steps))
+    return 2 * trace.activation_peak_bytes < _available_bytes(device)
+
+
+def _available_bytes(device: torch.device) -> int:
+    """Free memory of the device, as far as it is told; for the CPU, of the machine."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 8 * 2**30

@@ -1,0 +1,174 @@
+"""Measures one execution of a cNode: bytes of its results, workspace, time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .._torch.alloc import measure_peak
+from .._torch.instances import Instances, get_rng_state, prepared, run_cnode
+from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.graph import Arg, CNode, Ref
+from ._shapes import value_of
+
+__all__ = ["Meter", "Sample"]
+
+_LEAST_REPEATS = 3
+_MOST_REPEATS = 30
+_ENOUGH_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Of one signature: workspace in bytes over the storages of the results that are used,
+    time, and those results as tensors without data."""
+
+    workspace_bytes: int
+    time_ns: int
+    results: tuple[Tensor | None, ...]
+
+
+class Meter:
+    """Measures each signature once and remembers it.
+
+    A signature is the operator with its arguments, where a tensor counts by dtype, shape,
+    strides, offset and bytes of storage. Repeated timing takes `time_limit_s` in all;
+    what comes later is timed once.
+    """
+
+    def __init__(self, device: torch.device, granularity_bytes: int, time_limit_s: float):
+        self.device = device
+        self.samples: dict[object, Sample] = {}
+        self._granularity = granularity_bytes
+        self._left_s = time_limit_s
+
+    def signature(self, c: CNode, execution: int, instances: Instances) -> object:
+        """The key under which an execution is measured."""
+        call = c.call_at(execution)
+        writes = c.writes if execution == 1 or c.replay is None else c.replay.writes
+
+        def keyed(arg: Arg) -> object:
+            if isinstance(arg, Ref):
+                t = instances[arg.name]
+                storage = t.untyped_storage().nbytes()
+                return t.dtype, tuple(t.shape), t.stride(), t.storage_offset(), storage
+            if isinstance(arg, tuple):
+                return tuple(keyed(part) for part in arg)
+            # 1, 1.0 and True are equal in Python and different to an operator.
+            return type(arg), value_of(arg, instances.env)
+
+        return (
+            call.op,
+            tuple(keyed(arg) for arg in call.args),
+            tuple((key, keyed(arg)) for key, arg in call.kwargs),
+            tuple(name is None for name in writes),
+            c.token is not None and execution > 1,
+        )
+
+    def measure(
+        self, c: CNode, execution: int, instances: Instances, *, timed: bool = True
+    ) -> tuple[Sample, tuple[Tensor | None, ...]]:
+        """Runs the execution under the profiler; the sample, and its results.
+
+        Raises FBError FB0909 when the operator fails.
+        """
+        state = get_rng_state(self.device) if c.token is not None and execution > 1 else None
+
+        def run() -> tuple[Tensor | None, ...]:
+            return run_cnode(c, execution, instances, token=state, device=self.device)
+
+        with _named_failure(c, execution):
+            if self.device.type == "cuda" and not c.is_accumulate:
+                run()  # libraries keep what they allocate on first use
+            results, use = measure_peak(run, self.device)
+            time_ns = 0
+            if timed:
+                bare = (
+                    _on_scratch(c, instances)
+                    if c.is_accumulate
+                    else prepared(c.call_at(execution), instances, token=state, device=self.device)
+                )
+                time_ns = self._time_ns(bare)
+        own = 0 if c.is_accumulate else sum(self._rounded(t) for t in results if t is not None)
+        workspace = max(0, use.peak_bytes_over_entry - own)
+        shadows = tuple(None if t is None else without_data(t) for t in results)
+        return Sample(workspace, time_ns, shadows), results
+
+    def run(self, c: CNode, instances: Instances) -> tuple[Tensor | None, ...]:
+        """Runs a first execution without measuring. Raises as `measure` does."""
+        with _named_failure(c, 1):
+            return run_cnode(c, 1, instances, token=None, device=self.device)
+
+    def _rounded(self, tensor: Tensor) -> int:
+        unit = self._granularity
+        return -(-tensor.untyped_storage().nbytes() // unit) * unit
+
+    def _time_ns(self, run: Callable[[], object]) -> int:
+        """Median of several runs, in nanoseconds."""
+        times: list[int] = []
+        spent = 0.0
+        while True:
+            start = time.perf_counter_ns()
+            run()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            times.append(time.perf_counter_ns() - start)
+            spent += times[-1] / 1e9
+            enough = len(times) >= _LEAST_REPEATS and spent >= _ENOUGH_S
+            if enough or len(times) == _MOST_REPEATS or spent >= self._left_s / 4:
+                break
+        self._left_s -= spent
+        return round(statistics.median(times))
+
+
+def _on_scratch(c: CNode, instances: Instances) -> Callable[[], object]:
+    """An accumulation into a copy: repeating it must not change the values."""
+    into, part = (instances[name] for name in c.call.refs())
+    scratch = into.clone()
+    return lambda: scratch.add_(part)
+
+
+def without_data(tensor: Tensor) -> Tensor:
+    """The same dtype, shape, strides and bytes of storage on the meta device."""
+    elements = tensor.untyped_storage().nbytes() // tensor.itemsize
+    storage = torch.empty(elements, dtype=tensor.dtype, device="meta")
+    return storage.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def with_data(shadow: Tensor, device: torch.device) -> Tensor:
+    """A tensor like the shadow: numbers in (0.1, 1), integers and booleans 0 (an index that
+    is always valid)."""
+    elements = shadow.untyped_storage().nbytes() // shadow.itemsize
+    storage = torch.empty(elements, dtype=shadow.dtype, device=device)
+    if shadow.dtype.is_floating_point and shadow.itemsize > 1:
+        storage.uniform_(0.1, 1)
+    else:
+        storage.zero_()
+    return storage.as_strided(shadow.shape, shadow.stride(), shadow.storage_offset())
+
+
+@contextmanager
+def _named_failure(c: CNode, execution: int) -> Iterator[None]:
+    """Turns an operator's error into FB0909; running out of device memory passes."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, IndexError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        where = f" (from {c.loc})" if c.loc is not None else ""
+        op = c.call_at(execution).op
+        raise FBError(
+            Diagnostic(
+                "FB0909",
+                f"{c.name}{where}: {op} failed while it was measured: {reason}",
+                c.span,
+                hint="use roofline costs, or sample inputs that the operator accepts",
+            )
+        ) from error

@@ -1,0 +1,180 @@
+"""Devices named in files: what a roofline needs to know of one."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ..ir.diagnostics import Diagnostic, FBError, nearest
+from ..ir.graph import DTYPE_BYTES
+from ..ir.program import Target
+from ..ir.span import Span
+
+__all__ = ["Device", "device_names", "load_device"]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """`flops_per_s` is the dense peak by dtype of the IR (`f32`); the other dtypes count as
+    the slowest one. Link bandwidths are those to and from pinned host memory."""
+
+    name: str
+    memory_bytes: int
+    granularity_bytes: int
+    memory_bytes_per_s: int
+    launch_ns: int
+    flops_per_s: Mapping[str, float]
+    host_bytes: int | None = None
+    d2h_bytes_per_s: int | None = None
+    h2d_bytes_per_s: int | None = None
+
+    @property
+    def target(self) -> Target:
+        """The device as a program's target."""
+        return Target(
+            self.name,
+            self.memory_bytes,
+            self.granularity_bytes,
+            self.host_bytes,
+            self.d2h_bytes_per_s,
+            self.h2d_bytes_per_s,
+        )
+
+    def peak_flops_per_s(self, dtype: str) -> float:
+        return self.flops_per_s.get(dtype, min(self.flops_per_s.values()))
+
+
+def device_names() -> tuple[str, ...]:
+    """The devices that come with the package, sorted."""
+    folder = resources.files(__package__).joinpath("devices")
+    names = (entry.name for entry in folder.iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
+
+
+def load_device(name_or_path: str) -> Device:
+    """A device by name (`h200`) or by the path of a file (`my-gpu.toml`).
+
+    Raises FBError FB0906 for an unknown device, FB0907 with every problem of a file.
+    """
+    if name_or_path.endswith(".toml") or "/" in name_or_path or "\\" in name_or_path:
+        try:
+            text = Path(name_or_path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "not a text file"
+            message = f"cannot read device file {name_or_path}: {reason}"
+            raise FBError(Diagnostic("FB0906", message), usage=True) from error
+        return _parse(text, name_or_path)
+    known = device_names()
+    if name_or_path not in known:
+        message = f'unknown device "{name_or_path}".{nearest(name_or_path, known)}'
+        hint = f"known devices: {', '.join(known)}; or give the path of a .toml file"
+        raise FBError(Diagnostic("FB0906", message, hint=hint), usage=True)
+    file = resources.files(__package__).joinpath("devices", f"{name_or_path}.toml")
+    return _parse(file.read_text(encoding="utf-8"), f"{name_or_path}.toml")
+
+
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_UNITS |= {f"{prefix}i": 2 ** (10 * power) for power, prefix in enumerate("KMGT", start=1)}
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT]|[KMGT]i)?B(/s)?")
+
+
+class _Reader:
+    """Takes typed entries out of a TOML table and collects what is wrong with them."""
+
+    def __init__(self, table: dict[str, Any], file: str):
+        self.table = table
+        self.file = file
+        self.known: list[str] = []
+        self.problems: list[Diagnostic] = []
+
+    def report(self, message: str, hint: str | None = None) -> None:
+        span = Span(1, 1, 1, self.file)
+        self.problems.append(Diagnostic("FB0907", message, span, hint=hint))
+
+    def take(self, key: str, required: bool) -> Any:
+        self.known.append(key)
+        if key not in self.table and required:
+            self.report(f"`{key}` is missing")
+        return self.table.get(key)
+
+    def quantity(self, key: str, per_second: bool = False, required: bool = True) -> int | None:
+        """Bytes, or bytes per second, of text such as `139GiB` or `4.8TB/s`."""
+        value = self.take(key, required)
+        if value is None:
+            return None
+        found = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+        if found is None or bool(found[3]) != per_second or float(found[1]) <= 0:
+            example = '"4.8TB/s"' if per_second else '"139GiB"'
+            self.report(f"`{key}` is {value!r}, not an amount", f"write it like {example}")
+            return None
+        return round(float(found[1]) * _UNITS[found[2] or ""])
+
+    def number(self, key: str, least: float) -> float | None:
+        value = self.take(key, True)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+            self.report(f"`{key}` is {value!r}, not a number of at least {least:g}")
+            return None
+        return float(value)
+
+    def flops(self) -> dict[str, float]:
+        table = self.take("flops", True)
+        if not isinstance(table, dict) or not table:
+            if table is not None:
+                self.report("`flops` is not a table of operations per second by dtype")
+            return {}
+        for dtype, rate in table.items():
+            if dtype not in DTYPE_BYTES:
+                self.report(f"`flops.{dtype}` is no dtype.{nearest(dtype, DTYPE_BYTES)}")
+            elif isinstance(rate, bool) or not isinstance(rate, int | float) or rate <= 0:
+                self.report(f"`flops.{dtype}` is {rate!r}, not a positive number")
+        return {dtype: float(rate) for dtype, rate in table.items() if not self.problems}
+
+    def check_unknown(self) -> None:
+        for key in self.table:
+            if key not in self.known:
+                self.report(f"unknown entry `{key}`.{nearest(key, self.known)}")
+
+
+def _parse(text: str, file: str) -> Device:
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r"line (\d+), column (\d+)", str(error))
+        line, column = (int(place[1]), int(place[2])) if place else (1, 1)
+        span = Span(line, column, column + 1, file)
+        raise FBError(Diagnostic("FB0907", f"not TOML: {error}", span), usage=True) from error
+    reader = _Reader(table, file)
+    name = reader.take("name", True)
+    if name is not None and (not isinstance(name, str) or not name):
+        reader.report(f"`name` is {name!r}, not a text")
+    memory = reader.quantity("memory")
+    host = reader.quantity("host_memory", required=False)
+    granularity = reader.number("granularity", 1)
+    bandwidth = reader.quantity("memory_bandwidth", per_second=True)
+    d2h = reader.quantity("d2h", per_second=True, required=False)
+    h2d = reader.quantity("h2d", per_second=True, required=False)
+    launch_us = reader.number("launch_overhead_us", 0)
+    flops = reader.flops()
+    reader.check_unknown()
+    if granularity is not None and granularity != int(granularity):
+        reader.report(f"`granularity` is {granularity}, not a whole number of bytes")
+    if reader.problems or not (memory and granularity and bandwidth) or launch_us is None:
+        raise FBError(reader.problems, usage=True)
+    return Device(
+        str(name),
+        memory,
+        int(granularity),
+        bandwidth,
+        round(launch_us * 1000),
+        flops,
+        host,
+        d2h,
+        h2d,
+    )
