@@ -123,9 +123,10 @@ def execute(
     """
     at = program.sample if env is None else env
     check_values(program, values, at)
-    run = _Run(program, tuple(steps), values, at, loss or ones(program, at), write_back)
     marked = mark or _unmarked
-    with plain_mode(run.device):
+    device = torch.device(program.header.device)
+    with plain_mode(device):
+        run = _Run(program, tuple(steps), values, at, loss or ones(program, at), write_back)
         for index, step in enumerate(run.steps):
             if isinstance(step, Free):
                 run.instances.drop(step.anode)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.graph import Call, CNode, Graph, View
@@ -98,8 +99,13 @@ def set_rng_state(state: Tensor, device: torch.device) -> None:
 
 @contextmanager
 def plain_mode(device: torch.device) -> Iterator[None]:
-    """Runs kernels only: no autograd, no autocast."""
-    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+    """Runs kernels only: no autograd, no autocast, no dispatch mode (a capture that is still
+    open has a fake one)."""
+    with (
+        _disable_current_modes(),
+        torch.no_grad(),
+        torch.autocast(device.type, enabled=False),
+    ):
         yield
 
 

@@ -52,17 +52,27 @@ def measured(
     device = torch.device(program.header.device)
     program = replace(program, target=_target(program.target, device))
     hold = _fits(program, device) if hold_tensors is None else hold_tensors
-    state = get_rng_state(device)
+    with plain_mode(device):
+        state = get_rng_state(device)
+        try:
+            return _run(program, values, time_limit_s, hold, hold_tensors is None)
+        finally:
+            set_rng_state(state, device)
+
+
+def _run(
+    program: Program,
+    values: Mapping[str, Tensor],
+    time_limit_s: float,
+    hold: bool,
+    may_change: bool,
+) -> Program:
     try:
-        with plain_mode(device):
-            try:
-                return _Run(program, values, time_limit_s, hold).result()
-            except torch.OutOfMemoryError:
-                if not hold or hold_tensors:
-                    raise
-            return _Run(program, values, time_limit_s, False).result()
-    finally:
-        set_rng_state(state, device)
+        return _Run(program, values, time_limit_s, hold).result()
+    except torch.OutOfMemoryError:
+        if not (hold and may_change):
+            raise
+    return _Run(program, values, time_limit_s, False).result()
 
 
 @dataclass
