@@ -25,11 +25,11 @@ from remat_compile.ir.graph import CNode
 from remat_compile.ir.schedule import Compute
 
 
-class Calls(TorchDispatchMode):
+class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts calls by operator name."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -39,12 +39,13 @@ class Calls(TorchDispatchMode):
 
 def counted(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Counter[str]:
     """Calls of the forward and the backward; the loss between them is left out."""
-    with Calls() as forward:
+    forward, backward = Calls(), Calls()
+    with forward:
         out = module(*args, **kwargs)
     outputs = out if isinstance(out, tuple) else (out,)
     loss = outer_loss(outputs)
     grads = torch.autograd.grad(loss, [o for o in outputs if o.requires_grad], retain_graph=True)
-    with Calls() as backward:
+    with backward:
         torch.autograd.backward([o for o in outputs if o.requires_grad], grads)
     forward.counts.update(backward.counts)
     return forward.counts
@@ -90,7 +91,7 @@ def check(name: str, what: Callable[[Plan], bool], planner: Any) -> Plan:
     return plan
 
 
-PLANNERS = [RunAgain(), RunAgain(0.5, seed=3), "periodic{segments=2}"]
+PLANNERS = [RunAgain(), RunAgain(0.5, seed=1), "periodic{segments=2}"]
 
 
 @pytest.mark.parametrize("planner", PLANNERS, ids=str)
