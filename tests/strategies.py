@@ -293,6 +293,8 @@ def random_program(rng: Random, *, size: int = 5) -> Program:
     names = tuple(s.name for s in symbols)
     b = _Builder(rng, names)
     inputs = [b.anode("input") for _ in range(1 + rng.randrange(2))]
+    # The symbols are read from the shape of the first argument.
+    b.anodes[0] = replace(b.anodes[0], shape=(*map(Sym, names), *b.anodes[0].shape))
     params = [b.anode("param") for _ in range(1 + rng.randrange(3))]
     buffers = [b.anode("buffer", readable=False) for _ in range(rng.randrange(3))]
     constants = [b.anode("const") for _ in range(rng.randrange(2))]

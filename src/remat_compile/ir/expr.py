@@ -205,36 +205,49 @@ def is_monotone(expr: Expr) -> bool:
             assert_never(expr)
 
 
-def format_expr(expr: Expr, *, inside_product: bool = False) -> str:
-    """The text form; parsing it gives back an equal expression."""
+def format_expr(expr: Expr) -> str:
+    """The text form; parsing it gives back an equal expression, structure included.
+
+    Sums, products and maxima of fewer than two parts have no text form of their own.
+    """
     match expr:
         case Const(value):
-            return f"({value})" if inside_product and value < 0 else str(value)
+            return str(value)
         case Sym(name):
             return name
         case Add(terms):
-            text = " + ".join(
-                f"({format_expr(term)})" if isinstance(term, Add) else format_expr(term)
-                for term in terms
-            )
-            return f"({text})" if inside_product else text
+            return "".join(_format_term(term, first=i == 0) for i, term in enumerate(terms))
         case Mul(factors):
-            text = "*".join(
-                f"({format_expr(factor)})"
-                if isinstance(factor, Mul)
-                else format_expr(factor, inside_product=True)
-                for factor in factors
-            )
-            return text
-        case FloorDiv(dividend, divisor):
-            return f"({format_expr(dividend)})//{divisor}" if not inside_product else (
-                f"(({format_expr(dividend)})//{divisor})"
-            )
-        case CeilDiv(dividend, divisor):
-            return f"ceildiv({format_expr(dividend)}, {divisor})"
+            return "*".join(_format_factor(f, first=i == 0) for i, f in enumerate(factors))
+        case FloorDiv(inner, by):
+            return f"floordiv({format_expr(inner)}, {by})"
+        case CeilDiv(inner, by):
+            return f"ceildiv({format_expr(inner)}, {by})"
         case Max(terms):
             return "max(" + ", ".join(format_expr(term) for term in terms) + ")"
-        case RoundUp(value, multiple):
-            return f"roundup({format_expr(value)}, {multiple})"
+        case RoundUp(inner, by):
+            return f"roundup({format_expr(inner)}, {by})"
         case _:
             assert_never(expr)
+
+
+def _format_term(term: Expr, *, first: bool) -> str:
+    """A summand with the sign that joins it to those before it."""
+    text = f"({format_expr(term)})" if isinstance(term, Add) else format_expr(term)
+    if first:
+        return text
+    match term:
+        case Const(value) if value < 0:
+            return f" - {-value}"
+        case Mul((Const(value), *_)) if value < -1:
+            return f" - {text[1:]}"
+        case _:
+            return f" + {text}"
+
+
+def _format_factor(factor: Expr, *, first: bool) -> str:
+    text = format_expr(factor)
+    negative = isinstance(factor, Const) and factor.value < 0
+    if isinstance(factor, Add | Mul) or (negative and not first):
+        return f"({text})"
+    return text

@@ -1,0 +1,157 @@
+"""Well-formedness of the special forms: accumulation, tokens, replay forms; and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ._check_graph import Names
+from ._findings import Findings
+from .diagnostics import Note, nearest
+from .expr import Const, Expr, evaluate, symbols_of
+from .graph import ACCUMULATE_OP, Arg, Call, CNode, Graph, Ref
+from .program import Program, Symbol
+from .span import Span
+
+__all__ = ["Points", "check_forms", "check_sizes"]
+
+LITERAL_WORDS = {"True": "true", "False": "false", "None": "none"}
+
+
+class Points:
+    """Assignments of the symbols at which sizes are tried: the sample and both corners."""
+
+    def __init__(self, symbols: Sequence[Symbol]):
+        self.names = frozenset(s.name for s in symbols)
+        tried = (
+            {s.name: s.sample for s in symbols},
+            {s.name: s.low for s in symbols},
+            {s.name: s.high for s in symbols},
+        )
+        self.envs: tuple[Mapping[str, int], ...] = tried if symbols else ({},)
+
+    def knows(self, expr: Expr) -> bool:
+        return symbols_of(expr) <= self.names
+
+    def negative(self, expr: Expr) -> tuple[int, str] | None:
+        """The first negative value and where it is taken (` at b = 1`)."""
+        if isinstance(expr, Const):
+            return (expr.value, "") if expr.value < 0 else None
+        for env in self.envs:
+            if (value := evaluate(expr, env)) < 0:
+                return value, " at " + ", ".join(f"{k} = {v}" for k, v in env.items())
+        return None
+
+    def equal(self, a: Expr, b: Expr) -> bool:
+        if a == b or not (self.knows(a) and self.knows(b)):
+            return True
+        return all(evaluate(a, env) == evaluate(b, env) for env in self.envs)
+
+
+def check_forms(graph: Graph, names: Names, points: Points, found: Findings) -> None:
+    for c in graph.cnodes:
+        if c.is_accumulate:
+            _accumulate(c, names, points, found)
+        if c.token is not None:
+            _token(c, c.token, names, found)
+        if c.replay is not None:
+            _replay(c, found)
+
+
+def _accumulate(c: CNode, names: Names, points: Points, found: Findings) -> None:
+    hint = "the form is `%g2 = accumulate(%g1, %c)` in the backward, with aNodes g1 and g2"
+    match c.call, c.writes:
+        case Call(_, (Ref(ended), Ref(added)), ()), (str(named),):
+            pass
+        case _:
+            found.add("FB0210", f"{c.name} is no accumulation", c.span, hint=hint)
+            return
+    if c.phase != "bwd" or c.token is not None or c.replay is not None:
+        message = f"{c.name} has a phase, a token or a replay form that an accumulation cannot have"
+        found.add("FB0210", message, c.span, hint=hint)
+    first, last, addend = names.anode.get(ended), names.anode.get(named), names.storage(added)
+    if ended in names.view or (first is not None and first.kind != "grad"):
+        what = "a view" if first is None else f"of kind {first.kind}"
+        found.add("FB0210", f"{c.name} ends %{ended}, which is {what}", c.span, word=f"%{ended}",
+                  hint="only a whole aNode of kind grad can go on under another name")  # fmt: skip
+    if addend is not None and addend.name == ended:
+        found.add("FB0210", f"{c.name} adds %{ended} to itself", c.span)
+    if first is not None and last is not None and not points.equal(first.size, last.size):
+        notes = (Note(f"%{ended} is declared here", first.span),
+                 Note(f"%{named} is declared here", last.span))  # fmt: skip
+        message = f"%{ended} and %{named} name one storage and have different sizes"
+        found.add("FB0210", message, c.span, *notes)
+
+
+def _token(c: CNode, token: str, names: Names, found: Findings) -> None:
+    word = f"%{token}"
+    if token not in names:
+        found.unknown("aNode", token, names.anode, c.span, word)
+    elif token not in names.anode or names.anode[token].kind != "rng":
+        message = f"the token %{token} of {c.name} is no aNode of kind rng"
+        found.add("FB0211", message, c.span, word=word)
+    if c.is_loss:
+        found.add("FB0211", f"the loss {c.name} has a token", c.span, word=word)
+
+
+def _replay(c: CNode, found: Findings) -> None:
+    if c.replay is None:
+        return
+    if c.is_loss or c.replay.call.op == ACCUMULATE_OP:
+        found.add("FB0212", f"{c.name} cannot have this replay form", c.span, word="replay")
+    writes = [name for name in c.replay.writes if name is not None]
+    for i, name in enumerate(writes):
+        if name not in c.results:
+            message = f"the replay form of {c.name} writes %{name}, which {c.name} does not"
+        elif name in writes[:i]:
+            message = f"the replay form of {c.name} writes %{name} twice"
+        else:
+            continue
+        found.add("FB0212", message, c.span, word=f"%{name}")
+
+
+def check_sizes(program: Program, points: Points, found: Findings) -> None:
+    for a in program.graph.anodes:
+        for i, part in enumerate(a.shape):
+            _size(part, f"dimension {i} of %{a.name}", "", a.span, points, found)
+        _size(a.size, f"the size of %{a.name}", " bytes", a.span, points, found)
+    for v in program.graph.views:
+        _arguments(v.call, v.span, points, found)
+    for c in program.graph.cnodes:
+        _arguments(c.call, c.span, points, found)
+        _size(c.workspace, f"the workspace of {c.name}", " bytes", c.span, points, found)
+        times = [c.time_ns]
+        if c.replay is not None:
+            _arguments(c.replay.call, c.span, points, found)
+            what = f"the replay workspace of {c.name}"
+            _size(c.replay.workspace, what, " bytes", c.span, points, found)
+            times.append(c.replay.time_ns)
+        if any(time is not None and time < 0 for time in times):
+            found.add("FB0215", f"{c.name} takes a negative time", c.span)
+
+
+def _size(
+    expr: Expr, what: str, unit: str, span: Span | None, points: Points, found: Findings
+) -> None:
+    if not points.knows(expr):
+        _unknown_symbols(expr, span, points, found)
+    elif (bad := points.negative(expr)) is not None:
+        found.add("FB0215", f"{what} is {bad[0]}{unit}{bad[1]}", span)
+
+
+def _unknown_symbols(expr: Expr, span: Span | None, points: Points, found: Findings) -> None:
+    for name in sorted(symbols_of(expr) - points.names):
+        hint = f"declare it: `sym {name} in [1, 64] = 8 of arg 0 dim 0`"
+        if name in LITERAL_WORDS:
+            hint = f"write {LITERAL_WORDS[name]}"
+        message = f"there is no symbol {name}.{nearest(name, points.names)}"
+        found.add("FB0214", message, span, word=name, hint=hint)
+
+
+def _arguments(call: Call, span: Span | None, points: Points, found: Findings) -> None:
+    waiting: list[Arg] = [*call.args, *(arg for _, arg in call.kwargs)]
+    while waiting:
+        arg = waiting.pop()
+        if isinstance(arg, tuple):
+            waiting.extend(arg)
+        elif isinstance(arg, Expr) and not points.knows(arg):
+            _unknown_symbols(arg, span, points, found)

@@ -1,0 +1,258 @@
+"""The reader of the text form: `parse_program`. `fbir.lark` is the grammar.
+
+A file with mistakes is refused with all of them where that is possible: after a
+syntax error inside a statement the next statements are still read; well-formedness is
+checked, all of it, once the syntax is right.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from ._build import Builder
+from ._scan import Scanner
+from ._syntax import MAX_DEPTH
+from ._tokens import FILE
+from .diagnostics import Diagnostic, FBError
+from .program import Program
+from .span import Span
+from .wellformed import check_program
+
+if TYPE_CHECKING:
+    from lark import Lark
+    from lark.exceptions import UnexpectedInput
+
+__all__ = ["parse_program", "read_syntax"]
+
+MAX_SYNTAX_ERRORS = 20
+RECOVERY_CHARACTERS = 1 << 20
+"""Beyond this many characters the first syntax error is the only one reported."""
+
+WORDS = {
+    "_NL": "the end of the line",
+    "$END": "the end of the file",
+    "REF": "a name such as %x",
+    "AT": "a name such as @plan",
+    "NAME": "a name",
+    "WORD": "a word",
+    "LABEL": "a label such as F1:",
+    "OPERATOR": "an operator such as aten.mm.default(",
+    "KEY": "name=value",
+    "UNUSED": "_",
+    "DTYPE": "a type such as f32[",
+    "ATOM": "dtype:…, device:…, layout:… or format:…",
+    "CONSTANT": "true, false, none, inf or nan",
+    "KIND": "a kind of aNode (input, param, act, …)",
+    "PHASE": "fwd, loss, bwd or opt",
+    "COSTS": "none, measured or roofline",
+    "GRADS": "fresh or accumulate",
+    "NOSAVE": "nosave",
+    "WORKSPACE": "workspace",
+    "REPLAY": "replay",
+    "FREE": "free",
+    "DIVISION": "floordiv(, ceildiv( or roundup(",
+    "MAXIMUM": "max(",
+    "PLACE": "a place such as model.py:12",
+    "STRING": "a string in quotes",
+    "FLOAT": "a number with a point",
+    "INT": "a whole number",
+    "TIME": "a time such as 12.4us",
+    "SIZE": "a size such as 8GiB",
+    "RATE": "a rate such as 50GB/s",
+    "SIGN": "+ or -",
+}
+"""What a terminal of the grammar is called in messages."""
+
+VERSION = "1"
+
+_BEGINS = re.compile(r"(?:[ \t\r\n;]|//[^\n]*(?:\n|$))*")
+_VERSION = re.compile(r"fbir[ \t]+([0-9]+)")
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_SECTION = re.compile(r"\s*(?:fbir|captured|source|sha256|sym|target|graph|bind|schedule|proven)\b")
+_PIECE = re.compile(r'"(?:[^"\\\n]|\\.)*"|[%@]?[A-Za-z0-9_.:+-]+|.')
+_NESTING = re.compile(r'"(?:[^"\\\n]|\\.)*"|//|[()\[\]]')
+
+
+def parse_program(text: str, file: str = "<text>") -> Program:
+    """The program that `text` holds; `file` is named in messages.
+
+    Raises FBError with the syntax errors (FB01xx), or else with every violation of
+    well-formedness (FB02xx, FB0307, FB0308), each with its place.
+    """
+    program = read_syntax(text, file)
+    if found := check_program(program, text, file):
+        raise FBError(found)
+    return program
+
+
+def read_syntax(text: str, file: str = "<text>", *, by_grammar_alone: bool = False) -> Program:
+    """The program that `text` spells, well-formed or not. Raises FBError for its syntax.
+
+    `by_grammar_alone` leaves out the quick reader of regular lines: the same result, slower.
+    """
+    named = FILE.set(file)
+    try:
+        found = _before_parsing(text, file)
+        if found is None:
+            program = (None if by_grammar_alone else _quickly(text, file)) or _attempt(text, file)
+            if isinstance(program, Program):
+                return program
+            found = program
+        raise FBError((found, *_more(text, file, found)))
+    finally:
+        FILE.reset(named)
+
+
+@cache
+def _lark() -> Lark:
+    from lark import Lark
+
+    grammar = files(__package__).joinpath("fbir.lark").read_text(encoding="utf-8")
+    builder: Any = Builder()
+    starts = ["start", "argument", "expr"]
+    return Lark(grammar, parser="lalr", lexer="contextual", transformer=builder, start=starts)
+
+
+@cache
+def _scanner() -> Scanner:
+    return Scanner(_part)
+
+
+def _part(text: str, start: str) -> Any:
+    """One argument or expression. ValueError where it is none."""
+    from lark.exceptions import UnexpectedInput
+
+    try:
+        return _lark().parse(text, start)
+    except (UnexpectedInput, FBError) as error:
+        raise ValueError(text) from error
+
+
+def _quickly(text: str, file: str) -> Program | None:
+    """The program, regular lines read without the grammar; None where that does not do."""
+    from lark.exceptions import UnexpectedInput
+
+    try:
+        scan = _scanner().scan(text, file)
+        program: Any = _lark().parse(scan.rest.removeprefix("\ufeff") + "\n", "start")
+        return scan.merged(program)
+    except (UnexpectedInput, FBError):
+        return None
+
+
+def _attempt(text: str, file: str) -> Program | Diagnostic:
+    from lark.exceptions import UnexpectedInput
+
+    try:
+        result: Any = _lark().parse(text.removeprefix("\ufeff") + "\n", "start")
+    except UnexpectedInput as error:
+        return _explain(error, text, file)
+    except FBError as error:
+        return error.diagnostics[0]
+    program: Program = result
+    return program
+
+
+def _before_parsing(text: str, file: str) -> Diagnostic | None:
+    """What is wrong with the text as a whole."""
+    if control := _CONTROL.search(text):
+        where = _place(text, control.start(), 1, file)
+        return Diagnostic("FB0104", f"U+{ord(control[0]):04X} cannot stand in a file", where)
+    body = text.removeprefix("\ufeff")
+    start = _BEGINS.match(body)
+    first = 0 if start is None else start.end()
+    if not re.compile(r"fbir\b").match(body, first):
+        piece = _PIECE.match(body, first)
+        where = _place(body, first, len(piece[0]) if piece else 1, file)
+        hint = "the first line of a program is `fbir 1`"
+        return Diagnostic("FB0102", "this is not a program in text form", where, hint=hint)
+    version = _VERSION.match(body, first)
+    if version and version[1] != VERSION:
+        where = _place(body, version.start(1), len(version[1]), file)
+        hint = "write it again with this version of remat-compile"
+        message = f"version {version[1][:20]} of the text form; this reads version {VERSION}"
+        return Diagnostic("FB0102", message, where, hint=hint)
+    for number, line in enumerate(body.split("\n"), 1):
+        if line.count("[") + line.count("(") > MAX_DEPTH and (column := _too_deep(line)):
+            message = f"brackets nest deeper than {MAX_DEPTH}"
+            return Diagnostic("FB0109", message, Span(number, column, column + 1, file))
+    return None
+
+
+def _too_deep(line: str) -> int | None:
+    """The column of the bracket that nests too deep."""
+    depth = 0
+    for piece in _NESTING.finditer(line):
+        match piece[0]:
+            case "//":
+                return None
+            case "(" | "[":
+                depth += 1
+                if depth > MAX_DEPTH:
+                    return piece.start() + 1
+            case ")" | "]":
+                depth -= 1
+    return None
+
+
+def _place(text: str, position: int, length: int, file: str) -> Span:
+    line = text.count("\n", 0, position) + 1
+    column = position - (text.rfind("\n", 0, position) + 1) + 1
+    return Span(line, column, column + length, file)
+
+
+def _explain(error: UnexpectedInput, text: str, file: str) -> Diagnostic:
+    from lark.exceptions import UnexpectedToken
+
+    lines = text.removeprefix("\ufeff").split("\n")
+    if isinstance(error, UnexpectedToken):
+        expected = _in_words(error.accepts or error.expected)
+        if error.token.type == "$END" or error.token.line > len(lines):
+            last = len(text.rstrip("\n").split("\n"))
+            where = Span(last, len(lines[last - 1]) + 1, len(lines[last - 1]) + 2, file)
+            return Diagnostic("FB0103", f"the file ends here; expected {expected}", where)
+    else:
+        expected = _in_words(getattr(error, "allowed", None) or ())
+    line, column = error.line, error.column
+    rest = lines[line - 1][column - 1 :]
+    piece = _PIECE.match(rest)
+    found = piece[0] if piece else ""
+    where = Span(line, column, column + max(1, len(found)), file)
+    if found == '"':
+        return Diagnostic("FB0110", "this string does not end on its line", where)
+    if not found or rest.startswith("//"):
+        return Diagnostic("FB0101", f"the line ends here; expected {expected}", where)
+    return Diagnostic("FB0101", f"`{found}` cannot stand here; expected {expected}", where)
+
+
+def _in_words(terminals: Any) -> str:
+    patterns = {t.name: t.pattern.value for t in _lark().terminals}
+    words = sorted({WORDS.get(name) or f"`{patterns.get(name, name)}`" for name in terminals})
+    if len(words) < 2:
+        return "".join(words) or "something else"
+    return ", ".join(words[:-1]) + " or " + words[-1]
+
+
+def _more(text: str, file: str, first: Diagnostic) -> list[Diagnostic]:
+    """Further syntax errors: the statement that failed is left out, and the rest read again."""
+    found: list[Diagnostic] = []
+    lines = text.split("\n")
+    last = first
+    while len(found) < MAX_SYNTAX_ERRORS and len(text) <= RECOVERY_CHARACTERS:
+        if last.span is None or last.code not in ("FB0101", "FB0105", "FB0106", "FB0108", "FB0110"):
+            break
+        line = lines[last.span.line - 1]
+        if _SECTION.match(line) or line.count("{") != line.count("}") or line.strip() == "}":
+            break
+        lines[last.span.line - 1] = ""
+        result = _attempt("\n".join(lines), file)
+        if isinstance(result, Program) or result.span is None:
+            break
+        if result.span.line <= last.span.line:
+            break
+        found.append(result)
+        last = result
+    return found
