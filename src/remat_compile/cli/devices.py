@@ -11,9 +11,10 @@ def command() -> None:
     from .._table import columns
     from ..costs import device_names, load_device
 
-    rows = [("device", "memory", "float32", "memory bandwidth")]
+    rows = [("device", "memory", "float32", "bandwidth")]
     for name in device_names():
         device = load_device(name)
-        memory = "" if device.memory_bytes is None else format_bytes(device.memory_bytes)
-        rows.append((name, memory, "", ""))
+        flops = f"{device.peak_flops_per_s('f32') / 1e12:.3g} TFLOP/s"
+        bandwidth = f"{device.memory_bytes_per_s / 1e9:.4g} GB/s"
+        rows.append((name, format_bytes(device.memory_bytes), flops, bandwidth))
     print("\n".join(columns(rows)))

@@ -21,6 +21,14 @@ MODEL = typer.Argument(
 SIZE = "8GiB, 500MB, 50% of the peak with nothing recomputed, or range:0.5"
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from .. import __version__
+
+        print(f"remat-compile {__version__}")
+        raise typer.Exit
+
+
 def command(
     model: Annotated[str, MODEL],
     output: Annotated[
@@ -68,7 +76,12 @@ def command(
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of PyTorch.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
 ) -> None:
     """Plan one training step of MODEL under a budget in bytes, prove the plan, write it."""
     from .._files import check_writable
@@ -88,7 +101,10 @@ def command(
         grads=grads,
     )
     model_options = read_model_options(errors, dim or [], sample, train_bn)
-    errors.collect(lambda: check_spec(model, model_options))
+    if command_meant := _meant(model):
+        errors.add("FB0701", f'no file {model}. Did you mean the command "{command_meant}"?')
+    else:
+        errors.collect(lambda: check_spec(model, model_options))
     if output is not None:
         errors.collect(lambda: check_writable(output))
     elif emit is not None:
@@ -97,6 +113,18 @@ def command(
     assert options is not None
     made = _make(model, options, model_options, threads, quiet)
     _write(made, output, emit, quiet)
+
+
+def _meant(model: str) -> str | None:
+    """The command that a model without an ending, which does not exist, may have meant."""
+    from difflib import get_close_matches
+    from pathlib import Path
+
+    from . import COMMANDS
+
+    if Path(model).suffix or Path(model).exists():
+        return None
+    return next(iter(get_close_matches(model, COMMANDS, n=1)), None)
 
 
 def _make(

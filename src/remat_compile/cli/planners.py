@@ -20,7 +20,7 @@ def command() -> None:
     broken: list[FBError] = []
     for name, info in available().items():
         try:
-            rows.append((_form(name, info), _first_line(info)))
+            rows.append((_form(name, info), _first_sentence(info)))
         except FBError as error:
             broken.append(error)
     print("\n".join(columns(rows, "<<")))
@@ -51,5 +51,7 @@ def _value(value: object) -> str:
     return format_planner(value) if isinstance(value, Planner) else format_value(value)
 
 
-def _first_line(info: PlannerInfo) -> str:
-    return (info.load().__doc__ or "").strip().partition("\n")[0]
+def _first_sentence(info: PlannerInfo) -> str:
+    paragraph = (info.load().__doc__ or "").strip().partition("\n\n")[0]
+    text = " ".join(paragraph.split())
+    return text.partition(". ")[0].rstrip(".") if len(text) > 80 else text.rstrip(".")

@@ -38,6 +38,8 @@ def command(
 
 
 def _header(plan: Plan) -> list[str]:
+    from ..costs import assumptions
+
     header, graph = plan.program.header, plan.graph
     source = f"{header.source} " if header.source else ""
     digest = f"(sha256 {header.sha256[:12]}…)" if header.sha256 else ""
@@ -47,6 +49,7 @@ def _header(plan: Plan) -> list[str]:
         f"graph        @{graph.name}: {len(graph.cnodes)} computations, "
         f"{len(graph.anodes)} storages, {len(graph.views)} views",
     ]
+    lines += [f"rests on     {sentence}" for sentence in assumptions(plan.program)]
     for s in plan.program.symbols:
         lines.append(f"symbol       {s.name} in [{s.low}, {s.high}], shown at {s.sample}")
     if plan.proven is not None:

@@ -1,0 +1,35 @@
+# make demo: one run from a GPT-2-shaped ONNX file to a proven plan and a compared step.
+# make test: the whole test suite. Both make the virtual environment if there is none.
+
+PYTHON ?= python3
+VENV ?= .venv
+DEMO ?= .demo
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint install clean
+
+demo: install
+	@mkdir -p $(DEMO)
+	$(BIN)/python examples/gpt2_onnx.py -o $(DEMO)/gpt2.onnx
+	$(BIN)/remat-compile $(DEMO)/gpt2.onnx -o $(DEMO)/gpt2.fbir --activation-budget 50%
+	$(BIN)/remat-compile verify $(DEMO)/gpt2.fbir
+	$(BIN)/remat-compile run $(DEMO)/gpt2.fbir --model $(DEMO)/gpt2.onnx
+
+test: install
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+
+install: $(VENV)/.remat-compile
+
+# The stamp says which pyproject.toml and constraints the environment was made from.
+$(VENV)/.remat-compile: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf $(DEMO) build dist

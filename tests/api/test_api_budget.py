@@ -1,0 +1,96 @@
+"""Budgets as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from remat_compile import FBError
+from remat_compile._budget import Baseline, format_bytes, parse_budget, resolve_budget
+from remat_compile.ir.program import Budget
+
+BASE = Baseline(
+    peak_bytes=1000,
+    activation_peak_bytes=600,
+    time_ns=1,
+    floor_bytes=200,
+    floor_at="F1",
+    activation_floor_bytes=100,
+    activation_floor_at="F1",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (8, 8),
+        ("8B", 8),
+        ("8 b", 8),
+        ("8kB", 8000),
+        ("8KB", 8000),
+        ("1.5MiB", 3 * 2**19),
+        ("8gib", 8 * 2**30),
+        ("8GB", 8 * 10**9),
+        (" 2TiB ", 2**41),
+        ("+.5KiB", 512),
+        ("1.9B", 1),
+        ("50%", 500),
+        ("12.5%", 125),
+        ("150%", 1500),
+        ("range:0", 200),
+        ("range:0.5", 600),
+        ("range:1", 1000),
+    ],
+)
+def test_device_budgets(text: str | int, count: int) -> None:
+    assert resolve_budget(parse_budget(text), BASE) == Budget(count, "device")
+
+
+@pytest.mark.parametrize(("text", "count"), [("50%", 300), ("1KiB", 1024), ("range:0.5", 350)])
+def test_activation_budgets(text: str, count: int) -> None:
+    found = resolve_budget(parse_budget(text, "activation"), BASE)
+    assert found == Budget(count, "activation")
+
+
+@pytest.mark.parametrize(
+    "text", [0, -1, "0", "-8", "0GiB", "-8GiB", "0%", "-50%", "0.1B", "range:-1"]
+)
+def test_not_more_than_zero(text: str | int) -> None:
+    with pytest.raises(FBError) as caught:
+        parse_budget(text)
+    assert [d.code for d in caught.value.diagnostics] == ["FB0451"]
+    assert caught.value.usage
+
+
+@pytest.mark.parametrize(
+    "text",
+    (
+        *("", "8", "8.5", "GiB", "8Gb", "8 G B", "eight", "1e3GiB", "nan%", "8GiB/s", "8;GiB"),
+        *("range:", "range:x", "range:50%", 0.5, None, True),
+    ),
+)
+def test_unreadable(text: object) -> None:
+    with pytest.raises(FBError) as caught:
+        parse_budget(text)  # type: ignore[arg-type]
+    assert [d.code for d in caught.value.diagnostics] == ["FB0450"]
+    assert caught.value.usage
+
+
+def test_nearest_unit() -> None:
+    with pytest.raises(FBError, match='Did you mean "GiB"'):
+        parse_budget("8Gi")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (15 * 1024, "15.0 KiB"),
+        (3 * 2**29, "1.50 GiB"),
+        (141 * 2**30, "141 GiB"),
+        (5 * 2**50, "5120 TiB"),
+    ],
+)
+def test_bytes_for_people(count: int, text: str) -> None:
+    assert format_bytes(count) == text

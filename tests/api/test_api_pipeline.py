@@ -1,0 +1,199 @@
+"""The pass runner trusts no planner."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from remat_compile import FBError, Plan, _pipeline
+from remat_compile._budget import parse_budget
+from remat_compile._files import text_of
+from remat_compile._options import PlanOptions
+from remat_compile._pipeline import Phases
+from remat_compile.api import plan_program
+from remat_compile.ir.analysis import capture_order, frees_after_last_use
+from remat_compile.ir.diagnostics import Diagnostic
+from remat_compile.ir.parser import parse_program
+from remat_compile.ir.program import Budget, Program
+from remat_compile.ir.schedule import Compute, Schedule
+from remat_compile.planners.contract import (
+    Feasible,
+    Infeasible,
+    Planner,
+    PlanResult,
+    Progress,
+    TimedOut,
+)
+from remat_compile.verifier import ProvenPlan, Refuted, Undecided, Verdict
+
+TEXT = """fbir 1
+graph @two {
+  %x : input u8[100] bytes 100
+  %w : param u8[10] bytes 10
+  %h : act u8[100] bytes 100
+  %y : output u8[100] bytes 100
+  %dy : tangent u8[100] bytes 100
+  %dw : param_grad u8[10] bytes 10
+  F1: fwd %h = toy.op.default(%x, %w) time 1us
+  F2: fwd %y = toy.op.default(%h) time 1us
+  L: loss %dy = loss(%y)
+  B: bwd %dw = toy.op.default(%h, %dy) of F1, F2 time 2us
+}
+bind {
+  arg "args[0]" = %x
+  param "w" = %w grad %dw
+  result %y tangent %dy
+  grads fresh
+}
+"""
+
+
+@pytest.fixture
+def program() -> Program:
+    return parse_program(TEXT)
+
+
+def store_all(program: Program) -> Schedule:
+    steps = frees_after_last_use(program.graph, capture_order(program.graph))
+    return Schedule("plan", "fake", steps)
+
+
+@dataclass(frozen=True)
+class Fake:
+    """A planner that answers with whatever it was given."""
+
+    answer: Callable[[Program], object]
+    name: ClassVar[str] = "fake"
+
+    def plan(
+        self,
+        program: Program,
+        budget: Budget | None,
+        *,
+        time_limit_s: float = 60.0,
+        progress: Progress | None = None,
+    ) -> PlanResult:
+        return self.answer(program)  # type: ignore[return-value]
+
+
+def attempt(program: Program, answer: Callable[[Program], object], **options: object) -> Plan:
+    planner: Planner = Fake(answer)
+    chosen = PlanOptions(planner, **options)  # type: ignore[arg-type]
+    return plan_program(program, chosen, Phases())
+
+
+def refusal(program: Program, answer: Callable[[Program], object], **options: object) -> FBError:
+    with pytest.raises(FBError) as caught:
+        attempt(program, answer, **options)
+    assert not caught.value.usage
+    return caught.value
+
+
+def test_a_valid_plan_is_proven(program: Program) -> None:
+    made = attempt(program, lambda p: Feasible(store_all(p), 4000, 3000, 1 / 3))
+    assert made.proven is not None
+    assert made.program.proven == (made.proven,)
+    assert made.proven.device_bytes >= made.peak_bytes
+    assert made.lower_bound_s == 3e-6
+    assert made.time_s == 4e-6
+    assert {"plan", "verify"} <= made.phase_s.keys()
+
+
+def test_a_planner_that_raises_is_named(program: Program) -> None:
+    error = refusal(program, lambda p: p.graph.cnode["nix"])
+    assert [d.code for d in error.diagnostics] == ["FB0460"]
+    assert "planner fake" in str(error)
+    assert "KeyError: 'nix'" in str(error)
+    assert "test_api_pipeline.py" in str(error)
+
+
+def test_a_planner_that_hangs_is_named(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_pipeline, "GRACE_S", 0.05)
+    start = time.perf_counter()
+    error = refusal(program, lambda p: time.sleep(5), time_limit_s=0.2)
+    assert time.perf_counter() - start < 4
+    assert error.diagnostics[0].code == "FB0461"
+
+
+def test_an_invalid_plan_is_shown_on_its_text(program: Program) -> None:
+    def without_first(p: Program) -> Feasible:
+        good = store_all(p)
+        return Feasible(Schedule("plan", "fake", good.steps[1:]), 1, None, 0.0)
+
+    error = refusal(program, without_first)
+    assert [d.code for d in error.diagnostics][:2] == ["FB0462", "FB0301"]
+    span = error.diagnostics[1].span
+    assert span is not None
+    assert span.file == "<plan of fake>"
+    text = text_of(span.file)
+    assert text is not None
+    assert text.splitlines()[span.line - 1].strip() == "F2"
+
+
+def test_a_plan_over_the_budget_is_refused(program: Program) -> None:
+    answer = lambda p: Feasible(store_all(p), 1, None, 0.0)  # noqa: E731
+    error = refusal(program, answer, budget=parse_budget(150))
+    assert error.diagnostics[0].code == "FB0463"
+
+
+def test_what_is_no_result_is_refused(program: Program) -> None:
+    for answer in (None, Schedule("plan", "fake", (Compute("F1"),))):
+        error = refusal(program, lambda p, a=answer: a)  # type: ignore[misc]
+        assert error.diagnostics[0].code == "FB0464"
+
+
+def test_out_of_time(program: Program) -> None:
+    error = refusal(program, lambda p: TimedOut(None, 0, None))
+    assert error.diagnostics[0].code == "FB0465"
+    assert attempt(program, lambda p: TimedOut(store_all(p), 1, None)).proven is not None
+
+
+def test_infeasible(program: Program) -> None:
+    why = Diagnostic("FB0407", "B holds %h and %dy", hint="x")
+    answer = lambda p: Infeasible(Budget(400), 320, why)  # noqa: E731
+    error = refusal(program, answer, budget=parse_budget("1B"))
+    text = str(error)
+    assert error.diagnostics[0].code == "FB0466"
+    for part in ("400", "320", "B holds %h and %dy", "give --budget 400B"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code"),
+    [
+        (Refuted((Diagnostic("FB0801", "no"),)), "FB0462"),
+        (Undecided("out of time"), "FB0467"),
+    ],
+)
+def test_nothing_unproven_leaves(
+    program: Program, verdict: Verdict, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remat_compile.verifier.verify", lambda *_, **__: verdict)
+    answer = lambda p: Feasible(store_all(p), 1, None, 0.0)  # noqa: E731
+    error = refusal(program, answer)
+    assert error.diagnostics[0].code == code
+    assert "fake" in str(error)
+
+
+def test_a_loaded_plan_is_proven_before_it_is_saved(program: Program, tmp_path: Path) -> None:
+    schedule = store_all(program)
+    plan = Plan(program.with_schedule(schedule), schedule)
+    assert isinstance(plan.verify(), ProvenPlan)
+    plan.save(tmp_path / "plan.fbir")
+    assert parse_program((tmp_path / "plan.fbir").read_text()).proven
+
+
+def test_an_invalid_plan_is_never_saved_or_emitted(program: Program, tmp_path: Path) -> None:
+    schedule = Schedule("plan", "by hand", store_all(program).steps[1:])
+    plan = Plan(program.with_schedule(schedule), schedule)
+    assert isinstance(plan.verify(), Refuted)
+    for act in (lambda: plan.save(tmp_path / "plan.fbir"), plan.emit, plan.trusted):
+        with pytest.raises(FBError) as caught:
+            act()
+        assert caught.value.diagnostics[0].code == "FB0714"
+    assert list(tmp_path.iterdir()) == []

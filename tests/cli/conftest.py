@@ -1,0 +1,44 @@
+"""A text to plan, and the command line run in this process."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from cli_helpers import Cli, Ran, chain_text
+
+from remat_compile import _files
+from remat_compile.cli import main
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Path:
+    """A chain of eight layers with nothing planned yet."""
+    path = tmp_path / "chain.fbir"
+    path.write_text(chain_text())
+    return path
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """`cli("verify", path, stdin="...")` runs the command line."""
+
+    def run(*words: object, stdin: str = "") -> Ran:
+        monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
+        monkeypatch.setattr(_files, "_kept", {})
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        captured = capsys.readouterr()
+        return Ran(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def planned(chain: Path, cli: Cli) -> Path:
+    """A proven plan of the chain at half of its activation memory."""
+    path = chain.with_name("plan.fbir")
+    ran = cli(chain, "-o", path, "--activation-budget", "70%", "--planner", "dtr")
+    assert ran.code == 0, ran.err
+    return path

@@ -1,0 +1,62 @@
+"""The command itself: help, version, exit codes, streams."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_helpers import Cli, chain_text
+
+from remat_compile import __version__
+from remat_compile.cli import COMMANDS
+
+COMMAND = [sys.executable, "-c", "import sys; from remat_compile.cli import main; sys.exit(main())"]
+
+
+def test_help_lists_options_and_commands(cli: Cli) -> None:
+    ran = cli("--help")
+    assert ran.code == 0
+    for part in ("--budget", "--activation-budget", "--planner", *COMMANDS):
+        assert part in ran.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_each_command(name: str, cli: Cli) -> None:
+    ran = cli(name, "--help")
+    assert ran.code == 0
+    assert f"remat-compile {name}" in ran.out
+
+
+def test_nothing_at_all_is_wrong_usage(cli: Cli) -> None:
+    ran = cli()
+    assert ran.code == 2
+    assert "Usage: remat-compile" in ran.out
+
+
+def test_version(cli: Cli) -> None:
+    ran = cli("--version")
+    assert (ran.code, ran.out) == (0, f"remat-compile {__version__}\n")
+
+
+def test_missing_argument(cli: Cli) -> None:
+    for name in ("verify", "show", "run"):
+        ran = cli(name)
+        assert (ran.code, "error[FB0707]" in ran.err) == (2, True)
+
+
+def test_reader_that_goes_away(tmp_path: Path) -> None:
+    (tmp_path / "chain.fbir").write_text(chain_text(layers=200))
+    piped = subprocess.Popen(
+        [*COMMAND, "chain.fbir", "-o", "-", "-q", "--planner", "store-all"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert piped.stdout is not None
+    assert piped.stderr is not None
+    piped.stdout.close()
+    assert "Traceback" not in piped.stderr.read()
+    piped.wait(timeout=60)

@@ -1,0 +1,137 @@
+"""Models in Python files, and `remat-compile run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_helpers import Cli
+
+MODEL = """
+import torch
+from torch import nn
+
+def make():
+    torch.manual_seed(0)
+    layers = []
+    for _ in range(6):
+        layers += [nn.Linear(64, 64), nn.GELU(), nn.Dropout(0.1)]
+    return nn.Sequential(*layers, nn.BatchNorm1d(64)), (torch.randn(32, 64),)
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "net.py"
+    path.write_text(MODEL)
+    return path
+
+
+@pytest.fixture
+def plan(model: Path, cli: Cli) -> Path:
+    path = model.with_name("plan.fbir")
+    ran = cli(f"{model}:make", "-o", path, "--activation-budget", "60%")
+    assert ran.code == 0, ran.err
+    return path
+
+
+def test_run_compares_with_autograd(cli: Cli, plan: Path, model: Path) -> None:
+    for words in ([], ["--model", f"{model}:make"]):
+        ran = cli("run", plan, "--repeats", "1", *words)
+        assert ran.code == 0, ran.err + ran.out
+        assert "bit-equal" in ran.out
+        assert "proven" in ran.out
+
+
+def test_model_that_has_changed(cli: Cli, plan: Path, model: Path) -> None:
+    model.write_text(MODEL + "\n# edited\n")
+    ran = cli("run", plan)
+    assert (ran.code, "error[FB0716]" in ran.err) == (1, True)
+
+
+def test_other_model(cli: Cli, plan: Path, model: Path) -> None:
+    # Same file, hence same hash; another graph.
+    plan.write_text(plan.read_text().replace("net.py:make", "net.py:other"))
+    model.write_text(MODEL)
+    ran = cli("run", plan, "--model", f"{model}:make")
+    assert ran.code == 0
+    recorded = plan.read_text()
+    model.write_text(MODEL.replace("GELU", "ReLU"))
+    from remat_compile._files import sha256_of
+
+    digest = recorded.partition('sha256 "')[2].partition('"')[0]
+    plan.write_text(recorded.replace(digest, sha256_of(model)))
+    ran = cli("run", plan, "--model", f"{model}:make")
+    assert (ran.code, "error[FB0710]" in ran.err) == (1, True)
+    assert "relu" in ran.err
+
+
+def test_model_that_is_gone(cli: Cli, plan: Path, model: Path) -> None:
+    model.unlink()
+    ran = cli("run", plan)
+    assert (ran.code, "error[FB0709]" in ran.err) == (2, True)
+    ran = cli("run", plan, "--model", f"{model}:make")
+    assert (ran.code, "error[FB0701]" in ran.err) == (2, True)
+
+
+def test_plan_without_a_model(cli: Cli, planned: Path) -> None:
+    ran = cli("run", planned)
+    assert (ran.code, "error[FB0709]" in ran.err) == (2, True)
+
+
+def test_edited_plan_does_not_run(cli: Cli, plan: Path) -> None:
+    head, mark, tail = plan.read_text().partition("schedule @")
+    steps = tail.splitlines(keepends=True)
+    first = next(i for i, line in enumerate(steps) if line.strip().startswith("F"))
+    del steps[first]
+    plan.write_text(head + mark + "".join(steps))
+    ran = cli("run", plan)
+    assert (ran.code, "error[FB0714]" in ran.err) == (1, True)
+
+
+FACTORIES = {
+    "no function": ("def other(): pass", "FB0704", 2),
+    "raises": ("def make():\n    raise ValueError('no weights')", "FB0705", 1),
+    "syntax": ("def make(:\n    pass", "FB0705", 1),
+    "import": ("import no_such_package_at_all\ndef make(): pass", "FB0705", 1),
+    "returns nothing": ("def make(): pass", "FB0706", 2),
+    "returns no arguments": (
+        "from torch import nn\ndef make(): return nn.Linear(2, 2)",
+        "FB0706",
+        2,
+    ),
+    "no trainable parameter": (
+        "import torch\ndef make(): return torch.nn.ReLU(), (torch.ones(2),)",
+        "FB0502",
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FACTORIES)
+def test_factories_that_cannot_be_used(case: str, cli: Cli, tmp_path: Path) -> None:
+    source, code, exit_code = FACTORIES[case]
+    (tmp_path / "net.py").write_text(source)
+    ran = cli(f"{tmp_path}/net.py:make", "-o", tmp_path / "p.fbir")
+    assert (ran.code, f"error[{code}]" in ran.err) == (exit_code, True), ran.err
+    assert "Traceback" not in ran.err
+    assert not (tmp_path / "p.fbir").exists()
+
+
+def test_factory_errors_name_the_line(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(FACTORIES["raises"][0])
+    ran = cli(f"{tmp_path}/net.py:make")
+    assert "net.py:2: raise ValueError('no weights')" in ran.err
+
+
+def test_pt2(cli: Cli, tmp_path: Path) -> None:
+    import torch
+
+    exported = torch.export.export(torch.nn.Linear(4, 4), (torch.ones(2, 4),))
+    torch.export.save(exported, tmp_path / "net.pt2")
+    ran = cli(tmp_path / "net.pt2", "-o", tmp_path / "p.fbir", "--budget", "100%")
+    assert ran.code == 0, ran.err
+    assert cli("run", tmp_path / "p.fbir", "--repeats", "1").code == 0
+    (tmp_path / "net.pt2").write_bytes(b"")
+    ran = cli(tmp_path / "net.pt2", "-o", tmp_path / "q.fbir")
+    assert (ran.code, "error[FB0503]" in ran.err) == (1, True)

@@ -1,0 +1,48 @@
+"""`remat-compile show`, `planners` and `devices`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli_helpers import Cli
+
+from remat_compile.cli.show import curve
+
+
+def test_show(cli: Cli, planned: Path) -> None:
+    ran = cli("show", planned)
+    assert ran.code == 0, ran.err
+    for part in ("graph        @chain", "peak:", "%x0", "model.py:", "^ loss", "recomputed"):
+        assert part in ran.out
+    assert "proven by z3" in ran.out
+
+
+def test_show_without_recomputation(cli: Cli, chain: Path, tmp_path: Path) -> None:
+    assert cli(chain, "-o", tmp_path / "p.fbir", "--planner", "store-all").code == 0
+    assert "nothing is recomputed" in cli("show", tmp_path / "p.fbir").out
+
+
+def test_show_refuses_an_invalid_plan(cli: Cli, planned: Path) -> None:
+    text = planned.read_text()
+    head, _, tail = text.partition("schedule @")
+    planned.write_text(head + "schedule @" + tail.replace("  F0\n", "", 1))
+    ran = cli("show", planned)
+    assert (ran.code, "error[FB0301]" in ran.err) == (1, True)
+
+
+def test_curve_keeps_the_peak() -> None:
+    lines = curve([1, 2, 1000, 2, 1] * 100, width=10, height=4)
+    assert len(lines) == 5
+    assert all(line.count("█") == 10 for line in lines[:4])
+    assert curve([0, 0])[-1].endswith("+--")
+
+
+def test_lists(cli: Cli) -> None:
+    ran = cli("planners")
+    assert ran.code == 0, ran.err
+    for name in ("auto", "chen", "dtr", "periodic{segments=", "store-all"):
+        assert name in ran.out
+    ran = cli("devices")
+    assert ran.code == 0
+    for name in ("h200", "a100-80gb", "rtx-4090", "cpu"):
+        assert name in ran.out

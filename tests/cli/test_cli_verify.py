@@ -1,0 +1,107 @@
+"""`remat-compile verify`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cli_helpers import Cli, chain_text
+
+
+def drop_line(path: Path, text: str, last: bool = False) -> int:
+    """Removes the first (or last) line that holds `text`; its number."""
+    lines = path.read_text().splitlines()
+    found = [i for i, line in enumerate(lines) if line.strip() == text]
+    index = found[-1 if last else 0]
+    del lines[index]
+    path.write_text("\n".join(lines) + "\n")
+    return index + 1
+
+
+def test_proven(cli: Cli, planned: Path) -> None:
+    ran = cli("verify", planned)
+    assert ran.code == 0
+    assert ran.out.startswith("proven: plan @")
+    assert "activations <= " in ran.out
+    assert ran.err == ""
+
+
+def test_edited_plan_is_refuted_on_its_text(cli: Cli, planned: Path) -> None:
+    lines = planned.read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("schedule"))
+    steps = [line.strip() for line in lines[start:]]
+    again = next(s for s in steps if s.startswith("F") and steps.count(s) > 1)
+    drop_line(planned, again, last=True)
+    ran = cli("verify", planned)
+    assert ran.code == 1
+    assert f"{planned}:" in ran.err
+    assert "error[FB0" in ran.err
+    assert "^" in ran.err
+    assert ran.out == ""
+
+
+def test_plan_that_breaks_its_own_bound(cli: Cli, planned: Path) -> None:
+    # Without its frees of one activation the plan is still in order, but too large.
+    lines = planned.read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("schedule"))
+    end = next(i for i, line in enumerate(lines) if i > start and line == "}")
+    frees = [i for i in range(start, end) if lines[i].strip().startswith("free ")]
+    moved = [lines[i] for i in frees]
+    kept = [line for i, line in enumerate(lines) if i not in frees]
+    kept[end - len(frees) : end - len(frees)] = dict.fromkeys(moved)
+    planned.write_text("\n".join(kept) + "\n")
+    ran = cli("verify", planned)
+    assert ran.code == 1
+
+
+def test_budgets(cli: Cli, planned: Path) -> None:
+    assert cli("verify", planned, "--activation-budget", "100%").code == 0
+    ran = cli("verify", planned, "--activation-budget", "10B")
+    assert ran.code == 1
+    assert "error[FB08" in ran.err
+    assert cli("verify", planned, "--budget", "0").code == 2
+
+
+def test_json(cli: Cli, planned: Path) -> None:
+    ran = cli("verify", planned, "--format", "json")
+    report = json.loads(ran.out)
+    assert (ran.code, report["verdict"], report["diagnostics"]) == (0, "proven", [])
+    assert report["activation_bytes"] > 0
+    ran = cli("verify", planned, "--format", "json", "--activation-budget", "10B")
+    report = json.loads(ran.out)
+    assert (ran.code, report["verdict"]) == (1, "refuted")
+    assert report["diagnostics"][0]["code"].startswith("FB08")
+
+
+def test_json_of_a_text_that_cannot_be_read(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "bad.fbir"
+    path.write_text("fbir 1\ngraph {")
+    ran = cli("verify", path, "--format", "json")
+    report = json.loads(ran.out)
+    assert (ran.code, report["verdict"]) == (1, "refused")
+    assert report["diagnostics"][0]["line"] == 2
+    ran = cli("verify", tmp_path / "no.fbir", "--format", "json")
+    assert (ran.code, json.loads(ran.out)["diagnostics"][0]["code"]) == (2, "FB0701")
+
+
+def test_proof_of_another_graph_is_pointed_out(cli: Cli, planned: Path) -> None:
+    planned.write_text(planned.read_text().replace("time 10us", "time 11us"))
+    ran = cli("verify", planned)
+    assert ran.code == 0
+    assert "warning[FB0715]" in ran.err
+
+
+def test_no_schedule(cli: Cli, chain: Path) -> None:
+    ran = cli("verify", chain)
+    assert (ran.code, "error[FB0708]" in ran.err) == (1, True)
+
+
+def test_unknown_schedule(cli: Cli, planned: Path) -> None:
+    ran = cli("verify", planned, "--schedule", "nix")
+    assert (ran.code, "error[FB0708]" in ran.err) == (2, True)
+
+
+def test_standard_input_errors_show_their_line(cli: Cli) -> None:
+    ran = cli("verify", "-", stdin=chain_text().replace("graph @chain", "grph @chain"))
+    assert ran.code == 1
+    assert "grph @chain" in ran.err

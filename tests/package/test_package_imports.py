@@ -1,0 +1,167 @@
+"""What may import what, and what importing costs."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "remat_compile"
+HEAVY = ("torch", "jax", "onnx", "onnxscript", "z3", "highspy", "lark", "numpy", "typer", "rich")
+
+ALLOWED: dict[str, set[str]] = {
+    "ir": {"ir"},
+    "_torch": {"_torch", "ir"},
+    "frontends": {"frontends", "_torch", "ir"},
+    "costs": {"costs", "_torch", "ir"},
+    "backends": {"backends", "_torch", "ir"},
+    "planners": {"planners", "ir"},
+    "verifier": {"verifier", "ir"},
+    "report": {"report", "ir"},
+}
+"""Folder -> folders of the package that it may import. What is not listed ties them together."""
+
+SECOND_OPINION = {"_machine", "analysis", "liveness", "simulate"}
+"""Modules of `ir` that the verifier must not share with the planners."""
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Absolute names of everything a module imports, names of `from` included."""
+    package = ("remat_compile", *path.relative_to(PACKAGE).parts[:-1])
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            stem = ".".join((*base, *([node.module] if node.module else [])))
+            yield from (f"{stem}.{alias.name}" for alias in node.names)
+
+
+def test_the_reader_of_imports_reads() -> None:
+    found = set(imported(PACKAGE / "cli" / "verify.py"))
+    assert "remat_compile.ir.program.Budget" in found
+    assert "remat_compile.cli._app.print_warnings" in found
+    assert "json" in found
+
+
+@pytest.mark.parametrize("folder", ALLOWED)
+def test_imports_point_one_way(folder: str) -> None:
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in modules()
+        if path.relative_to(PACKAGE).parts[0] == folder
+        for name in imported(path)
+        if name.startswith("remat_compile.")
+        and name.split(".")[1] not in {*ALLOWED[folder], "__version__"}
+    ]
+    assert wrong == []
+
+
+def test_no_framework_in_ir_planners_and_verifier() -> None:
+    frameworks = {"torch", "jax", "onnx", "onnxscript"}
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in modules()
+        if path.relative_to(PACKAGE).parts[0] in ("ir", "planners", "verifier")
+        for name in imported(path)
+        if name.split(".")[0] in frameworks
+    ]
+    assert wrong == []
+
+
+def test_the_verifier_is_a_second_opinion() -> None:
+    wrong = [
+        f"{path.name} imports {name}"
+        for path in (PACKAGE / "verifier").rglob("*.py")
+        for name in imported(path)
+        if name.startswith("remat_compile.ir.") and name.split(".")[2] in SECOND_OPINION
+    ]
+    assert wrong == []
+
+
+def test_nothing_imports_the_command_line() -> None:
+    wrong = [
+        str(path)
+        for path in modules()
+        if path.relative_to(PACKAGE).parts[0] != "cli"
+        for name in imported(path)
+        if name.startswith("remat_compile.cli")
+    ]
+    assert wrong == []
+
+
+def python(code: str) -> str:
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return ran.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["import remat_compile", "import remat_compile.ir", "from remat_compile import FBError"],
+)
+def test_import_loads_nothing_heavy(statement: str) -> None:
+    loaded = python(f"import sys; {statement}; print(*sorted(sys.modules))").split()
+    assert [name for name in HEAVY if name in loaded] == []
+
+
+def test_registries_load_nothing_heavy() -> None:
+    code = (
+        "import sys; from remat_compile.planners.registry import available; available();"
+        "from remat_compile.costs import device_names; device_names(); print(*sys.modules)"
+    )
+    loaded = python(code).split()
+    assert [name for name in ("torch", "z3", "highspy", "onnx") if name in loaded] == []
+
+
+def test_help_loads_no_framework_and_no_solver() -> None:
+    code = "import sys; from remat_compile.cli import main; main(['--help']); print(*sys.modules)"
+    loaded = python(code).split()
+    assert [name for name in ("torch", "z3", "highspy", "onnx", "numpy") if name in loaded] == []
+
+
+def test_public_names() -> None:
+    import remat_compile
+
+    assert {name for name in dir(remat_compile) if not name.startswith("_")} >= {
+        "Budget",
+        "Diagnostic",
+        "FBError",
+        "Plan",
+        "compile",
+        "load",
+        "plan",
+    }
+    for name in remat_compile.__all__:
+        assert getattr(remat_compile, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nix'"):
+        _ = remat_compile.nix
+
+
+def best_s(command: list[str], repeats: int = 5) -> float:
+    """The shortest wall-clock time of a command, a bare interpreter's start included."""
+    import time
+
+    found = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        subprocess.run(command, capture_output=True, check=True)
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def test_import_takes_less_than_300_ms() -> None:
+    assert best_s([sys.executable, "-c", "import remat_compile"]) < 0.3
+
+
+def test_help_takes_less_than_500_ms() -> None:
+    command = str(Path(sys.executable).with_name("remat-compile"))
+    assert best_s([command, "--help"]) < 0.5

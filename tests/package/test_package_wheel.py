@@ -1,0 +1,93 @@
+"""The wheel: every module is in it, and it works where nothing else of ours is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(ROOT)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (found,) = out.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel and its own dependencies; without torch."""
+    folder = tmp_path_factory.mktemp("clean") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    python = folder / "bin" / "python"
+    constraints = ROOT / "constraints.txt"
+    command = [str(python), "-m", "pip", "install", "-q", "-c", str(constraints), str(wheel)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return folder / "bin"
+
+
+def run(command: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(command), *words], cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+def test_wheel_holds_every_file(wheel: Path) -> None:
+    suffixes = {".py", ".lark", ".toml", ".typed"}
+    wanted = {
+        str(path.relative_to(SOURCE))
+        for path in (SOURCE / "remat_compile").rglob("*")
+        if path.suffix in suffixes
+    } | {"remat_compile/py.typed"}
+    held = set(zipfile.ZipFile(wheel).namelist())
+    assert wanted - held == set()
+    assert any(name.endswith(".lark") for name in wanted)
+    assert any(name.endswith(".toml") for name in wanted)
+    assert any("licenses/LICENSE" in name for name in held)
+    assert {name.split("/")[0] for name in held if "dist-info" not in name} == {"remat_compile"}
+
+
+def test_clean_environment_plans_and_proves_without_torch(clean: Path, tmp_path: Path) -> None:
+    sys.path.insert(0, str(ROOT / "tests" / "cli"))
+    from cli_helpers import chain_text
+
+    (tmp_path / "chain.fbir").write_text(chain_text())
+    command = clean / "remat-compile"
+    words = ["chain.fbir", "-o", "plan.fbir", "--activation-budget", "70%", "--device", "h200"]
+    ran = run(command, *words, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert run(command, "verify", "plan.fbir", cwd=tmp_path).returncode == 0
+    assert run(command, "show", "plan.fbir", cwd=tmp_path).returncode == 0
+    assert run(command, "planners", cwd=tmp_path).returncode == 0
+
+
+def test_clean_environment_says_what_is_missing(clean: Path, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("def make(): pass")
+    ran = run(clean / "remat-compile", "net.py:make", cwd=tmp_path)
+    assert ran.returncode == 1
+    assert "error[FB0712]" in ran.stderr
+    assert 'pip install "remat-compile[torch]"' in ran.stderr
+
+
+def test_every_module_that_needs_no_framework_imports(clean: Path, tmp_path: Path) -> None:
+    code = """
+import importlib, pkgutil, remat_compile
+for found in pkgutil.walk_packages(remat_compile.__path__, "remat_compile."):
+    try:
+        importlib.import_module(found.name)
+    except ModuleNotFoundError as error:
+        print(error.name.split(".")[0])
+"""
+    ran = run(clean / "python", "-c", code, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert set(ran.stdout.split()) <= {"torch", "onnx"}
