@@ -63,10 +63,10 @@ def test_not_more_than_zero(text: str | int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    (
+    [
         *("", "8", "8.5", "GiB", "8Gb", "8 G B", "eight", "1e3GiB", "nan%", "8GiB/s", "8;GiB"),
         *("range:", "range:x", "range:50%", 0.5, None, True),
-    ),
+    ],
 )
 def test_unreadable(text: object) -> None:
     with pytest.raises(FBError) as caught:
