@@ -1,1 +1,17 @@
-""""""
+"""FB-Graph + budget -> schedule. One file per planner; found by entry point."""
+
+from .contract import Feasible, Infeasible, Optimal, Planner, PlanResult, TimedOut
+from .registry import PlannerInfo, available, format_planner, parse_planner
+
+__all__ = [
+    "Feasible",
+    "Infeasible",
+    "Optimal",
+    "PlanResult",
+    "Planner",
+    "PlannerInfo",
+    "TimedOut",
+    "available",
+    "format_planner",
+    "parse_planner",
+]

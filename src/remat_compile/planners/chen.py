@@ -1,0 +1,42 @@
+"""`chen`: square root of L segments, for a forward of L cNodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isqrt
+from time import monotonic
+from typing import ClassVar
+
+from ..ir.program import Budget, Program
+from ._results import Task
+from ._segments import cut_forward, forward_cnodes, segment_order
+from .contract import PlanResult, Progress
+from .periodic import best_of
+
+__all__ = ["Chen"]
+
+
+@dataclass(frozen=True)
+class Chen:
+    """Chen et al. 2016: about the square root of L equal segments, the best number on a
+    homogeneous chain (Shilova 2021, section 2.1); the rest as `periodic`. Linear time."""
+
+    name: ClassVar[str] = "chen"
+
+    def plan(
+        self,
+        program: Program,
+        budget: Budget | None,
+        *,
+        time_limit_s: float = 60.0,
+        progress: Progress | None = None,
+    ) -> PlanResult:
+        deadline = monotonic() + time_limit_s
+        task = Task.of(program, budget, self.name)
+        instance = task.instance
+        length = len(forward_cnodes(instance))
+        count = isqrt(max(0, length - 1)) + 1
+        orders = (
+            segment_order(instance, cut_forward(instance, count, by)) for by in ("count", "memory")
+        )
+        return best_of(task, orders, deadline)

@@ -1,0 +1,67 @@
+"""`dtr`: offline dynamic tensor rematerialization, the fallback that always answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import monotonic
+from typing import ClassVar, Literal
+
+from ..ir.program import Budget, Program
+from ._options import checked
+from ._results import Task
+from ._search import Search
+from .contract import PlanResult, Progress, TimedOut
+from .registry import format_planner
+
+__all__ = ["Dtr"]
+
+
+@dataclass(frozen=True)
+class Dtr:
+    """Kirisame et al. 2021, walked over the captured order with the future known.
+
+    `scope` says what may be computed again: results of the `forward`, or `all` (none:
+    both are tried). `rounds` is the number of random restarts (none: by the size of the
+    graph), `seed` their seed. Any graph; near-linear time per walk.
+    """
+
+    name: ClassVar[str] = "dtr"
+    scope: Literal["forward", "all"] | None = None
+    rounds: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        checked(self)
+
+    @classmethod
+    def check_options(
+        cls, scope: str | None, rounds: int | None, seed: int
+    ) -> Iterator[tuple[str, str]]:
+        if rounds is not None and rounds < 0:
+            yield "rounds", f"must be at least 0, not {rounds}"
+
+    def plan(
+        self,
+        program: Program,
+        budget: Budget | None,
+        *,
+        time_limit_s: float = 60.0,
+        progress: Progress | None = None,
+    ) -> PlanResult:
+        deadline = monotonic() + time_limit_s
+        task = Task.of(program, budget, format_planner(self))
+        instance = task.instance
+        if instance.peak(instance.capture) <= task.limit_bytes:
+            return task.answer(instance.capture)
+        scopes = {"forward": (False,), "all": (True,), None: (False, True)}[self.scope]
+        search = Search(instance, task.limit_bytes, deadline, scopes, progress)
+        search.run(self.rounds, self.seed)
+        if search.best is not None and not search.late:
+            return task.answer(search.best)
+        if search.best is not None:
+            return TimedOut(task.schedule(search.best), search.best_ns, instance.base_time_ns)
+        least = search.least()
+        if least is None:
+            return TimedOut(None, 0, instance.base_time_ns)
+        return task.infeasible(least)

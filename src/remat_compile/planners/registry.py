@@ -1,0 +1,120 @@
+"""Planners by name: found by entry point, read from and written as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from ..ir.diagnostics import Diagnostic, FBError, nearest
+from ._options import default_of, read_options
+from ._text import PlannerText, format_value, parse_text, span_of
+from .contract import Planner
+
+__all__ = ["GROUP", "PlannerInfo", "available", "format_planner", "load_planner", "parse_planner"]
+
+GROUP = "remat_compile.planners"
+"""The entry point group that planners register in."""
+
+
+@dataclass(frozen=True)
+class PlannerInfo:
+    """A registered planner that is not loaded yet: `target` is `module:Class`."""
+
+    name: str
+    target: str
+    package: str
+
+    def load(self) -> type[Planner]:
+        """The planner's class. FB0406 when it does not load or is not a planner."""
+        try:
+            loaded = EntryPoint(self.name, self.target, GROUP).load()
+        except Exception as error:  # a plug-in may raise anything at all
+            raise self._refusal(f"{type(error).__name__}: {error}") from error
+        if not (isinstance(loaded, type) and hasattr(loaded, "__dataclass_fields__")):
+            raise self._refusal("it is not a dataclass")
+        if not callable(getattr(loaded, "plan", None)) or getattr(loaded, "name", "") != self.name:
+            raise self._refusal(f'it has no plan method, or its name is not "{self.name}"')
+        return loaded
+
+    def _refusal(self, why: str) -> FBError:
+        return FBError(
+            Diagnostic(
+                "FB0406",
+                f'planner "{self.name}" ({self.target} of {self.package}) cannot be loaded: {why}',
+                hint=f"repair or uninstall {self.package}",
+            )
+        )
+
+
+def available() -> dict[str, PlannerInfo]:
+    """Every registered planner by name, sorted; none of them is imported for this.
+
+    Where two packages register a name, this package's own planner wins.
+    """
+    found: dict[str, PlannerInfo] = {}
+    for point in entry_points(group=GROUP):
+        package = point.dist.name if point.dist is not None else "an unknown package"
+        if point.name not in found or package == "remat-compile":
+            found[point.name] = PlannerInfo(point.name, point.value, package)
+    return dict(sorted(found.items()))
+
+
+def load_planner(name: str, column: int = 1) -> type[Planner]:
+    """The class of a planner. FB0401 for an unknown name (with the nearest one)."""
+    known = available()
+    if name not in known:
+        raise FBError(
+            Diagnostic(
+                "FB0401",
+                f'there is no planner "{name}".{nearest(name, known)}',
+                span_of(column, len(name)),
+                hint=f"planners: {', '.join(known)}",
+            ),
+            usage=True,
+        )
+    return known[name].load()
+
+
+def parse_planner(text: str) -> Planner:
+    """A planner from its text form, e.g. `periodic{segments=4}`.
+
+    Raises FBError with all that is wrong at once: FB0401 unknown planner, FB0402 text
+    that cannot be read, FB0403 unknown option, FB0404 value of the wrong type or out of
+    range, FB0405 options that contradict each other, FB0406 plug-in that does not load.
+    """
+    return build_planner(parse_text(text))
+
+
+def build_planner(parsed: PlannerText) -> Planner:
+    cls: Any = load_planner(parsed.name, parsed.column)
+    options, problems = read_options(cls, parsed, build_planner)
+    if problems:
+        raise FBError(problems, usage=True)
+    planner: Planner = cls(**options)
+    return planner
+
+
+def format_planner(planner: Planner) -> str:
+    """The text form: options that differ from their defaults, in order of declaration.
+
+    `parse_planner` gives back an equal planner.
+    """
+    options = ", ".join(_changed(planner))
+    return f"{planner.name}{{{options}}}" if options else planner.name
+
+
+def _changed(planner: Any) -> Iterator[str]:
+    for f in fields(planner):
+        value = getattr(planner, f.name)
+        if value != default_of(f):
+            yield f"{f.name}={_format(value)}"
+
+
+def _format(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(_format(item) for item in value)}]"
+    if hasattr(value, "plan") and hasattr(value, "__dataclass_fields__"):
+        return format_planner(value)  # type: ignore[arg-type]
+    return format_value(value)

@@ -1,0 +1,33 @@
+"""`store-all`: each computation once, freed after its last use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..ir.program import Budget, Program
+from ._results import Task
+from .contract import PlanResult, Progress
+
+__all__ = ["StoreAll"]
+
+
+@dataclass(frozen=True)
+class StoreAll:
+    """The unplanned step: nothing is recomputed. Linear time. Optimal where it fits."""
+
+    name: ClassVar[str] = "store-all"
+
+    def plan(
+        self,
+        program: Program,
+        budget: Budget | None,
+        *,
+        time_limit_s: float = 60.0,
+        progress: Progress | None = None,
+    ) -> PlanResult:
+        task = Task.of(program, budget, self.name)
+        order = task.instance.capture
+        if task.instance.peak(order) > task.limit_bytes:
+            return task.infeasible(order)
+        return task.answer(order)

@@ -1,0 +1,430 @@
+"""Synthetic training steps, built directly as Programs. Bytes and nanoseconds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from remat_compile.ir.expr import Const
+from remat_compile.ir.graph import (
+    ACCUMULATE_OP,
+    LOSS_OP,
+    ANode,
+    ANodeKind,
+    Call,
+    CNode,
+    Graph,
+    Phase,
+    Ref,
+    Replay,
+    View,
+)
+from remat_compile.ir.program import (
+    Argument,
+    Binding,
+    BufferBinding,
+    ParamBinding,
+    Program,
+    Result,
+    Target,
+)
+from remat_compile.ir.span import Loc
+
+
+class Builder:
+    """Collects nodes in the order of capture."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.anodes: list[ANode] = []
+        self.views: list[View] = []
+        self.cnodes: list[CNode] = []
+        self.params: list[ParamBinding] = []
+        self.buffers: list[BufferBinding] = []
+        self.arguments: list[Argument] = []
+        self.results: list[Result] = []
+
+    def storage(self, name: str, kind: ANodeKind, size: int) -> str:
+        self.anodes.append(ANode(name, kind, "u8", (Const(size),), Const(size)))
+        return name
+
+    def input(self, name: str, size: int) -> str:
+        self.arguments.append(Argument(f"args[{len(self.arguments)}]", name))
+        return self.storage(name, "input", size)
+
+    def param(self, name: str, size: int, grad: str | None = None) -> str:
+        self.params.append(ParamBinding((name,), name, grad))
+        return self.storage(name, "param", size)
+
+    def op(
+        self,
+        reads: Sequence[str],
+        writes: Sequence[tuple[str, ANodeKind, int]],
+        *,
+        phase: Phase = "fwd",
+        time: int = 10,
+        workspace: int = 0,
+        op: str = "toy.op.default",
+        of: Sequence[str] = (),
+        token: str | None = None,
+        replay: Sequence[str | None] | None = None,
+    ) -> str:
+        """Adds a cNode and its results; `replay` names the results of its replay form."""
+        name = f"{phase[0].upper()}{len(self.cnodes)}"
+        names = tuple(self.storage(*write) for write in writes)
+        call = Call(op, tuple(Ref(r) for r in reads))
+        again = None
+        if replay is not None:
+            kept = tuple(r for r in reads if not r.startswith("rm"))
+            form = Call(f"{op}_replay", tuple(Ref(r) for r in kept))
+            again = Replay(tuple(replay), form, Const(workspace), time)
+        if token is not None:
+            self.storage(token, "rng", 16)
+        self.cnodes.append(
+            CNode(
+                name,
+                phase,
+                names,
+                call,
+                again,
+                token,
+                tuple(of),
+                Const(workspace),
+                time,
+                Loc("model.py", len(self.cnodes) + 1, f"layer{len(self.cnodes)}"),
+            )
+        )
+        return name
+
+    def loss(self, reads: Sequence[str], tangents: Sequence[tuple[str, int]]) -> str:
+        for read, (tangent, _) in zip(reads, tangents, strict=False):
+            self.results.append(Result(read, tangent))
+        return self.op(
+            reads,
+            [(name, "tangent", size) for name, size in tangents],
+            phase="loss",
+            time=0,
+            op=LOSS_OP,
+        )
+
+    def accumulate(self, g1: str, c: str, g2: str, kind: ANodeKind, size: int) -> str:
+        return self.op([g1, c], [(g2, kind, size)], phase="bwd", op=ACCUMULATE_OP)
+
+    def program(self, granularity: int = 1) -> Program:
+        graph = Graph(self.name, tuple(self.anodes), tuple(self.views), tuple(self.cnodes))
+        binding = Binding(
+            tuple(self.arguments), tuple(self.params), tuple(self.buffers), tuple(self.results)
+        )
+        return Program(graph, binding, target=Target(granularity_bytes=granularity))
+
+
+def chain(length: int = 8, size: int = 100, *, seed: int | None = None) -> Program:
+    """`length` layers; each backward reads its layer's input and output."""
+    rng = random.Random(seed)
+    b = Builder("chain")
+    sizes = [size if seed is None else rng.randint(size // 4, size) for _ in range(length + 1)]
+    times = [10 if seed is None else rng.randint(1, 30) for _ in range(length)]
+    b.input("x0", sizes[0])
+    layers = []
+    for i in range(length):
+        b.param(f"w{i}", 20, f"dw{i}")
+        writes: list[tuple[str, ANodeKind, int]] = [
+            (f"x{i + 1}", "output" if i == length - 1 else "act", sizes[i + 1])
+        ]
+        layers.append(b.op([f"x{i}", f"w{i}"], writes, time=times[i], workspace=5))
+    b.loss([f"x{length}"], [(f"d{length}", sizes[length])])
+    for i in reversed(range(length)):
+        grads: list[tuple[str, ANodeKind, int]] = [(f"dw{i}", "param_grad", 20)]
+        if i:
+            grads.append((f"d{i}", "grad", sizes[i]))
+        reads = [f"x{i}", f"x{i + 1}", f"w{i}", f"d{i + 1}"]
+        b.op(reads, grads, phase="bwd", time=2 * times[i], of=[layers[i]])
+    return b.program()
+
+
+def residual(blocks: int = 4, size: int = 64) -> Program:
+    """y = x + f(g(x)), with sums of gradients as accumulates and views that are read."""
+    b = Builder("residual")
+    b.input("x0", size)
+    for i in range(blocks):
+        b.param(f"w{i}", 16, f"dw{i}")
+        b.op([f"x{i}", f"w{i}"], [(f"h{i}", "act", 4 * size)], time=40, workspace=8)
+        b.views.append(View(f"h{i}v", f"h{i}", Call("toy.view.default", (Ref(f"h{i}"),))))
+        b.op([f"h{i}v"], [(f"g{i}", "act", 4 * size), (f"m{i}", "phantom", size)], time=4)
+        kind: ANodeKind = "output" if i == blocks - 1 else "act"
+        b.op([f"x{i}", f"g{i}"], [(f"x{i + 1}", kind, size)], time=20)
+    b.loss([f"x{blocks}"], [(f"d{blocks}", size)])
+    for i in reversed(range(blocks)):
+        b.op([f"d{i + 1}", f"g{i}"], [(f"dg{i}", "grad", 4 * size)], phase="bwd", time=20)
+        b.op([f"dg{i}", f"h{i}v", f"m{i}"], [(f"dh{i}", "grad", 4 * size)], phase="bwd", time=4)
+        b.op([f"dh{i}", f"x{i}"], [(f"dw{i}", "param_grad", 16)], phase="bwd", time=40)
+        if i:
+            b.op([f"dh{i}", f"w{i}"], [(f"c{i}", "grad", size)], phase="bwd", time=40)
+            b.accumulate(f"d{i + 1}", f"c{i}", f"d{i}", "grad", size)
+    return b.program()
+
+
+def unet(depth: int = 4, size: int = 512) -> Program:
+    """Skips from each level of the way down to the same level of the way up."""
+    b = Builder("unet")
+    b.input("e0", size)
+    level = [max(8, size >> i) for i in range(depth + 1)]
+    b.param("w", 32, "dw")
+    for i in range(depth):
+        b.op([f"e{i}", "w"], [(f"s{i}", "act", level[i])], time=30)
+        b.op([f"s{i}"], [(f"e{i + 1}", "act", level[i + 1])], time=5)
+    up = f"e{depth}"
+    for i in reversed(range(depth)):
+        kind: ANodeKind = "output" if i == 0 else "act"
+        b.op([up, f"s{i}"], [(f"u{i}", kind, level[i])], time=30, workspace=level[i] // 2)
+        up = f"u{i}"
+    b.loss([up], [("du0", level[0])])
+    for i in range(depth):
+        below = f"u{i + 1}" if i + 1 < depth else f"e{depth}"
+        b.op(
+            [f"du{i}", below, f"s{i}"],
+            [(f"ds{i}", "grad", level[i]), (f"du{i + 1}", "grad", level[i + 1])],
+            phase="bwd",
+            time=60,
+        )
+    down = f"du{depth}"
+    for i in reversed(range(depth)):
+        b.op([down, f"s{i}"], [(f"dp{i}", "grad", level[i])], phase="bwd", time=5)
+        b.accumulate(f"ds{i}", f"dp{i}", f"dt{i}", "grad", level[i])
+        writes: list[tuple[str, ANodeKind, int]] = [
+            (f"dwp{i}" if i else "dwq", "grad", 32),
+        ]
+        if i:
+            writes.append((f"de{i}", "grad", level[i]))
+        b.op([f"dt{i}", f"e{i}", "w"], writes, phase="bwd", time=60)
+        down = f"de{i}"
+    total = f"dwp{depth - 1}" if depth > 1 else "dwq"
+    for i in reversed(range(depth - 1)):
+        part = f"dwp{i}" if i else "dwq"
+        last = i == 0
+        b.accumulate(total, part, "dw" if last else f"dwt{i}", "param_grad" if last else "grad", 32)
+        total = f"dwt{i}"
+    if depth == 1:
+        b.op(["dwq"], [("dw", "param_grad", 32)], phase="bwd")
+    return b.program()
+
+
+def stochastic(blocks: int = 3, size: int = 128) -> Program:
+    """Dropout with tokens, BatchNorm with replay forms and pending buffer contents, and an
+    operator that reads an updated buffer and so may not run after the loss."""
+    b = Builder("stochastic")
+    b.input("x0", size)
+    pending = []
+    for i in range(blocks):
+        b.param(f"w{i}", 16, f"dw{i}")
+        b.storage(f"rm{i}", "buffer", 8)
+        b.buffers.append(BufferBinding((f"rm{i}",), f"rm{i}", f"nrm{i}"))
+        b.op(
+            [f"x{i}", f"w{i}", f"rm{i}"],
+            [(f"n{i}", "act", 2 * size), (f"mean{i}", "phantom", 8), (f"nrm{i}", "pending", 8)],
+            time=20,
+            replay=[f"n{i}", f"mean{i}"],
+        )
+        b.op(
+            [f"n{i}"],
+            [(f"a{i}", "act", 2 * size), (f"mask{i}", "phantom", size // 2)],
+            time=5,
+            token=f"r{i}",
+        )
+        kind: ANodeKind = "output" if i == blocks - 1 else "act"
+        reads = [f"a{i}", f"rm{i}"] if i == 0 else [f"a{i}", f"x{i}"]
+        b.op(reads, [(f"x{i + 1}", kind, size)], time=10)
+        pending.append(f"nrm{i}")
+    b.loss([f"x{blocks}", *pending], [(f"d{blocks}", size)])
+    for i in reversed(range(blocks)):
+        b.op([f"d{i + 1}", f"a{i}"], [(f"da{i}", "grad", 2 * size)], phase="bwd", time=10)
+        b.op([f"da{i}", f"mask{i}"], [(f"dn{i}", "grad", 2 * size)], phase="bwd", time=5)
+        writes: list[tuple[str, ANodeKind, int]] = [(f"dw{i}", "param_grad", 16)]
+        if i:
+            writes.append((f"d{i}", "grad", size))
+        reads = [f"dn{i}", f"x{i}", f"w{i}", f"mean{i}", f"n{i}"]
+        b.op(reads, writes, phase="bwd", time=40)
+    return b.program(granularity=4)
+
+
+def random_dag(seed: int, nodes: int = 12) -> Program:
+    """A random forward DAG and a backward that reads inputs, outputs or neither."""
+    rng = random.Random(seed)
+    b = Builder(f"random{seed}")
+    b.input("x0", rng.randint(1, 50))
+    values = ["x0"]
+    reads_of: list[list[str]] = []
+    size_of = {"x0": 1}
+    for i in range(nodes):
+        b.param(f"w{i}", rng.randint(1, 9), f"dw{i}")
+        near = values[-1] if rng.random() < 0.7 else rng.choice(values)
+        reads = list(
+            dict.fromkeys([near, *rng.sample(values, min(len(values), rng.randint(0, 2)))])
+        )
+        size_of[f"v{i}"] = rng.randint(1, 100)
+        kind: ANodeKind = "output" if i == nodes - 1 else "act"
+        writes: list[tuple[str, ANodeKind, int]] = [(f"v{i}", kind, size_of[f"v{i}"])]
+        if rng.random() < 0.3:
+            writes.append((f"p{i}", "phantom", rng.randint(1, 40)))
+        token = f"r{i}" if rng.random() < 0.2 else None
+        b.op(
+            [*reads, f"w{i}"],
+            writes,
+            time=rng.randint(0, 30),
+            workspace=rng.randint(0, 20),
+            token=token,
+        )
+        values.append(f"v{i}")
+        reads_of.append(reads)
+    b.loss([values[-1]], [(f"g{nodes - 1}_0", size_of[values[-1]])])
+    _random_backward(b, rng, nodes, reads_of, size_of)
+    return b.program(granularity=rng.choice([1, 8]))
+
+
+def _random_backward(
+    b: Builder,
+    rng: random.Random,
+    nodes: int,
+    reads_of: list[list[str]],
+    size_of: dict[str, int],
+) -> None:
+    grad = {f"v{nodes - 1}": f"g{nodes - 1}_0"}
+    phantoms = {a.name for a in b.anodes if a.kind == "phantom"}
+    for i in reversed(range(nodes)):
+        if f"v{i}" not in grad:
+            b.op([f"v{i}"], [(f"dw{i}", "param_grad", 4)], phase="bwd", time=1)
+            continue
+        reads = [grad[f"v{i}"], f"w{i}"]
+        reads += [r for r in reads_of[i] if rng.random() < 0.8]
+        reads += [f"v{i}"] if rng.random() < 0.5 else []
+        reads += [f"p{i}"] if f"p{i}" in phantoms else []
+        wanted = [r for r in reads_of[i] if r != "x0"]
+        parts: list[tuple[str, ANodeKind, int]] = [(f"dw{i}", "param_grad", 4)]
+        parts += [(f"c{i}_{r}", "grad", size_of[r]) for r in wanted]
+        b.op(reads, parts, phase="bwd", time=rng.randint(0, 60), workspace=rng.randint(0, 20))
+        for r in wanted:
+            if r not in grad:
+                grad[r] = f"c{i}_{r}"
+                continue
+            total = f"s{i}_{r}"
+            if rng.random() < 0.7 and not grad[r].startswith("g"):
+                b.accumulate(grad[r], f"c{i}_{r}", total, "grad", size_of[r])
+            else:
+                b.op([grad[r], f"c{i}_{r}"], [(total, "grad", size_of[r])], phase="bwd")
+            grad[r] = total
+
+
+def transformer(
+    blocks: int = 2,
+    *,
+    batch: int = 8,
+    seq: int = 512,
+    width: int = 768,
+    heads: int = 12,
+    dropout: bool = True,
+) -> Program:
+    """Transformer blocks of 17 forward and 17 backward cNodes (FACTS 9), f16, roofline
+    times for about 100 Tflop/s and 1 TB/s."""
+    b = Builder("transformer")
+    token_bytes = 2 * batch * seq * width
+    score_bytes = 2 * batch * heads * seq * seq
+
+    def matmul_ns(m: int, n: int, k: int, times: int = 1) -> int:
+        return max(1, 2 * times * m * n * k // 100_000)
+
+    def memory_ns(moved: int) -> int:
+        return max(1, moved // 1000)
+
+    rows = batch * seq
+    square = matmul_ns(rows, width, width)
+    wide = matmul_ns(rows, 4 * width, width)
+    scores = matmul_ns(seq, seq, width // heads, batch * heads)
+    b.input("x0", token_bytes)
+    for i in range(blocks):
+        _block_forward(
+            b,
+            i,
+            i == blocks - 1,
+            token_bytes,
+            score_bytes,
+            (square, wide, scores),
+            memory_ns,
+            dropout,
+        )
+    b.loss([f"x{blocks}"], [(f"d{blocks}", token_bytes)])
+    for i in reversed(range(blocks)):
+        _block_backward(b, i, token_bytes, score_bytes, (square, wide, scores), memory_ns)
+    return b.program(granularity=512)
+
+
+def _block_forward(b, i, last, t, s, times, memory_ns, dropout):  # type: ignore[no-untyped-def]
+    square, wide, scores = times
+    width = {"q": t, "k": t, "v": t, "o": t, "f": 4 * t, "g": 4 * t}
+    for w in ("wq", "wk", "wv", "wo"):
+        b.param(f"{w}{i}", 2 * 768 * 768, f"d{w}{i}")
+    for w in ("wf", "wg"):
+        b.param(f"{w}{i}", 8 * 768 * 768, f"d{w}{i}")
+
+    def fwd(reads, writes, time, drop=False):  # type: ignore[no-untyped-def]
+        named = [
+            (f"{n}{i}", "phantom" if n in ("st1_", "st2_", "m1_", "m2_", "m3_") else "act", z)
+            for n, z in writes
+        ]
+        b.op(
+            [f"{r}{i}" for r in reads],
+            named,
+            time=time,
+            token=f"r{i}_{writes[0][0]}" if drop and dropout else None,
+        )
+
+    fwd(["x"], [("n1_", t), ("st1_", t // 96)], memory_ns(3 * t))
+    for p in "qkv":
+        fwd(["n1_", f"w{p}"], [(p, width[p])], square)
+    fwd(["q", "k"], [("sc", s)], scores)
+    fwd(["sc"], [("sm", s)], memory_ns(2 * s))
+    fwd(["sm"], [("sd", s), ("m1_", s // 2)], memory_ns(2 * s), True)
+    fwd(["sd", "v"], [("at", t)], scores)
+    fwd(["at", "wo"], [("pr", t)], square)
+    fwd(["pr"], [("pd", t), ("m2_", t // 2)], memory_ns(2 * t), True)
+    fwd(["x", "pd"], [("y", t)], memory_ns(3 * t))
+    fwd(["y"], [("n2_", t), ("st2_", t // 96)], memory_ns(3 * t))
+    fwd(["n2_", "wf"], [("f", width["f"])], wide)
+    fwd(["f"], [("ge", width["g"])], memory_ns(8 * t))
+    fwd(["ge", "wg"], [("h", t)], wide)
+    fwd(["h"], [("hd", t), ("m3_", t // 2)], memory_ns(2 * t), True)
+    b.op(
+        [f"y{i}", f"hd{i}"], [(f"x{i + 1}", "output" if last else "act", t)], time=memory_ns(3 * t)
+    )
+
+
+def _block_backward(b, i, t, s, times, memory_ns):  # type: ignore[no-untyped-def]
+    square, wide, scores = times
+
+    def bwd(reads, writes, time):  # type: ignore[no-untyped-def]
+        named = [(f"{n}{i}", "param_grad" if n.startswith("dw") else "grad", z) for n, z in writes]
+        b.op([r if r == f"d{i + 1}" else f"{r}{i}" for r in reads], named, phase="bwd", time=time)
+
+    w1, w4 = 2 * 768 * 768, 8 * 768 * 768
+    top = f"d{i + 1}"
+    bwd([top, "m3_"], [("dh", t)], memory_ns(2 * t))
+    bwd(["dh", "ge", "wg"], [("dge", 4 * t), ("dwg", w4)], 2 * wide)
+    bwd(["dge", "f"], [("df", 4 * t)], memory_ns(12 * t))
+    bwd(["df", "n2_", "wf"], [("dn2_", t), ("dwf", w4)], 2 * wide)
+    bwd(["dn2_", "y", "st2_"], [("dy2_", t)], memory_ns(4 * t))
+    b.accumulate(top, f"dy2_{i}", f"dy{i}", "grad", t)
+    bwd(["dy", "m2_"], [("dpr", t)], memory_ns(2 * t))
+    bwd(["dpr", "at", "wo"], [("dat", t), ("dwo", w1)], 2 * square)
+    bwd(["dat", "sd", "v"], [("dsd", s), ("dv", t)], 2 * scores)
+    bwd(["dsd", "m1_"], [("dsm", s)], memory_ns(2 * s))
+    bwd(["dsm", "sm"], [("dsc", s)], memory_ns(3 * s))
+    bwd(["dsc", "q", "k"], [("dq", t), ("dk", t)], 2 * scores)
+    bwd(["dv", "n1_", "wv"], [("dn1v_", t), ("dwv", w1)], 2 * square)
+    bwd(["dk", "n1_", "wk", "dn1v_"], [("dn1k_", t), ("dwk", w1)], 2 * square)
+    bwd(["dq", "n1_", "wq", "dn1k_"], [("dn1_", t), ("dwq", w1)], 2 * square)
+    bwd(["dn1_", "x", "st1_"], [("dx1_", t)], memory_ns(4 * t))
+    b.accumulate(f"dy{i}", f"dx1_{i}", f"d{i}", "grad", t)
+
+
+def with_granularity(program: Program, granularity: int) -> Program:
+    return replace(program, target=replace(program.target, granularity_bytes=granularity))
