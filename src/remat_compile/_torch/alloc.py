@@ -9,6 +9,7 @@ seen when it is freed on the CPU: start before whatever the run frees.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -88,13 +89,14 @@ class _CpuRecorder:
                 )
             )
         profiler = profile(use_cpu=True, profile_memory=True)
-        with _quiet_kineto():
-            profiler.__enter__()  # type: ignore[no-untyped-call]
-        try:
-            yield
-        finally:
+        with _no_collection():
             with _quiet_kineto():
-                profiler.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+                profiler.__enter__()  # type: ignore[no-untyped-call]
+            try:
+                yield
+            finally:
+                with _quiet_kineto():
+                    profiler.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         if profiler.kineto_results is not None:
             self._roots = profiler.kineto_results.experimental_event_tree()
 
@@ -135,6 +137,18 @@ def _recording(device: torch.device | None) -> Iterator[_CpuRecorder | _CudaReco
     recorder = _CudaRecorder(device) if on_cuda and device else _CpuRecorder()
     with recorder.running():
         yield recorder
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keeps the garbage collector from freeing older tensors in the middle of a run."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager
