@@ -22,6 +22,8 @@ from torch._functorch.aot_autograd import (
     aot_export_joint_with_descriptors,
 )
 
+from ..ir.diagnostics import Diagnostic, FBError
+
 __all__ = ["Joint", "trace_joint"]
 
 
@@ -58,7 +60,8 @@ def trace_joint(
 ) -> Iterator[Joint]:
     """Traces the joint graph of an exported module (`ep.module(check_guards=False)`).
 
-    `args` may hold fake tensors with symbolic sizes; their mode is then entered.
+    `args` may hold fake tensors with symbolic sizes; their mode is then entered. Raises
+    FBError FB0511 when PyTorch cannot trace it.
     """
     fake_mode = _fake_mode_of(args, kwargs)
     with contextlib.ExitStack() as stack:
@@ -67,7 +70,17 @@ def trace_joint(
         stack.enter_context(torch.enable_grad())
         if fake_mode is not None:
             stack.enter_context(fake_mode)
-        descriptors = aot_export_joint_with_descriptors(stack, module, args, kwargs)
+        try:
+            descriptors = aot_export_joint_with_descriptors(stack, module, args, kwargs)
+        except Exception as error:  # whatever an operator's fake kernel or derivative raises
+            line = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise FBError(
+                Diagnostic(
+                    "FB0511",
+                    f"PyTorch cannot trace the backward of the model: {line}",
+                    hint="see whether the model trains under torch.compile(fullgraph=True)",
+                )
+            ) from error
         yield Joint(descriptors.graph_module, descriptors)
 
 

@@ -160,8 +160,8 @@ class Builder:
                 self.name_of[node] = name
                 self.node_of.setdefault(name, node)
             return
-        if isinstance(value, int | torch.SymInt):
-            return  # folded into the expressions that use it
+        if isinstance(value, int | torch.SymInt | torch.SymBool):
+            return  # folded into the expressions that use it, or only checked
         if not isinstance(node.target, OpOverload) or node.target._schema.is_mutable:
             self._refuse("FB0507", f"operator {node.target} is outside the language", node)
             return

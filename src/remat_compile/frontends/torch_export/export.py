@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import sympy
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
@@ -13,6 +14,7 @@ from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tr
 
 from ..._torch.lowered import Exported
 from ...ir.diagnostics import Diagnostic, FBError
+from .places import place_of
 
 __all__ = ["argument_paths", "export", "load_pt2"]
 
@@ -77,7 +79,7 @@ def _exported(
 ) -> Exported:
     module = program.module(check_guards=False)
     flat, spec = tree_flatten((args, kwargs))
-    names, ranges = _symbols(program, args, kwargs)
+    names, ranges = _symbols(program)
     trace_args, trace_kwargs = args, kwargs
     if ranges:
         trace_args, trace_kwargs = _fake_inputs(program, flat, spec)
@@ -138,17 +140,21 @@ def _index(key: Any) -> int:
     return int(key.idx)
 
 
-def _symbols(
-    program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[dict[str, str], dict[str, tuple[int, int]]]:
+def _symbols(program: ExportedProgram) -> tuple[dict[str, str], dict[str, tuple[int, int]]]:
     """Names and ranges of the dynamic dimensions, keyed by PyTorch's symbol."""
     names: dict[str, str] = {}
     ranges: dict[str, tuple[int, int]] = {}
-    symbols = sorted(program.range_constraints, key=str)
+    free: set[Any] = set()
+    for fake in _fake_values(program):
+        for size in fake.shape:
+            free |= size.node.expr.free_symbols if isinstance(size, torch.SymInt) else set()
+    if any(symbol not in free for symbol in program.range_constraints):
+        raise _data_dependent(program, free)
+    symbols = sorted(free & set(program.range_constraints), key=str)
     for index, symbol in enumerate(symbols):
         bounds = program.range_constraints[symbol]
         low, high = int(bounds.lower), bounds.upper
-        if not high.is_finite or int(high) >= 2**31:
+        if not isinstance(high, int | sympy.Integer) or high >= 2**31:
             raise FBError(
                 Diagnostic(
                     "FB0505",
@@ -161,22 +167,48 @@ def _symbols(
     return names, ranges
 
 
+def _data_dependent(program: ExportedProgram, known: set[Any]) -> FBError:
+    """FB0506 naming every operation whose result has a size that the inputs do not fix."""
+    found = []
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        sizes = value.shape if isinstance(value, Tensor) else ()
+        symbols = {
+            x for s in sizes if isinstance(s, torch.SymInt) for x in s.node.expr.free_symbols
+        }
+        if symbols - known:
+            known = known | symbols
+            found.append(
+                Diagnostic(
+                    "FB0506",
+                    f"the size of what {node.target} returns depends on data ({place_of(node)})",
+                    hint="use a form of fixed size, such as torch.where",
+                )
+            )
+    return FBError(found)
+
+
 def _fake_inputs(
     program: ExportedProgram, flat: list[Any], spec: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The sample with every tensor leaf replaced by the export's symbolic fake value."""
-    user_inputs = set(program.graph_signature.user_inputs)
-    fakes = [
-        node.meta["val"]
-        for node in program.graph.nodes
-        if node.op == "placeholder" and node.name in user_inputs
-    ]
-    tensors = iter(value for value in fakes if isinstance(value, Tensor))
+    tensors = iter(_fake_values(program))
     leaves = [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in flat]
     for leaf, fake in zip(flat, leaves, strict=True):
         if isinstance(leaf, Tensor):
             fake.requires_grad_(leaf.requires_grad)
     return tree_unflatten(leaves, spec)  # type: ignore[no-any-return]
+
+
+def _fake_values(program: ExportedProgram) -> list[Tensor]:
+    """The fake values of the tensor arguments, in flat order."""
+    user_inputs = set(program.graph_signature.user_inputs)
+    values = [
+        node.meta["val"]
+        for node in program.graph.nodes
+        if node.op == "placeholder" and node.name in user_inputs
+    ]
+    return [value for value in values if isinstance(value, Tensor)]
 
 
 def _first_line(error: BaseException) -> str:

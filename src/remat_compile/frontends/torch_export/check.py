@@ -1,0 +1,106 @@
+"""A lowered graph is executed once against eager autograd before it is trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from ..._torch.execute import execute
+from ..._torch.lowered import Exported
+from ...ir.analysis import capture_order, frees_after_last_use
+from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.program import Program
+
+__all__ = ["check_against_eager"]
+
+
+def check_against_eager(exported: Exported, program: Program, values: Mapping[str, Tensor]) -> None:
+    """Runs the graph and the exported module once each, on equal random states.
+
+    Results, gradients and new buffer contents must be bit-equal, unless eager is not
+    reproducible there itself. Nothing of the model changes. Raises FBError FB0512 with
+    everything that differs.
+    """
+    ours = _of_graph(program, values)
+    theirs = _of_eager(exported, program)
+    different = [name for name in theirs if not _same(ours.get(name), theirs[name])]
+    if different:
+        again = _of_eager(exported, program)
+        different = [name for name in different if _same(theirs[name], again[name])]
+    if different:
+        raise FBError(
+            Diagnostic(
+                "FB0512",
+                f"the lowered graph computes another {name} than eager PyTorch",
+                hint="please report this with the model; no plan is made from a wrong graph",
+            )
+            for name in different
+        )
+
+
+def _of_graph(program: Program, values: Mapping[str, Tensor]) -> dict[str, Tensor | None]:
+    graph, binding = program.graph, program.binding
+    buffers = {b.name: values[b.name].clone() for b in binding.buffers if b.update is not None}
+    steps = frees_after_last_use(graph, capture_order(graph))
+    with _same_random_state():
+        done = execute(program, steps, {**values, **buffers})
+    found: dict[str, Tensor | None] = {
+        f"result {index}": result for index, result in enumerate(done.results)
+    }
+    for p in binding.params:
+        found[f"gradient of {p.names[0]}"] = done.param_grads.get(p.name)
+    for index, gradient in done.input_grads.items():
+        found[f"gradient of {binding.arguments[index].path}"] = gradient
+    for b in binding.buffers:
+        if b.update is not None:
+            found[f"buffer {b.names[0]}"] = buffers[b.name]
+    return found
+
+
+def _of_eager(exported: Exported, program: Program) -> dict[str, Tensor | None]:
+    binding, module = program.binding, exported.module
+    buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
+    with _same_random_state(), torch.enable_grad():
+        outputs = torch.func.functional_call(
+            module, buffers, exported.args, exported.kwargs, tie_weights=True
+        )
+        results = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
+        targets: dict[str, Tensor] = {}
+        for p in binding.params:
+            if p.grad is not None:
+                targets[f"gradient of {p.names[0]}"] = module.get_parameter(p.names[0])
+        tensors = [leaf for leaf in exported.flat_args if isinstance(leaf, Tensor)]
+        for index, _ in binding.input_grads:
+            targets[f"gradient of {binding.arguments[index].path}"] = tensors[index]
+        trained = [result for result in results if result.requires_grad]
+        gradients = torch.autograd.grad(
+            trained,
+            list(targets.values()),
+            [torch.ones_like(result) for result in trained],
+            allow_unused=True,
+        )
+    found: dict[str, Tensor | None] = {
+        f"result {index}": result.detach() for index, result in enumerate(results)
+    }
+    found.update(zip(targets, gradients, strict=True))
+    for b in binding.buffers:
+        if b.update is not None:
+            found[f"buffer {b.names[0]}"] = buffers[b.names[0]]
+    return found
+
+
+def _same_random_state() -> Any:
+    return torch.random.fork_rng(devices=range(torch.cuda.device_count()), enabled=True)
+
+
+def _same(ours: Tensor | None, theirs: Tensor | None) -> bool:
+    if ours is None or theirs is None:
+        return ours is theirs
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return False
+    equal = (ours == theirs) | ((ours != ours) & (theirs != theirs))
+    return bool(equal.all())
