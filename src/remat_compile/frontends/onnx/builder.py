@@ -1,0 +1,261 @@
+"""Run the graph once on fake tensors: evaluate what is known, record what is not."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+
+from ...ir.diagnostics import Diagnostic, FBError
+from .call import Call, Known, Lowering, Value, known, literals_of
+from .convert import attributes_of, clean, metadata, name_of, path_of, to_tensor
+from .module import OnnxModule, Slot, Step, as_outputs, last_uses, node_module, reserve
+from .table import RANDOM, lowering_of
+from .weights import FX_NODE, Role
+
+__all__ = ["Builder"]
+
+_LOOKED_AT = {"Shape": {0}, "Size": {0}, "EyeLike": {0}, "CastLike": {1}}
+"""Inputs of which only shape or type matter, both known at build time."""
+
+
+class Builder:
+    """Builds an `OnnxModule`. `values` maps ONNX names to what they are at build time."""
+
+    def __init__(self, opset: int, base: Path, train_bn: bool):
+        self.opset = opset
+        self.base = base
+        self.train_bn = train_bn
+        self.root = OnnxModule()
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.values: dict[str, Value] = {}
+        self.keys: dict[int, str] = {}
+        self.steps: list[Step] = []
+        self.parameters: set[str] = set()
+        self.batch_norms: list[str] = []
+        self._contents: dict[tuple[Any, ...], str] = {}
+        self._constants: dict[str, Tensor] = {}
+
+    def add_input(self, name: str, sample: Tensor) -> None:
+        self._enter(name, self.mode.from_tensor(sample))
+
+    def add_initialiser(self, proto: Any, role: Role) -> None:
+        """Store an initialiser under its own (dotted) name."""
+        data = to_tensor(proto, self.base)
+        if role is Role.CONSTANT:
+            self.values[proto.name] = known(proto.name, data)
+            return
+        place, leaf = reserve(self.root, [clean(part) for part in proto.name.split(".")])
+        if role is Role.TRAINED:
+            data = nn.Parameter(data)
+            place.register_parameter(leaf, data)
+            self.parameters.add(proto.name)
+        else:
+            place.register_buffer(leaf, data)
+        self._remember(proto.name, place, leaf)
+        self._enter(proto.name, self.mode.from_tensor(data))
+
+    def run(self, graph: Any, needed: set[str]) -> None:
+        """Evaluate or record every node that leads to a name in `needed`."""
+        for node in _useful(graph, needed):
+            if node.op_type == "If":
+                self._branch(node)
+            else:
+                self._node(node)
+
+    def finish(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> OnnxModule:
+        self.root.input_names = inputs
+        for name in outputs:
+            if isinstance(self.values[name], list):
+                message = f'output "{name}" is a sequence'
+                raise FBError(Diagnostic("FB0614", message))
+        self.root.output_keys = tuple(self._key_of(name, self.values[name]) for name in outputs)
+        keep = (*self.root.output_keys, *inputs)
+        self.root.steps = last_uses(self.steps, keep, self.root.stored)
+        return self.root
+
+    def _enter(self, name: str, value: Tensor) -> None:
+        self.values[name] = value
+        self.keys[id(value)] = name
+
+    def _remember(self, name: str, place: nn.Module, leaf: str) -> None:
+        paths = {id(module): path for path, module in self.root.named_modules()}
+        prefix = paths[id(place)]
+        self.root.stored[name] = f"{prefix}.{leaf}" if prefix else leaf
+        self.root.onnx_names[self.root.stored[name]] = name
+
+    def _branch(self, node: Any) -> None:
+        condition = self.values[node.input[0]]
+        call = Call("If", name_of(node), "", self.opset, {}, tuple(node.output))
+        chosen = "then_branch" if call.scalar(condition, "the condition") else "else_branch"
+        graph = next(a.g for a in node.attribute if a.name == chosen)
+        for tensor in graph.initializer:
+            self.values[tensor.name] = known(tensor.name, to_tensor(tensor, self.base))
+        self.run(graph, {value.name for value in graph.output})
+        for outer, inner in zip(node.output, graph.output, strict=True):
+            self.values[outer] = self.values[inner.name]
+
+    def _node(self, node: Any) -> None:
+        lowering = lowering_of(node.domain, node.op_type)
+        assert lowering is not None
+        call = Call(
+            node.op_type,
+            name_of(node),
+            "",
+            self.opset,
+            attributes_of(node, self.base),
+            tuple(node.output),
+            train_bn=self.train_bn,
+            literals=_literals(node) if node.op_type in ("Cast", "CastLike") else (),
+            trained=frozenset(i for i, n in enumerate(node.input) if n in self.parameters),
+        )
+        inputs = [self.values[name] if name else None for name in node.input]
+        if self._is_known(node.op_type, inputs):
+            results = self._evaluate(call, lowering, inputs)
+            for name, result in zip(node.output, results, strict=False):
+                if name:
+                    self.values[name] = _as_known(name, result)
+            return
+        if node.op_type == "BatchNormalization":
+            self.batch_norms.append(call.name)
+        results = self._evaluate(call, lowering, self._faked(inputs))
+        self._record(node, call, lowering, inputs, results)
+
+    def _is_known(self, op: str, inputs: list[Value]) -> bool:
+        if op in RANDOM:
+            return False
+        looked_at = _LOOKED_AT.get(op, set())
+        return all(_known(value) or i in looked_at for i, value in enumerate(inputs))
+
+    def _faked(self, inputs: list[Value]) -> list[Value]:
+        return [self._fake(value) for value in inputs]
+
+    def _fake(self, value: Value) -> Value:
+        if isinstance(value, Known):
+            return value.with_data(self.mode.from_tensor(value.data))
+        return [self._fake(item) for item in value] if isinstance(value, list) else value
+
+    def _evaluate(self, call: Call, lowering: Lowering, inputs: list[Value]) -> tuple[Any, ...]:
+        try:
+            return as_outputs(lowering(call, *inputs))
+        except FBError:
+            raise
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            call.refuse("the size of a result depends on the values of the inputs", "FB0613")
+        except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
+            reason = str(error).strip().splitlines()
+            call.refuse(reason[0] if reason else type(error).__name__, "FB0606")
+
+    def _record(
+        self,
+        node: Any,
+        call: Call,
+        lowering: Lowering,
+        inputs: list[Value],
+        results: tuple[Any, ...],
+    ) -> None:
+        wanted = list(zip(node.output, results, strict=False))
+        if all(self._is_same(result) for name, result in wanted if name and result is not None):
+            for name, result in wanted:  # an identity: another name for what is there
+                if name and result is not None:
+                    self.values[name] = result
+            return
+        reads: list[str] = []
+        template = [
+            self._entry(value, name, call, reads)
+            for value, name in zip(inputs, node.input, strict=True)
+        ]
+        place, leaf = reserve(self.root, path_of(node))
+        module = node_module(call, lowering, template)
+        place.add_module(leaf, module)
+        prefix = next(path for path, found in self.root.named_modules() if found is place)
+        call.path = f"{prefix}.{leaf}" if prefix else leaf
+        writes: list[str | None] = []
+        for name, result in wanted:
+            writes.append(name if name and result is not None else None)
+            if name and result is not None:
+                self._enter_result(name, result)
+        self.steps.append(Step(call.path, tuple(reads), tuple(writes)))
+
+    def _is_same(self, result: Any) -> bool:
+        return isinstance(result, Tensor) and id(result) in self.keys
+
+    def _enter_result(self, name: str, result: Any) -> None:
+        self.values[name] = result
+        if not isinstance(result, Tensor) or id(result) not in self.keys:
+            self.keys[id(result)] = name
+
+    def _entry(self, value: Value, name: str, call: Call, reads: list[str]) -> Any:
+        """What stands in the template: a slot for a tensor, the value itself if known."""
+        if isinstance(value, list) and id(value) not in self.keys:
+            return [self._entry(item, name, call, reads) for item in value]
+        if value is None or (isinstance(value, Known) and value.name not in call.touched):
+            return value
+        reads.append(self._key_of(name, value))
+        return Slot(len(reads) - 1, value if isinstance(value, Known) else None)
+
+    def _key_of(self, name: str, value: Value) -> str:
+        """The run-time name of a value; a known one becomes a buffer, once per content."""
+        if not isinstance(value, Known):
+            return self.keys.get(id(value), name)
+        content = _content(value.data)
+        if content not in self._contents:
+            place, leaf = reserve(self.root, [clean(part) for part in value.name.split(".")])
+            place.register_buffer(leaf, value.data, persistent=False)
+            self._remember(value.name, place, leaf)
+            self._contents[content] = value.name
+        return self._contents[content]
+
+
+def _known(value: Value) -> bool:
+    if isinstance(value, list):
+        return all(_known(item) for item in value)
+    return value is None or isinstance(value, Known)
+
+
+def _as_known(name: str, result: Any) -> Value:
+    if isinstance(result, list):
+        return [_as_known(f"{name}.{i}", item) for i, item in enumerate(result)]
+    if isinstance(result, Known) or result is None:
+        return result
+    return known(name, result.detach())
+
+
+def _content(data: Tensor) -> tuple[Any, ...]:
+    """Equal for tensors that hold the same; the bytes are hashed once, at build time."""
+    flat = data.contiguous().reshape(-1).view(torch.uint8) if data.numel() else data.reshape(-1)
+    digest = hashlib.sha256(flat.numpy().tobytes()).digest()
+    return (data.dtype, tuple(data.shape), digest)
+
+
+def _literals(node: Any) -> tuple[float, ...]:
+    return literals_of(metadata(node, FX_NODE) or "")
+
+
+def _useful(graph: Any, needed: set[str]) -> list[Any]:
+    """The nodes that lead to a needed name, in order (also through subgraphs)."""
+    wanted = set(needed)
+    kept = []
+    for node in reversed(graph.node):
+        if wanted.isdisjoint(node.output):
+            continue
+        kept.append(node)
+        wanted.update(_reads(node))
+    return kept[::-1]
+
+
+def _reads(node: Any) -> set[str]:
+    found = {name for name in node.input if name}
+    for attribute in node.attribute:
+        for inner in attribute.g.node:
+            found |= _reads(inner)
+        found |= {value.name for value in attribute.g.output}
+    return found

@@ -1,0 +1,84 @@
+"""ONNX tensors, attributes and names to what Python and torch use."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+import torch
+from torch import Tensor
+
+from ...ir.diagnostics import Diagnostic, FBError
+from .call import DTYPES
+from .load import load_weights
+
+__all__ = ["attributes_of", "metadata", "name_of", "path_of", "to_tensor", "type_name"]
+
+
+def type_name(elem_type: int) -> str:
+    """The ONNX name of an element type."""
+    return str(onnx.TensorProto.DataType.Name(elem_type))
+
+
+def to_tensor(proto: Any, base: Path) -> Tensor:
+    """A `TensorProto` as a torch tensor that owns its storage. Raises FB0614."""
+    if proto.data_type not in DTYPES:
+        kind = type_name(proto.data_type)
+        raise FBError(Diagnostic("FB0614", f'tensor "{proto.name}" has element type {kind}'))
+    load_weights(proto, base)
+    array = np.asarray(onnx.numpy_helper.to_array(proto))
+    dtype = DTYPES[proto.data_type]
+    if dtype == torch.bfloat16:
+        bits = torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+        return bits.reshape(array.shape)
+    return torch.from_numpy(np.array(array, copy=True, order="C"))
+
+
+def attributes_of(node: Any, base: Path) -> dict[str, Any]:
+    """Attributes by name; tensors converted, graphs left as they are."""
+    found: dict[str, Any] = {}
+    for attribute in node.attribute:
+        value = onnx.helper.get_attribute_value(attribute)
+        if attribute.type == onnx.AttributeProto.TENSOR:
+            value = to_tensor(value, base)
+        elif attribute.type in (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS):
+            value = list(value)
+        found[attribute.name] = value
+    return found
+
+
+def metadata(proto: Any, key: str) -> str | None:
+    """A `metadata_props` entry."""
+    return next((p.value for p in proto.metadata_props if p.key == key), None)
+
+
+def name_of(node: Any) -> str:
+    """The node's name, or that of its first result."""
+    return str(node.name or next((name for name in node.output if name), node.op_type))
+
+
+def path_of(node: Any) -> tuple[str, ...]:
+    """Where the node stands in the module tree: the exporter's module path, then its name.
+
+    `torch.onnx.export` records the path; other exporters write it into the name
+    (`/encoder/layer.0/MatMul`).
+    """
+    scopes = metadata(node, "pkg.torch.onnx.name_scopes")
+    leaf = name_of(node)
+    if scopes:
+        modules = [scope for scope in ast.literal_eval(scopes)[:-1] if scope]
+        outer = modules[-1].split(".") if modules else []
+        return tuple(clean(part) for part in (*outer, leaf))
+    parts = [clean(part) for part in re.split(r"[/.]", leaf) if part]
+    return tuple(parts) or (clean(leaf),)
+
+
+def clean(name: str) -> str:
+    """A name that a module attribute may have."""
+    return re.sub(r"\W", "_", name) or "_"

@@ -1,0 +1,182 @@
+"""Read an ONNX file, with every way it can be broken turned into one diagnostic."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx.checker
+import onnx.defs
+import onnx.inliner
+from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor
+
+from ...ir.diagnostics import Diagnostic, FBError
+from .table import lowering_of, own_operators
+
+__all__ = ["OLDEST_OPSET", "Source", "all_nodes", "read"]
+
+OLDEST_OPSET = 7
+"""The first opset with today's broadcasting."""
+
+_CONTROL = frozenset({"If"})
+"""Operators that the builder handles itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A checked model in which every operator has a lowering."""
+
+    path: Path
+    sha256: str
+    model: Any
+    opset: int
+
+
+def read(path: str | os.PathLike[str]) -> Source:
+    """Read, check and inline. Raises FB0601 to FB0607; weights stay on disk."""
+    file = Path(path)
+    data = _bytes_of(file)
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except Exception as error:  # protobuf raises its own DecodeError, not exported by onnx
+        raise _broken(file, f"{error}") from error
+    if not model.HasField("graph") or not (model.graph.node or model.graph.output):
+        raise _broken(file, "it holds no graph")
+    opset = _check_opset(file, model)
+    _check_external(file, model)
+    _check_operators(file, model, opset)
+    try:
+        onnx.checker.check_model(str(file))
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0]
+        raise FBError(Diagnostic("FB0606", f'"{file}" is not a valid model: {reason}')) from error
+    model = _inline(model)
+    _check_operators(file, model, opset)
+    return Source(file, hashlib.sha256(data).hexdigest(), model, opset)
+
+
+def _bytes_of(file: Path) -> bytes:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise FBError(Diagnostic("FB0601", f'cannot read "{file}": {reason}')) from error
+    if not data:
+        raise FBError(Diagnostic("FB0602", f'"{file}" is empty'))
+    return data
+
+
+def _broken(file: Path, reason: str) -> FBError:
+    message = f'"{file}" is not an ONNX model, or is cut short: {reason}'
+    return FBError(Diagnostic("FB0603", message, hint="export or copy the file again"))
+
+
+def _check_opset(file: Path, model: Any) -> int:
+    versions = [int(o.version) for o in model.opset_import if o.domain in ("", "ai.onnx")]
+    newest = int(onnx.defs.onnx_opset_version())
+    if not versions:
+        raise FBError(Diagnostic("FB0604", f'"{file}" names no ONNX opset'))
+    version = max(versions)
+    if OLDEST_OPSET <= version <= newest:
+        return version
+    hint = (
+        "install a newer onnx, or export with an older opset_version"
+        if version > newest
+        else "convert it with onnx.version_converter"
+    )
+    message = f'"{file}" uses opset {version}; opsets {OLDEST_OPSET} to {newest} are supported'
+    raise FBError(Diagnostic("FB0604", message, hint=hint))
+
+
+def all_nodes(graph: Any) -> Iterator[Any]:
+    """The nodes of a graph and of the graphs inside them."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from all_nodes(attribute.g)
+
+
+def _check_external(file: Path, model: Any) -> None:
+    problems = []
+    base = file.resolve().parent
+    for tensor in model.graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        info = ExternalDataInfo(tensor)
+        target = (base / info.location).resolve()
+        if Path(info.location).is_absolute() or not target.is_relative_to(base):
+            problems.append((tensor.name, f'"{info.location}" lies outside the model\'s folder'))
+        elif not target.is_file():
+            problems.append((tensor.name, f'"{info.location}" does not exist'))
+        elif (info.offset or 0) + (info.length or 0) > target.stat().st_size:
+            problems.append((tensor.name, f'"{info.location}" is too short'))
+    if not problems:
+        return
+    name, reason = problems[0]
+    others = f" ({len(problems) - 1} other tensors likewise)" if len(problems) > 1 else ""
+    message = f'external weights of "{name}": {reason}{others}'
+    raise FBError(Diagnostic("FB0605", message, hint="copy the weights next to the model file"))
+
+
+def load_weights(tensor: Any, base: Path) -> None:
+    """Read an external tensor into memory, in place (paths were checked by `read`)."""
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        load_external_data_for_tensor(tensor, str(base.resolve()))
+
+
+def _expandable(node: Any, opset: int) -> bool:
+    """Whether ONNX itself defines the operator by others."""
+    if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type):
+        return False
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, "")
+    except Exception:  # no version of the operator is that old
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _check_operators(file: Path, model: Any, opset: int) -> None:
+    local = {(f.domain, f.name) for f in model.functions}
+    found: dict[tuple[str, str], list[Any]] = {}
+    for node in all_nodes(model.graph):
+        key = (node.domain, node.op_type)
+        known = lowering_of(*key) or key in local or node.op_type in _CONTROL
+        if not known and not _expandable(node, opset):
+            found.setdefault(key, []).append(node)
+    if not found:
+        return
+    versions = {o.domain: o.version for o in model.opset_import}
+    lines = []
+    for (domain, op), nodes in sorted(found.items()):
+        name = f"{domain}.{op}" if domain else op
+        first = nodes[0].name or (nodes[0].output[0] if nodes[0].output else "?")
+        more = f" and {len(nodes) - 1} other nodes" if len(nodes) > 1 else ""
+        lines.append(f'{name} (opset {versions.get(domain, "?")}) at node "{first}"{more}')
+    count = f"{len(lines)} operators are" if len(lines) > 1 else "one operator is"
+    message = f'"{file}": {count} not supported: ' + "; ".join(lines)
+    raise FBError(Diagnostic("FB0607", message, hint="docs/onnx.md lists what is supported"))
+
+
+def _inline(model: Any) -> Any:
+    """Expand the model's own functions, and operators that have no lowering of their own."""
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    own = {("", op) for op in (*own_operators(), *_CONTROL)}
+    used = {("", n.op_type) for n in all_nodes(model.graph) if n.domain in ("", "ai.onnx")}
+    if used <= own:
+        return model
+    try:
+        return onnx.inliner.inline_selected_functions(
+            model, sorted(own), exclude=True, inline_schema_functions=True
+        )
+    except RuntimeError as error:
+        names = ", ".join(sorted(op for _, op in used - own))
+        message = f"operators that ONNX cannot expand here: {names}"
+        raise FBError(Diagnostic("FB0607", message, hint="docs/onnx.md lists them")) from error

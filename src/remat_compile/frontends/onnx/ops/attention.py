@@ -1,0 +1,172 @@
+"""Attention and rotary embeddings."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..call import DTYPES, Call, Value
+from ..table import register
+
+
+@register("Attention")
+def attention(
+    call: Call,
+    q: Value,
+    k: Value,
+    v: Value,
+    mask: Value = None,
+    past_k: Value = None,
+    past_v: Value = None,
+    lengths: Value = None,
+) -> tuple[Tensor | None, ...]:
+    """`scaled_dot_product_attention` where it says the same, else spelled out."""
+    query, key, value = call.tensor(q), call.tensor(k), call.tensor(v)
+    flat = query.ndim == 3
+    if flat:
+        query = _heads(query, call.int("q_num_heads", 1))
+        key = _heads(key, call.int("kv_num_heads", 1))
+        value = _heads(value, call.int("kv_num_heads", 1))
+    past = 0
+    if past_k is not None:
+        past = call.tensor(past_k).shape[2]
+        key = torch.cat([call.tensor(past_k), key], 2)
+        value = torch.cat([call.tensor(past_v), value], 2)
+    bias, valid = call.optional(mask), call.optional(lengths)
+    if bias is not None and bias.shape[-1] < key.shape[2]:
+        fill = False if bias.dtype == torch.bool else -math.inf
+        bias = F.pad(bias, [0, key.shape[2] - bias.shape[-1]], value=fill)
+    scores: Tensor | None = None
+    if _is_plain(call, query, bias, valid, past):
+        out = F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=bias,
+            is_causal=call.flag("is_causal"),
+            scale=_scale(call, query),
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+    else:
+        out, scores = _spelled_out(call, query, key, value, bias, valid, past)
+    if flat:
+        out = out.transpose(1, 2).flatten(2)
+    return (out, key, value, scores)[: max(1, len(call.outputs))]
+
+
+def _heads(x: Tensor, count: int) -> Tensor:
+    return x.unflatten(2, (count, -1)).transpose(1, 2)
+
+
+def _scale(call: Call, query: Tensor) -> float | None:
+    """The attribute; None for the default, also where float32 cut its digits off."""
+    given = call.attributes.get("scale")
+    default = np.float32(1 / math.sqrt(query.shape[-1]))
+    return None if given is None or np.float32(given) == default else call.float("scale", 0.0)
+
+
+def _is_plain(
+    call: Call, query: Tensor, bias: Tensor | None, valid: Tensor | None, past: int
+) -> bool:
+    window = call.int("left_window_size", -1) >= 0 or call.int("right_window_size", -1) >= 0
+    causal = call.flag("is_causal")
+    precision = call.int("softmax_precision", 0)
+    same = precision == 0 or DTYPES.get(precision) == query.dtype
+    capped = call.float("softcap", 0.0) != 0.0
+    unusual = window or capped or not same or valid is not None or call.has(3)
+    return not unusual and not (causal and (bias is not None or past))
+
+
+def _allowed(call: Call, query: Tensor, key: Tensor, valid: Tensor | None, past: int) -> Tensor:
+    """Which keys a query may see, by causality, window and valid length: broadcasts to BHQK."""
+    queries, keys = query.shape[2], key.shape[2]
+    j = torch.arange(keys, device=query.device)
+    i = torch.arange(queries, device=query.device).unsqueeze(1)
+    if valid is not None and not past:
+        offset = (valid.reshape(-1, 1, 1, 1) - queries).to(torch.int64)
+    else:
+        offset = torch.full((1, 1, 1, 1), past, device=query.device)
+    position = i + offset
+    allowed = torch.ones_like(position, dtype=torch.bool).expand(-1, -1, -1, keys)
+    left, right = call.int("left_window_size", -1), call.int("right_window_size", -1)
+    if call.flag("is_causal"):
+        allowed = allowed & (j <= position)
+    if left >= 0:
+        allowed = allowed & (j >= position - left)
+    if right >= 0:
+        allowed = allowed & (j <= position + right)
+    if valid is not None:
+        allowed = allowed & (j < valid.reshape(-1, 1, 1, 1))
+    return allowed
+
+
+def _spelled_out(
+    call: Call,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    valid: Tensor | None,
+    past: int,
+) -> tuple[Tensor, Tensor]:
+    """Output and the tensor that `qk_matmul_output_mode` asks for."""
+    mode, cap = call.int("qk_matmul_output_mode", 0), call.float("softcap", 0.0)
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    scale = _scale(call, query)
+    root = math.sqrt(1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    scores = (query * root) @ (key * root).transpose(-2, -1)
+    capped = cap * torch.tanh(scores / cap) if cap else scores
+    total = _additive(_allowed(call, query, key, valid, past), bias, query.dtype)
+    biased = capped + total
+    stash = DTYPES.get(call.int("softmax_precision", 0), query.dtype)
+    blind = (total == -math.inf).all(-1, keepdim=True)
+    # A row that sees no key gives zeros; its logits are replaced first, so that neither the
+    # value nor the gradient is NaN.
+    weights = torch.softmax(torch.where(blind, 0.0, biased).to(stash), -1)
+    weights = torch.where(blind, 0.0, weights).to(query.dtype)
+    shown = (scores, capped, biased, weights)[mode]
+    return weights @ value, shown
+
+
+def _additive(allowed: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    if bias is not None and bias.dtype == torch.bool:
+        allowed, bias = allowed & bias, None
+    total = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
+    total = total.masked_fill(~allowed, -math.inf)
+    return total if bias is None else total + bias
+
+
+@register("RotaryEmbedding")
+def rotary_embedding(
+    call: Call, x: Value, cos: Value, sin: Value, positions: Value = None
+) -> Tensor:
+    """Rotate pairs of features; 3-dimensional input is split into `num_heads`."""
+    data = call.tensor(x)
+    heads = call.int("num_heads", 0)
+    flat = data.ndim == 3
+    if flat and not heads:
+        call.refuse("a 3-dimensional input needs num_heads")
+    split = _heads(data, heads) if flat else data
+    table = [call.tensor(cos), call.tensor(sin)]
+    if positions is not None:
+        index = call.tensor(positions)
+        table = [part[index] for part in table]
+    c, s = (part.unsqueeze(1) for part in table)
+    width = call.int("rotary_embedding_dim", 0) or split.shape[-1]
+    turned, rest = split[..., :width], split[..., width:]
+    pairs = turned.unflatten(-1, (-1, 2)).unbind(-1)
+    first, second = pairs if call.flag("interleaved") else turned.chunk(2, -1)
+    real, imaginary = c * first - s * second, s * first + c * second
+    if call.flag("interleaved"):
+        out = torch.stack([real, imaginary], -1).flatten(-2)
+    else:
+        out = torch.cat([real, imaginary], -1)
+    if width != split.shape[-1]:
+        out = torch.cat([out, rest], -1)
+    return out.transpose(1, 2).flatten(2) if flat else out

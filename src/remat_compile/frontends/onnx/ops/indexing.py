@@ -1,0 +1,151 @@
+"""Gathers, scatters, and orderings along an axis."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..call import Call, Known, Value
+from ..table import register
+
+
+def _wrapped(index: Tensor, size: int) -> Tensor:
+    """Indices with negative ones counted from the end, as int64."""
+    index = index.to(torch.int64)
+    return torch.where(index < 0, index + size, index)
+
+
+@register("Gather")
+def gather(call: Call, x: Value, indices: Value) -> Tensor:
+    """`aten.embedding` for rows of a matrix, else plain indexing (negative indices count back)."""
+    data = call.tensor(x)
+    axis = call.axis(0, data.ndim)
+    if isinstance(indices, Known) and indices.data.ndim == 0:
+        return data.select(axis, int(call.scalar(indices)))
+    index = call.tensor(indices)
+    if index.dtype not in (torch.int32, torch.int64):
+        index = index.to(torch.int64)
+    if 0 in call.trained and data.ndim == 2 and axis == 0:
+        return F.embedding(index, data)
+    return data[(slice(None),) * axis + (index,)]
+
+
+@register("GatherElements")
+def gather_elements(call: Call, x: Value, indices: Value) -> Tensor:
+    data, index = call.tensor(x), call.tensor(indices)
+    axis = call.axis(0, data.ndim)
+    return torch.gather(data, axis, _wrapped(index, data.shape[axis]))
+
+
+@register("GatherND")
+def gather_nd(call: Call, x: Value, indices: Value) -> Tensor:
+    data, index = call.tensor(x), call.tensor(indices).to(torch.int64)
+    batch = call.int("batch_dims", 0)
+    leading = [
+        torch.arange(data.shape[i], device=data.device).reshape(
+            [-1 if j == i else 1 for j in range(index.ndim - 1)]
+        )
+        for i in range(batch)
+    ]
+    return data[(*leading, *index.unbind(-1))]
+
+
+@register("Scatter", "ScatterElements")
+def scatter_elements(call: Call, x: Value, indices: Value, updates: Value) -> Tensor:
+    data, source = call.tensor(x), call.tensor(updates)
+    axis = call.axis(0, data.ndim)
+    index = _wrapped(call.tensor(indices), data.shape[axis])
+    how = call.one_of("reduction", "none", ("none", "add", "mul", "max", "min"))
+    if how == "none":
+        return torch.scatter(data, axis, index, source)
+    if how == "add":
+        return torch.scatter_add(data, axis, index, source)
+    name = {"mul": "prod", "max": "amax", "min": "amin"}[how]
+    return torch.scatter_reduce(data, axis, index, source, name)
+
+
+@register("ScatterND")
+def scatter_nd(call: Call, x: Value, indices: Value, updates: Value) -> Tensor:
+    data, source = call.tensor(x), call.tensor(updates)
+    index = call.tensor(indices).to(torch.int64).unbind(-1)
+    how = call.one_of("reduction", "none", ("none", "add", "mul", "max", "min"))
+    if how in ("none", "add"):
+        return data.index_put(index, source, accumulate=how == "add")
+    positions = torch.arange(data.numel(), device=data.device).reshape(data.shape)[index]
+    name = {"mul": "prod", "max": "amax", "min": "amin"}[how]
+    flat = data.reshape(-1).scatter_reduce(0, positions.reshape(-1), source.reshape(-1), name)
+    return flat.reshape(data.shape)
+
+
+@register("TensorScatter")
+def tensor_scatter(call: Call, cache: Value, update: Value, starts: Value = None) -> Tensor:
+    """Write `update` into `cache` along `axis`, per batch, from `starts` on."""
+    data, new = call.tensor(cache), call.tensor(update)
+    axis = call.axis(-2, data.ndim)
+    mode = call.one_of("mode", "linear", ("linear", "circular"))
+    first = call.optional(starts)
+    steps = torch.arange(new.shape[axis], device=data.device)
+    if first is None:
+        first = torch.zeros(data.shape[0], dtype=torch.int64, device=data.device)
+    position = first.to(torch.int64).unsqueeze(1) + steps
+    if mode == "circular":
+        position = position.remainder(data.shape[axis])
+    shape = [1] * data.ndim
+    shape[0], shape[axis] = data.shape[0], new.shape[axis]
+    return torch.scatter(data, axis, position.reshape(shape).expand(new.shape), new)
+
+
+@register("TopK")
+def top_k(call: Call, x: Value, k: Value = None) -> tuple[Tensor, ...]:
+    data = call.tensor(x)
+    count = call.int("k", 0) if k is None else int(call.scalar(k, "k"))
+    largest = call.flag("largest", True)
+    axis = call.axis(-1, data.ndim)
+    # A stable sort gives the lower index first among equals, which `torch.topk` does not.
+    values, index = torch.sort(data, dim=axis, descending=largest, stable=True)
+    return values.narrow(axis, 0, count), index.narrow(axis, 0, count)
+
+
+@register("ArgMax", "ArgMin")
+def arg_extreme(call: Call, x: Value) -> Tensor:
+    data = call.tensor(x)
+    axis = call.axis(0, data.ndim)
+    last = call.flag("select_last_index")
+    function = torch.argmax if call.op == "ArgMax" else torch.argmin
+    if not last:
+        return function(data, dim=axis, keepdim=call.flag("keepdims", True))
+    found = function(data.flip(axis), dim=axis, keepdim=call.flag("keepdims", True))
+    return data.shape[axis] - 1 - found
+
+
+@register("CumSum", "CumProd")
+def cumulative(call: Call, x: Value, axis: Value) -> Tensor:
+    data = call.tensor(x)
+    dim = int(call.scalar(axis, "axis"))
+    reverse = call.flag("reverse")
+    running = data.flip(dim) if reverse else data
+    if call.flag("exclusive"):
+        start = torch.zeros_like if call.op == "CumSum" else torch.ones_like
+        first = start(running.narrow(dim, 0, 1))
+        running = torch.cat([first, running.narrow(dim, 0, running.shape[dim] - 1)], dim)
+    total = torch.cumsum if call.op == "CumSum" else torch.cumprod
+    result = total(running, dim, dtype=data.dtype)
+    return result.flip(dim) if reverse else result
+
+
+@register("NonZero")
+def non_zero(call: Call, x: Value) -> Tensor:
+    if not isinstance(x, Known):
+        call.refuse("the size of the result depends on the values of the inputs", "FB0613")
+    return call.tensor(x).nonzero().t()
+
+
+@register("Compress")
+def compress(call: Call, x: Value, condition: Value) -> Tensor:
+    data = call.tensor(x)
+    keep = [i for i, kept in enumerate(call.ints(condition, "condition")) if kept]
+    index = torch.tensor(keep, dtype=torch.int64, device=data.device)
+    if "axis" not in call.attributes:
+        return data.reshape(-1).index_select(0, index)
+    return data.index_select(call.axis(0, data.ndim), index)

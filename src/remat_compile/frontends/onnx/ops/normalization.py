@@ -1,0 +1,123 @@
+"""Normalisations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..call import DTYPES, Call, Value
+from ..table import register
+
+
+@register("BatchNormalization")
+def batch_norm(call: Call, x: Value, scale: Value, bias: Value, mean: Value, var: Value) -> Any:
+    """Fixed statistics; with `training_mode`, or `train_bn`, batch statistics and updated ones.
+
+    ONNX `momentum` weighs the old statistics, PyTorch's the new ones. With `training_mode`
+    the new statistics are outputs, and their variance is that of the population.
+    """
+    data = call.tensor(x)
+    weight, offset = call.tensor(scale), call.tensor(bias)
+    eps = call.float("epsilon", 1e-5)
+    momentum = call.complement("momentum", "0.9")
+    if not call.flag("spatial", True):
+        call.refuse("spatial=0 is not supported")
+    running = [call.tensor(mean), call.tensor(var)]
+    if call.flag("training_mode") and call.has(1):
+        return _training_outputs(data, weight, offset, running, momentum, eps)
+    training = call.train_bn or call.flag("training_mode")
+    out = F.batch_norm(data, *running, weight, offset, training, momentum, eps)
+    return (out, *[None] * (len(call.outputs) - 1)) if len(call.outputs) > 1 else out
+
+
+def _training_outputs(
+    data: Tensor, weight: Tensor, bias: Tensor, running: list[Tensor], momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    axes = [0, *range(2, data.ndim)]
+    mean = data.mean(axes)
+    var = data.var(axes, correction=0)
+    out = F.batch_norm(data, None, None, weight, bias, True, 0.0, eps)
+    keep = 1 - momentum
+    return out, running[0] * keep + mean * momentum, running[1] * keep + var * momentum
+
+
+@register("LayerNormalization")
+def layer_norm(call: Call, x: Value, scale: Value, bias: Value = None) -> Any:
+    data, weight, offset = call.tensor(x), call.tensor(scale), call.optional(bias)
+    axis = call.axis(-1, data.ndim)
+    eps = call.float("epsilon", 1e-5)
+    shape = list(data.shape[axis:])
+    wanted = call.has(1) or call.has(2)
+    matching = list(weight.shape) == shape and (offset is None or list(offset.shape) == shape)
+    if matching:
+        if not wanted:
+            return F.layer_norm(data, shape, weight, offset, eps)
+        return torch.native_layer_norm(data, shape, weight, offset, eps)
+    out, mean, deviation = torch.native_layer_norm(data, shape, None, None, eps)
+    out = out * weight if offset is None else out * weight + offset
+    return (out, mean, deviation) if wanted else out
+
+
+@register("InstanceNormalization")
+def instance_norm(call: Call, x: Value, scale: Value, bias: Value) -> Tensor:
+    eps = call.float("epsilon", 1e-5)
+    weight, offset = call.tensor(scale), call.tensor(bias)
+    return F.instance_norm(call.tensor(x), weight=weight, bias=offset, eps=eps)
+
+
+@register("GroupNormalization")
+def group_norm(call: Call, x: Value, scale: Value, bias: Value) -> Tensor:
+    """Scale and bias per channel from opset 21 on, per group before."""
+    data, weight, offset = call.tensor(x), call.tensor(scale), call.tensor(bias)
+    groups, channels = call.int("num_groups", 1), data.shape[1]
+    if call.opset < 21 and weight.shape[0] == groups != channels:
+        weight = weight.repeat_interleave(channels // groups)
+        offset = offset.repeat_interleave(channels // groups)
+    return F.group_norm(data, groups, weight, offset, call.float("epsilon", 1e-5))
+
+
+@register("RMSNormalization")
+def rms_norm(call: Call, x: Value, scale: Value) -> Tensor:
+    data, weight = call.tensor(x), call.tensor(scale)
+    axis = call.axis(-1, data.ndim)
+    eps = call.float("epsilon", 1e-5)
+    stash = DTYPES[call.int("stash_type", 1)]
+    shape = list(data.shape[axis:])
+    if list(weight.shape) == shape and data.dtype == weight.dtype and data.dtype.itemsize >= 4:
+        return F.rms_norm(data, shape, weight, eps)
+    wide = data.to(stash) if data.dtype.itemsize < stash.itemsize else data
+    scaled = F.rms_norm(wide, shape, None, eps)
+    return scaled.to(weight.dtype) * weight
+
+
+@register("LpNormalization")
+def lp_normalization(call: Call, x: Value) -> Tensor:
+    data = call.tensor(x)
+    axis, p = call.axis(-1, data.ndim), call.int("p", 2)
+    norm = data.abs().sum(axis, keepdim=True) if p == 1 else data.norm(p, axis, keepdim=True)
+    return torch.where(norm == 0, torch.zeros_like(data), data / torch.where(norm == 0, 1, norm))
+
+
+@register("MeanVarianceNormalization")
+def mean_variance_normalization(call: Call, x: Value) -> Tensor:
+    data = call.tensor(x)
+    axes = call.list("axes", [0, 2, 3])
+    mean = data.mean(axes, keepdim=True)
+    deviation = (data.pow(2).mean(axes, keepdim=True) - mean.pow(2)).sqrt()
+    return (data - mean) / (deviation + 1e-9)
+
+
+@register("LRN")
+def local_response_norm(call: Call, x: Value) -> Tensor:
+    """ONNX and PyTorch differ for an even size: ONNX looks one channel further ahead."""
+    data = call.tensor(x)
+    size, alpha = call.int("size", 1), call.float("alpha", 1e-4)
+    beta, bias = call.float("beta", 0.75), call.float("bias", 1.0)
+    if size % 2:
+        return F.local_response_norm(data, size, alpha, beta, bias)
+    pads = [0, 0] * (data.ndim - 2) + [(size - 1) // 2, size // 2]
+    squares = F.pad(data * data, pads).unfold(1, size, 1).sum(-1)
+    return data / (bias + alpha / size * squares).pow(beta)

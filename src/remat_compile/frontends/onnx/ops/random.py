@@ -1,0 +1,69 @@
+"""Operators that draw random numbers (from PyTorch's generator; ONNX `seed` is not honoured)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..call import DTYPES, Call, Known, Value, decimal_float
+from ..table import register
+
+
+@register("Dropout", random=True)
+def dropout(call: Call, x: Value, ratio: Value = None, training: Value = None) -> Any:
+    data = call.tensor(x)
+    on = call.opset >= 12 and bool(call.scalar(training, "training_mode", False))
+    if not on:
+        mask = torch.ones_like(data, dtype=torch.bool) if call.has(1) else None
+        return (data, mask) if call.has(1) else data
+    p = _ratio(call, ratio)
+    return torch.native_dropout(data, p, True) if call.has(1) else F.dropout(data, p, True)
+
+
+def _ratio(call: Call, ratio: Value) -> float:
+    """The known ratio as the double its exporter had: 0.1, not 0.10000000149."""
+    if not isinstance(ratio, Known):
+        return 0.5 if ratio is None else float(call.scalar(ratio, "ratio"))
+    value = float(call.scalar(ratio, "ratio"))
+    return decimal_float(value) if ratio.data.dtype == torch.float32 else value
+
+
+def _dtype(call: Call, like: Tensor | None = None) -> torch.dtype:
+    default = torch.float32 if like is None else like.dtype
+    return DTYPES.get(call.int("dtype", 0), default)
+
+
+@register("RandomNormalLike", "RandomUniformLike", random=True)
+def random_like(call: Call, x: Value) -> Tensor:
+    data = x.data if isinstance(x, Known) else call.tensor(x)
+    return _draw(call, list(data.shape), _dtype(call, data), data.device)
+
+
+@register("RandomNormal", "RandomUniform", random=True)
+def random_of_shape(call: Call) -> Tensor:
+    return _draw(call, call.list("shape", ()), _dtype(call), None)
+
+
+def _draw(call: Call, shape: list[int], dtype: torch.dtype, device: Any) -> Tensor:
+    if call.op.startswith("RandomNormal"):
+        mean, scale = call.float("mean", 0.0), call.float("scale", 1.0)
+        return torch.randn(shape, dtype=dtype, device=device) * scale + mean
+    low, high = call.float("low", 0.0), call.float("high", 1.0)
+    return torch.rand(shape, dtype=dtype, device=device) * (high - low) + low
+
+
+@register("Bernoulli", random=True)
+def bernoulli(call: Call, x: Value) -> Tensor:
+    data = call.tensor(x)
+    return torch.bernoulli(data).to(_dtype(call, data))
+
+
+@register("Multinomial", random=True)
+def multinomial(call: Call, x: Value) -> Tensor:
+    dtype = DTYPES[call.int("dtype", 6)]
+    logs = call.tensor(x)
+    count = call.int("sample_size", 1)
+    return torch.multinomial(logs.exp(), count, replacement=True).to(dtype)

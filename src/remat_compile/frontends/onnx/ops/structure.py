@@ -1,0 +1,107 @@
+"""Operators that make tensors from shapes, or sort by position."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..call import DTYPES, Call, Known, Value
+from ..table import register
+
+
+@register("Constant")
+def constant(call: Call) -> Tensor:
+    """The value attributes of `Constant`; tensors arrive already converted."""
+    given = call.attributes
+    if "value" in given:
+        value: Tensor = given["value"]
+        return value
+    for name, dtype in (("value_float", torch.float32), ("value_floats", torch.float32)):
+        if name in given:
+            return torch.tensor(given[name], dtype=dtype)
+    for name in ("value_int", "value_ints"):
+        if name in given:
+            return torch.tensor(given[name], dtype=torch.int64)
+    call.refuse("only tensor and number values are supported")
+
+
+@register("ConstantOfShape")
+def constant_of_shape(call: Call, shape: Value) -> Tensor:
+    value: Tensor = call.attributes.get("value", torch.zeros(1))
+    return value.reshape(()).expand(call.ints(shape, "shape")).clone()
+
+
+@register("Range")
+def range_(call: Call, start: Value, limit: Value, delta: Value) -> Tensor:
+    first = start.data if isinstance(start, Known) else call.tensor(start)
+    numbers = [call.scalar(v, "start, limit and delta") for v in (start, limit, delta)]
+    return torch.arange(*numbers, dtype=first.dtype)
+
+
+@register("EyeLike")
+def eye_like(call: Call, x: Value) -> Tensor:
+    data = x.data if isinstance(x, Known) else call.tensor(x)
+    dtype = DTYPES.get(call.int("dtype", 0), data.dtype)
+    rows, columns = data.shape
+    k = call.int("k", 0)
+    ones = torch.ones(rows, columns, dtype=dtype, device=data.device)
+    return ones.triu(k).tril(k)
+
+
+@register("OneHot")
+def one_hot(call: Call, indices: Value, depth: Value, values: Value) -> Tensor:
+    index = call.tensor(indices)
+    count = int(call.scalar(depth, "depth"))
+    off, on = call.tensor(values).unbind(0)
+    axis = call.axis(-1, index.ndim + 1)
+    wrapped = index.to(torch.int64)
+    wrapped = torch.where(wrapped < 0, wrapped + count, wrapped).unsqueeze(axis)
+    shape = [1] * (index.ndim + 1)
+    shape[axis] = count
+    positions = torch.arange(count, device=index.device).reshape(shape)
+    return torch.where(positions == wrapped, on, off)
+
+
+@register("Col2Im")
+def col2im(call: Call, x: Value, image: Value, block: Value) -> Tensor:
+    data = call.tensor(x)
+    sizes, kernel = call.ints(image, "image_shape"), call.ints(block, "block_shape")
+    rank = len(sizes)
+    pads = call.list("pads", [0] * 2 * rank)
+    if rank != 2 or pads[:rank] != pads[rank:]:
+        call.refuse("only two spatial dimensions with equal padding on both sides are supported")
+    return F.fold(
+        data,
+        sizes,
+        kernel,
+        dilation=call.list("dilations", [1] * rank),
+        padding=pads[:rank],
+        stride=call.list("strides", [1] * rank),
+    )
+
+
+@register("ReverseSequence")
+def reverse_sequence(call: Call, x: Value, lengths: Value) -> Tensor:
+    data, length = call.tensor(x), call.tensor(lengths)
+    batch, time = call.int("batch_axis", 1), call.int("time_axis", 0)
+    moved = data.movedim((batch, time), (0, 1))
+    steps = torch.arange(moved.shape[1], device=data.device).unsqueeze(0)
+    order = torch.where(steps < length.unsqueeze(1), length.unsqueeze(1) - 1 - steps, steps)
+    index = order.reshape(*order.shape, *([1] * (moved.ndim - 2))).expand(moved.shape)
+    return moved.gather(1, index).movedim((0, 1), (batch, time))
+
+
+@register("CenterCropPad")
+def center_crop_pad(call: Call, x: Value, shape: Value) -> Tensor:
+    data = call.tensor(x)
+    where = call.axes(None, data.ndim) or list(range(data.ndim))
+    for axis, size in zip(where, call.ints(shape, "shape"), strict=True):
+        have = data.shape[axis]
+        if size < have:
+            data = data.narrow(axis, (have - size) // 2, size)
+        elif size > have:
+            before = (size - have) // 2
+            pads = [0, 0] * (data.ndim - 1 - axis) + [before, size - have - before]
+            data = F.pad(data, pads)
+    return data
