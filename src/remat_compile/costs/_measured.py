@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,9 +23,6 @@ from ._symbolic import Corners, Point, bound
 
 __all__ = ["measured"]
 
-_CONSTANT_WORKSPACE_BYTES = 64
-"""Workspace up to this is scalars that PyTorch wraps: the same at every batch size."""
-
 
 def measured(
     program: Program,
@@ -41,9 +38,9 @@ def measured(
     of each signature. The step is run as a whole; where it does not fit the device (or
     with `hold_tensors=False`) each signature runs alone on tensors made for it.
 
-    Where symbols have a range, what differs from the capture is measured at both of its
-    ends too. A random operator gets a replay form of its own when replaying costs more
-    memory than running (the generator's state is saved meanwhile).
+    Where symbols have a range, sizes and workspace are measured over the range too, each
+    signature alone. A random operator gets a replay form of its own when replaying costs
+    more memory than running (the generator's state is saved meanwhile).
 
     Raises FBError FB0903 inside a profiler, FB0904 and FB0905 where tensors do not fit the
     graph, FB0908 for a range that is too wide, FB0909 when an operator fails.
@@ -126,12 +123,20 @@ class _Run:
 
     def _measure(self, c: CNode) -> None:
         first = self.store.run(c, 1, self.meter, keep=True)
-        self._correct_sizes(c)
-        workspace = self._workspace(c, 1, first)
-        costed = replace(c, workspace=workspace, time_ns=first.time_ns)
+        if c.is_accumulate:
+            # Its storage is that of the sum so far, and it works in place.
+            (name,), into = c.results, c.call.refs()[0]
+            self.found.sizes[name] = self._size(into)
+            workspace: Expr = Const(first.workspace_bytes)
+            self.found.cnodes[c.name] = replace(c, workspace=workspace, time_ns=first.time_ns)
+            return
+        samples = self.corners.measure(c, 1, self.store.layouts, first)
+        self._correct_sizes(c, samples)
+        costed = replace(c, workspace=self._workspace(c, samples), time_ns=first.time_ns)
         if c.replay is not None or c.token is not None:
             again = self.store.run(c, 2, self.meter, keep=False)
-            costed = self._with_replay(costed, self._workspace(c, 2, again), again.time_ns)
+            samples = self.corners.measure(c, 2, self.store.layouts, again)
+            costed = self._with_replay(costed, self._workspace(c, samples), again.time_ns)
         if c.token is not None:
             self.found.sizes[c.token] = Const(get_rng_state(self.device).nbytes)
         self.found.cnodes[c.name] = costed
@@ -142,30 +147,22 @@ class _Run:
         form = c.replay or Replay(c.writes, c.call)
         return replace(c, replay=replace(form, workspace=workspace, time_ns=time_ns))
 
-    def _correct_sizes(self, c: CNode) -> None:
+    def _correct_sizes(self, c: CNode, samples: Sequence[tuple[Mapping[str, int], Sample]]) -> None:
         """Bytes of the storages really written, where the capture has another number."""
-        anode = self.program.graph.anode
         for index, name in enumerate(c.writes):
             if name is None:
                 continue
-            real = self.store.layouts[name].untyped_storage().nbytes()
-            if real == evaluate(anode[name].size, self.program.sample):
-                continue
-            if c.is_accumulate:
-                self.found.sizes[name] = self._size(c.call.refs()[0])
-                continue
-            points: list[Point] = [(self.program.sample, real)]
-            for env, sample in self.corners.measure(c, 1, self.store.layouts):
+            points: list[Point] = []
+            for env, sample in samples:
                 shadow = sample.results[index]
                 if shadow is not None:
                     points.append((env, shadow.untyped_storage().nbytes()))
-            self.found.sizes[name] = bound(points, self._candidates(c))
+            size = self._size(name)
+            if any(evaluate(size, env) != real for env, real in points):
+                self.found.sizes[name] = bound(points, self._candidates(c))
 
-    def _workspace(self, c: CNode, execution: int, sample: Sample) -> Expr:
-        points: list[Point] = [(self.program.sample, sample.workspace_bytes)]
-        if sample.workspace_bytes > _CONSTANT_WORKSPACE_BYTES and not c.is_accumulate:
-            found = self.corners.measure(c, execution, self.store.layouts)
-            points += [(env, at.workspace_bytes) for env, at in found]
+    def _workspace(self, c: CNode, samples: Sequence[tuple[Mapping[str, int], Sample]]) -> Expr:
+        points: list[Point] = [(env, sample.workspace_bytes) for env, sample in samples]
         return bound(points, self._candidates(c))
 
     def _candidates(self, c: CNode) -> list[Expr]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from torch import Tensor
 
@@ -16,16 +18,21 @@ from ._stores import layouts_at, materialise
 
 __all__ = ["Corners", "Point", "bound"]
 
+_MOST_POINTS = 24
+
 Point = tuple[Mapping[str, int], int]
 """An assignment of the symbols and the bytes measured there."""
 
 
 def bound(points: Sequence[Point], candidates: Iterable[Expr]) -> Expr:
-    """An expression that is exact at the sample, `points[0]`, and no less at the others.
+    """An expression that is no less than the bytes measured at any of `points`, the first of
+    which is the sample.
 
-    In this order: a constant, one of `candidates` (sizes that the operator reads or writes)
-    that fits every point, with one symbol the steepest line through the sample, else
-    the largest value.
+    In this order: a constant; one of `candidates` (sizes that the operator reads or writes)
+    or, with one symbol, a line that fits every point exactly; else, since the operator
+    changes its kernel within the range, the line without negative terms that is least at
+    the sample (it also covers a kernel of either side used a little earlier), or with
+    several symbols the largest value.
     """
     env, at_sample = points[0]
     if all(value == at_sample for _, value in points):
@@ -34,29 +41,30 @@ def bound(points: Sequence[Point], candidates: Iterable[Expr]) -> Expr:
         if all(evaluate(candidate, at) == value for at, value in points):
             return candidate
     varying = [name for name in env if any(at[name] != env[name] for at, _ in points)]
-    if len(varying) == 1:
-        return _line(varying[0], points)
-    return Const(max(value for _, value in points))
-
-
-def _line(name: str, points: Sequence[Point]) -> Expr:
-    """`slope * name + offset` through the sample and above the other points.
-
-    Points right of the sample bound the slope from below, those left of it from above;
-    where the two contradict each other, the largest value is the bound.
-    """
-    start, at_sample = points[0][0][name], points[0][1]
-    others = [(at[name] - start, value - at_sample) for at, value in points[1:]]
-    slope = max((-(-rise // run) for run, rise in others if run > 0), default=None)
-    if slope is None:
-        slope = min((rise // run for run, rise in others if run < 0), default=0)
-    if any(slope * run < rise for run, rise in others):
+    if len(varying) > 1:
         return Const(max(value for _, value in points))
-    return add(mul(Const(slope), Sym(name)), Const(at_sample - slope * start))
+    (name,) = varying
+    slope, offset = _line([(at[name], value) for at, value in points])
+    return add(mul(Const(slope), Sym(name)), Const(offset))
+
+
+def _line(points: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Slope and offset of a line through or above all points, as `bound` says."""
+    (n, at_n), *others = points
+    for m, at_m in others:
+        if m != n and (at_m - at_n) % (m - n) == 0:
+            slope = (at_m - at_n) // (m - n)
+            if all(value - at_n == slope * (k - n) for k, value in others):
+                return slope, at_n - slope * n
+    slopes = {0, *(-(-value // k) for k, value in points if k > 0)}
+    slopes |= {-(-(v - w) // (k - m)) for k, v in points for m, w in points if k > m and v > w}
+    lines = [(slope, max(0, *(v - slope * k for k, v in points))) for slope in slopes]
+    return min(lines, key=lambda line: (line[0] * n + line[1], line[0]))
 
 
 class Corners:
-    """Measures cNodes at the two ends of the symbols' range, all low and all high."""
+    """Measures cNodes at other assignments than the sample: all symbols low, all high, and
+    half way (in ratio) between each of these and the sample."""
 
     def __init__(self, program: Program, meter: Meter, available_bytes: int):
         self._program = program
@@ -65,13 +73,32 @@ class Corners:
         self._samples: dict[object, Sample] = {}
         low = {s.name: s.low for s in program.symbols}
         high = {s.name: s.high for s in program.symbols}
-        self.envs = [env for env in (low, high) if env != program.sample]
+        at = program.sample
+        envs = [low, high, _between(low, at), _between(at, high)]
+        self.envs = [env for i, env in enumerate(envs) if env != at and env not in envs[:i]]
 
     def measure(
-        self, c: CNode, execution: int, layouts: Instances
+        self, c: CNode, execution: int, layouts: Instances, at_sample: Sample
     ) -> list[tuple[Mapping[str, int], Sample]]:
-        """A sample per end. Raises FBError FB0908 where the range is too wide to measure."""
-        return [(env, self._at(c, execution, layouts, env)) for env in self.envs]
+        """A sample per assignment, the given one first. Where, with one symbol, they do not
+        lie on one line, an operator changes its kernel: the places are then narrowed down.
+
+        Raises FBError FB0908 where the range is too wide to measure.
+        """
+
+        def at(env: Mapping[str, int]) -> Sample:
+            return self._at(c, execution, layouts, env)
+
+        sample = self._program.sample
+        found: list[tuple[Mapping[str, int], Sample]] = [(sample, at_sample)]
+        found += [(env, at(env)) for env in self.envs]
+        varying = [s.name for s in self._program.symbols if s.low != s.high]
+        if len(varying) == 1:
+            (name,) = varying
+            points = {env[name]: one for env, one in found}
+            _refine(points, lambda n: at({**sample, name: n}))
+            found += [({**sample, name: n}, points[n]) for n in list(points)[len(found) :]]
+        return found
 
     def _at(self, c: CNode, execution: int, layouts: Instances, env: Mapping[str, int]) -> Sample:
         bases = self._program.graph.reads(c, execution)
@@ -99,3 +126,40 @@ class Corners:
                 hint="declare a smaller upper end for the dynamic dimensions",
             )
         )
+
+
+def _refine(points: dict[int, Sample], measure: Callable[[int], Sample]) -> None:
+    """Adds points until each stretch between neighbours is a line through its middle, or
+    spans one step, or there are `_MOST_POINTS`."""
+    ordered = sorted(points)
+    stretches = list(pairwise(ordered))
+    if _on_a_line([(n, points[n]) for n in ordered]):
+        return
+    while stretches and len(points) < _MOST_POINTS:
+        low, high = stretches.pop(stretches.index(max(stretches, key=lambda s: s[1] - s[0])))
+        if high - low < 2:
+            return
+        middle = (low + high) // 2
+        points[middle] = measure(middle)
+        if not _on_a_line([(n, points[n]) for n in (low, middle, high)]):
+            stretches += [(low, middle), (middle, high)]
+
+
+def _on_a_line(points: Sequence[tuple[int, Sample]]) -> bool:
+    """Whether workspace and every storage grow evenly over the points, in rising order."""
+    rows = [(n, *_bytes_of(sample)) for n, sample in points]
+    (first, *at_first), (last, *at_last) = rows[0], rows[-1]
+    return all(
+        (value - start) * (last - first) == (end - start) * (n - first)
+        for n, *values in rows
+        for value, start, end in zip(values, at_first, at_last, strict=True)
+    )
+
+
+def _bytes_of(sample: Sample) -> list[int]:
+    sizes = [0 if t is None else t.untyped_storage().nbytes() for t in sample.results]
+    return [sample.workspace_bytes, *sizes]
+
+
+def _between(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
+    return {name: math.isqrt(a[name] * b[name]) for name in a}

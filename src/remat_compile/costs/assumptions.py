@@ -26,7 +26,7 @@ def assumptions(program: Program) -> tuple[str, ...]:
             found.append(_workspace_assumed(program))
     if header.costs == "measured" and (ranging := _ranging(program)):
         found.append(
-            f"workspace measured at the sample and at the ends of the range of {ranging}; "
+            f"workspace measured over the range of {ranging}, at no more than 24 points; "
             "between them it is taken to grow evenly"
         )
     if program.graph.loss.workspace == Const(0):
