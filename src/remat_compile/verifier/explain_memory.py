@@ -1,0 +1,156 @@
+"""Steps over budget, told on the plan's own text: what fills them, made where."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..ir.diagnostics import Diagnostic, Note
+from ..ir.program import Budget
+from ..ir.schedule import Schedule
+from .events import Event, alive_before
+from .explain import History
+from .memory import BESIDE_ACTIVATIONS, Bytes, Excess
+from .sizes import Sizes
+from .statements import Statements
+
+__all__ = ["explain_excess"]
+
+MOST_PEAKS = 8
+MOST_OWNERS = 10
+
+
+def explain_excess(
+    statements: Statements,
+    schedule: Schedule,
+    events: list[Event],
+    sizes: Sizes,
+    excess: Excess,
+    budgets: Sequence[Budget],
+    at: str,
+) -> tuple[Diagnostic, ...]:
+    """Per broken budget, the worst step of each stretch of steps that exceed it, in order.
+
+    `at` says at which sizes, as in ` at b = 8`. Past `MOST_PEAKS` stretches only the
+    worst ones are shown, and the last diagnostic counts the others.
+    """
+    history = History(statements, schedule, events)
+    wanted: dict[int, list[_Peak]] = defaultdict(list)
+    for budget in budgets:
+        peaks = _peaks(excess.during, budget)
+        shown = sorted(peaks[:MOST_PEAKS])
+        for index in shown:
+            count = _bytes_of(excess.during[index], budget)
+            others = len(peaks) - len(shown) if index == shown[-1] else 0
+            wanted[index].append(_Peak(budget, count, others, at))
+    found = []
+    for event, alive in zip(events, alive_before(statements, events), strict=True):
+        for peak in wanted.get(event.index, ()):
+            owners = sorted(
+                _owners(history, sizes, event, alive, peak.budget), key=lambda o: -o.bytes
+            )
+            found.append(_describe(history, event, owners, peak))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Peak:
+    """`count` bytes for `budget` at a step; `others` such stretches are not shown."""
+
+    budget: Budget
+    count: int
+    others: int
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    bytes: int
+    what: str
+    made: Event | None
+
+
+def _bytes_of(during: Bytes, budget: Budget) -> int:
+    return during.device if budget.kind == "device" else during.activation
+
+
+def _peaks(during: Mapping[int, Bytes], budget: Budget) -> list[int]:
+    """The worst step of each stretch of computations above the budget, worst first."""
+    peaks: list[int] = []
+    inside = False
+    for index in sorted(during):
+        size = _bytes_of(during[index], budget)
+        if size <= budget.bytes:
+            inside = False
+        elif not inside:
+            peaks.append(index)
+            inside = True
+        elif size > _bytes_of(during[peaks[-1]], budget):
+            peaks[-1] = index
+    return sorted(peaks, key=lambda index: -_bytes_of(during[index], budget))
+
+
+def _owners(
+    history: History,
+    sizes: Sizes,
+    event: Event,
+    alive: Mapping[str, Event | None],
+    budget: Budget,
+) -> Iterator[_Owner]:
+    """Everything that a budget counts during a step; what the caller holds as one."""
+    anodes = history.statements.anodes
+    device = budget.kind == "device"
+    held = [sizes.anode[name] for name, made in alive.items() if made is None]
+    if device:
+        yield _Owner(sum(held), f"what the caller holds ({len(held)} tensors)", None)
+        yield _Owner(sizes.existing, "the gradients that the caller holds already", None)
+
+    def counted(name: str) -> bool:
+        return device or anodes[name].kind not in BESIDE_ACTIVATIONS
+
+    for name, made in alive.items():
+        if made is not None and counted(name):
+            yield _Owner(sizes.anode[name], f"%{name} ({anodes[name].kind})", made)
+    for name in event.makes:
+        if counted(name):
+            again = ", a second one, dropped after the step" if name in alive else ""
+            yield _Owner(sizes.anode[name], f"%{name} ({anodes[name].kind}{again})", event)
+    if event.cnode is not None:
+        workspace = sizes.workspace[event.cnode.name][0 if event.execution == 1 else 1]
+        yield _Owner(workspace, "workspace of the step", event)
+
+
+def _describe(history: History, event: Event, owners: list[_Owner], peak: _Peak) -> Diagnostic:
+    code, where = ("FB0820", "") if peak.budget.kind == "device" else ("FB0821", " of activations")
+    limit = peak.budget.bytes
+    message = (
+        f"{history.where(event)} takes {_human(peak.count)}{where}{peak.at}: "
+        f"{peak.count - limit} bytes more than the budget of {_human(limit)}"
+    )
+    owners = [owner for owner in owners if owner.bytes]
+    notes = [_note(history, event, owner) for owner in owners[:MOST_OWNERS]]
+    if rest := owners[MOST_OWNERS:]:
+        total = sum(owner.bytes for owner in rest)
+        notes.append(Note(f"{_human(total)}: {len(rest)} smaller tensors"))
+    if peak.others:
+        notes.append(Note(f"{peak.others} other stretches of steps exceed the budget by less"))
+    hint = "free some of these before this step and make them again after, or raise the budget"
+    return Diagnostic(code, message, event.step.span, tuple(notes), hint)
+
+
+def _note(history: History, event: Event, owner: _Owner) -> Note:
+    text = f"{_human(owner.bytes)}: {owner.what}"
+    if owner.made is None:
+        return Note(text)
+    if owner.made is event:
+        return Note(f"{text}, made by this step", event.step.span)
+    return Note(f"{text}, made by {history.where(owner.made)}", owner.made.step.span)
+
+
+def _human(count: int) -> str:
+    """`16777216 bytes (16 MiB)`, rounded to four digits."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count} bytes ({count / size:.4g} {unit})"
+    return f"{count} bytes"

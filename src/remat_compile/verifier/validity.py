@@ -1,0 +1,155 @@
+"""Obligation 1: every read is alive and complete, everything wanted is there at the end.
+
+`spec/verification.md` states the mathematics. Per aNode a boolean says whether it is
+alive, in single-assignment form: a fresh constant where a step changes it. Every clause
+below is one literal; z3 refutes their disjunction, or its model names the broken ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from .events import Event
+from .smt import Answer, Deadline, Encoding, Facts, Model
+from .statements import Statements
+
+__all__ = ["Broken", "Clause", "advance", "encode_validity", "prove_validity", "start"]
+
+Rule = Literal[
+    "read", "token", "stale", "free", "caller", "rename", "twice", "never", "kept", "left",
+    "pending", "order",
+]  # fmt: skip
+"""What a clause demands; `explain` says it in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """At `event` (None: at the end) the fact `constant` about `subject` must be `wanted`."""
+
+    rule: Rule
+    event: int | None
+    subject: str
+    constant: str
+    wanted: bool
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The clauses that the schedule breaks, in the order of the steps."""
+
+    clauses: tuple[Clause, ...]
+
+
+def start(facts: Facts, statements: Statements) -> None:
+    """Before the first step only what the caller holds is alive."""
+    for name in statements.anodes:
+        if name in statements.caller:
+            facts.set("alive", name, True)
+
+
+def advance(facts: Facts, statements: Statements, event: Event) -> None:
+    """The facts after a step. What the caller holds stays alive whatever a step says."""
+    for name in event.makes:
+        facts.set("alive", name, True)
+    gone = list(event.gives_back)
+    if event.ends is not None and event.becomes is not None:
+        gone.append(event.ends)
+        facts.set("alive", event.becomes, True)
+    for name in gone:
+        if name not in statements.caller:
+            facts.set("alive", name, False)
+
+
+def encode_validity(
+    statements: Statements, events: Sequence[Event]
+) -> tuple[Encoding, list[Clause]]:
+    """The definitions, and the clauses whose negations are the goals."""
+    encoder = _Encoder(statements)
+    for event in events:
+        encoder.before(event)
+        advance(encoder.facts, statements, event)
+        encoder.after(event)
+    encoder.end()
+    for clause in encoder.clauses:
+        literal = f"(not {clause.constant})" if clause.wanted else clause.constant
+        encoder.encoding.goals.append(literal)
+    return encoder.encoding, encoder.clauses
+
+
+class _Encoder:
+    def __init__(self, statements: Statements):
+        self.statements = statements
+        self.encoding = Encoding()
+        self.facts = Facts(self.encoding)
+        self.clauses: list[Clause] = []
+        self.draws_after = dict(zip(statements.random[1:], statements.random, strict=False))
+        start(self.facts, statements)
+        for name in statements.caller:
+            self.facts.set("held", name, True)
+        self.facts.set("done", "loss", False)
+
+    def demand(
+        self, rule: Rule, event: Event | None, subject: str, fact: tuple[str, str], wanted: bool
+    ) -> None:
+        constant = self.facts.now(*fact)
+        index = None if event is None else event.index
+        self.clauses.append(Clause(rule, index, subject, constant, wanted))
+
+    def before(self, event: Event) -> None:
+        """What must hold when the step begins."""
+        c = event.cnode
+        at_loss = c is not None and c.phase == "loss"
+        for name in event.needs:
+            if at_loss and name in self.statements.pending:
+                continue  # demanded below, with a message of its own
+            self.demand("read", event, name, ("alive", name), True)
+            if name in self.statements.updated and not at_loss:
+                self.demand("stale", event, name, ("done", "loss"), False)
+        if event.token is not None:
+            self.demand("token", event, event.token, ("alive", event.token), True)
+        if at_loss:
+            self.demand("twice", event, event.name, ("done", "loss"), False)
+            for name in self.statements.pending:
+                self.demand("pending", event, name, ("alive", name), True)
+        if c is not None and event.execution == 1 and c.name in self.draws_after:
+            earlier = self.draws_after[c.name]
+            self.demand("order", event, earlier, ("drawn", earlier), True)
+        if event.ends is not None and event.becomes is not None:
+            self.demand("caller", event, event.ends, ("held", event.ends), False)
+            self.demand("rename", event, event.becomes, ("alive", event.becomes), False)
+        if c is None:
+            (freed,) = event.gives_back
+            self.demand("caller", event, freed, ("held", freed), False)
+            self.demand("free", event, freed, ("alive", freed), True)
+
+    def after(self, event: Event) -> None:
+        c = event.cnode
+        if c is None:
+            return
+        if c.phase == "loss":
+            self.facts.set("done", "loss", True)
+        if c.token is not None and event.execution == 1:
+            self.facts.set("drawn", c.name, True)
+
+    def end(self) -> None:
+        """What must hold after the last step."""
+        self.demand("never", None, "loss", ("done", "loss"), True)
+        for name in self.statements.anodes:
+            if name in self.statements.kept:
+                self.demand("kept", None, name, ("alive", name), True)
+            elif name not in self.statements.caller:
+                self.demand("left", None, name, ("alive", name), False)
+
+
+def prove_validity(
+    statements: Statements, events: Sequence[Event], deadline: Deadline
+) -> Answer | Broken:
+    """NoModel: proven. Broken: refuted. OutOfTime otherwise."""
+    encoding, clauses = encode_validity(statements, events)
+    answer = encoding.check(deadline)
+    if not isinstance(answer, Model):
+        return answer
+    values = answer.values
+    return Broken(tuple(c for c in clauses if bool(values[c.constant]) != c.wanted))

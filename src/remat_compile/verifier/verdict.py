@@ -1,0 +1,49 @@
+"""What the verifier answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..ir.diagnostics import Diagnostic
+from ..ir.program import Proven
+
+__all__ = ["Bound", "ProvenPlan", "Refuted", "Undecided", "Verdict"]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Proven at the sizes `env`: no step takes more than these bytes.
+
+    `everywhere` says that it holds for every value of the symbols in their ranges.
+    """
+
+    env: Mapping[str, int]
+    device_bytes: int
+    activation_bytes: int
+    everywhere: bool
+
+
+@dataclass(frozen=True)
+class ProvenPlan:
+    """Every obligation is proven. `proven` carries the widest of `bounds` that holds."""
+
+    proven: Proven
+    bounds: tuple[Bound, ...]
+
+
+@dataclass(frozen=True)
+class Refuted:
+    """An obligation does not hold; each diagnostic is a counter-example."""
+
+    diagnostics: tuple[Diagnostic, ...]
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """Neither proven nor refuted in time; never to be taken as proven."""
+
+    why: str
+
+
+Verdict = ProvenPlan | Refuted | Undecided

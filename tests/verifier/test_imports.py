@@ -1,0 +1,114 @@
+"""The verifier is a second opinion: it shares data with the rest, and no analysis."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from strategies import random_program, random_schedule
+
+import remat_compile.verifier
+from remat_compile.ir.graph import CNode, Graph
+
+ALLOWED = {"ir.diagnostics", "ir.expr", "ir.graph", "ir.program", "ir.schedule", "ir.span"}
+"""Modules of the package that the verifier may import from, its own aside."""
+
+EXPR_DATA = {"Add", "CeilDiv", "Const", "Expr", "FloorDiv", "Max", "Mul", "RoundUp", "Sym"}
+"""Of `ir.expr` only the data: it evaluates expressions itself."""
+
+GRAPH_DATA = {"ACCUMULATE_OP", "CALLER_KINDS", "ANode", "Arg", "CNode", "Call", "Graph", "Ref"}
+
+SHARED_ANALYSES = {
+    *("reads", "readers", "storage", "in_phase", "loss"),  # of Graph
+    *("is_loss", "is_accumulate", "call_at", "results_at"),  # of CNode
+    *("workspace_at", "time_ns_at", "refs"),  # of CNode and Call
+}
+"""Attributes by which the core offers what the verifier must work out itself."""
+
+SOURCES = sorted(Path(remat_compile.verifier.__file__).parent.glob("*.py"))
+
+
+def _imports(tree: ast.AST) -> list[tuple[str, list[str]]]:
+    """What a module of the verifier imports from the package, relative names resolved."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+            module = node.module or ""
+            if node.level == 0 and module.split(".")[0] == "remat_compile":
+                found.append((module.removeprefix("remat_compile").lstrip("."), names))
+            elif node.level == 1:
+                found.append((f"verifier.{module}", names))
+            elif node.level > 1:
+                found.append((module, names))
+        elif isinstance(node, ast.Import):
+            own = [a.name for a in node.names if a.name.split(".")[0] == "remat_compile"]
+            found += [(name.removeprefix("remat_compile").lstrip("."), []) for name in own]
+    return found
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_imports_only_data(source: Path) -> None:
+    for module, names in _imports(ast.parse(source.read_text(encoding="utf-8"))):
+        if module.startswith("verifier."):
+            continue
+        if (source.stem, module, names) == ("certificate", "ir.printer", ["graph_sha256"]):
+            continue
+        assert module in ALLOWED, f"{source.name} imports {module}"
+        if module == "ir.expr":
+            assert set(names) <= EXPR_DATA
+        if module == "ir.graph":
+            assert set(names) <= GRAPH_DATA
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_uses_no_shared_analysis(source: Path) -> None:
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not used & SHARED_ANALYSES
+
+
+def test_the_import_rules_see_what_they_forbid() -> None:
+    tree = ast.parse(
+        "from ..ir.simulate import simulate\nfrom remat_compile.ir.analysis import x\n"
+        "import remat_compile.planners\nfrom .. import planners"
+    )
+    found = [module for module, _ in _imports(tree)]
+    assert found == ["ir.simulate", "ir.analysis", "planners", ""]
+    assert not set(found) & ALLOWED
+
+
+def test_runs_without_the_analyses_of_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every cached look-up of Graph and every derived property of CNode raises here."""
+    from random import Random
+
+    programs = []
+    for seed in range(10):
+        rng = Random(seed)
+        program = random_program(rng)
+        programs.append((program, random_schedule(rng, program)))
+
+    def forbidden(self: object, *args: object) -> None:
+        raise AssertionError("the verifier used an analysis of the core")
+
+    for name in ("anode", "view", "cnode", "writer", "loss", "storage", "_reads", "readers"):
+        monkeypatch.setattr(Graph, name, property(forbidden))
+    monkeypatch.setattr(Graph, "reads", forbidden)
+    for name in ("is_loss", "is_accumulate", "results"):
+        monkeypatch.setattr(CNode, name, property(forbidden))
+    for name in ("call_at", "results_at", "workspace_at", "time_ns_at"):
+        monkeypatch.setattr(CNode, name, forbidden)
+    monkeypatch.setattr(
+        "remat_compile.verifier.prove.certificate_sha256", lambda program, schedule: ""
+    )
+    for program, schedule in programs:
+        verdict = remat_compile.verifier.verify(program, schedule)
+        assert isinstance(verdict, remat_compile.verifier.ProvenPlan)
+
+
+def test_importing_the_verifier_does_not_load_z3() -> None:
+    code = "import sys, remat_compile.verifier; sys.exit('z3' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
