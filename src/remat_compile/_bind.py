@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .ir.diagnostics import Diagnostic, FBError, Note
+from .ir.expr import Const
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,7 +51,9 @@ def graph_differences(planned: Program, captured: Program, limit: int = 5) -> li
             where = "plan" if other is None else "model"
             found.append(f"{name} is only in the {where}")
         elif mine != other:
-            found.append(f"{name} is {mine.call.op} in the plan and {other.call.op} in the model")
+            found.append(_difference(mine, other))
+        elif not _same_replay(planned.graph.cnode[name], captured.graph.cnode[name]):
+            found.append(f"the replay form of {name} differs")
     if planned.graph.views != captured.graph.views:
         found.append("views differ")
     shapes = [
@@ -69,9 +72,26 @@ def graph_differences(planned: Program, captured: Program, limit: int = 5) -> li
     return found
 
 
+def _difference(planned: CNode, captured: CNode) -> str:
+    for what in ("call", "writes", "token", "phase", "of"):
+        ours, theirs = getattr(planned, what), getattr(captured, what)
+        if ours == theirs:
+            continue
+        if what == "call" and ours.op != theirs.op:
+            return f"{planned.name} is {ours.op} in the plan and {theirs.op} in the model"
+        return f"{planned.name}: {'arguments' if what == 'call' else what} differ"
+    return f"{planned.name} differs"
+
+
 def _bare(c: CNode) -> CNode:
     """The cNode without what a cost source fills in, and without its place in the model."""
-    from .ir.expr import Const
+    return replace(c, workspace=Const(0), time_ns=None, loc=None, replay=None)
 
-    replay = c.replay and replace(c.replay, workspace=Const(0), time_ns=None)
-    return replace(c, workspace=Const(0), time_ns=None, loc=None, replay=replay)
+
+def _same_replay(planned: CNode, captured: CNode) -> bool:
+    """Whether both replay alike. Measuring may add a replay form that is the call itself."""
+    if captured.replay is not None or planned.replay is None:
+        return (planned.replay and planned.replay.call) == (
+            captured.replay and captured.replay.call
+        )
+    return planned.replay.call == planned.call

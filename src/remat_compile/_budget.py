@@ -97,7 +97,9 @@ def parse_budget(value: str | int, kind: BudgetKind = "device") -> BudgetText:
             return _positive(BudgetText(text, kind, "bytes", number))
         raise _unreadable(text, f"it has no unit; {_FORMS}")
     if unit not in _SPELLINGS:
-        hint = f'there is no unit "{unit}".{nearest(unit, UNITS)} {_FORMS[0].upper()}{_FORMS[1:]}'
+        same = [known for known in UNITS if known.lower() == unit.lower()]
+        meant = f' Did you mean "{same[0]}"?' if same else nearest(unit, UNITS)
+        hint = f'there is no unit "{unit}".{meant} {_FORMS[0].upper()}{_FORMS[1:]}'
         raise _unreadable(text, hint)
     return _positive(BudgetText(text, kind, "bytes", number * _SPELLINGS[unit]))
 

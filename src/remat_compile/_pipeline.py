@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
 from ._budget import Baseline, format_bytes
@@ -78,7 +78,7 @@ def run_planner(
     phases: Phases,
 ) -> Planned:
     """Plans and proves. FB0460 to FB0467 where that fails, naming the planner."""
-    name = format_planner(planner)
+    name = format_planner(planner) if is_dataclass(planner) else type(planner).__name__
     with phases.phase("plan", f"planning with {name}"):
         result = _call(planner, name, program, budget, time_limit_s, phases.progress)
         schedule, bound = _schedule_of(result, name, budget, baseline, time_limit_s)
@@ -167,17 +167,17 @@ def _infeasible(
     kind = "" if budget is None or budget.kind == "device" else " of activations"
     size = "memory" if budget is None else f"{format_bytes(budget.bytes)}{kind}"
     notes = [Note(result.why.message, result.why.span), *result.why.notes]
-    notes.append(
-        Note(f"proven floor: {format_bytes(result.floor_bytes)} ({result.floor_bytes} bytes)")
-    )
-    peak = baseline.peak_bytes if not kind else baseline.activation_peak_bytes
-    notes.append(Note(f"with nothing recomputed the step takes {format_bytes(peak)}{kind}"))
+    said = " ".join(note.message for note in notes)
     hint = result.why.hint
-    if result.min_budget is not None:
-        least = result.min_budget
+    if (least := result.min_budget) is not None:
         option = "--budget" if least.kind == "device" else "--activation-budget"
-        notes.insert(0, Note(f"the least that a plan was found for: {format_bytes(least.bytes)}"))
         hint = f"give {option} {least.bytes}B or more"
+        if str(least.bytes) not in said:
+            notes.append(Note(f"the least that a plan was found for is {least.bytes} bytes"))
+    if str(result.floor_bytes) not in said:
+        notes.append(Note(f"no plan of any planner needs less than {result.floor_bytes} bytes"))
+    peak = baseline.activation_peak_bytes if kind else baseline.peak_bytes
+    notes.append(Note(f"with nothing recomputed the step takes {peak} bytes{kind}"))
     return Diagnostic(
         "FB0466", f"planner {name} finds no plan within {size}", notes=tuple(notes), hint=hint
     )

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ._torch.alloc import Mark, measure_regions
+from .backends.torch import PlannedModule, measure_step
 from .ir.liveness import held_bytes
 from .ir.simulate import Sizes
 
@@ -82,7 +83,7 @@ def compare_step(
     times = [(ours.time_s(), theirs.time_s()) for _ in range(repeats)]
     held = held_bytes(plan.program, "device", Sizes.of(plan.program))
     return StepReport(
-        held + ours.peak_bytes(),
+        ours.planned_peak_bytes(),
         held + theirs.peak_bytes(),
         median(t for t, _ in times),
         median(t for _, t in times),
@@ -117,9 +118,19 @@ class _Runner:
         self.run(timed)
         return total
 
+    def planned_peak_bytes(self) -> int:
+        """Device bytes of the generated forward and backward, from entry to exit of each."""
+        assert isinstance(self.module, PlannedModule)
+        args, kwargs = self._prepare()
+        with torch.random.fork_rng(devices=_cuda(self.exported.device)):
+            torch.manual_seed(SEED)
+            use = measure_step(self.module, args, kwargs, loss=_whole_loss)
+        self._take_state()
+        return use.measured_bytes
+
     def peak_bytes(self) -> int:
         """Bytes of a step on top of what the caller holds, from entry to exit of the
-        forward and of the backward."""
+        forward and of autograd's backward."""
 
         def step(mark: Mark) -> None:
             def marked(name: str, call: Callable[[], Any]) -> Any:
@@ -140,9 +151,7 @@ class _Runner:
         `around(name, call)` calls the forward and the backward.
         """
         module, exported = self.module, self.exported
-        args, kwargs = tree_map_only(Tensor, _leaf, (exported.args, exported.kwargs))
-        for parameter in self.params.values():
-            parameter.grad = None
+        args, kwargs = self._prepare()
         with torch.random.fork_rng(devices=_cuda(exported.device)):
             torch.manual_seed(SEED)
             outputs = _outputs(around(FORWARD, lambda: module(*args, **kwargs)))
@@ -152,6 +161,14 @@ class _Runner:
         found |= self._take_state()
         leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         return found | {f"input {i}": t.grad for i, t in enumerate(leaves) if t.grad is not None}
+
+    def _prepare(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Drops gradients; the arguments as the caller passes them."""
+        for parameter in self.params.values():
+            parameter.grad = None
+        given = (self.exported.args, self.exported.kwargs)
+        args, kwargs = tree_map_only(Tensor, _leaf, given)
+        return args, kwargs
 
     def _take_state(self) -> dict[str, Tensor]:
         """Takes the gradients and new buffers, and restores the state from before."""
@@ -198,6 +215,11 @@ def _losses(outputs: Sequence[Tensor]) -> list[Tensor]:
         for index, output in enumerate(outputs)
         if output.requires_grad
     ]
+
+
+def _whole_loss(outputs: Sequence[Tensor]) -> Tensor:
+    losses = _losses(outputs)
+    return losses[0] if len(losses) == 1 else torch.stack([x.double() for x in losses]).sum()
 
 
 def _compare(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> tuple[bool, float]:

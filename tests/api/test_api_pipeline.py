@@ -63,28 +63,28 @@ def store_all(program: Program) -> Schedule:
     return Schedule("plan", "fake", steps)
 
 
-@dataclass(frozen=True)
-class Fake:
-    """A planner that answers with whatever it was given."""
+def fake(answer: Callable[[Program], object]) -> Planner:
+    """A planner that answers with whatever `answer` gives."""
 
-    answer: Callable[[Program], object]
-    name: ClassVar[str] = "fake"
+    @dataclass(frozen=True)
+    class Fake:
+        name: ClassVar[str] = "fake"
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        return self.answer(program)  # type: ignore[return-value]
+        def plan(
+            self,
+            program: Program,
+            budget: Budget | None,
+            *,
+            time_limit_s: float = 60.0,
+            progress: Progress | None = None,
+        ) -> PlanResult:
+            return answer(program)  # type: ignore[return-value]
+
+    return Fake()
 
 
 def attempt(program: Program, answer: Callable[[Program], object], **options: object) -> Plan:
-    planner: Planner = Fake(answer)
-    chosen = PlanOptions(planner, **options)  # type: ignore[arg-type]
-    return plan_program(program, chosen, Phases())
+    return plan_program(program, PlanOptions(fake(answer), **options), Phases())  # type: ignore[arg-type]
 
 
 def refusal(program: Program, answer: Callable[[Program], object], **options: object) -> FBError:

@@ -46,7 +46,7 @@ def test_run_compares_with_autograd(cli: Cli, plan: Path, model: Path) -> None:
 def test_model_that_has_changed(cli: Cli, plan: Path, model: Path) -> None:
     model.write_text(MODEL + "\n# edited\n")
     ran = cli("run", plan)
-    assert (ran.code, "error[FB0716]" in ran.err) == (1, True)
+    assert (ran.code, "error[FB0715]" in ran.err) == (1, True)
 
 
 def test_other_model(cli: Cli, plan: Path, model: Path) -> None:

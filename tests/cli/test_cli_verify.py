@@ -88,7 +88,7 @@ def test_proof_of_another_graph_is_pointed_out(cli: Cli, planned: Path) -> None:
     planned.write_text(planned.read_text().replace("time 10us", "time 11us"))
     ran = cli("verify", planned)
     assert ran.code == 0
-    assert "warning[FB0715]" in ran.err
+    assert "warning[FB0830]" in ran.err
 
 
 def test_no_schedule(cli: Cli, chain: Path) -> None:

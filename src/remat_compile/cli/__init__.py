@@ -23,6 +23,15 @@ COMMANDS = {
 }
 
 
+def _meant(words: Sequence[str]) -> str:
+    """` Did you mean "verify"?` for a first word that is neither a file nor a command."""
+    from ..ir.diagnostics import nearest
+
+    if not words or words[0].startswith("-") or "." in words[0] or os.path.exists(words[0]):
+        return ""
+    return nearest(words[0], COMMANDS)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code.
 
@@ -35,6 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         name, rest, program = words[0], words[1:], f"remat-compile {words[0]}"
     else:
         name, rest, program = "plan", words or ["--help"], "remat-compile"
+        if meant := _meant(words[:1]):
+            print(f"error[FB0707]: no file or command {words[0]}.{meant}", file=sys.stderr)
+            return 2
     command = import_module(f".{name}", __package__).command
     try:
         code = run(command, rest, program)

@@ -101,10 +101,7 @@ def command(
         grads=grads,
     )
     model_options = read_model_options(errors, dim or [], sample, train_bn)
-    if command_meant := _meant(model):
-        errors.add("FB0701", f'no file {model}. Did you mean the command "{command_meant}"?')
-    else:
-        errors.collect(lambda: check_spec(model, model_options))
+    errors.collect(lambda: check_spec(model, model_options))
     if output is not None:
         errors.collect(lambda: check_writable(output))
     elif emit is not None:
@@ -113,18 +110,6 @@ def command(
     assert options is not None
     made = _make(model, options, model_options, threads, quiet)
     _write(made, output, emit, quiet)
-
-
-def _meant(model: str) -> str | None:
-    """The command that a model without an ending, which does not exist, may have meant."""
-    from difflib import get_close_matches
-    from pathlib import Path
-
-    from . import COMMANDS
-
-    if Path(model).suffix or Path(model).exists():
-        return None
-    return next(iter(get_close_matches(model, COMMANDS, n=1)), None)
 
 
 def _make(

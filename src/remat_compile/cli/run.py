@@ -75,7 +75,7 @@ def _recorded(plan: Plan, path: str) -> str:
 
 
 def _check_same(plan: Plan, spec: str) -> None:
-    """FB0716 where the file is not the one that was planned, by its hash."""
+    """FB0715 where the file is not the one that was planned, by its hash."""
     from .._files import sha256_of
     from .._sources import file_of
     from ..ir.diagnostics import Diagnostic, FBError, Note
@@ -87,7 +87,7 @@ def _check_same(plan: Plan, spec: str) -> None:
     if found != recorded:
         notes = (Note(f"planned: sha256 {recorded}"), Note(f"now:     sha256 {found}"))
         message = f"{file_of(spec)} has changed since the plan was made"
-        raise FBError(Diagnostic("FB0716", message, notes=notes, hint="plan the model again"))
+        raise FBError(Diagnostic("FB0715", message, notes=notes, hint="plan the model again"))
 
 
 def _run(

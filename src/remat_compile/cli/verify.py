@@ -106,15 +106,11 @@ def _report(path: str, plan: Plan, verdict: Verdict, format: str) -> int:
 
 
 def _stale(plan: Plan) -> tuple[Diagnostic, ...]:
-    """FB0715: the proof in the file was made for another graph than the one in it."""
-    from ..ir.diagnostics import Diagnostic
-    from ..ir.printer import graph_sha256
+    """FB0830 where the proof in the file is of another graph or of other steps."""
+    from ..verifier import check_certificate
 
-    if plan.proven is None or plan.proven.graph_sha256 == graph_sha256(plan.program):
-        return ()
-    message = f"the proof recorded for @{plan.schedule.name} is of another graph"
-    hint = "the graph was edited since; plan it again to record a new proof"
-    return (Diagnostic("FB0715", message, plan.proven.span, hint=hint),)
+    found = None if plan.proven is None else check_certificate(plan.program, plan.proven)
+    return () if found is None else (found,)
 
 
 def _print_proven(plan: Plan, facts: dict[str, Any], warned: tuple[Diagnostic, ...]) -> None:
