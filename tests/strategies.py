@@ -307,7 +307,8 @@ def random_program(rng: Random, *, size: int = 5) -> Program:
         if updated is not None:
             updates[updated] = b.anodes[-1].name
     outputs = [a.name for a in b.anodes if a.kind == "output"]
-    tangents = [b.anode("tangent", like=b.find(name)) for name in outputs]
+    kind: ANodeKind = rng.choice(("tangent", "tangent", "output"))
+    tangents = [b.anode(kind, like=b.find(name), at="t") for name in outputs]
     forward = [c.name for c in b.cnodes]
     seen = [*outputs, *updates.values()]
     b.cnode("loss", seen, tangents, call=Call("loss", tuple(Ref(name) for name in seen)))

@@ -35,7 +35,7 @@ def check_binding(program: Program, names: Names, found: Findings) -> None:
     for result in b.results:
         _kind(result.name, (*CALLER_KINDS, "output"), result.span, names, found, kept=True)
         if result.tangent is not None:
-            _kind(result.tangent, ("tangent",), result.span, names, found)
+            _kind(result.tangent, ("tangent", "output"), result.span, names, found)
     for index, grad in b.input_grads:
         span = b.arguments[index].span if 0 <= index < len(b.arguments) else None
         _kind(grad, ("output",), span, names, found, kept=True)

@@ -22,6 +22,7 @@ class Points:
 
     def __init__(self, symbols: Sequence[Symbol]):
         self.names = frozenset(s.name for s in symbols)
+        self.missed: set[tuple[Span | None, str]] = set()
         tried = (
             {s.name: s.sample for s in symbols},
             {s.name: s.low for s in symbols},
@@ -106,7 +107,7 @@ def _replay(c: CNode, found: Findings) -> None:
             message = f"the replay form of {c.name} writes %{name} twice"
         else:
             continue
-        found.add("FB0212", message, c.span, word=f"%{name}")
+        found.add("FB0212", message, c.span, word=f"%{name}", after="replay")
 
 
 def check_sizes(program: Program, points: Points, found: Findings) -> None:
@@ -140,6 +141,9 @@ def _size(
 
 def _unknown_symbols(expr: Expr, span: Span | None, points: Points, found: Findings) -> None:
     for name in sorted(symbols_of(expr) - points.names):
+        if (span, name) in points.missed:
+            continue
+        points.missed.add((span, name))
         hint = f"declare it: `sym {name} in [1, 64] = 8 of arg 0 dim 0`"
         if name in LITERAL_WORDS:
             hint = f"write {LITERAL_WORDS[name]}"

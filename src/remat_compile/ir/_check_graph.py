@@ -15,9 +15,10 @@ WRITER_PHASES: dict[str, tuple[str, ...]] = {
     "tangent": ("loss",),
     "grad": ("bwd",),
     "param_grad": ("bwd",),
-    "output": ("fwd", "bwd"),
+    "output": ("fwd", "loss", "bwd"),
 }
-"""Which phases may write a kind of aNode. `rng` is written as a token only."""
+"""Which phases may write a kind of aNode. `rng` is written as a token only. A tangent that
+the caller keeps to the end of the step is an `output` of the loss."""
 
 
 class Names:
@@ -35,7 +36,8 @@ class Names:
             self.cnode.setdefault(c.name, c)
         self.writers: dict[str, list[CNode]] = {}
         for c in graph.cnodes:
-            for name in (*c.results, *([c.token] if c.token is not None else ())):
+            token = () if c.token is None or c.token in c.results else (c.token,)
+            for name in (*c.results, *token):
                 self.writers.setdefault(name, []).append(c)
 
     def __contains__(self, name: str) -> bool:
@@ -123,7 +125,7 @@ def _view_read(v: View, name: str, declared: set[str], names: Names, found: Find
     elif name in names.view and name not in declared:
         found.add("FB0205", f"%{v.name} reads the view %{name}, which is declared later", v.span,
                   word=word)  # fmt: skip
-    elif (base := names.storage(name)) is not None and base.name != v.base:
+    elif (base := names.storage(name)) and v.base in names and base.name != v.base:
         message = f"%{v.name} is a view of %{v.base}, but reads %{name}"
         if name != base.name:
             message += f", a view of %{base.name}"

@@ -30,9 +30,10 @@ class Findings:
         span: Span | None,
         *notes: Note,
         word: str | None = None,
+        after: str | None = None,
         hint: str | None = None,
     ) -> None:
-        where = self.find(span, word)
+        where = self.find(self.find(span, after), word)
         self.diagnostics.append(Diagnostic(code, message, where, notes, hint))
 
     def unknown(
@@ -44,7 +45,7 @@ class Findings:
         self.add("FB0201", f"there is no {what} {word}.{near}", span, word=word)
 
     def find(self, span: Span | None, word: str | None) -> Span | None:
-        """The first place at or after `span`, on its line, where `word` stands."""
+        """The first place at or after `span`, on its line, where `word` stands; else `span`."""
         if span is None or word is None or self._lines is None:
             return span
         if not 1 <= span.line <= len(self._lines):

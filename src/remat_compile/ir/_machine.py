@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .diagnostics import Diagnostic, Note
+from .diagnostics import Diagnostic, Note, nearest
 from .expr import evaluate
 from .graph import CALLER_KINDS, CNode, Graph
 from .program import Program
@@ -13,6 +13,9 @@ from .schedule import Compute, Free, Schedule, Step
 from .span import Span
 
 __all__ = ["KEPT_KINDS", "NON_ACTIVATION_KINDS", "Machine", "Sizes", "check_names"]
+
+MAX_SUGGESTIONS = 10
+"""Looking for near names takes time in large graphs, so only the first findings get it."""
 
 NON_ACTIVATION_KINDS: frozenset[str] = CALLER_KINDS | {"param_grad"}
 """What an activation budget leaves out."""
@@ -263,10 +266,12 @@ def _existing_grads(program: Program, sizes: Sizes) -> int:
 
 def check_names(graph: Graph, schedule: Schedule) -> list[Diagnostic]:
     """Steps that name nodes the graph does not have."""
-    found = []
+    found: list[Diagnostic] = []
     for step in schedule.steps:
         if isinstance(step, Compute) and step.cnode not in graph.cnode:
-            found.append(Diagnostic("FB0307", f"no cNode {step.cnode} in this graph", step.span))
+            near = nearest(step.cnode, graph.cnode) if len(found) < MAX_SUGGESTIONS else ""
+            message = f"no cNode {step.cnode} in this graph.{near}"
+            found.append(Diagnostic("FB0307", message, step.span))
         elif isinstance(step, Free) and step.anode not in graph.anode:
             what = (
                 "is a view; free its base" if step.anode in graph.view else "is not in this graph"
