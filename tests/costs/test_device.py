@@ -1,0 +1,119 @@
+"""Device files: those that come with the package load, malformed ones are refused whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from remat_compile.costs import device_names, load_device
+from remat_compile.ir.diagnostics import FBError
+from remat_compile.ir.program import Target
+
+GOOD = """
+name = "mine"
+memory = "1.5GiB"
+granularity = 512
+memory_bandwidth = "2TB/s"
+launch_overhead_us = 2.5
+[flops]
+f32 = 1e12
+f16 = 4e12
+"""
+
+
+def test_packaged_devices_load() -> None:
+    assert device_names() == ("a100-80gb", "cpu", "h200", "rtx-4090")
+    for name in device_names():
+        device = load_device(name)
+        assert device.name == name
+        assert device.granularity_bytes == (1 if name == "cpu" else 512)
+        assert device.peak_flops_per_s("f16") >= device.peak_flops_per_s("f64") or name == "cpu"
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD)
+    device = load_device(str(path))
+    assert device.memory_bytes == 3 * 2**29
+    assert device.memory_bytes_per_s == 2 * 10**12
+    assert device.launch_ns == 2500
+    assert device.peak_flops_per_s("f16") == 4e12
+    assert device.peak_flops_per_s("i64") == 1e12
+    assert device.target == Target("mine", 3 * 2**29, 512)
+
+
+def test_unknown_device_names_the_nearest() -> None:
+    with pytest.raises(FBError, match='Did you mean "h200"') as caught:
+        load_device("h20")
+    assert caught.value.diagnostics[0].code == "FB0906"
+    assert caught.value.usage
+
+
+def test_missing_and_binary_files(tmp_path: Path) -> None:
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path / "none.toml", binary, tmp_path):
+        with pytest.raises(FBError) as caught:
+            load_device(str(path))
+        assert caught.value.diagnostics[0].code == "FB0906"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problems"),
+    [
+        ('"1.5GiB"', '"1.5"', ["`memory`"]),
+        ('"1.5GiB"', "7", ["`memory`"]),
+        ('"1.5GiB"', '"0GiB"', ["`memory`"]),
+        ('"2TB/s"', '"2TB"', ["`memory_bandwidth`"]),
+        ("512", "0", ["`granularity`"]),
+        ("512", "1.5", ["`granularity`"]),
+        ("512", "true", ["`granularity`"]),
+        ("2.5", "-1", ["`launch_overhead_us`"]),
+        ("f32 = 1e12", "f33 = 1e12", ["`flops.f33`"]),
+        ("f32 = 1e12", "f32 = 0", ["`flops.f32`"]),
+        ('name = "mine"', "name = 3", ["`name`"]),
+        ('memory = "1.5GiB"\n', "", ["`memory` is missing"]),
+        ('name = "mine"', 'nam = "mine"\nmemry = "1GiB"', ["`name`", "`nam`", "`memry`"]),
+    ],
+)
+def test_malformed_entries_are_all_reported(
+    tmp_path: Path, old: str, new: str, problems: list[str]
+) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(GOOD.replace(old, new))
+    with pytest.raises(FBError) as caught:
+        load_device(str(path))
+    found = caught.value.diagnostics
+    assert [d.code for d in found] == ["FB0907"] * len(problems)
+    assert all(problem in d.message for problem, d in zip(problems, found, strict=True))
+
+
+def test_an_empty_file_misses_everything_needed(tmp_path: Path) -> None:
+    path = tmp_path / "empty.toml"
+    path.write_text("")
+    with pytest.raises(FBError) as caught:
+        load_device(str(path))
+    assert len(caught.value.diagnostics) == 6
+
+
+def test_text_that_is_not_toml_has_a_place(tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text('name = "x"\nmemory = = 3\n')
+    with pytest.raises(FBError) as caught:
+        load_device(str(path))
+    (found,) = caught.value.diagnostics
+    assert found.code == "FB0907"
+    assert found.span is not None
+    assert (found.span.line, found.span.column) == (2, 10)
+
+
+def test_importing_and_roofline_need_no_torch() -> None:
+    code = (
+        "import sys; import remat_compile.costs as costs; costs.load_device('h200');"
+        "costs.roofline; costs.assumptions; print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
