@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -228,6 +233,26 @@ def test_hash_covers_the_model_and_neither_header_nor_schedules() -> None:
     assert graph_sha256(replace(program, header=header, schedules=())) == digest
     assert graph_sha256(replace(program, target=Target(granularity_bytes=512))) != digest
     assert graph_sha256(parse_program(SMALL.replace("[1, 64]", "[1, 65]"))) != digest
+
+
+def test_hash_is_that_of_the_written_text() -> None:
+    program = parse_program(SMALL)
+    text = format_program(program)
+    model = text[text.index("sym b") : text.index("\n\nschedule")]
+    assert graph_sha256(program) == hashlib.sha256(model.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("name", ["mlp", "batchnorm", "literals", "proven", "symbols"])
+def test_written_form(name: str, golden: Callable[[Path, str], None]) -> None:
+    source = Path(__file__).parents[2] / "spec" / "conformance" / "valid" / f"{name}.fbir"
+    written = format_program(parse_program(source.read_text(encoding="utf-8")))
+    golden(Path(__file__).parent / "golden" / f"{name}.fbir", written)
+
+
+def test_lark_is_loaded_only_to_read() -> None:
+    code = "import sys, remat_compile.ir.parser as p; print('lark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_statements_can_be_written_alone() -> None:
