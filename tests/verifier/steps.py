@@ -33,12 +33,12 @@ graph @step {
   %g1 : grad f32[8] bytes 64
   %c : grad f32[8] bytes 64
   %dw : param_grad f32[8] bytes 64
-  F1: fwd %h, %hm = aten.relu.default(%x, %w) workspace 5 at model.py:3 "fc"
-  F2: fwd %n, %nrm = aten.norm.default(%h, %rm) replay { %n = aten.norm.no_stats(%h) } at model.py:4 "bn"
-  F3: fwd %d, %dm = aten.native_dropout.default(%n, 0.1, true) token %r at model.py:5 "drop"
-  F4: fwd %e, _ = aten.native_dropout.default(%d, 0.1, true) token %q at model.py:6 "drop2"
+  F1: fwd %h, %hm = aten.relu.default(%x, %w) workspace 5 at m.py:3 "fc"
+  F2: fwd %n, %nrm = aten.norm.default(%h, %rm) replay { %n = aten.norm.pure(%h) } at m.py:4 "bn"
+  F3: fwd %d, %dm = aten.native_dropout.default(%n, 0.1, true) token %r at m.py:5 "drop"
+  F4: fwd %e, _ = aten.native_dropout.default(%d, 0.1, true) token %q at m.py:6 "drop2"
   %ev = view of %e aten.t.default(%e)
-  F5: fwd %y = aten.mm.default(%ev, %w) at model.py:7 "head"
+  F5: fwd %y = aten.mm.default(%ev, %w) at m.py:7 "head"
   L: loss %dy = loss(%y, %nrm)
   B5: bwd %de = aten.mm.default(%dy, %w) of F5
   B3: bwd %g1 = aten.mul.Tensor(%de, %dm) of F3
@@ -91,14 +91,18 @@ free %c
 """A valid plan of it: dropouts and the normalisation run twice."""
 
 
-def program(plan: str = PLAN, graph: str = GRAPH) -> Program:
-    """The program with its one schedule; a step stands on a line of its own."""
+SCHEDULE = 'schedule @plan by "hand" {'
+
+
+def text_of(plan: str = PLAN, graph: str = GRAPH) -> str:
+    """The file: graph and plan, each step on a line of its own."""
     lines = "\n".join(f"  {line}" for line in plan.splitlines())
-    return parse_program(f'{graph}\nschedule @plan by "hand" {{\n{lines}\n}}\n', "step.fbir")
+    return f"{graph}\n{SCHEDULE}\n{lines}\n}}\n"
 
 
 def schedule(plan: str = PLAN, graph: str = GRAPH) -> tuple[Program, Schedule]:
-    made = program(plan, graph)
+    """The program and its one schedule."""
+    made = parse_program(text_of(plan, graph), "step.fbir")
     return made, made.schedules[0]
 
 

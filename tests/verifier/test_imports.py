@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from strategies import random_program, random_schedule
 
 import remat_compile.verifier
 from remat_compile.ir.graph import CNode, Graph
+from strategies import random_program, random_schedule
 
 ALLOWED = {"ir.diagnostics", "ir.expr", "ir.graph", "ir.program", "ir.schedule", "ir.span"}
 """Modules of the package that the verifier may import from, its own aside."""

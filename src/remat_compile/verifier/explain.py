@@ -83,10 +83,12 @@ class History:
         if later is not None:
             again = " again" if made is not None else ""
             notes.append(self.note(f"made{again} here, too late", later))
-        elif writer is not None:
-            notes.append(Note(f"%{name} is {missing}; its writer is {writer.name}", None))
+        elif writer is None:
+            notes.append(Note(f"no cNode writes %{name}"))
+        elif writer.token == name and len(self.runs[writer.name]) < 2:
+            notes.append(Note(f"{writer.name} runs no second time, so it keeps no random state"))
         else:
-            notes.append(Note(f"no cNode writes %{name}", None))
+            notes.append(Note(f"%{name} is {missing}; its writer is {writer.name}"))
         return why, notes
 
 
@@ -118,7 +120,7 @@ def _explain(history: History, clause: Clause) -> Diagnostic:
             return Diagnostic("FB0807", message, span, _loss_note(history, event), hint)
         case "free":
             why, notes = history.fate(name, event.index)
-            message = f"free of %{name}, which {why}"
+            message = f"free of %{name}, which {why}{' already' if why == 'was freed' else ''}"
             return Diagnostic("FB0808", message, span, tuple(notes), "remove this step")
         case "caller":
             kind = history.statements.anodes[name].kind
