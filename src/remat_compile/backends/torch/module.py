@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._functorch._aot_autograd.descriptors import BufferAOTInput, ParamAOTInput
 from torch.utils._pytree import tree_flatten, tree_leaves
 
 from ..._torch.alloc import Mark
@@ -20,6 +21,9 @@ from ...ir.schedule import Schedule
 __all__ = ["Flight", "GuardFailure", "PlannedModule", "PlannedStep", "planned_module"]
 
 _STEP = "_remat_compile_step"
+
+Slot = tuple[dict[str, Any], str, bool]
+"""A tensor of a module: its dictionary, its key, and whether it requires a gradient."""
 
 
 class GuardFailure(FBError):
@@ -85,49 +89,23 @@ class PlannedStep:
         self._tensor_slots = [
             i for i, leaf in enumerate(exported.flat_args) if isinstance(leaf, Tensor)
         ]
-        self._training = {name: m.training for name, m in owner.named_modules()}
-        self._requires_grad = {
-            name: p.requires_grad for name, p in owner.named_parameters(remove_duplicate=False)
-        }
         self._device_type = exported.device.type
-        descs = (
-            node.meta["desc"]
-            for node in lowered.joint.graph_module.graph.find_nodes(op="placeholder")
-        )
-        self._state = [
-            desc.target.rpartition(".")
-            for desc in descs
-            if type(desc).__name__ in ("ParamAOTInput", "BufferAOTInput")
+        # Look-ups that each call repeats are flattened once: the dictionaries are the
+        # modules' own, so replaced parameters are seen and replaced modules are caught.
+        self._modes = [(name, m, m.training) for name, m in owner.named_modules()]
+        self._children = [
+            (m._modules, key, child) for _, m, _ in self._modes for key, child in m._modules.items()
         ]
-        self._extra = {
-            name: tensor
-            for name, tensor in exported.module.named_buffers()
-            if name not in dict(owner.named_buffers())
-        }
+        self._state, self._extra = _state_of(lowered)
 
     def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         problems = self._problems(owner, args, kwargs)
         if problems:
             hint = "compile again for this call, or restore what the plan was made for"
             raise GuardFailure([Diagnostic("FB0910", p, hint=hint) for p in problems])
-        outputs = self.run(*self._tensors(owner), *args, **kwargs)
+        outputs = self.run(*[held[name] for held, name, _ in self._state], *args, **kwargs)
         self.flight.start(outputs)
         return outputs
-
-    def _tensors(self, owner: nn.Module) -> list[Tensor]:
-        modules = dict(owner.named_modules(remove_duplicate=False))
-        found: list[Tensor] = []
-        for path, _, name in self._state:
-            full = f"{path}.{name}" if path else name
-            if full in self._extra:
-                found.append(self._extra[full])
-                continue
-            module = modules[path]
-            held = module._parameters.get(name)
-            tensor = held if held is not None else module._buffers[name]
-            assert tensor is not None
-            found.append(tensor)
-        return found
 
     def _problems(
         self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -139,14 +117,19 @@ class PlannedStep:
         for index, (leaf, sample) in enumerate(zip(flat, self._sample, strict=True)):
             if (now := _described(leaf)) != sample and not self._fits(index, now, sample, env):
                 found.append(f"argument {index} is {_text(now)}; the plan is for {_text(sample)}")
-        for name, module in owner.named_modules():
-            if module.training != self._training.get(name, module.training):
-                mode = "eval" if self._training[name] else "train"
+        for name, module, training in self._modes:
+            if (owner if name == "" else module).training != training:
+                mode = "eval" if training else "train"
                 found.append(f"module {name or 'itself'} is in {mode} mode, unlike at capture")
                 break
-        for name, parameter in owner.named_parameters():
-            if parameter.requires_grad != self._requires_grad.get(name):
-                found.append(f"requires_grad of parameter {name} has changed since capture")
+        for children, key, child in self._children:
+            if children.get(key) is not child:
+                found.append(f"submodule {key} was replaced since capture")
+        for held, name, requires_grad in self._state:
+            tensor = held.get(name)
+            if tensor is None or tensor.requires_grad != requires_grad:
+                what = "was removed" if tensor is None else "has another requires_grad"
+                found.append(f"{name} {what} since capture")
         if torch.is_autocast_enabled(self._device_type):
             found.append("autocast is on; the plan was made without it")
         return found
@@ -171,6 +154,33 @@ class PlannedStep:
         if len(env) < len(self._symbols):
             return False
         return bool(now[0] == tuple(evaluate(size, env) for size in self._shapes[index]))
+
+
+def _state_of(lowered: Lowered) -> tuple[list[Slot], dict[str, Tensor | None]]:
+    """Where each flat input before the arguments is found: a dictionary and a key.
+
+    Buffers that only the exported module has (lifted constants) stand in one of their own.
+    """
+    exported = lowered.exported
+    modules = dict(exported.original.named_modules(remove_duplicate=False))
+    extra: dict[str, Tensor | None] = {}
+    slots: list[Slot] = []
+    for node in lowered.joint.graph_module.graph.find_nodes(op="placeholder"):
+        desc = node.meta["desc"]
+        if not isinstance(desc, ParamAOTInput | BufferAOTInput):
+            continue
+        path, _, name = desc.target.rpartition(".")
+        module = modules.get(path)
+        held: dict[str, Any] = extra
+        key = desc.target
+        if module is not None and name in module._parameters:
+            held, key = module._parameters, name
+        elif module is not None and name in module._buffers:
+            held, key = module._buffers, name
+        else:
+            extra[key] = exported.module.get_buffer(desc.target)
+        slots.append((held, key, held[key].requires_grad))
+    return slots, extra
 
 
 def _described(leaf: Any) -> Any:

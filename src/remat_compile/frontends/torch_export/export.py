@@ -146,7 +146,8 @@ def _symbols(program: ExportedProgram) -> tuple[dict[str, str], dict[str, tuple[
     ranges: dict[str, tuple[int, int]] = {}
     free: set[Any] = set()
     for fake in _fake_values(program):
-        for size in fake.shape:
+        sizes: tuple[Any, ...] = tuple(fake.shape)
+        for size in sizes:
             free |= size.node.expr.free_symbols if isinstance(size, torch.SymInt) else set()
     if any(symbol not in free for symbol in program.range_constraints):
         raise _data_dependent(program, free)
@@ -172,7 +173,7 @@ def _data_dependent(program: ExportedProgram, known: set[Any]) -> FBError:
     found = []
     for node in program.graph.nodes:
         value = node.meta.get("val")
-        sizes = value.shape if isinstance(value, Tensor) else ()
+        sizes: tuple[Any, ...] = tuple(value.shape) if isinstance(value, Tensor) else ()
         symbols = {
             x for s in sizes if isinstance(s, torch.SymInt) for x in s.node.expr.free_symbols
         }
