@@ -326,20 +326,20 @@ class ViT(nn.Module):
 
 
 class TwoInTwoOut(nn.Module):
-    """Two towers that share their last layer and read each other."""
+    """Two towers that share a layer and read each other: [b, 12], [b, 20] to [b, 6], [b]."""
 
-    def __init__(self, width: int = 16) -> None:
+    def __init__(self, width: int = 24, depth: int = 4) -> None:
         super().__init__()
         self.left, self.right = nn.Linear(12, width), nn.Linear(20, width)
-        self.mix = nn.Bilinear(width, width, width)
+        self.own = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
         self.shared = nn.Linear(width, width)
         self.out1, self.out2 = nn.Linear(width, 6), nn.Linear(width, 1)
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         a, b = torch.tanh(self.left(x)), F.softplus(self.right(y))
-        a = a + torch.sigmoid(self.shared(self.mix(a, b)))
-        b = F.relu(self.shared(b)) * b + a
-        return self.out1(torch.tanh(self.shared(a))), self.out2(b).squeeze(-1)
+        for layer in self.own:
+            a, b = a + torch.sigmoid(self.shared(a * b)), F.relu(layer(b)) + torch.tanh(a)
+        return self.out1(F.gelu(self.shared(a))), self.out2(b).squeeze(-1)
 
 
 LossFn = Callable[..., Tensor]
@@ -405,7 +405,7 @@ _TABLE: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]
     "unet": (UNet, _image(2, 16)),
     "encdec": (partial(EncoderDecoder, drop=0.1), lambda: (_ids(4, 10), _ids(4, 12))),
     "vit": (ViT, _image(4, 16)),
-    "two": (TwoInTwoOut, lambda: (torch.randn(96, 12), torch.randn(96, 20))),
+    "two": (TwoInTwoOut, lambda: (torch.randn(64, 12), torch.randn(64, 20))),
 }
 _LOSSES: dict[str, tuple[LossFn, Callable[[], Tensor]]] = {
     "mlp": (F.mse_loss, lambda: torch.randn(64, 8)),
@@ -415,7 +415,7 @@ _LOSSES: dict[str, tuple[LossFn, Callable[[], Tensor]]] = {
     "unet": (F.binary_cross_entropy_with_logits, lambda: torch.rand(2, 2, 16, 16)),
     "encdec": (token_loss, lambda: _ids(4, 12)),
     "vit": (F.cross_entropy, _classes(4)),
-    "two": (pair_loss, lambda: torch.randn(96, 6)),
+    "two": (pair_loss, lambda: torch.randn(64, 6)),
 }
 
 
