@@ -182,11 +182,11 @@ class Scanner:
         return tuple(self._argument(piece) for piece in _pieces(text))
 
     def _argument(self, text: str) -> Arg:
-        if text[0] == "%":
+        if text.startswith("%"):
             if not _PLAIN_REF.fullmatch(text):
                 raise ValueError
             return Ref(text[1:])
-        if text[0] == "[" and "%" in text:
+        if text.startswith("[") and "%" in text:
             return self._arguments(text[1:-1])
         if _PLAIN_INT.fullmatch(text):
             return int(text)
