@@ -6,7 +6,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -25,17 +25,24 @@ FORMS = "a model is a .onnx or .pt2 file, file.py:factory, or a .fbir file to pl
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """What an ONNX file leaves open: its dynamic dimensions, sample inputs (`.npz`), and
-    whether batch normalisations train."""
+    """What an ONNX file leaves open: sizes of dynamic dimensions, sample inputs (`.npz`),
+    whether batch normalisations train, and patterns of the initialisers that do (none:
+    by the frontend's rule)."""
 
-    dims: Mapping[str, int]
+    dims: Mapping[str, str] = field(default_factory=dict)
     sample: str | None = None
     train_bn: bool = False
+    trainable: tuple[str, ...] = ()
 
     @property
     def given(self) -> list[str]:
         """The options that were set, as they are spelled on the command line."""
-        pairs = (("--dim", self.dims), ("--sample", self.sample), ("--train-bn", self.train_bn))
+        pairs = (
+            ("--dim", self.dims),
+            ("--sample", self.sample),
+            ("--train-bn", self.train_bn),
+            ("--trainable", self.trainable),
+        )
         return [name for name, value in pairs if value]
 
 
@@ -108,8 +115,13 @@ def _load_onnx(path: str, options: ModelOptions) -> Source:
     from .frontends.onnx import build_module
     from .frontends.torch_export import export
 
-    sample = None if options.sample is None else Path(options.sample)
-    built = build_module(Path(path), dims=options.dims, sample=sample, train_bn=options.train_bn)
+    built = build_module(
+        path,
+        dims=options.dims,
+        sample=options.sample,
+        train_bn=options.train_bn,
+        trainable=options.trainable or None,
+    )
     exported = export(built.module, built.args)
     return Source(exported, Path(path).name, built.sha256, tuple(built.warnings))
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from ._budget import Baseline, resolve_budget
 from ._files import read_text
-from ._options import Errors, PlanOptions, read_options
+from ._options import Errors, Grads, PlanOptions, read_options
 from ._pipeline import Phases, run_planner
 from ._plan import Plan, pick_schedule
 from ._sources import ModelOptions, Source, load_source
@@ -52,9 +52,12 @@ def plan(
     `.pt2` file, or `file.py:factory`. Nothing of the model is changed. FBError with a
     diagnostic for everything that is refused.
     """
-    errors = Errors()
-    options = read_options(
-        errors,
+    source, asked, phases = _prepare(
+        model,
+        args,
+        kwargs,
+        dynamic_shapes=dynamic_shapes,
+        progress=progress,
         budget=budget,
         activation_budget=activation_budget,
         planner=planner,
@@ -63,35 +66,44 @@ def plan(
         device=device,
         grads=grads,
     )
-    errors.raise_if_any()
-    assert options is not None
-    phases = Phases(progress)
-    with phases.phase("capture", "capturing the training step"):
-        if isinstance(model, str | Path):
-            source = load_source(str(model), ModelOptions({}))
-        else:
-            from .frontends.torch_export import export
-
-            _check_model(model, args)
-            source = Source(export(model, args, kwargs, dynamic_shapes=dynamic_shapes))
-    return plan_source(source, options, phases)
+    return plan_source(source, asked, phases)
 
 
-def compile(
+class PlanKeywords(TypedDict, total=False):
+    """The keyword arguments of `plan`."""
+
+    budget: str | int | None
+    activation_budget: str | int | None
+    planner: str | Planner
+    time_limit_s: float
+    costs: Literal["measured", "roofline"]
+    device: str | None
+    grads: Literal["fresh", "accumulate"] | None
+    dynamic_shapes: Any
+    progress: Callable[[str], None] | None
+
+
+def compile(  # the name users expect, as in torch.compile
     model: nn.Module | str | Path,
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
-    **options: Any,
+    **keywords: Unpack[PlanKeywords],
 ) -> nn.Module:
     """A drop-in for `model` that trains within the budget; the arguments of `plan`.
 
     Its parameters are those of `model`. What a user should know about the model comes
     as Python warnings.
     """
-    made = plan(model, args, kwargs, **options)
+    from .backends.torch import build
+
+    source, asked, phases = _prepare(model, args, kwargs, **keywords)
+    with _planned(source, asked, phases) as (made, lowered):
+        phases.say("generating the step")
+        compiled = build(lowered.with_program(made.program), made.schedule)
+    # Outside of the block, which silences warnings while PyTorch traces.
     for diagnostic in made.warnings:
         warnings.warn(render(diagnostic).replace("error[", "[", 1), stacklevel=2)
-    return made.bind()
+    return compiled
 
 
 def load(path: str | Path, schedule: str | None = None) -> Plan:
@@ -112,6 +124,15 @@ def read_program(path: str | Path) -> Program:
 
 def plan_source(source: Source, options: PlanOptions, phases: Phases) -> Plan:
     """Lowers, costs, plans and proves an exported model."""
+    with _planned(source, options, phases) as (made, _):
+        return made
+
+
+@contextmanager
+def _planned(
+    source: Source, options: PlanOptions, phases: Phases
+) -> Iterator[tuple[Plan, Lowered]]:
+    """The plan and, inside the block, the lowered model that it was made from."""
     from .frontends.torch_export import lower
 
     with ExitStack() as stack:
@@ -124,9 +145,9 @@ def plan_source(source: Source, options: PlanOptions, phases: Phases) -> Plan:
         else:
             with phases.phase("costs", "measuring each computation"):
                 program = _measured(lowered)
-    made = _plan_costed(program, options, phases)
-    found = (*source.warnings, *source.exported.warnings, *lowered.warnings)
-    return replace(made, warnings=found, _exported=source.exported)
+        made = _plan_costed(program, options, phases)
+        found = (*source.warnings, *source.exported.warnings, *lowered.warnings)
+        yield replace(made, warnings=found, _exported=source.exported), lowered
 
 
 def plan_program(program: Program, options: PlanOptions, phases: Phases) -> Plan:
@@ -182,8 +203,50 @@ def _roofline(program: Program, device: Device, phases: Phases) -> Program:
         return roofline(program, device)
 
 
+def _prepare(
+    model: nn.Module | str | Path,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None,
+    *,
+    dynamic_shapes: Any = None,
+    progress: Callable[[str], None] | None = None,
+    budget: str | int | None = None,
+    activation_budget: str | int | None = None,
+    planner: str | Planner = "auto",
+    time_limit_s: float = 60.0,
+    costs: str = "measured",
+    device: str | None = None,
+    grads: Grads | None = None,
+) -> tuple[Source, PlanOptions, Phases]:
+    """Checks everything that was asked, then exports the model."""
+    errors = Errors()
+    asked = read_options(
+        errors,
+        budget=budget,
+        activation_budget=activation_budget,
+        planner=planner,
+        time_limit_s=time_limit_s,
+        costs=costs,
+        device=device,
+        grads=grads,
+    )
+    errors.collect(lambda: _check_model(model, args))
+    errors.raise_if_any()
+    assert asked is not None
+    phases = Phases(progress)
+    with phases.phase("capture", "capturing the training step"):
+        if isinstance(model, str | Path):
+            return load_source(str(model), ModelOptions()), asked, phases
+        from .frontends.torch_export import export
+
+        exported = export(model, tuple(args), kwargs, dynamic_shapes=dynamic_shapes)
+        return Source(exported), asked, phases
+
+
 def _check_model(model: object, args: object) -> None:
     """FB0706 for what cannot be a model with its arguments."""
+    if isinstance(model, str | Path):
+        return
     from torch import nn
 
     if not isinstance(model, nn.Module):

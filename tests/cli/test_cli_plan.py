@@ -100,8 +100,9 @@ BAD: dict[str, tuple[list[str], str, int]] = {
     "no time": (["--time-limit", "0"], "FB0707", 2),
     "unknown backend": (["--emit", "jaxx"], "FB0707", 2),
     "bad dimension": (["--dim", "batch"], "FB0707", 2),
-    "dimension of zero": (["--dim", "batch=0"], "FB0707", 2),
+    "dimension given twice": (["--dim", "batch=8", "--dim", "batch=9"], "FB0707", 2),
     "dimension of a text": (["--dim", "batch=8"], "FB0711", 2),
+    "training part of a text": (["--trainable", "w*"], "FB0711", 2),
     "no threads": (["--threads", "0"], "FB0707", 2),
 }
 

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from .._options import Errors
 from .._sources import ModelOptions
 
-__all__ = ["read_model_options"]
+__all__ = ["Dim", "Sample", "TrainBn", "Trainable", "read_model_options"]
+
+Dim = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=N", help="Size of a dynamic dimension (ONNX).")
+]
+Sample = Annotated[
+    str | None, typer.Option(metavar="FILE.npz", help="Sample inputs by name (ONNX).")
+]
+TrainBn = Annotated[bool, typer.Option("--train-bn", help="Batch normalisations train (ONNX).")]
+Trainable = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PATTERN", help="Which initialisers train, as in blocks.* (ONNX)."),
+]
 
 
 def read_model_options(
-    errors: Errors, dims: list[str], sample: str | None, train_bn: bool
+    errors: Errors, dims: Dim, sample: Sample, train_bn: bool, trainable: Trainable
 ) -> ModelOptions:
-    """`--dim NAME=N`, `--sample` and `--train-bn`; adds FB0707 to `errors`."""
-    sizes: dict[str, int] = {}
-    for text in dims:
+    """The options of an ONNX model; adds FB0707 to `errors`."""
+    sizes: dict[str, str] = {}
+    for text in dims or ():
         name, _, size = text.rpartition("=")
-        if not name or not size.isdecimal() or int(size) == 0:
+        if not name or not size:
             errors.add("FB0707", f'cannot read --dim "{text}"', "write for example --dim batch=8")
         elif name in sizes:
             errors.add("FB0707", f"--dim {name} is given twice")
-        else:
-            sizes[name] = int(size)
-    return ModelOptions(sizes, sample, train_bn)
+        sizes[name] = size
+    return ModelOptions(sizes, sample, train_bn, tuple(trainable or ()))

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ._model import Dim, Sample, Trainable, TrainBn, read_model_options
+
 if TYPE_CHECKING:
     from .._options import PlanOptions
     from .._plan import Plan
@@ -58,15 +60,10 @@ def command(
     device: Annotated[
         str | None, typer.Option(metavar="NAME", help="See remat-compile devices.")
     ] = None,
-    dim: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=N", help="Size of a dynamic dimension (ONNX).")
-    ] = None,
-    sample: Annotated[
-        str | None, typer.Option(metavar="FILE.npz", help="Sample inputs by name (ONNX).")
-    ] = None,
-    train_bn: Annotated[
-        bool, typer.Option("--train-bn", help="Batch normalisations train (ONNX).")
-    ] = False,
+    dim: Dim = None,
+    sample: Sample = None,
+    train_bn: TrainBn = False,
+    trainable: Trainable = None,
     grads: Annotated[
         Literal["fresh", "accumulate"] | None,
         typer.Option(help="Whether the caller already holds gradients (accumulate)."),
@@ -87,7 +84,6 @@ def command(
     from .._files import check_writable
     from .._options import Errors, read_options
     from .._sources import check_spec
-    from ._model import read_model_options
 
     errors = Errors()
     options = read_options(
@@ -100,7 +96,7 @@ def command(
         device=device,
         grads=grads,
     )
-    model_options = read_model_options(errors, dim or [], sample, train_bn)
+    model_options = read_model_options(errors, dim, sample, train_bn, trainable)
     errors.collect(lambda: check_spec(model, model_options))
     if output is not None:
         errors.collect(lambda: check_writable(output))

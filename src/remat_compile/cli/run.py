@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ._model import Dim, Sample, Trainable, TrainBn, read_model_options
+
 if TYPE_CHECKING:
     from .._plan import Plan
     from .._sources import ModelOptions
@@ -23,15 +25,10 @@ def command(
     schedule: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which schedule of the file (the last).")
     ] = None,
-    dim: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=N", help="Size of a dynamic dimension (ONNX).")
-    ] = None,
-    sample: Annotated[
-        str | None, typer.Option(metavar="FILE.npz", help="Sample inputs by name (ONNX).")
-    ] = None,
-    train_bn: Annotated[
-        bool, typer.Option("--train-bn", help="Batch normalisations train (ONNX).")
-    ] = False,
+    dim: Dim = None,
+    sample: Sample = None,
+    train_bn: TrainBn = False,
+    trainable: Trainable = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs; the median counts.")] = 3,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> int:
@@ -43,12 +40,11 @@ def command(
     from .._options import Errors
     from .._sources import check_spec
     from ..api import load
-    from ._model import read_model_options
 
     read = load(plan, schedule)
     spec = model if model is not None else _recorded(read, plan)
     errors = Errors()
-    options = read_model_options(errors, dim or [], sample, train_bn)
+    options = read_model_options(errors, dim, sample, train_bn, trainable)
     errors.collect(lambda: check_spec(spec, options))
     errors.raise_if_any()
     _check_same(read, spec)
