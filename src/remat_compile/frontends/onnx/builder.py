@@ -42,7 +42,8 @@ class Builder:
         self.parameters: set[str] = set()
         self.batch_norms: list[str] = []
         self._contents: dict[tuple[Any, ...], str] = {}
-        self._constants: dict[str, Tensor] = {}
+        self._taken: set[str] = set()
+        self._alive: list[Any] = []  # `keys` goes by identity: nothing may be collected
 
     def add_input(self, name: str, sample: Tensor) -> None:
         self._enter(name, self.mode.from_tensor(sample))
@@ -84,7 +85,8 @@ class Builder:
 
     def _enter(self, name: str, value: Tensor) -> None:
         self.values[name] = value
-        self.keys[id(value)] = name
+        self._alive.append(value)
+        self.keys[id(value)] = self._fresh(name)
 
     def _remember(self, name: str, place: nn.Module, leaf: str) -> None:
         paths = {id(module): path for path, module in self.root.named_modules()}
@@ -180,18 +182,28 @@ class Builder:
         call.path = f"{prefix}.{leaf}" if prefix else leaf
         writes: list[str | None] = []
         for name, result in wanted:
-            writes.append(name if name and result is not None else None)
             if name and result is not None:
                 self._enter_result(name, result)
+                writes.append(self.keys[id(result)])
+            else:
+                writes.append(None)
         self.steps.append(Step(call.path, tuple(reads), tuple(writes)))
+
+    def _fresh(self, name: str) -> str:
+        """A run-time name; branches of `If` may use the same ONNX name again."""
+        while name in self._taken:
+            name += "'"
+        self._taken.add(name)
+        return name
 
     def _is_same(self, result: Any) -> bool:
         return isinstance(result, Tensor) and id(result) in self.keys
 
     def _enter_result(self, name: str, result: Any) -> None:
         self.values[name] = result
+        self._alive.append(result)
         if not isinstance(result, Tensor) or id(result) not in self.keys:
-            self.keys[id(result)] = name
+            self.keys[id(result)] = self._fresh(name)
 
     def _entry(self, value: Value, name: str, call: Call, reads: list[str]) -> Any:
         """What stands in the template: a slot for a tensor, the value itself if known."""
@@ -210,8 +222,8 @@ class Builder:
         if content not in self._contents:
             place, leaf = reserve(self.root, [clean(part) for part in value.name.split(".")])
             place.register_buffer(leaf, value.data, persistent=False)
-            self._remember(value.name, place, leaf)
-            self._contents[content] = value.name
+            self._contents[content] = self._fresh(value.name)
+            self._remember(self._contents[content], place, leaf)
         return self._contents[content]
 
 

@@ -118,7 +118,7 @@ class Call:
             return value.data
         if isinstance(value, Tensor):
             return value
-        self.refuse("a required tensor input is missing")
+        return self.refuse("a required tensor input is missing")
 
     def optional(self, value: Value) -> Tensor | None:
         """A value to compute with, or None when the input is left out."""
@@ -177,18 +177,18 @@ class Call:
 
     def axis(self, default: int, rank: int) -> int:
         """The attribute `axis`, counted from 0."""
-        axis = self.int("axis", default)
+        axis = self.integer("axis", default)
         if not -rank <= axis < max(rank, 1):
             self.refuse(f"axis {axis} is out of range for rank {rank}")
         return axis % rank if rank else 0
 
-    def int(self, name: str, default: int) -> int:
+    def integer(self, name: str, default: int) -> int:
         return int(self.attributes.get(name, default))
 
     def flag(self, name: str, default: bool = False) -> bool:
         return bool(self.attributes.get(name, default))
 
-    def float(self, name: str, default: float) -> float:
+    def number(self, name: str, default: float) -> float:
         """A float attribute as the double its exporter had (see `decimal_float`)."""
         value = self.attributes.get(name)
         return default if value is None else decimal_float(value)
@@ -199,17 +199,17 @@ class Call:
         text = default if value is None else str(np.float32(value))
         return float(Decimal(1) - Decimal(text))
 
-    def text(self, name: str, default: str) -> str:
+    def string(self, name: str, default: str) -> str:
         value = self.attributes.get(name, default)
         return value.decode() if isinstance(value, bytes) else str(value)
 
-    def list(self, name: str, default: Sequence[int]) -> list[int]:
+    def integers(self, name: str, default: Sequence[int]) -> list[int]:
         value = self.attributes.get(name)
         return [int(item) for item in (default if value is None else value)]
 
     def one_of(self, name: str, default: str, allowed: Sequence[str]) -> str:
         """A text attribute; refused unless it is one of `allowed`."""
-        value = self.text(name, default)
+        value = self.string(name, default)
         if value not in allowed:
             self.refuse(f'attribute {name} is "{value}"; supported: {", ".join(allowed)}')
         return value

@@ -44,6 +44,7 @@ SETTING_INPUTS = frozenset(
         ("Clip", 1),
         ("Clip", 2),
         ("Dropout", 1),
+        ("NegativeLogLikelihoodLoss", 2),
         ("OneHot", 2),
         ("Pad", 2),
         ("Range", 0),
@@ -51,6 +52,7 @@ SETTING_INPUTS = frozenset(
         ("Range", 2),
         ("Resize", 1),
         ("Resize", 2),
+        ("SoftmaxCrossEntropyLoss", 2),
         ("Upsample", 1),
     }
 )

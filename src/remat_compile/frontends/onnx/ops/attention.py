@@ -28,9 +28,9 @@ def attention(
     query, key, value = call.tensor(q), call.tensor(k), call.tensor(v)
     flat = query.ndim == 3
     if flat:
-        query = _heads(query, call.int("q_num_heads", 1))
-        key = _heads(key, call.int("kv_num_heads", 1))
-        value = _heads(value, call.int("kv_num_heads", 1))
+        query = _heads(query, call.integer("q_num_heads", 1))
+        key = _heads(key, call.integer("kv_num_heads", 1))
+        value = _heads(value, call.integer("kv_num_heads", 1))
     past = 0
     if past_k is not None:
         past = call.tensor(past_k).shape[2]
@@ -59,24 +59,24 @@ def attention(
 
 
 def _heads(x: Tensor, count: int) -> Tensor:
-    return x.unflatten(2, (count, -1)).transpose(1, 2)
+    return x.reshape(x.shape[0], x.shape[1], count, -1).transpose(1, 2)
 
 
 def _scale(call: Call, query: Tensor) -> float | None:
     """The attribute; None for the default, also where float32 cut its digits off."""
     given = call.attributes.get("scale")
     default = np.float32(1 / math.sqrt(query.shape[-1]))
-    return None if given is None or np.float32(given) == default else call.float("scale", 0.0)
+    return None if given is None or np.float32(given) == default else call.number("scale", 0.0)
 
 
 def _is_plain(
     call: Call, query: Tensor, bias: Tensor | None, valid: Tensor | None, past: int
 ) -> bool:
-    window = call.int("left_window_size", -1) >= 0 or call.int("right_window_size", -1) >= 0
+    window = call.integer("left_window_size", -1) >= 0 or call.integer("right_window_size", -1) >= 0
     causal = call.flag("is_causal")
-    precision = call.int("softmax_precision", 0)
+    precision = call.integer("softmax_precision", 0)
     same = precision == 0 or DTYPES.get(precision) == query.dtype
-    capped = call.float("softcap", 0.0) != 0.0
+    capped = call.number("softcap", 0.0) != 0.0
     unusual = window or capped or not same or valid is not None or call.has(3)
     return not unusual and not (causal and (bias is not None or past))
 
@@ -92,7 +92,7 @@ def _allowed(call: Call, query: Tensor, key: Tensor, valid: Tensor | None, past:
         offset = torch.full((1, 1, 1, 1), past, device=query.device)
     position = i + offset
     allowed = torch.ones_like(position, dtype=torch.bool).expand(-1, -1, -1, keys)
-    left, right = call.int("left_window_size", -1), call.int("right_window_size", -1)
+    left, right = call.integer("left_window_size", -1), call.integer("right_window_size", -1)
     if call.flag("is_causal"):
         allowed = allowed & (j <= position)
     if left >= 0:
@@ -114,7 +114,7 @@ def _spelled_out(
     past: int,
 ) -> tuple[Tensor, Tensor]:
     """Output and the tensor that `qk_matmul_output_mode` asks for."""
-    mode, cap = call.int("qk_matmul_output_mode", 0), call.float("softcap", 0.0)
+    mode, cap = call.integer("qk_matmul_output_mode", 0), call.number("softcap", 0.0)
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
@@ -124,7 +124,7 @@ def _spelled_out(
     capped = cap * torch.tanh(scores / cap) if cap else scores
     total = _additive(_allowed(call, query, key, valid, past), bias, query.dtype)
     biased = capped + total
-    stash = DTYPES.get(call.int("softmax_precision", 0), query.dtype)
+    stash = DTYPES.get(call.integer("softmax_precision", 0), query.dtype)
     blind = (total == -math.inf).all(-1, keepdim=True)
     # A row that sees no key gives zeros; its logits are replaced first, so that neither the
     # value nor the gradient is NaN.
@@ -148,7 +148,7 @@ def rotary_embedding(
 ) -> Tensor:
     """Rotate pairs of features; 3-dimensional input is split into `num_heads`."""
     data = call.tensor(x)
-    heads = call.int("num_heads", 0)
+    heads = call.integer("num_heads", 0)
     flat = data.ndim == 3
     if flat and not heads:
         call.refuse("a 3-dimensional input needs num_heads")
@@ -158,9 +158,9 @@ def rotary_embedding(
         index = call.tensor(positions)
         table = [part[index] for part in table]
     c, s = (part.unsqueeze(1) for part in table)
-    width = call.int("rotary_embedding_dim", 0) or split.shape[-1]
+    width = call.integer("rotary_embedding_dim", 0) or split.shape[-1]
     turned, rest = split[..., :width], split[..., width:]
-    pairs = turned.unflatten(-1, (-1, 2)).unbind(-1)
+    pairs = turned.reshape(*turned.shape[:-1], -1, 2).unbind(-1)
     first, second = pairs if call.flag("interleaved") else turned.chunk(2, -1)
     real, imaginary = c * first - s * second, s * first + c * second
     if call.flag("interleaved"):

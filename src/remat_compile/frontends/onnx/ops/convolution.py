@@ -17,15 +17,15 @@ from .window import explicit_pads, pad_spatial
 def conv(call: Call, x: Value, weight: Value, bias: Value = None) -> Tensor:
     data, kernel = call.tensor(x), call.tensor(weight)
     rank = data.ndim - 2
-    strides = call.list("strides", [1] * rank)
-    dilations = call.list("dilations", [1] * rank)
+    strides = call.integers("strides", [1] * rank)
+    dilations = call.integers("dilations", [1] * rank)
     pads = explicit_pads(call, data.shape[2:], kernel.shape[2:], strides, dilations)
     if pads[:rank] == pads[rank:]:
         padding = pads[:rank]
     else:
         data, padding = pad_spatial(data, pads, 0.0), [0] * rank
     function: Any = (F.conv1d, F.conv2d, F.conv3d)[_rank(call, rank)]
-    group = call.int("group", 1)
+    group = call.integer("group", 1)
     result: Tensor = function(data, kernel, _bias(call, bias), strides, padding, dilations, group)
     return result
 
@@ -47,9 +47,9 @@ def _rank(call: Call, rank: int) -> int:
 def conv_transpose(call: Call, x: Value, weight: Value, bias: Value = None) -> Tensor:
     data, kernel = call.tensor(x), call.tensor(weight)
     rank = data.ndim - 2
-    strides = call.list("strides", [1] * rank)
-    dilations = call.list("dilations", [1] * rank)
-    extra = call.list("output_padding", [0] * rank)
+    strides = call.integers("strides", [1] * rank)
+    dilations = call.integers("dilations", [1] * rank)
+    extra = call.integers("output_padding", [0] * rank)
     sizes, kernels = data.shape[2:], kernel.shape[2:]
     full = [
         strides[i] * (sizes[i] - 1) + extra[i] + (kernels[i] - 1) * dilations[i] + 1
@@ -57,7 +57,7 @@ def conv_transpose(call: Call, x: Value, weight: Value, bias: Value = None) -> T
     ]
     pads = _transpose_pads(call, list(sizes), strides, full)
     function: Any = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[_rank(call, rank)]
-    group, offset = call.int("group", 1), _bias(call, bias)
+    group, offset = call.integer("group", 1), _bias(call, bias)
     same = pads[:rank] == pads[rank:] and min(pads) >= 0
     if same and all(extra[i] < max(strides[i], dilations[i]) for i in range(rank)):
         plain: Tensor = function(
@@ -80,7 +80,7 @@ def _transpose_pads(call: Call, sizes: list[int], strides: list[int], full: list
     if target is None and auto.startswith("SAME"):
         target = [size * stride for size, stride in zip(sizes, strides, strict=True)]
     if target is None:
-        return [0] * 2 * rank if auto == "VALID" else call.list("pads", [0] * 2 * rank)
+        return [0] * 2 * rank if auto == "VALID" else call.integers("pads", [0] * 2 * rank)
     total = [full[i] - target[-rank + i] for i in range(rank)]
     small = [amount // 2 for amount in total]
     large = [amount - half for amount, half in zip(total, small, strict=True)]
@@ -92,9 +92,9 @@ def max_unpool(call: Call, x: Value, indices: Value, output_shape: Value = None)
     """Put the maxima back; indices count in the flattened whole tensor."""
     data, index = call.tensor(x), call.tensor(indices)
     rank = data.ndim - 2
-    kernel = call.list("kernel_shape", ())
-    strides = call.list("strides", [1] * rank)
-    pads = call.list("pads", [0] * 2 * rank)
+    kernel = call.integers("kernel_shape", ())
+    strides = call.integers("strides", [1] * rank)
+    pads = call.integers("pads", [0] * 2 * rank)
     inferred = [
         (data.shape[2 + i] - 1) * strides[i] + kernel[i] - pads[i] - pads[i + rank]
         for i in range(rank)

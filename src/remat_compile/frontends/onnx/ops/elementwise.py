@@ -160,7 +160,7 @@ def where(call: Call, condition: Value, x: Value, y: Value) -> Tensor:
 
 @register("Cast")
 def cast(call: Call, x: Value) -> Tensor:
-    to = call.int("to", 0)
+    to = call.integer("to", 0)
     if to not in DTYPES:
         call.refuse(f"cast to ONNX type {to} is not supported")
     return _cast(call, x, DTYPES[to])
@@ -185,7 +185,7 @@ def _cast(call: Call, x: Value, dtype: torch.dtype) -> Tensor:
 
 @register("BitCast")
 def bit_cast(call: Call, x: Value) -> Tensor:
-    to = call.int("to", 0)
+    to = call.integer("to", 0)
     data = call.tensor(x)
     if to not in DTYPES or DTYPES[to].itemsize != data.dtype.itemsize:
         call.refuse(f"bit cast to ONNX type {to} is not supported")
@@ -218,7 +218,7 @@ def is_inf(call: Call, x: Value) -> Tensor:
 
 @register("LeakyRelu")
 def leaky_relu(call: Call, x: Value) -> Tensor:
-    return F.leaky_relu(call.tensor(x), call.float("alpha", 0.01))
+    return F.leaky_relu(call.tensor(x), call.number("alpha", 0.01))
 
 
 @register("PRelu")
@@ -233,18 +233,18 @@ def prelu(call: Call, x: Value, slope: Value) -> Tensor:
 
 @register("Elu")
 def elu(call: Call, x: Value) -> Tensor:
-    return F.elu(call.tensor(x), call.float("alpha", 1.0))
+    return F.elu(call.tensor(x), call.number("alpha", 1.0))
 
 
 @register("Celu")
 def celu(call: Call, x: Value) -> Tensor:
-    return F.celu(call.tensor(x), call.float("alpha", 1.0))
+    return F.celu(call.tensor(x), call.number("alpha", 1.0))
 
 
 @register("Selu")
 def selu(call: Call, x: Value) -> Tensor:
     data = call.tensor(x)
-    alpha, gamma = call.float("alpha", 1.6732632), call.float("gamma", 1.050701)
+    alpha, gamma = call.number("alpha", 1.6732632), call.number("gamma", 1.050701)
     if (alpha, gamma) == (1.6732632, 1.050701):
         return F.selu(data)
     return gamma * F.elu(data, alpha)
@@ -252,13 +252,13 @@ def selu(call: Call, x: Value) -> Tensor:
 
 @register("ThresholdedRelu")
 def thresholded_relu(call: Call, x: Value) -> Tensor:
-    return F.threshold(call.tensor(x), call.float("alpha", 1.0), 0.0)
+    return F.threshold(call.tensor(x), call.number("alpha", 1.0), 0.0)
 
 
 @register("HardSigmoid")
 def hard_sigmoid(call: Call, x: Value) -> Tensor:
     data = call.tensor(x)
-    alpha, beta = call.float("alpha", 0.2), call.float("beta", 0.5)
+    alpha, beta = call.number("alpha", 0.2), call.number("beta", 0.5)
     if beta == 0.5 and math.isclose(alpha, 1 / 6, rel_tol=1e-6):
         return F.hardsigmoid(data)
     return torch.clamp(alpha * data + beta, 0, 1)
@@ -267,7 +267,7 @@ def hard_sigmoid(call: Call, x: Value) -> Tensor:
 @register("Shrink")
 def shrink(call: Call, x: Value) -> Tensor:
     data = call.tensor(x)
-    bias, lambd = call.float("bias", 0.0), call.float("lambd", 0.5)
+    bias, lambd = call.number("bias", 0.0), call.number("lambd", 0.5)
     zero = torch.zeros_like(data)
     low = torch.where(data < -lambd, data + bias, zero)
     return torch.where(data > lambd, data - bias, low).to(data.dtype)
@@ -282,5 +282,5 @@ def gelu(call: Call, x: Value) -> Tensor:
 @register("Swish")
 def swish(call: Call, x: Value) -> Tensor:
     data = call.tensor(x)
-    alpha = call.float("alpha", 1.0)
+    alpha = call.number("alpha", 1.0)
     return F.silu(data) if alpha == 1.0 else data * torch.sigmoid(alpha * data)

@@ -41,7 +41,7 @@ def gather_elements(call: Call, x: Value, indices: Value) -> Tensor:
 @register("GatherND")
 def gather_nd(call: Call, x: Value, indices: Value) -> Tensor:
     data, index = call.tensor(x), call.tensor(indices).to(torch.int64)
-    batch = call.int("batch_dims", 0)
+    batch = call.integer("batch_dims", 0)
     leading = [
         torch.arange(data.shape[i], device=data.device).reshape(
             [-1 if j == i else 1 for j in range(index.ndim - 1)]
@@ -99,7 +99,7 @@ def tensor_scatter(call: Call, cache: Value, update: Value, starts: Value = None
 @register("TopK")
 def top_k(call: Call, x: Value, k: Value = None) -> tuple[Tensor, ...]:
     data = call.tensor(x)
-    count = call.int("k", 0) if k is None else int(call.scalar(k, "k"))
+    count = call.integer("k", 0) if k is None else int(call.scalar(k, "k"))
     largest = call.flag("largest", True)
     axis = call.axis(-1, data.ndim)
     # A stable sort gives the lower index first among equals, which `torch.topk` does not.

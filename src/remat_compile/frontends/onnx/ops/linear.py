@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,13 +19,14 @@ def matmul(call: Call, a: Value, b: Value) -> Tensor:
 def gemm(call: Call, a: Value, b: Value, c: Value = None) -> Tensor:
     """`alpha * A' B' + beta * C`; `F.linear` or `addmm` where PyTorch would run those."""
     left, right, bias = call.tensor(a), call.tensor(b), call.optional(c)
-    alpha, beta = call.float("alpha", 1.0), call.float("beta", 1.0)
+    alpha, beta = call.number("alpha", 1.0), call.number("beta", 1.0)
     if call.flag("transA"):
         left = left.t()
     row = bias is not None and bias.ndim == 1 and bias.shape[0] != 1
     if call.flag("transB"):
         if alpha == beta == 1.0 and (bias is None or row):
-            return F.linear(left, right, bias)
+            linear: Tensor = F.linear(left, right, bias)
+            return linear
         right = right.t()
     if not left.is_floating_point():
         product = alpha_times(left @ right, alpha)
@@ -38,11 +37,11 @@ def gemm(call: Call, a: Value, b: Value, c: Value = None) -> Tensor:
     return torch.addmm(bias, left, right, beta=beta, alpha=alpha)
 
 
-def alpha_times(x: Tensor, factor: float) -> Any:
+def alpha_times(x: Tensor, factor: float) -> Tensor:
     """Integer `Gemm`: the factor acts in real numbers and the result is cut back."""
     return x if factor == 1.0 else (x * factor).to(x.dtype)
 
 
 @register("Einsum")
 def einsum(call: Call, *values: Value) -> Tensor:
-    return torch.einsum(call.text("equation", ""), *[call.tensor(value) for value in values])
+    return torch.einsum(call.string("equation", ""), *[call.tensor(value) for value in values])

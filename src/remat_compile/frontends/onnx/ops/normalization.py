@@ -21,16 +21,14 @@ def batch_norm(call: Call, x: Value, scale: Value, bias: Value, mean: Value, var
     """
     data = call.tensor(x)
     weight, offset = call.tensor(scale), call.tensor(bias)
-    eps = call.float("epsilon", 1e-5)
+    eps = call.number("epsilon", 1e-5)
     momentum = call.complement("momentum", "0.9")
     if not call.flag("spatial", True):
         call.refuse("spatial=0 is not supported")
-    running = [call.tensor(mean), call.tensor(var)]
-    if call.flag("training_mode") and call.has(1):
-        return _training_outputs(data, weight, offset, running, momentum, eps)
-    training = call.train_bn or call.flag("training_mode")
-    out = F.batch_norm(data, *running, weight, offset, training, momentum, eps)
-    return (out, *[None] * (len(call.outputs) - 1)) if len(call.outputs) > 1 else out
+    old_mean, old_var = call.tensor(mean), call.tensor(var)
+    if call.flag("training_mode") and (call.has(1) or not call.train_bn):
+        return _training_outputs(data, weight, offset, [old_mean, old_var], momentum, eps)
+    return F.batch_norm(data, old_mean, old_var, weight, offset, call.train_bn, momentum, eps)
 
 
 def _training_outputs(
@@ -48,7 +46,7 @@ def _training_outputs(
 def layer_norm(call: Call, x: Value, scale: Value, bias: Value = None) -> Any:
     data, weight, offset = call.tensor(x), call.tensor(scale), call.optional(bias)
     axis = call.axis(-1, data.ndim)
-    eps = call.float("epsilon", 1e-5)
+    eps = call.number("epsilon", 1e-5)
     shape = list(data.shape[axis:])
     wanted = call.has(1) or call.has(2)
     matching = list(weight.shape) == shape and (offset is None or list(offset.shape) == shape)
@@ -63,7 +61,7 @@ def layer_norm(call: Call, x: Value, scale: Value, bias: Value = None) -> Any:
 
 @register("InstanceNormalization")
 def instance_norm(call: Call, x: Value, scale: Value, bias: Value) -> Tensor:
-    eps = call.float("epsilon", 1e-5)
+    eps = call.number("epsilon", 1e-5)
     weight, offset = call.tensor(scale), call.tensor(bias)
     return F.instance_norm(call.tensor(x), weight=weight, bias=offset, eps=eps)
 
@@ -72,19 +70,19 @@ def instance_norm(call: Call, x: Value, scale: Value, bias: Value) -> Tensor:
 def group_norm(call: Call, x: Value, scale: Value, bias: Value) -> Tensor:
     """Scale and bias per channel from opset 21 on, per group before."""
     data, weight, offset = call.tensor(x), call.tensor(scale), call.tensor(bias)
-    groups, channels = call.int("num_groups", 1), data.shape[1]
+    groups, channels = call.integer("num_groups", 1), data.shape[1]
     if call.opset < 21 and weight.shape[0] == groups != channels:
         weight = weight.repeat_interleave(channels // groups)
         offset = offset.repeat_interleave(channels // groups)
-    return F.group_norm(data, groups, weight, offset, call.float("epsilon", 1e-5))
+    return F.group_norm(data, groups, weight, offset, call.number("epsilon", 1e-5))
 
 
 @register("RMSNormalization")
 def rms_norm(call: Call, x: Value, scale: Value) -> Tensor:
     data, weight = call.tensor(x), call.tensor(scale)
     axis = call.axis(-1, data.ndim)
-    eps = call.float("epsilon", 1e-5)
-    stash = DTYPES[call.int("stash_type", 1)]
+    eps = call.number("epsilon", 1e-5)
+    stash = DTYPES[call.integer("stash_type", 1)]
     shape = list(data.shape[axis:])
     if list(weight.shape) == shape and data.dtype == weight.dtype and data.dtype.itemsize >= 4:
         return F.rms_norm(data, shape, weight, eps)
@@ -96,7 +94,7 @@ def rms_norm(call: Call, x: Value, scale: Value) -> Tensor:
 @register("LpNormalization")
 def lp_normalization(call: Call, x: Value) -> Tensor:
     data = call.tensor(x)
-    axis, p = call.axis(-1, data.ndim), call.int("p", 2)
+    axis, p = call.axis(-1, data.ndim), call.integer("p", 2)
     norm = data.abs().sum(axis, keepdim=True) if p == 1 else data.norm(p, axis, keepdim=True)
     return torch.where(norm == 0, torch.zeros_like(data), data / torch.where(norm == 0, 1, norm))
 
@@ -104,7 +102,7 @@ def lp_normalization(call: Call, x: Value) -> Tensor:
 @register("MeanVarianceNormalization")
 def mean_variance_normalization(call: Call, x: Value) -> Tensor:
     data = call.tensor(x)
-    axes = call.list("axes", [0, 2, 3])
+    axes = call.integers("axes", [0, 2, 3])
     mean = data.mean(axes, keepdim=True)
     deviation = (data.pow(2).mean(axes, keepdim=True) - mean.pow(2)).sqrt()
     return (data - mean) / (deviation + 1e-9)
@@ -114,8 +112,8 @@ def mean_variance_normalization(call: Call, x: Value) -> Tensor:
 def local_response_norm(call: Call, x: Value) -> Tensor:
     """ONNX and PyTorch differ for an even size: ONNX looks one channel further ahead."""
     data = call.tensor(x)
-    size, alpha = call.int("size", 1), call.float("alpha", 1e-4)
-    beta, bias = call.float("beta", 0.75), call.float("bias", 1.0)
+    size, alpha = call.integer("size", 1), call.number("alpha", 1e-4)
+    beta, bias = call.number("beta", 0.75), call.number("bias", 1.0)
     if size % 2:
         return F.local_response_norm(data, size, alpha, beta, bias)
     pads = [0, 0] * (data.ndim - 2) + [(size - 1) // 2, size // 2]

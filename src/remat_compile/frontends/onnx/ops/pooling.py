@@ -21,9 +21,9 @@ class _Window:
         self.rank = rank = data.ndim - 2
         if not 1 <= rank <= 3:
             call.refuse(f"{rank} spatial dimensions are not supported (1, 2 or 3 are)")
-        self.kernel = call.list("kernel_shape", ())
-        self.strides = call.list("strides", [1] * rank)
-        self.dilations = call.list("dilations", [1] * rank)
+        self.kernel = call.integers("kernel_shape", ())
+        self.strides = call.integers("strides", [1] * rank)
+        self.dilations = call.integers("dilations", [1] * rank)
         sizes = data.shape[2:]
         self.pads = explicit_pads(call, sizes, self.kernel, self.strides, self.dilations)
         self.ceil = call.flag("ceil_mode")
@@ -89,7 +89,7 @@ def _indices(call: Call, index: Tensor, data: Tensor, pads: list[int]) -> Tensor
     sizes = list(data.shape[2:])
     rank = len(sizes)
     padded = [sizes[i] + pads[i] + pads[i + rank] for i in range(rank)]
-    places = []
+    places: list[Tensor] = []
     rest = index
     for i in reversed(range(rank)):
         places.insert(0, rest.remainder(padded[i]) - pads[i])
@@ -142,7 +142,7 @@ def _window_sum(padded: Tensor, window: _Window) -> Tensor:
 def lp_pool(call: Call, x: Value) -> Tensor:
     data = call.tensor(x)
     window = _Window(call, data)
-    p = call.int("p", 2)
+    p = call.integer("p", 2)
     powers = pad_spatial(data.abs().pow(p), window.grown, 0.0)
     return _window_sum(powers, window).pow(1.0 / p)
 
@@ -155,5 +155,5 @@ def global_pool(call: Call, x: Value) -> Tensor:
         return data.mean(spatial, keepdim=True)
     if call.op == "GlobalMaxPool":
         return data.amax(spatial, keepdim=True)
-    p = call.int("p", 2)
+    p = call.integer("p", 2)
     return data.abs().pow(p).sum(spatial, keepdim=True).pow(1.0 / p)

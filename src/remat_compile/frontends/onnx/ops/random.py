@@ -33,7 +33,7 @@ def _ratio(call: Call, ratio: Value) -> float:
 
 def _dtype(call: Call, like: Tensor | None = None) -> torch.dtype:
     default = torch.float32 if like is None else like.dtype
-    return DTYPES.get(call.int("dtype", 0), default)
+    return DTYPES.get(call.integer("dtype", 0), default)
 
 
 @register("RandomNormalLike", "RandomUniformLike", random=True)
@@ -44,14 +44,14 @@ def random_like(call: Call, x: Value) -> Tensor:
 
 @register("RandomNormal", "RandomUniform", random=True)
 def random_of_shape(call: Call) -> Tensor:
-    return _draw(call, call.list("shape", ()), _dtype(call), None)
+    return _draw(call, call.integers("shape", ()), _dtype(call), None)
 
 
 def _draw(call: Call, shape: list[int], dtype: torch.dtype, device: Any) -> Tensor:
     if call.op.startswith("RandomNormal"):
-        mean, scale = call.float("mean", 0.0), call.float("scale", 1.0)
+        mean, scale = call.number("mean", 0.0), call.number("scale", 1.0)
         return torch.randn(shape, dtype=dtype, device=device) * scale + mean
-    low, high = call.float("low", 0.0), call.float("high", 1.0)
+    low, high = call.number("low", 0.0), call.number("high", 1.0)
     return torch.rand(shape, dtype=dtype, device=device) * (high - low) + low
 
 
@@ -63,7 +63,7 @@ def bernoulli(call: Call, x: Value) -> Tensor:
 
 @register("Multinomial", random=True)
 def multinomial(call: Call, x: Value) -> Tensor:
-    dtype = DTYPES[call.int("dtype", 6)]
+    dtype = DTYPES[call.integer("dtype", 6)]
     logs = call.tensor(x)
-    count = call.int("sample_size", 1)
+    count = call.integer("sample_size", 1)
     return torch.multinomial(logs.exp(), count, replacement=True).to(dtype)

@@ -82,14 +82,10 @@ _PREPARE: dict[str, Callable[[Tensor], Tensor]] = {
 def reduce(call: Call, x: Value, axes: Value = None) -> Tensor:
     data = call.tensor(x)
     found = call.axes(axes, data.ndim)
-    if not found:
-        if found is not None and call.flag("noop_with_empty_axes"):
-            return _PREPARE.get(call.op, lambda same: same)(data)
-        if found is None and call.flag("noop_with_empty_axes"):
-            return _PREPARE.get(call.op, lambda same: same)(data)
+    if not found and not call.flag("noop_with_empty_axes"):
         found = list(range(data.ndim))
     if not found:
-        return _PREPARE.get(call.op, lambda same: same)(data)
+        return _PREPARE[call.op](data) if call.op in _PREPARE else data
     return _REDUCE[call.op](data, found, call.flag("keepdims", True))
 
 
@@ -97,7 +93,9 @@ def reduce(call: Call, x: Value, axes: Value = None) -> Tensor:
 def softmax(call: Call, x: Value) -> Tensor:
     """Along one axis; before opset 13 over all dimensions from `axis` (default 1) on."""
     data = call.tensor(x)
-    function = torch.softmax if call.op == "Softmax" else torch.log_softmax
+    function: Callable[..., Tensor] = torch.softmax
+    if call.op == "LogSoftmax":
+        function = torch.log_softmax
     if call.opset >= 13:
         return function(data, call.axis(-1, data.ndim))
     axis = call.axis(1, data.ndim)

@@ -54,7 +54,8 @@ def resize(
 ) -> Tensor:
     data = call.tensor(x)
     if call.opset < 11:  # Resize-10: (X, scales), asymmetric, floor
-        return upsample(call, x, roi)
+        old: Tensor = upsample(call, x, roi)
+        return old
     mode = call.one_of("mode", "nearest", ("nearest", "linear", "cubic"))
     where = call.one_of("coordinate_transformation_mode", "half_pixel", _COORDINATES)
     rounding = call.one_of("nearest_mode", "round_prefer_floor", _NEAREST)
@@ -119,7 +120,7 @@ def _by_torch(
     }[mode][spatial - 1]
     if not name or not data.is_floating_point():
         return None
-    if mode == "cubic" and call.float("cubic_coeff_a", -0.75) != -0.75:
+    if mode == "cubic" and call.number("cubic_coeff_a", -0.75) != -0.75:
         return None
     half = where == "half_pixel" or (
         where == "pytorch_half_pixel" and all(part.out > 1 for part in moved)
@@ -156,7 +157,7 @@ def _apply(
             outside = [not 0 <= x <= part.size - 1 for x in places]
             shape = [-1 if i == part.axis else 1 for i in range(data.ndim)]
             blank = torch.tensor(outside, device=data.device).reshape(shape)
-            out = torch.where(blank, call.float("extrapolation_value", 0.0), out)
+            out = torch.where(blank, call.number("extrapolation_value", 0.0), out)
     return out if out.dtype == data.dtype else out.round().to(data.dtype)
 
 
@@ -198,7 +199,7 @@ def _weights(call: Call, part: _Axis, x: float, mode: str) -> list[float]:
     """The share of each input element in the output element at `x`."""
     reach = 1 if mode == "linear" else 2
     stretch = min(part.scale, 1.0) if call.flag("antialias") else 1.0
-    a = call.float("cubic_coeff_a", -0.75)
+    a = call.number("cubic_coeff_a", -0.75)
     low, high = math.floor(x - reach / stretch), math.ceil(x + reach / stretch)
     row = [0.0] * part.size
     total = 0.0

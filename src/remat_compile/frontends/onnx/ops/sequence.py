@@ -69,5 +69,5 @@ def split_to_sequence(call: Call, x: Value, sizes: Value = None) -> list[Any]:
 @register("ConcatFromSequence")
 def concat_from_sequence(call: Call, sequence: Value) -> Tensor:
     items = [call.tensor(item) for item in _items(call, sequence)]
-    axis = call.int("axis", 0)
+    axis = call.integer("axis", 0)
     return torch.stack(items, axis) if call.flag("new_axis") else torch.cat(items, axis)

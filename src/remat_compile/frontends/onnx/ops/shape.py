@@ -21,7 +21,7 @@ def identity(call: Call, x: Value) -> Any:
 @register("Reshape")
 def reshape(call: Call, x: Value, shape: Value = None) -> Tensor:
     data = call.tensor(x)
-    sizes = call.ints(shape, "shape") if shape is not None else call.list("shape", ())
+    sizes = call.ints(shape, "shape") if shape is not None else call.integers("shape", ())
     if not call.flag("allowzero"):
         sizes = [data.shape[i] if size == 0 else size for i, size in enumerate(sizes)]
     return data.reshape(sizes)
@@ -30,7 +30,7 @@ def reshape(call: Call, x: Value, shape: Value = None) -> Tensor:
 @register("Flatten")
 def flatten(call: Call, x: Value) -> Tensor:
     data = call.tensor(x)
-    axis = call.int("axis", 1)
+    axis = call.integer("axis", 1)
     axis = axis + data.ndim if axis < 0 else axis
     return data.reshape(math.prod(data.shape[:axis]), math.prod(data.shape[axis:]))
 
@@ -60,7 +60,7 @@ def unsqueeze(call: Call, x: Value, axes: Value = None) -> Tensor:
 @register("Transpose")
 def transpose(call: Call, x: Value) -> Tensor:
     data = call.tensor(x)
-    order = call.list("perm", range(data.ndim - 1, -1, -1))
+    order = call.integers("perm", range(data.ndim - 1, -1, -1))
     if order == list(range(data.ndim)):
         return data
     moved = [i for i, axis in enumerate(order) if i != axis]
@@ -72,8 +72,12 @@ def transpose(call: Call, x: Value) -> Tensor:
 @register("Expand")
 def expand(call: Call, x: Value, shape: Value) -> Tensor:
     data = call.tensor(x)
-    target = torch.broadcast_shapes(tuple(data.shape), tuple(call.ints(shape, "shape")))
-    return data if tuple(target) == tuple(data.shape) else data.expand(target)
+    wanted = call.ints(shape, "shape")
+    rank = max(data.ndim, len(wanted))
+    have = [1] * (rank - data.ndim) + list(data.shape)
+    wanted = [1] * (rank - len(wanted)) + wanted
+    target = [h if w == 1 else w for h, w in zip(have, wanted, strict=True)]
+    return data if target == list(data.shape) else data.expand(target)
 
 
 @register("Concat")
@@ -94,8 +98,8 @@ def split_sizes(call: Call, length: int, sizes: Value) -> list[int]:
     if sizes is not None:
         return call.ints(sizes, "split")
     if "split" in call.attributes:
-        return call.list("split", ())
-    count = call.int("num_outputs", len(call.outputs))
+        return call.integers("split", ())
+    count = call.integer("num_outputs", len(call.outputs))
     part = -(-length // count)
     return [part] * (length // part) + ([length % part] if length % part else [])
 
@@ -110,8 +114,8 @@ def slice_(
     steps: Value = None,
 ) -> Tensor:
     data = call.tensor(x)
-    first = call.ints(starts, "starts") if starts is not None else call.list("starts", ())
-    last = call.ints(ends, "ends") if ends is not None else call.list("ends", ())
+    first = call.ints(starts, "starts") if starts is not None else call.integers("starts", ())
+    last = call.ints(ends, "ends") if ends is not None else call.integers("ends", ())
     where = call.axes(axes, data.ndim) or list(range(len(first)))
     stride = call.ints(steps, "steps") if steps is not None else [1] * len(first)
     for axis, start, end, step in zip(where, first, last, stride, strict=True):
@@ -141,7 +145,7 @@ def tile(call: Call, x: Value, repeats: Value) -> Tensor:
 @register("Pad")
 def pad(call: Call, x: Value, pads: Value = None, fill: Value = None, axes: Value = None) -> Tensor:
     data = call.tensor(x)
-    amounts = call.ints(pads, "pads") if pads is not None else call.list("pads", ())
+    amounts = call.ints(pads, "pads") if pads is not None else call.integers("pads", ())
     where = call.axes(axes, data.ndim) if axes is not None else list(range(data.ndim))
     assert where is not None
     mode = call.one_of("mode", "constant", ("constant", "reflect", "edge", "wrap"))
@@ -174,7 +178,7 @@ def _pad_by_index(data: Tensor, axis: int, before: int, after: int, mode: str) -
 @register("DepthToSpace")
 def depth_to_space(call: Call, x: Value) -> Tensor:
     data = call.tensor(x)
-    block = call.int("blocksize", 1)
+    block = call.integer("blocksize", 1)
     if call.one_of("mode", "DCR", ("DCR", "CRD")) == "CRD":
         return F.pixel_shuffle(data, block)
     n, c, h, w = data.shape
@@ -185,7 +189,7 @@ def depth_to_space(call: Call, x: Value) -> Tensor:
 @register("SpaceToDepth")
 def space_to_depth(call: Call, x: Value) -> Tensor:
     data = call.tensor(x)
-    block = call.int("blocksize", 1)
+    block = call.integer("blocksize", 1)
     n, c, h, w = data.shape
     if call.one_of("mode", "DCR", ("DCR", "CRD")) == "CRD":
         return F.pixel_unshuffle(data, block)
@@ -204,7 +208,7 @@ def trilu(call: Call, x: Value, k: Value = None) -> Tensor:
 def shape(call: Call, x: Value) -> Tensor:
     # Only the shape is looked at, so that a known input needs no storage in the module.
     data = x.data if isinstance(x, Known) else call.tensor(x)
-    sizes = list(data.shape)[call.int("start", 0) : call.attributes.get("end")]
+    sizes = list(data.shape)[call.integer("start", 0) : call.attributes.get("end")]
     return torch.tensor(sizes, dtype=torch.int64)
 
 

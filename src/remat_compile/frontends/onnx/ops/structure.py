@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,7 +25,7 @@ def constant(call: Call) -> Tensor:
     for name in ("value_int", "value_ints"):
         if name in given:
             return torch.tensor(given[name], dtype=torch.int64)
-    call.refuse("only tensor and number values are supported")
+    return call.refuse("only tensor and number values are supported")
 
 
 @register("ConstantOfShape")
@@ -42,9 +44,9 @@ def range_(call: Call, start: Value, limit: Value, delta: Value) -> Tensor:
 @register("EyeLike")
 def eye_like(call: Call, x: Value) -> Tensor:
     data = x.data if isinstance(x, Known) else call.tensor(x)
-    dtype = DTYPES.get(call.int("dtype", 0), data.dtype)
+    dtype = DTYPES.get(call.integer("dtype", 0), data.dtype)
     rows, columns = data.shape
-    k = call.int("k", 0)
+    k = call.integer("k", 0)
     ones = torch.ones(rows, columns, dtype=dtype, device=data.device)
     return ones.triu(k).tril(k)
 
@@ -68,23 +70,25 @@ def col2im(call: Call, x: Value, image: Value, block: Value) -> Tensor:
     data = call.tensor(x)
     sizes, kernel = call.ints(image, "image_shape"), call.ints(block, "block_shape")
     rank = len(sizes)
-    pads = call.list("pads", [0] * 2 * rank)
+    pads = call.integers("pads", [0] * 2 * rank)
     if rank != 2 or pads[:rank] != pads[rank:]:
         call.refuse("only two spatial dimensions with equal padding on both sides are supported")
-    return F.fold(
+    fold: Any = F.fold
+    result: Tensor = fold(
         data,
         sizes,
         kernel,
-        dilation=call.list("dilations", [1] * rank),
+        dilation=call.integers("dilations", [1] * rank),
         padding=pads[:rank],
-        stride=call.list("strides", [1] * rank),
+        stride=call.integers("strides", [1] * rank),
     )
+    return result
 
 
 @register("ReverseSequence")
 def reverse_sequence(call: Call, x: Value, lengths: Value) -> Tensor:
     data, length = call.tensor(x), call.tensor(lengths)
-    batch, time = call.int("batch_axis", 1), call.int("time_axis", 0)
+    batch, time = call.integer("batch_axis", 1), call.integer("time_axis", 0)
     moved = data.movedim((batch, time), (0, 1))
     steps = torch.arange(moved.shape[1], device=data.device).unsqueeze(0)
     order = torch.where(steps < length.unsqueeze(1), length.unsqueeze(1) - 1 - steps, steps)

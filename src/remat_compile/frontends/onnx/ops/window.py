@@ -21,7 +21,7 @@ def explicit_pads(
     rank = len(sizes)
     auto = call.one_of("auto_pad", "NOTSET", ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"))
     if auto == "NOTSET":
-        return call.list("pads", [0] * 2 * rank)
+        return call.integers("pads", [0] * 2 * rank)
     if auto == "VALID":
         return [0] * 2 * rank
     begins, ends = [], []
