@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 import pytest
-from steps import PLAN, SCHEDULE, schedule, text_of, verdict, without_spans
+from steps import GRAPH, PLAN, SCHEDULE, schedule, text_of, verdict, without_spans
 
 from remat_compile.ir.diagnostics import render
 from remat_compile.ir.parser import read_syntax
@@ -82,7 +82,7 @@ MISTAKES = (
     Mistake("left behind", "free %c\n", "", "FB0813", "B3b"),
     Mistake("phantom left behind", "free %hm\n", "", "FB0813", "F1"),
     Mistake("random operators out of order", "F3\nfree %n\nfree %dm\nF4\n",
-            "F4\nF3\nfree %n\nfree %dm\n", "FB0815", "F4", (("F3", "draws first here"),), 1,
+            "F4\nF3\nfree %n\nfree %dm\n", "FB0815", "F4", (("F3", "runs first here"),), 1,
             ("FB0803",)),
 )  # fmt: skip
 
@@ -123,6 +123,22 @@ def test_a_seeded_mistake_is_refuted_at_its_line(mistake: Mistake) -> None:
 
 def test_the_mistakes_cover_every_code_of_a_refuted_step() -> None:
     assert {mistake.code for mistake in MISTAKES} == {f"FB08{n:02}" for n in range(3, 16)}
+
+
+def test_a_random_operator_that_is_left_out_is_missed() -> None:
+    """Nothing reads what it makes, but all that draws after it would draw other numbers."""
+    graph = GRAPH.replace("  %dy :", "  %z : act f32[8] bytes 8\n  %s : rng u8[8] bytes 8\n  %dy :")
+    graph = graph.replace("  L:", "  F6: fwd %z = aten.rand.default([8]) token %s\n  L:")
+    answer = verdict(PLAN, graph=graph)
+    assert isinstance(answer, Refuted)
+    assert [(d.code, d.message) for d in answer.diagnostics] == [
+        ("FB0816", "F6 draws random numbers and never runs in @plan")
+    ]
+    late = verdict(PLAN.replace("L\n", "L\nF6\nfree %z\n"), graph=graph)
+    assert isinstance(late, Refuted)
+    (found,) = late.diagnostics
+    assert found.code == "FB0815"
+    assert found.message.startswith("L runs first before F6")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -13,6 +13,9 @@ from ..ir.schedule import Compute, Free, Schedule, Step
 from .statements import Statements
 
 __all__ = ["Event", "alive_before", "unfold"]
+
+MOST_HINTS = 20
+"""Looking for the nearest name is slow; past so many unknown names it is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +72,21 @@ def unfold(statements: Statements, schedule: Schedule) -> list[Event] | tuple[Di
 
 
 def _unknown(statements: Statements, schedule: Schedule) -> Iterator[Diagnostic]:
+    hints = 0
+
+    def near(name: str, known: Iterable[str]) -> str:
+        nonlocal hints
+        hints += 1
+        return nearest(name, known) if hints <= MOST_HINTS else ""
+
     for step in schedule.steps:
         match step:
             case Compute(name) if name not in statements.cnodes:
-                near = nearest(name, statements.cnodes)
-                yield Diagnostic("FB0801", f"the graph has no cNode {name}.{near}", step.span)
+                message = f"the graph has no cNode {name}.{near(name, statements.cnodes)}"
+                yield Diagnostic("FB0801", message, step.span)
             case Free(name) if name not in statements.anodes:
                 base = statements.alias.get(name)
-                why = f" It is a view of %{base}." if base else nearest(name, statements.anodes)
+                why = f" It is a view of %{base}." if base else near(name, statements.anodes)
                 yield Diagnostic("FB0801", f"the graph has no aNode %{name}.{why}", step.span)
 
 

@@ -143,7 +143,7 @@ def _explain(history: History, clause: Clause) -> Diagnostic:
             return Diagnostic("FB0814", message, span, tuple(notes), hint)
         case "order":
             return _out_of_order(history, event, name)
-        case "never" | "kept" | "left":
+        case "never" | "undrawn" | "kept" | "left":
             return _at_end(history, clause)
         case _:
             assert_never(clause.rule)
@@ -185,11 +185,11 @@ def _loss_steps(history: History) -> Iterator[int]:
 def _out_of_order(history: History, event: Event, earlier: str) -> Diagnostic:
     first = history.next(history.runs, earlier, 0)
     message = (
-        f"{history.where(event)} draws random numbers before {earlier} has, which comes first in "
-        "the model"
+        f"{history.where(event)} runs first before {earlier}, which comes earlier in the model's "
+        "stream of random numbers"
     )
-    notes = () if first is None else (history.note(f"{earlier} draws first here", first),)
-    hint = f"run {earlier} before it, or both draw other numbers than the model"
+    notes = () if first is None else (history.note(f"{earlier} runs first here", first),)
+    hint = f"run {earlier} before it, or they draw other numbers than in the model"
     return Diagnostic("FB0815", message, event.step.span, notes, hint)
 
 
@@ -199,6 +199,10 @@ def _at_end(history: History, clause: Clause) -> Diagnostic:
     if clause.rule == "never":
         message = f"schedule @{schedule.name} never runs the loss"
         return Diagnostic("FB0811", message, schedule.span, (), "add it")
+    if clause.rule == "undrawn":
+        message = f"{name} draws random numbers and never runs in @{schedule.name}"
+        hint = "run it once, or whatever draws later draws other numbers than in the model"
+        return Diagnostic("FB0816", message, schedule.span, (), hint)
     if clause.rule == "kept":
         why, notes = history.fate(name, end)
         gone = history.last(history.gone, name, end)

@@ -28,8 +28,9 @@ class Statements:
     `alias` gives the storage (an aNode) under every name that can be read, `behind` all
     the storages that must be alive to read it. `kept` says, per storage that the caller
     gets, what it is to him. `pending` are the new contents of buffers, `updated` the
-    buffers that take them, `handed` the names of the model's results. `random` are the
-    cNodes that draw random numbers, in the order of capture. `accumulates` holds g1 and g2
+    buffers that take them, `handed` the names of the model's results. `stream` are the
+    cNodes that draw from the one stream of random numbers, and the loss (the caller's own
+    may draw), in the order of capture. `accumulates` holds g1 and g2
     of each cNode `%g2 = accumulate %g1 += %c`.
     """
 
@@ -43,7 +44,7 @@ class Statements:
     pending: tuple[str, ...]
     updated: frozenset[str]
     handed: tuple[str, ...]
-    random: tuple[str, ...]
+    stream: tuple[str, ...]
     accumulates: Mapping[str, tuple[str, str]]
 
     def needs(self, call: Call) -> dict[str, str]:
@@ -209,7 +210,9 @@ class _Reader:
             pending=tuple(name for name in dict.fromkeys(pending) if name not in caller),
             updated=frozenset(self.alias[b.name] for b in binding.buffers if b.update is not None),
             handed=tuple(r.name for r in binding.results),
-            random=tuple(c.name for c in self.graph.cnodes if c.token is not None),
+            stream=tuple(
+                c.name for c in self.graph.cnodes if c.token is not None or c.phase == "loss"
+            ),
             accumulates=self.accumulates,
         )
 

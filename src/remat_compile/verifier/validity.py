@@ -19,7 +19,7 @@ __all__ = ["Broken", "Clause", "advance", "encode_validity", "prove_validity", "
 
 Rule = Literal[
     "read", "token", "stale", "free", "caller", "rename", "twice", "never", "kept", "left",
-    "pending", "order",
+    "pending", "order", "undrawn",
 ]  # fmt: skip
 """What a clause demands; `explain` says it in words."""
 
@@ -66,7 +66,7 @@ def encode_validity(
     statements: Statements, events: Sequence[Event]
 ) -> tuple[Encoding, list[Clause]]:
     """The definitions, and the clauses whose negations are the goals."""
-    encoder = _Encoder(statements)
+    encoder = _Encoder(statements, events)
     for event in events:
         encoder.before(event)
         advance(encoder.facts, statements, event)
@@ -79,12 +79,14 @@ def encode_validity(
 
 
 class _Encoder:
-    def __init__(self, statements: Statements):
+    def __init__(self, statements: Statements, events: Sequence[Event]):
         self.statements = statements
         self.encoding = Encoding()
         self.facts = Facts(self.encoding)
         self.clauses: list[Clause] = []
-        self.draws_after = dict(zip(statements.random[1:], statements.random, strict=False))
+        run = {event.cnode.name for event in events if event.cnode is not None}
+        stream = [name for name in statements.stream if name in run]
+        self.draws_after = dict(zip(stream[1:], stream, strict=False))
         start(self.facts, statements)
         for name in statements.caller:
             self.facts.set("held", name, True)
@@ -130,12 +132,15 @@ class _Encoder:
             return
         if c.phase == "loss":
             self.facts.set("done", "loss", True)
-        if c.token is not None and event.execution == 1:
+        if event.execution == 1 and (c.token is not None or c.phase == "loss"):
             self.facts.set("drawn", c.name, True)
 
     def end(self) -> None:
         """What must hold after the last step."""
         self.demand("never", None, "loss", ("done", "loss"), True)
+        for name in self.statements.stream:
+            if self.statements.cnodes[name].phase != "loss":
+                self.demand("undrawn", None, name, ("drawn", name), True)
         for name in self.statements.anodes:
             if name in self.statements.kept:
                 self.demand("kept", None, name, ("alive", name), True)
