@@ -133,7 +133,7 @@ def test_bad_files(case: str, cli: Cli, tmp_path: Path) -> None:
 
 def test_unsupported_operators_are_named_at_once(cli: Cli, tmp_path: Path) -> None:
     ran = cli(save(model(domain="com.acme"), tmp_path / "model.onnx"))
-    for part in ("com.acme", "Gelu", "act0", "opset", "4"):
+    for part in ("com.acme", "Gelu", "act0", "opset", "3 other nodes"):
         assert part in ran.err
 
 

@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from cli_helpers import chain_text
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
@@ -58,9 +59,6 @@ def test_wheel_holds_every_file(wheel: Path) -> None:
 
 
 def test_clean_environment_plans_and_proves_without_torch(clean: Path, tmp_path: Path) -> None:
-    sys.path.insert(0, str(ROOT / "tests" / "cli"))
-    from cli_helpers import chain_text
-
     (tmp_path / "chain.fbir").write_text(chain_text())
     command = clean / "remat-compile"
     words = ["chain.fbir", "-o", "plan.fbir", "--activation-budget", "70%", "--device", "h200"]
