@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 
 from remat_compile.ir.expr import Const
 from remat_compile.ir.graph import (
@@ -326,105 +326,110 @@ def transformer(
 ) -> Program:
     """Transformer blocks of 17 forward and 17 backward cNodes (FACTS 9), f16, roofline
     times for about 100 Tflop/s and 1 TB/s."""
+    made = _Transformer(batch, seq, width, heads, dropout)
     b = Builder("transformer")
-    token_bytes = 2 * batch * seq * width
-    score_bytes = 2 * batch * heads * seq * seq
-
-    def matmul_ns(m: int, n: int, k: int, times: int = 1) -> int:
-        return max(1, 2 * times * m * n * k // 100_000)
-
-    def memory_ns(moved: int) -> int:
-        return max(1, moved // 1000)
-
-    rows = batch * seq
-    square = matmul_ns(rows, width, width)
-    wide = matmul_ns(rows, 4 * width, width)
-    scores = matmul_ns(seq, seq, width // heads, batch * heads)
-    b.input("x0", token_bytes)
+    b.input("x0", made.t)
     for i in range(blocks):
-        _block_forward(
-            b,
-            i,
-            i == blocks - 1,
-            token_bytes,
-            score_bytes,
-            (square, wide, scores),
-            memory_ns,
-            dropout,
-        )
-    b.loss([f"x{blocks}"], [(f"d{blocks}", token_bytes)])
+        made.forward(b, i, last=i == blocks - 1)
+    b.loss([f"x{blocks}"], [(f"d{blocks}", made.t)])
     for i in reversed(range(blocks)):
-        _block_backward(b, i, token_bytes, score_bytes, (square, wide, scores), memory_ns)
+        made.backward(b, i)
     return b.program(granularity=512)
 
 
-def _block_forward(b, i, last, t, s, times, memory_ns, dropout):  # type: ignore[no-untyped-def]
-    square, wide, scores = times
-    width = {"q": t, "k": t, "v": t, "o": t, "f": 4 * t, "g": 4 * t}
-    for w in ("wq", "wk", "wv", "wo"):
-        b.param(f"{w}{i}", 2 * 768 * 768, f"d{w}{i}")
-    for w in ("wf", "wg"):
-        b.param(f"{w}{i}", 8 * 768 * 768, f"d{w}{i}")
+@dataclass(frozen=True)
+class _Transformer:
+    batch: int
+    seq: int
+    width: int
+    heads: int
+    dropout: bool
 
-    def fwd(reads, writes, time, drop=False):  # type: ignore[no-untyped-def]
-        named = [
-            (f"{n}{i}", "phantom" if n in ("st1_", "st2_", "m1_", "m2_", "m3_") else "act", z)
-            for n, z in writes
-        ]
-        b.op(
-            [f"{r}{i}" for r in reads],
-            named,
-            time=time,
-            token=f"r{i}_{writes[0][0]}" if drop and dropout else None,
-        )
+    @property
+    def t(self) -> int:
+        """Bytes of one value per token and channel."""
+        return 2 * self.batch * self.seq * self.width
 
-    fwd(["x"], [("n1_", t), ("st1_", t // 96)], memory_ns(3 * t))
-    for p in "qkv":
-        fwd(["n1_", f"w{p}"], [(p, width[p])], square)
-    fwd(["q", "k"], [("sc", s)], scores)
-    fwd(["sc"], [("sm", s)], memory_ns(2 * s))
-    fwd(["sm"], [("sd", s), ("m1_", s // 2)], memory_ns(2 * s), True)
-    fwd(["sd", "v"], [("at", t)], scores)
-    fwd(["at", "wo"], [("pr", t)], square)
-    fwd(["pr"], [("pd", t), ("m2_", t // 2)], memory_ns(2 * t), True)
-    fwd(["x", "pd"], [("y", t)], memory_ns(3 * t))
-    fwd(["y"], [("n2_", t), ("st2_", t // 96)], memory_ns(3 * t))
-    fwd(["n2_", "wf"], [("f", width["f"])], wide)
-    fwd(["f"], [("ge", width["g"])], memory_ns(8 * t))
-    fwd(["ge", "wg"], [("h", t)], wide)
-    fwd(["h"], [("hd", t), ("m3_", t // 2)], memory_ns(2 * t), True)
-    b.op(
-        [f"y{i}", f"hd{i}"], [(f"x{i + 1}", "output" if last else "act", t)], time=memory_ns(3 * t)
-    )
+    @property
+    def s(self) -> int:
+        """Bytes of the attention scores."""
+        return 2 * self.batch * self.heads * self.seq * self.seq
+
+    @property
+    def square(self) -> int:
+        """Nanoseconds of a product with a square weight."""
+        return max(1, 2 * self.batch * self.seq * self.width**2 // 100_000)
+
+    @property
+    def scores(self) -> int:
+        return max(1, 2 * self.batch * self.seq**2 * self.width // 100_000)
+
+    def weight(self, name: str) -> int:
+        return (8 if name[1] in "fg" else 2) * self.width**2
+
+    def forward(self, b: Builder, i: int, *, last: bool) -> None:
+        t, s = self.t, self.s
+        for w in ("wq", "wk", "wv", "wo", "wf", "wg"):
+            b.param(f"{w}{i}", self.weight(w), f"d{w}{i}")
+
+        def fwd(reads: str, writes: dict[str, int], time: int, drop: bool = False) -> None:
+            named: list[tuple[str, ANodeKind, int]] = [
+                (f"{n}{i}", "phantom" if n[:2] in ("st", "m1", "m2", "m3") else "act", size)
+                for n, size in writes.items()
+            ]
+            token = f"r{i}_{next(iter(writes))}" if drop and self.dropout else None
+            b.op([f"{r}{i}" for r in reads.split()], named, time=time, token=token)
+
+        fwd("x", {"n1_": t, "st1_": t // 96}, _moved(3 * t))
+        for p in "qkv":
+            fwd(f"n1_ w{p}", {p: t}, self.square)
+        fwd("q k", {"sc": s}, self.scores)
+        fwd("sc", {"sm": s}, _moved(2 * s))
+        fwd("sm", {"sd": s, "m1_": s // 2}, _moved(2 * s), True)
+        fwd("sd v", {"at": t}, self.scores)
+        fwd("at wo", {"pr": t}, self.square)
+        fwd("pr", {"pd": t, "m2_": t // 2}, _moved(2 * t), True)
+        fwd("x pd", {"y": t}, _moved(3 * t))
+        fwd("y", {"n2_": t, "st2_": t // 96}, _moved(3 * t))
+        fwd("n2_ wf", {"f": 4 * t}, 4 * self.square)
+        fwd("f", {"ge": 4 * t}, _moved(8 * t))
+        fwd("ge wg", {"h": t}, 4 * self.square)
+        fwd("h", {"hd": t, "m3_": t // 2}, _moved(2 * t), True)
+        kind: ANodeKind = "output" if last else "act"
+        b.op([f"y{i}", f"hd{i}"], [(f"x{i + 1}", kind, t)], time=_moved(3 * t))
+
+    def backward(self, b: Builder, i: int) -> None:
+        t, s = self.t, self.s
+        top = f"d{i + 1}"
+
+        def bwd(reads: str, writes: dict[str, int], time: int) -> None:
+            named: list[tuple[str, ANodeKind, int]] = [
+                (f"{n}{i}", "param_grad" if n.startswith("dw") else "grad", size)
+                for n, size in writes.items()
+            ]
+            names = [r if r == top else f"{r}{i}" for r in reads.split()]
+            b.op(names, named, phase="bwd", time=time)
+
+        w = self.weight("wq")
+        bwd(f"{top} m3_", {"dh": t}, _moved(2 * t))
+        bwd("dh ge wg", {"dge": 4 * t, "dwg": 4 * w}, 8 * self.square)
+        bwd("dge f", {"df": 4 * t}, _moved(12 * t))
+        bwd("df n2_ wf", {"dn2_": t, "dwf": 4 * w}, 8 * self.square)
+        bwd("dn2_ y st2_", {"dy2_": t}, _moved(4 * t))
+        b.accumulate(top, f"dy2_{i}", f"dy{i}", "grad", t)
+        bwd("dy m2_", {"dpr": t}, _moved(2 * t))
+        bwd("dpr at wo", {"dat": t, "dwo": w}, 2 * self.square)
+        bwd("dat sd v", {"dsd": s, "dv": t}, 2 * self.scores)
+        bwd("dsd m1_", {"dsm": s}, _moved(2 * s))
+        bwd("dsm sm", {"dsc": s}, _moved(3 * s))
+        bwd("dsc q k", {"dq": t, "dk": t}, 2 * self.scores)
+        bwd("dv n1_ wv", {"dn1v_": t, "dwv": w}, 2 * self.square)
+        bwd("dk n1_ wk dn1v_", {"dn1k_": t, "dwk": w}, 2 * self.square)
+        bwd("dq n1_ wq dn1k_", {"dn1_": t, "dwq": w}, 2 * self.square)
+        bwd("dn1_ x st1_", {"dx1_": t}, _moved(4 * t))
+        b.accumulate(f"dy{i}", f"dx1_{i}", f"d{i}", "grad", t)
 
 
-def _block_backward(b, i, t, s, times, memory_ns):  # type: ignore[no-untyped-def]
-    square, wide, scores = times
-
-    def bwd(reads, writes, time):  # type: ignore[no-untyped-def]
-        named = [(f"{n}{i}", "param_grad" if n.startswith("dw") else "grad", z) for n, z in writes]
-        b.op([r if r == f"d{i + 1}" else f"{r}{i}" for r in reads], named, phase="bwd", time=time)
-
-    w1, w4 = 2 * 768 * 768, 8 * 768 * 768
-    top = f"d{i + 1}"
-    bwd([top, "m3_"], [("dh", t)], memory_ns(2 * t))
-    bwd(["dh", "ge", "wg"], [("dge", 4 * t), ("dwg", w4)], 2 * wide)
-    bwd(["dge", "f"], [("df", 4 * t)], memory_ns(12 * t))
-    bwd(["df", "n2_", "wf"], [("dn2_", t), ("dwf", w4)], 2 * wide)
-    bwd(["dn2_", "y", "st2_"], [("dy2_", t)], memory_ns(4 * t))
-    b.accumulate(top, f"dy2_{i}", f"dy{i}", "grad", t)
-    bwd(["dy", "m2_"], [("dpr", t)], memory_ns(2 * t))
-    bwd(["dpr", "at", "wo"], [("dat", t), ("dwo", w1)], 2 * square)
-    bwd(["dat", "sd", "v"], [("dsd", s), ("dv", t)], 2 * scores)
-    bwd(["dsd", "m1_"], [("dsm", s)], memory_ns(2 * s))
-    bwd(["dsm", "sm"], [("dsc", s)], memory_ns(3 * s))
-    bwd(["dsc", "q", "k"], [("dq", t), ("dk", t)], 2 * scores)
-    bwd(["dv", "n1_", "wv"], [("dn1v_", t), ("dwv", w1)], 2 * square)
-    bwd(["dk", "n1_", "wk", "dn1v_"], [("dn1k_", t), ("dwk", w1)], 2 * square)
-    bwd(["dq", "n1_", "wq", "dn1k_"], [("dn1_", t), ("dwq", w1)], 2 * square)
-    bwd(["dn1_", "x", "st1_"], [("dx1_", t)], memory_ns(4 * t))
-    b.accumulate(f"dy{i}", f"dx1_{i}", f"d{i}", "grad", t)
-
-
-def with_granularity(program: Program, granularity: int) -> Program:
-    return replace(program, target=replace(program.target, granularity_bytes=granularity))
+def _moved(moved_bytes: int) -> int:
+    """Nanoseconds of an operator that is bound by memory."""
+    return max(1, moved_bytes // 1000)

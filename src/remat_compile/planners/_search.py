@@ -35,8 +35,12 @@ _HEURISTICS: tuple[Heuristic, ...] = tuple(
         (0.0, 1.0, 1.0),
     )
 )
+_LEAN = (Heuristic(1.0, 1.0, 0.0), Heuristic(1.0, 1.0, 0.5))
+"""Those that reach the least memory: the nearer the next use, the more a storage is kept."""
 _WALKED_CNODES = 60_000
 """Random restarts are as many as walk about so many cNodes."""
+_PATIENCE = 100
+"""Restarts end after so many without a better plan."""
 _NOISE = 0.6
 _BIAS = 0.5
 _FLIPS = 0.15
@@ -71,7 +75,9 @@ class Search:
         backward = heuristic.backward
         if backward not in self._scopes:
             self._scopes[backward] = Scope(self.instance, backward)
-        most = max(4 * self.size, min(40 * self.size, 400_000))
+        most = max(4 * self.size, min(15 * self.size + 50, 400_000))
+        if self.best is not None:
+            most = min(most, 2 * len(self.best) + 50)  # a longer walk hardly wins
         try:
             scope = self._scopes[backward]
             return Walk(scope, limit_bytes, heuristic, most, self.deadline).run()
@@ -101,7 +107,7 @@ class Search:
     def _fall_back(self) -> None:
         """Where no walk fits, the order of least memory may."""
         order = self.least()
-        if order is not None and self.instance.peak(order) <= self.limit_bytes:
+        if self.instance.peak(order) <= self.limit_bytes:
             self._offer(order, ())
 
     def _try(self, heuristic: Heuristic, limit: int, weight_C: tuple[float, ...]) -> bool:
@@ -126,8 +132,11 @@ class Search:
         """Walks with scores that lean towards the best plan, and noise."""
         known = self.heuristics()
         spare = self.limit_bytes - self.instance.base_bytes
+        idle = 0
         for _ in range(rounds):
-            if self._out_of_time() or self.best_ns <= self.instance.base_time_ns:
+            idle += 1
+            settled = idle > _PATIENCE or self.best_ns <= self.instance.base_time_ns
+            if self._out_of_time() or settled:
                 return
             base = winner if rng.random() < 0.7 else rng.choice(known)
             lean = tuple(self._lean(rng))
@@ -135,7 +144,7 @@ class Search:
             tighter = rng.choice((0.0, 0.0, 0.02, 0.05, 0.1))
             limit = self.limit_bytes - int(tighter * spare)
             if self._try(replace(base, factor_A=lean), limit, weight):
-                winner = base
+                winner, idle = base, 0
 
     def _lean(self, rng: Random) -> Iterator[float]:
         again: set[int] = set()
@@ -148,28 +157,26 @@ class Search:
                 factor *= _BIAS if writer in again else 1 / _BIAS
             yield factor
 
-    def least(self) -> Order | None:
+    def least(self) -> Order:
         """An order of about the least peak that walks reach, by bisection of the limit.
 
         Does not depend on `limit_bytes`; it is the order of capture where no walk does
-        better. None where the deadline came first.
+        better. Past the deadline, the least so far.
         """
         inst = self.instance
         best = inst.capture
         high = inst.peak(best)
         low = inst.base_bytes
-        known = self.heuristics()
-        steps = 16 if self.size < 20_000 else 8
-        for _ in range(steps):
-            if high - low <= max(1, (high - inst.base_bytes) // 500):
+        known = [replace(h, backward=b) for h in _LEAN for b in self.backward]
+        if self.size > 20_000:
+            known = known[:1]
+        for _ in range(16):
+            if high - low <= max(1, (high - inst.base_bytes) // 500) or self._out_of_time():
                 break
-            if self._out_of_time():
-                return None
             middle = (low + high) // 2
             order = next((o for h in known if (o := self.walk(h, middle)) is not None), None)
             if order is None:
                 low = middle
-                continue
-            best = order
-            high = inst.peak(order)
+            else:
+                best, high = order, inst.peak(order)
         return best

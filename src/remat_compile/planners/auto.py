@@ -128,9 +128,6 @@ class _Race:
 
     def result(self) -> PlanResult:
         """The best plan; else the refusal that knows the least budget."""
-        if isinstance(self.best, TimedOut) and not self.late:
-            # One planner was cut short, but the race as a whole was not.
-            self.late = True
         if self.best is not None:
             return self.best
         if self.late or not self.refused:

@@ -59,9 +59,7 @@ class Dtr:
         search.run(self.rounds, self.seed)
         if search.best is not None and not search.late:
             return task.answer(search.best)
-        if search.best is not None:
-            return TimedOut(task.schedule(search.best), search.best_ns, instance.base_time_ns)
-        least = search.least()
-        if least is None:
-            return TimedOut(None, 0, instance.base_time_ns)
-        return task.infeasible(least)
+        if search.late:
+            schedule = None if search.best is None else task.schedule(search.best)
+            return TimedOut(schedule, search.best_ns, instance.base_time_ns)
+        return task.infeasible(search.least())

@@ -1,0 +1,222 @@
+"""Every planner on every graph at every budget simulates to what it claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from graphs import chain, random_dag, residual, stochastic, transformer, unet
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remat_compile.ir.analysis import capture_order, frees_after_last_use
+from remat_compile.ir.liveness import BudgetKind, floor_bytes, lower_bound_bytes
+from remat_compile.ir.program import Budget, Program
+from remat_compile.ir.schedule import Compute, Schedule
+from remat_compile.ir.simulate import Trace, simulate
+from remat_compile.planners import (
+    Feasible,
+    Infeasible,
+    Optimal,
+    PlanResult,
+    TimedOut,
+    available,
+    parse_planner,
+)
+from strategies import programs
+
+GRAPHS: dict[str, Callable[[], Program]] = {
+    "chain": lambda: chain(9),
+    "uneven chain": lambda: chain(14, seed=2),
+    "residual": residual,
+    "unet": unet,
+    "stochastic": stochastic,
+    "transformer": lambda: transformer(1),
+    "random 1": lambda: random_dag(1),
+    "random 7": lambda: random_dag(7),
+    "random 40": lambda: random_dag(40, nodes=25),
+}
+PLANNERS = [*available(), "periodic{segments=3}", "dtr{scope=forward, rounds=3}"]
+KINDS: tuple[BudgetKind, ...] = ("device", "activation")
+
+
+def peak(trace: Trace, kind: BudgetKind) -> int:
+    return trace.peak_bytes if kind == "device" else trace.activation_peak_bytes
+
+
+def unplanned(program: Program) -> Trace:
+    steps = frees_after_last_use(program.graph, capture_order(program.graph))
+    return simulate(program, Schedule("plan", "", steps))
+
+
+def check(program: Program, budget: Budget, result: PlanResult) -> None:
+    """The claims of a result hold on the simulator."""
+    if isinstance(result, Infeasible):
+        assert result.floor_bytes == lower_bound_bytes(program, budget.kind)[0]
+        assert result.why.code == "FB0407"
+        if result.min_budget is not None:
+            assert budget.bytes < result.min_budget.bytes
+            assert result.floor_bytes <= result.min_budget.bytes
+        return
+    assert not isinstance(result, TimedOut)
+    trace = simulate(program, result.schedule)
+    assert peak(trace, budget.kind) <= budget.bytes
+    assert trace.time_ns == result.time_ns
+    assert result.lower_bound_ns is not None
+    assert result.lower_bound_ns <= result.time_ns
+    assert floor_bytes(program, budget.kind)[0] <= peak(trace, budget.kind)
+    if isinstance(result, Optimal):
+        assert result.time_ns == result.lower_bound_ns
+    else:
+        assert result.gap == result.time_ns / result.lower_bound_ns - 1
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("planner", PLANNERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_plans_keep_their_word(planner: str, graph: str, kind: BudgetKind) -> None:
+    program = GRAPHS[graph]()
+    high = peak(unplanned(program), kind)
+    low = lower_bound_bytes(program, kind)[0]
+    for share in (1.0, 0.7, 0.4, 0.1):
+        budget = Budget(int(low + share * (high - low)), kind)
+        result = parse_planner(planner).plan(program, budget)
+        check(program, budget, result)
+        if share == 1.0 and planner in ("store-all", "dtr", "auto"):
+            assert isinstance(result, Optimal)
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("planner", ["periodic", "chen", "dtr", "auto"])
+def test_the_least_budget_named_is_reachable(planner: str, graph: str) -> None:
+    program = GRAPHS[graph]()
+    low = lower_bound_bytes(program, "activation")[0]
+    refused = parse_planner(planner).plan(program, Budget(max(1, low - 1), "activation"))
+    assert isinstance(refused, Infeasible)
+    assert refused.min_budget is not None
+    assert refused.min_budget.kind == "activation"
+    result = parse_planner(planner).plan(program, refused.min_budget)
+    check(program, refused.min_budget, result)
+    assert isinstance(result, Feasible | Optimal)
+
+
+@pytest.mark.parametrize("planner", ["store-all", "periodic", "dtr", "auto"])
+def test_without_a_budget_nothing_is_recomputed(planner: str) -> None:
+    program = stochastic()
+    result = parse_planner(planner).plan(program, None)
+    assert isinstance(result, Optimal)
+    assert set(simulate(program, result.schedule).executions.values()) == {1}
+
+
+@pytest.mark.parametrize("planner", ["chen", "periodic{segments=3}"])
+def test_without_a_budget_segments_are_made_as_told(planner: str) -> None:
+    program = chain(12)
+    result = parse_planner(planner).plan(program, None)
+    assert isinstance(result, Feasible)
+    assert max(simulate(program, result.schedule).executions.values()) == 2
+
+
+@pytest.mark.parametrize("graph", ["uneven chain", "residual", "transformer", "random 40"])
+def test_less_memory_is_never_faster_by_much(graph: str) -> None:
+    program = GRAPHS[graph]()
+    high = unplanned(program).activation_peak_bytes
+    low = lower_bound_bytes(program, "activation")[0]
+    times = []
+    for share in (0.9, 0.7, 0.5, 0.35):
+        budget = Budget(int(low + share * (high - low)), "activation")
+        result = parse_planner("dtr").plan(program, budget)
+        if isinstance(result, Infeasible):
+            break
+        times.append(result.time_ns)
+    assert len(times) >= 2
+    assert all(b >= 0.98 * a for a, b in pairwise(times))
+
+
+def test_dtr_recomputes_random_and_buffered_operators_but_not_what_reads_an_update() -> None:
+    program = stochastic()
+    low = parse_planner("dtr").plan(program, Budget(1, "activation"))
+    assert isinstance(low, Infeasible)
+    assert low.min_budget is not None
+    result = parse_planner("dtr").plan(program, low.min_budget)
+    assert isinstance(result, Feasible)
+    runs = simulate(program, result.schedule).executions
+    graph = program.graph
+    assert any(runs[c.name] > 1 for c in graph.cnodes if c.token)
+    assert any(runs[c.name] > 1 for c in graph.cnodes if c.replay)
+    assert runs[graph.loss.name] == 1
+    unsafe = next(c for c in graph.cnodes if "rm0" in graph.reads(c, 2))
+    assert runs[unsafe.name] == 1
+
+
+def test_accumulates_run_once_and_their_terms_are_whole() -> None:
+    program = residual(6)
+    planner = parse_planner("dtr{scope=all}")
+    refused = planner.plan(program, Budget(1, "device"))
+    assert isinstance(refused, Infeasible)
+    assert refused.min_budget is not None
+    result = planner.plan(program, refused.min_budget)
+    assert isinstance(result, Feasible)
+    runs = simulate(program, result.schedule).executions
+    assert {runs[c.name] for c in program.graph.cnodes if c.is_accumulate} == {1}
+
+
+def test_dtr_is_deterministic() -> None:
+    program = transformer(2)
+    budget = Budget(unplanned(program).activation_peak_bytes // 2, "activation")
+    first = parse_planner("dtr").plan(program, budget)
+    assert first == parse_planner("dtr").plan(program, budget)
+
+
+def test_dtr_on_transformers_at_half_the_activations() -> None:
+    program = transformer(4)
+    trace = unplanned(program)
+    budget = Budget(trace.activation_peak_bytes // 2, "activation")
+    result = parse_planner("dtr").plan(program, budget)
+    assert isinstance(result, Feasible)
+    assert result.gap < 0.10
+
+
+def test_a_time_limit_is_honoured_with_the_best_so_far() -> None:
+    program = transformer(4)
+    budget = Budget(unplanned(program).activation_peak_bytes // 2, "activation")
+    result = parse_planner("dtr").plan(program, budget, time_limit_s=0.0)
+    assert isinstance(result, TimedOut)
+    if result.schedule is not None:
+        assert simulate(program, result.schedule).activation_peak_bytes <= budget.bytes
+
+
+def test_periodic_runs_each_inner_cnode_twice_and_the_last_segment_once() -> None:
+    program = chain(12)
+    high = unplanned(program).activation_peak_bytes
+    result = parse_planner("periodic{segments=4, by=count}").plan(
+        program, Budget(high, "activation")
+    )
+    assert isinstance(result, Feasible)
+    runs = simulate(program, result.schedule).executions
+    forward = [c.name for c in program.graph.in_phase("fwd")]
+    # The last layer of a segment is not run again: its result crossed and was kept.
+    assert [runs[name] for name in forward] == [2, 2, 1, 2, 2, 1, 2, 2, 1, 1, 1, 1]
+    loss = [s.cnode for s in result.schedule.steps if isinstance(s, Compute)].index("L12")
+    assert loss == 12
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10_000), st.integers(1, 18), st.sampled_from(KINDS), st.floats(0, 1))
+def test_random_graphs(seed: int, nodes: int, kind: BudgetKind, share: float) -> None:
+    program = random_dag(seed, nodes)
+    high = peak(unplanned(program), kind)
+    low = lower_bound_bytes(program, kind)[0]
+    budget = Budget(max(1, int(low + share * (high - low))), kind)
+    for planner in ("periodic{segments=2}", "chen", "dtr{rounds=5}"):
+        check(program, budget, parse_planner(planner).plan(program, budget))
+
+
+@settings(max_examples=25)
+@given(programs(), st.sampled_from(KINDS), st.floats(0, 1))
+def test_generated_programs(program: Program, kind: BudgetKind, share: float) -> None:
+    high = peak(unplanned(program), kind)
+    low = lower_bound_bytes(program, kind)[0]
+    budget = Budget(max(1, int(low + share * (high - low))), kind)
+    for planner in ("store-all", "periodic{segments=2}", "dtr{rounds=5}"):
+        check(program, budget, parse_planner(planner).plan(program, budget))

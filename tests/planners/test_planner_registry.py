@@ -1,0 +1,243 @@
+"""Text forms, options and entry points of planners."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import metadata
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from subprocess import run
+from typing import ClassVar
+
+import pytest
+from graphs import chain
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remat_compile.ir.diagnostics import Diagnostic, FBError
+from remat_compile.ir.program import Budget, Program
+from remat_compile.planners import (
+    Infeasible,
+    Planner,
+    PlanResult,
+    available,
+    format_planner,
+    parse_planner,
+    registry,
+)
+from remat_compile.planners.auto import Auto
+from remat_compile.planners.chen import Chen
+from remat_compile.planners.contract import Progress
+from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.periodic import Periodic
+from remat_compile.planners.store_all import StoreAll
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A plug-in with an option of every type."""
+
+    name: ClassVar[str] = "toy"
+    ratio: float = 0.5
+    label: str = "plain"
+    eager: bool = False
+    inner: Planner = field(default_factory=StoreAll)
+
+    def plan(
+        self,
+        program: Program,
+        budget: Budget | None,
+        *,
+        time_limit_s: float = 60.0,
+        progress: Progress | None = None,
+    ) -> PlanResult:
+        return self.inner.plan(program, budget, time_limit_s=time_limit_s, progress=progress)
+
+
+@pytest.fixture
+def plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Registers `toy` and two plug-ins that do not load."""
+    real = metadata.entry_points
+
+    def entry_points(group: str) -> list[EntryPoint]:
+        return [
+            *real(group=group),
+            EntryPoint("toy", f"{__name__}:Toy", group),
+            EntryPoint("gone", "no_such_module:Planner", group),
+            EntryPoint("odd", "remat_compile.ir.graph:Graph", group),
+        ]
+
+    monkeypatch.setattr(registry, "entry_points", entry_points)
+    return iter(())
+
+
+def refusals(text: str) -> tuple[Diagnostic, ...]:
+    with pytest.raises(FBError) as caught:
+        parse_planner(text)
+    return caught.value.diagnostics
+
+
+def test_the_planners_of_the_package_are_registered() -> None:
+    assert {"store-all", "periodic", "chen", "dtr", "auto"} <= set(available())
+    for name, info in available().items():
+        if info.package == "remat-compile":
+            assert info.load().name == name
+            assert isinstance(info.load()(), Planner)
+
+
+def test_listing_planners_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, remat_compile.planners as p; p.available(); p.parse_planner('dtr');"
+        "print([m for m in ('torch', 'onnx', 'jax', 'z3', 'highspy', 'lark') if m in sys.modules])"
+    )
+    done = run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("text", "planner"),
+    [
+        ("store-all", StoreAll()),
+        ("periodic", Periodic()),
+        ("periodic{segments=4}", Periodic(4)),
+        ("periodic{segments=4, by=memory}", Periodic(4, "memory")),
+        ("chen", Chen()),
+        ("dtr{scope=all, rounds=7, seed=-1}", Dtr("all", 7, -1)),
+        ("auto{planners=[dtr{rounds=0}, chen]}", Auto((Dtr(rounds=0), Chen()))),
+    ],
+)
+def test_text_round_trips(text: str, planner: Planner) -> None:
+    assert parse_planner(text) == planner
+    assert format_planner(planner) == text
+
+
+def test_spaces_braces_and_defaults_are_free() -> None:
+    assert parse_planner(" periodic { segments = 4 , by = none } ") == Periodic(4)
+    assert parse_planner("store-all{}") == StoreAll()
+    assert parse_planner("auto{planners=[]}") == Auto()
+
+
+@given(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(),
+    st.booleans(),
+    st.integers(1, 99) | st.none(),
+)
+def test_every_option_type_round_trips(
+    ratio: float, label: str, eager: bool, segments: int | None
+) -> None:
+    planner = Toy(ratio, label, eager, Periodic(segments))
+    text = format_planner(planner)
+    with pytest.MonkeyPatch.context() as patch:
+        real = metadata.entry_points
+        toy = EntryPoint("toy", f"{__name__}:Toy", registry.GROUP)
+        patch.setattr(registry, "entry_points", lambda group: [*real(group=group), toy])
+        assert parse_planner(text) == planner
+
+
+def test_unknown_planner_shows_the_nearest_name() -> None:
+    (found,) = refusals("perodic{segments=4}")
+    assert found.code == "FB0401"
+    assert found.span is not None
+    assert (found.span.line, found.span.column, found.span.end_column) == (1, 1, 8)
+    assert 'Did you mean "periodic"?' in found.message
+
+
+@pytest.mark.parametrize(
+    ("text", "column"),
+    [
+        ("", 1),
+        ("periodic{", 10),
+        ("periodic{segments}", 18),
+        ("periodic{segments=}", 19),
+        ("periodic{segments=4", 20),
+        ("periodic{segments=4,}", 21),
+        ("periodic{segments=4} dtr", 22),
+        ("periodic{segments=4x}", 19),
+        ("periodic{segments=?}", 19),
+        ("auto{planners=[dtr chen]}", 20),
+        ('dtr{scope="\\q"}', 11),
+    ],
+)
+def test_unreadable_text(text: str, column: int) -> None:
+    (found,) = refusals(text)
+    assert found.code == "FB0402"
+    assert found.span is not None
+    assert found.span.column == column
+
+
+def test_all_wrong_options_are_reported_at_once() -> None:
+    found = refusals("periodic{segment=4, segments=many, by=memory, by=count}")
+    assert [d.code for d in found] == ["FB0403", "FB0404", "FB0405"]
+    assert [d.span.column for d in found if d.span] == [10, 21, 47]
+    assert 'Did you mean "segments"?' in found[0].message
+    assert "must be an integer or none, not many" in found[1].message
+
+
+def test_values_out_of_range() -> None:
+    found = refusals("dtr{rounds=-1, scope=backward}")
+    assert [d.code for d in found] == ["FB0404", "FB0404"]
+    with pytest.raises(FBError) as caught:
+        Periodic(segments=0)
+    assert caught.value.diagnostics[0].code == "FB0404"
+
+
+def test_errors_inside_a_list_of_planners_keep_their_place() -> None:
+    (found,) = refusals("auto{planners=[chen, dtrr]}")
+    assert found.code == "FB0401"
+    assert found.span is not None
+    assert found.span.column == 22
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_plugin_that_does_not_load_is_named_and_stops_nobody() -> None:
+    assert {"toy", "gone", "odd"} <= set(available())
+    for name in ("gone", "odd"):
+        (found,) = refusals(name)
+        assert found.code == "FB0406"
+        assert name in found.message
+    told: list[str] = []
+    result = parse_planner("auto").plan(chain(6), Budget(1, "activation"), progress=told.append)
+    assert isinstance(result, Infeasible)
+    assert any("gone left out" in line for line in told)
+
+
+@pytest.mark.parametrize("planner", sorted(available()))
+@pytest.mark.parametrize("amount", [0, -5])
+def test_a_budget_must_be_positive(planner: str, amount: int) -> None:
+    with pytest.raises(FBError) as caught:
+        parse_planner(planner).plan(chain(3), Budget(amount))
+    assert [d.code for d in caught.value.diagnostics] == ["FB0408"]
+
+
+def test_a_refusal_says_what_would_fit_and_what_holds_it() -> None:
+    result = parse_planner("dtr").plan(chain(8), Budget(10))
+    assert isinstance(result, Infeasible)
+    assert result.why.code == "FB0407"
+    assert result.min_budget is not None
+    assert str(result.min_budget.bytes) in result.why.message
+    notes = "\n".join(note.message for note in result.why.notes)
+    assert "model.py:" in notes
+    assert f"less than {result.floor_bytes} bytes" in notes
+
+
+def test_no_plain_file_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    parse_planner("auto").plan(chain(6), Budget(2000))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_auto_says_who_won_and_asks_for_acceptance() -> None:
+    program = chain(8)
+    budget = Budget(820, "activation")
+    best = Auto().plan(program, budget)
+    assert not isinstance(best, Infeasible)
+    assert best.schedule is not None
+    winner = best.schedule.planner
+    assert winner in available()
+    other = Auto().plan(program, budget, accept=lambda s: s.planner != winner)
+    assert not isinstance(other, Infeasible)
+    assert other.schedule is not None
+    assert other.schedule.planner != winner
