@@ -12,7 +12,15 @@ from remat_compile.cli.show import curve
 def test_show(cli: Cli, planned: Path) -> None:
     ran = cli("show", planned)
     assert ran.code == 0, ran.err
-    for part in ("graph        @chain", "peak:", "%x0", "model.py:", "^ loss", "recomputed"):
+    for part in (
+        "graph        @chain",
+        "peak:",
+        "%x0",
+        "model.py:",
+        "^ loss",
+        "recomputed",
+        "act ",
+    ):
         assert part in ran.out
     assert "proven by z3" in ran.out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -53,5 +54,5 @@ def _value(value: object) -> str:
 
 def _first_sentence(info: PlannerInfo) -> str:
     paragraph = (info.load().__doc__ or "").strip().partition("\n\n")[0]
-    text = " ".join(paragraph.split())
-    return text.partition(". ")[0].rstrip(".") if len(text) > 80 else text.rstrip(".")
+    # A full stop before a capital: "Chen et al. 2016" goes on.
+    return re.split(r"\.\s+(?=[A-Z`])", " ".join(paragraph.split()))[0].rstrip(".")

@@ -79,7 +79,18 @@ def _owners(plan: Plan, all: bool) -> list[str]:
     if rest:
         rows.append((f"{len(rest)} more", format_bytes(sum(s for _, s in rest)), "", ""))
     head = f"peak: {format_bytes(trace.peak_bytes)} at {_step(plan, trace.peak_step)}"
-    return [head, *columns(rows, "<><<")]
+    return [head, _by_kind(plan, alive), *columns(rows, "<><<")]
+
+
+def _by_kind(plan: Plan, alive: Sequence[tuple[str, int]]) -> str:
+    from .._budget import format_bytes
+
+    found: dict[str, int] = {}
+    for name, size in alive:
+        kind = plan.graph.anode[name].kind if name in plan.graph.anode else name.strip("()")
+        found[kind] = found.get(kind, 0) + size
+    ranked = sorted(found.items(), key=lambda item: -item[1])
+    return ", ".join(f"{kind} {format_bytes(size)}" for kind, size in ranked)
 
 
 def _step(plan: Plan, index: int) -> str:
