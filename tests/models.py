@@ -174,7 +174,7 @@ class Llama(nn.Module):
     def __init__(
         self,
         *,
-        layers: int = 3,
+        layers: int = 2,
         width: int = 32,
         heads: int = 4,
         kv_heads: int = 2,
@@ -289,7 +289,7 @@ class EncoderDecoder(nn.Module):
     def __init__(self, width: int = 32, vocab: int = 61, seq: int = 12, drop: float = 0.0) -> None:
         super().__init__()
         self.src, self.tgt = nn.Embedding(vocab, width), nn.Embedding(vocab, width)
-        self.body = nn.Transformer(width, 2, 2, 2, 2 * width, dropout=drop, batch_first=True)
+        self.body = nn.Transformer(width, 2, 1, 2, 2 * width, dropout=drop, batch_first=True)
         self.head = nn.Linear(width, vocab)
         self.scale = math.sqrt(width)
         blocked = torch.triu(torch.full((seq, seq), -math.inf), diagonal=1)
