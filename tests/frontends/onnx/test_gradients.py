@@ -31,7 +31,8 @@ def gradients(module: nn.Module, outputs: list[Tensor]) -> dict[str, Tensor]:
 
 
 def write_sample(path: Path, names: tuple[str, ...], args: tuple[Tensor, ...]) -> Path:
-    np.savez(path, **{n: a.detach().numpy() for n, a in zip(names, args, strict=True)})
+    arrays: dict[str, Any] = {n: a.detach().numpy() for n, a in zip(names, args, strict=True)}
+    np.savez(path, **arrays)
     return path
 
 

@@ -157,7 +157,7 @@ def test_names_that_python_or_modules_cannot_have(tmp_path: Path) -> None:
     del weights["b"]
     built = build_module(write(tmp_path / "m.onnx", nodes, {"x": [4, 3]}, weights))
     names = {n for n, _ in built.module.named_parameters()}
-    recovered = {built.module.onnx_names[n] for n in names}  # type: ignore[index, union-attr]
+    recovered = {built.module.onnx_names[n] for n in names}  # type: ignore[index]
     assert recovered == {"forward", "b/1"}
     assert built.module(*built.args).shape == (4, 2)
 
@@ -167,14 +167,11 @@ def test_a_known_condition_picks_its_branch(tmp_path: Path) -> None:
         out = helper.make_tensor_value_info("r", TensorProto.FLOAT, [])
         return helper.make_graph([helper.make_node(op, ["a"], ["r"])], op, [], [out])
 
+    both = {"then_branch": branch("Relu"), "else_branch": branch("Neg")}
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"]),
-        helper.make_node(
-            "If", ["yes"], ["p"], then_branch=branch("Relu"), else_branch=branch("Neg")
-        ),
-        helper.make_node(
-            "If", ["no"], ["q"], then_branch=branch("Relu"), else_branch=branch("Neg")
-        ),
+        helper.make_node("If", ["yes"], ["p"], **both),
+        helper.make_node("If", ["no"], ["q"], **both),
         helper.make_node("Add", ["p", "q"], ["y"]),
     ]
     weights = {"w": ONES, "yes": np.array(True), "no": np.array(False)}
@@ -204,6 +201,27 @@ def test_batch_norm_keeps_pytorch_momentum_and_statistics(tmp_path: Path) -> Non
     assert torch.equal(trained.module(*trained.args), module(*trained.args))
     for name, buffer in trained.module.named_buffers():
         assert torch.equal(buffer, module.get_buffer(name))
+
+
+def test_batch_norm_in_training_mode(tmp_path: Path) -> None:
+    """A file may ask for batch statistics itself, and for the new ones as outputs."""
+    node = helper.make_node(
+        "BatchNormalization", ["x", "s", "b", "m", "v"], ["y", "m2", "v2"], training_mode=1
+    )
+    rng = np.random.default_rng(0)
+    weights = {n: rng.random(3, dtype=np.float32) for n in "sbmv"}
+    outputs = ("y", "m2", "v2")
+    file = write(tmp_path / "m.onnx", [node], {"x": [5, 3]}, weights, outputs=outputs)
+    for train_bn in (False, True):
+        built = build_module(file, train_bn=train_bn)
+        assert built.warnings == ()
+        x = built.args[0]
+        y, mean, _ = built.module(x)
+        s, b, m, _ = (torch.from_numpy(weights[n]) for n in "sbmv")
+        assert torch.allclose(mean, 0.9 * m + 0.1 * x.mean(0))
+        wanted = (x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt() * s + b
+        assert torch.allclose(y, wanted, atol=1e-6)
+        assert torch.equal(built.module.get_buffer("m"), mean if train_bn else m)
 
 
 def test_train_bn_without_batch_norm_is_a_warning(tmp_path: Path) -> None:
@@ -260,8 +278,9 @@ def test_dropout_draws_from_the_generator(tmp_path: Path) -> None:
 
 def test_export_keeps_every_parameter(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.LayerNorm(4), nn.Linear(4, 1))
-    for layer in (module[0], module[3]):
-        nn.init.zeros_(layer.bias)
+    for layer in module:
+        if isinstance(layer, nn.Linear):
+            nn.init.zeros_(layer.bias)
     export_trainable(module, (torch.randn(2, 3),), tmp_path / "m.onnx")
     stored = {t.name: t for t in onnx.load(tmp_path / "m.onnx").graph.initializer}
     for name, parameter in module.named_parameters():

@@ -40,7 +40,8 @@ class Builder:
         self.keys: dict[int, str] = {}
         self.steps: list[Step] = []
         self.parameters: set[str] = set()
-        self.batch_norms: list[str] = []
+        self.batch_norms: dict[str, bool] = {}
+        """Every BatchNormalization, and whether it uses batch statistics."""
         self._contents: dict[tuple[Any, ...], str] = {}
         self._taken: set[str] = set()
         self._alive: list[Any] = []  # `keys` goes by identity: nothing may be collected
@@ -127,7 +128,7 @@ class Builder:
                     self.values[name] = _as_known(name, result)
             return
         if node.op_type == "BatchNormalization":
-            self.batch_norms.append(call.name)
+            self.batch_norms[call.name] = self.train_bn or call.flag("training_mode")
         results = self._evaluate(call, lowering, self._faked(inputs))
         self._record(node, call, lowering, inputs, results)
 

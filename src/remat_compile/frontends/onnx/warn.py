@@ -22,7 +22,7 @@ def warnings_of(
     model: Any,
     roles: Mapping[str, Role],
     mended: Repair | None,
-    batch_norms: Sequence[str],
+    batch_norms: Mapping[str, bool],
     train_bn: bool,
 ) -> tuple[Diagnostic, ...]:
     """FB0650 to FB0657, in this order; each names what it is about."""
@@ -30,7 +30,7 @@ def warnings_of(
         *_about_repair(mended),
         _renamed(model, roles, mended),
         _shared(model, roles, mended),
-        _batch_norm(model, batch_norms, train_bn),
+        _batch_norm(batch_norms, train_bn),
         _lost_dropout(model),
     ]
     return tuple(warning for warning in found if warning is not None)
@@ -99,15 +99,16 @@ def _shared(model: Any, roles: Mapping[str, Role], mended: Repair | None) -> Dia
     return Diagnostic("FB0653", message, hint=_ADVICE)
 
 
-def _batch_norm(model: Any, batch_norms: Sequence[str], train_bn: bool) -> Diagnostic | None:
+def _batch_norm(batch_norms: Mapping[str, bool], train_bn: bool) -> Diagnostic | None:
     if train_bn and not batch_norms:
         message = "--train-bn was given, but the model has no BatchNormalization"
         return Diagnostic("FB0655", message, hint="the exporter may have folded it; " + _ADVICE)
-    if train_bn or not batch_norms:
+    fixed = [name for name, training in batch_norms.items() if not training]
+    if not fixed:
         return None
     message = (
-        f"{len(batch_norms)} BatchNormalization nodes run with fixed statistics, as exported: "
-        f"{_names(batch_norms, 3)}"
+        f"{len(fixed)} BatchNormalization nodes run with fixed statistics, as exported: "
+        f"{_names(fixed, 3)}"
     )
     return Diagnostic("FB0654", message, hint="--train-bn uses and updates batch statistics")
 

@@ -26,9 +26,10 @@ def batch_norm(call: Call, x: Value, scale: Value, bias: Value, mean: Value, var
     if not call.flag("spatial", True):
         call.refuse("spatial=0 is not supported")
     old_mean, old_var = call.tensor(mean), call.tensor(var)
-    if call.flag("training_mode") and (call.has(1) or not call.train_bn):
+    if call.flag("training_mode") and not call.train_bn:
         return _training_outputs(data, weight, offset, [old_mean, old_var], momentum, eps)
-    return F.batch_norm(data, old_mean, old_var, weight, offset, call.train_bn, momentum, eps)
+    out = F.batch_norm(data, old_mean, old_var, weight, offset, call.train_bn, momentum, eps)
+    return (out, old_mean.clone(), old_var.clone()) if call.has(1) or call.has(2) else out
 
 
 def _training_outputs(
