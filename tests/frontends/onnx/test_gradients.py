@@ -61,7 +61,7 @@ def quiet() -> Any:
         yield
 
 
-LOSSES = ("mlp-loss", "gpt-loss", "resnet-loss", "unet-loss", "two-loss")
+LOSSES = ("mlp-loss", "gpt-loss", "resnet-loss")
 CASES = [(n, torch.float64) for n in BASE] + [(n, torch.float32) for n in LOSSES]
 
 
