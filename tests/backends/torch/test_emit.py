@@ -1,0 +1,180 @@
+"""The generated source: golden text, names, and what the borders carry."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.models import MODELS
+from torch import Tensor, nn
+
+from remat_compile.backends.torch import build, emit
+from remat_compile.backends.torch.interface import saved_at_loss
+from remat_compile.frontends.torch_export import export, lower
+from remat_compile.ir.analysis import capture_order, frees_after_last_use
+from remat_compile.ir.diagnostics import FBError
+from remat_compile.ir.parser import parse_program
+from remat_compile.ir.program import Program
+from remat_compile.ir.schedule import Compute, Schedule
+from remat_compile.ir.simulate import simulate
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+class Tiny(nn.Module):
+    """A linear layer, a dropout and a batch norm: a view, a token and a replay form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+        self.drop = nn.Dropout(0.5)
+        self.bn = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.bn(self.drop(self.lin(x)).relu())
+        return out
+
+
+def tiny() -> Program:
+    with lower(export(Tiny(), (torch.zeros(2, 4),))) as lowered:
+        return lowered.program
+
+
+def schedule(program: Program, again: Iterable[str]) -> Schedule:
+    """The capture order, with `again` computed a second time after the loss."""
+    graph = program.graph
+    forward = [c.name for c in graph.in_phase("fwd")]
+    backward = [c.name for c in graph.in_phase("bwd")]
+    order = [*forward, graph.loss.name, *again, *backward]
+    return Schedule("plan", "by hand", frees_after_last_use(graph, order))
+
+
+def replayable(program: Program) -> list[str]:
+    """Forward cNodes that may run after the loss."""
+    updated = {b.name for b in program.binding.buffers if b.update is not None}
+    graph = program.graph
+    return [c.name for c in graph.in_phase("fwd") if not updated & set(graph.reads(c, 2))]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["store_all", "recompute_all"])
+def test_golden(again: bool, golden: Callable[[Path, str], None]) -> None:
+    program = tiny()
+    plan = schedule(program, replayable(program) if again else ())
+    simulate(program, plan)
+    name = f"tiny_{'recompute_all' if again else 'store_all'}.py"
+    golden(GOLDEN / name, emit(program, plan))
+
+
+def test_the_source_that_runs_is_the_source_that_is_shown() -> None:
+    with lower(export(Tiny(), (torch.zeros(2, 4),))) as lowered:
+        program = lowered.program
+        module = build(lowered, schedule(program, replayable(program)))
+    tree = ast.parse(module.planned_source)
+    assert {n.name for n in tree.body if isinstance(n, ast.FunctionDef)} == {
+        "replay",
+        "forward",
+        "backward",
+    }
+
+
+def test_saved_is_what_the_backward_reads_before_writing_it() -> None:
+    program = tiny()
+    stored = set(saved_at_loss(program, schedule(program, ())))
+    recomputed = set(saved_at_loss(program, schedule(program, replayable(program))))
+    kinds = {program.graph.anode[name].kind for name in recomputed}
+    assert kinds <= {"param", "input", "rng", "output"}
+    assert any(program.graph.anode[name].kind == "phantom" for name in stored)
+
+
+def test_every_bound_name_is_freed_or_returned() -> None:
+    """No variable outlives its last use: each activation is deleted where it is freed."""
+    program = tiny()
+    plan = schedule(program, ())
+    tree = ast.parse(emit(program, plan))
+    (backward,) = [n for n in tree.body if getattr(n, "name", "") == "backward"]
+    deleted = {
+        target.id
+        for node in ast.walk(backward)
+        if isinstance(node, ast.Delete)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for a in program.graph.anodes:
+        if a.kind in ("phantom", "grad", "tangent"):
+            assert a.name in deleted
+
+
+def test_a_name_that_is_no_python_variable() -> None:
+    text = """fbir 1
+captured device cpu threads 1 torch "2.13.0" costs none
+target "cpu" { granularity 1 }
+graph @odd {
+  %lambda : param f32[2] bytes 8
+  %torch : input f32[2] bytes 8
+  %args : output f32[2] bytes 8
+  %dy : tangent f32[2] bytes 8
+  %dw : param_grad f32[2] bytes 8
+  F1: fwd %args = aten.mul.Tensor(%torch, %lambda)
+  L: loss %dy = loss(%args)
+  B1: bwd %dw = aten.mul.Tensor(%dy, %torch) of F1
+}
+bind {
+  arg "args[0]" = %torch
+  param "lambda" = %lambda grad %dw
+  result %args tangent %dy
+  grads fresh
+}
+"""
+    program = parse_program(text)
+    order = frees_after_last_use(program.graph, capture_order(program.graph))
+    source = emit(program, Schedule("p", "by hand", order))
+    space: dict[str, object] = {}
+    exec(compile(source, "odd", "exec"), space)
+    run = space["forward"]
+    assert callable(run)
+    with torch.no_grad():
+        result = run([torch.ones(2) * 3, torch.ones(2) * 2])
+    assert torch.equal(result[0], torch.ones(2) * 6)
+
+
+def test_an_operator_that_does_not_exist() -> None:
+    program = tiny()
+    text = (Path(__file__).parent / "missing_operator.fbir").read_text()
+    program = parse_program(text)
+    order = frees_after_last_use(program.graph, capture_order(program.graph))
+    with pytest.raises(FBError) as error:
+        emit(program, Schedule("p", "by hand", order))
+    assert error.value.diagnostics[0].code == "FB0901"
+
+
+@pytest.mark.parametrize("name", ["gpt", "resnet", "encdec"])
+def test_each_computation_replayed_alone(name: str) -> None:
+    """Every seventh cNode runs again just after the loss, one plan for each."""
+    module, args, _ = MODELS[name](torch.float64)
+    exported = export(module, args)
+    values = {p: v.detach() for p, v in module.named_parameters()}
+    with lower(exported) as lowered:
+        candidates = replayable(lowered.program)
+    for turn in range(0, len(candidates), 7):
+        with lower(exported) as lowered:
+            program = lowered.program
+            again = candidates[turn : turn + 1]
+            plan = schedule(program, again)
+            assert sum(isinstance(s, Compute) and [s.cnode] == again for s in plan.steps) == 2
+            drop_in = build(lowered, plan)
+        reference, _, _ = MODELS[name](torch.float64)
+        assert all(torch.equal(p, values[n]) for n, p in reference.named_parameters())
+        ours = _gradients(drop_in, args)
+        theirs = _gradients(reference, args)
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def _gradients(module: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    torch.manual_seed(0)
+    outputs = module(*args)
+    first = outputs[0] if isinstance(outputs, tuple) else outputs
+    return torch.autograd.grad(first.square().sum(), list(module.parameters()))

@@ -1,0 +1,170 @@
+"""Running a plan: bit-equal, within its memory to the byte, and refusing other calls."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from tests.backends.torch.test_emit import Tiny, replayable, schedule
+from tests.harness import assert_bit_equal, train_steps
+from tests.models import MODELS
+from torch import Tensor, nn
+
+from remat_compile.backends.torch import GuardFailure, PlannedModule, build, measure_step
+from remat_compile.costs import measured
+from remat_compile.frontends.torch_export import export, lower
+
+
+def planned(module: nn.Module, *args: Any, again: bool = True, **options: Any) -> PlannedModule:
+    with lower(export(module, args, **options)) as lowered:
+        program = lowered.program
+        return build(lowered, schedule(program, replayable(program) if again else ()))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_recomputing_everything_is_bit_equal_and_measures_as_predicted(name: str) -> None:
+    module, args, kwargs = MODELS[name](torch.float32)
+    reference, same_args, same_kwargs = MODELS[name](torch.float32)
+    exported = export(module, args, kwargs)
+    with lower(exported) as lowered:
+        pass
+    program = measured(lowered.program, lowered.values())
+    plan = schedule(program, replayable(program))
+    with lower(exported) as lowered:
+        drop_in = build(lowered.with_program(program), plan)
+    ours = train_steps(drop_in, args, kwargs)
+    theirs = train_steps(reference, same_args, same_kwargs)
+    assert_bit_equal(ours, theirs)
+    use = measure_step(drop_in, args, kwargs)
+    assert use.forward_measured_bytes == use.forward_predicted_bytes
+    assert use.backward_measured_bytes == use.backward_predicted_bytes
+
+
+def test_dynamic_batches_share_one_plan() -> None:
+    module = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
+    batch = torch.export.Dim("batch", min=2, max=16)
+    drop_in = planned(module, torch.randn(3, 4), dynamic_shapes=({0: batch},))
+    for size in (2, 5, 16):
+        x = torch.randn(size, 4)
+        ours = torch.autograd.grad(drop_in(x).square().sum(), list(drop_in.parameters()))
+        theirs = torch.autograd.grad(module(x).square().sum(), list(module.parameters()))
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    with pytest.raises(GuardFailure, match=r"outside \[2, 16\]"):
+        drop_in(torch.randn(17, 4))
+
+
+def test_state_is_the_originals_own() -> None:
+    module = Tiny()
+    drop_in = planned(module, torch.randn(2, 4))
+    assert isinstance(drop_in, Tiny)
+    assert list(drop_in.state_dict()) == list(module.state_dict())
+    assert all(a is b for a, b in zip(drop_in.parameters(), module.parameters(), strict=True))
+    drop_in.load_state_dict({k: torch.ones_like(v) for k, v in module.state_dict().items()})
+    assert torch.equal(module.lin.weight, torch.ones(4, 4))
+
+
+def test_without_gradients_the_original_runs() -> None:
+    module = Tiny()
+    drop_in = planned(module, torch.randn(2, 4))
+    drop_in.eval()
+    with torch.no_grad():
+        assert drop_in(torch.randn(7, 4)).shape == (7, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: m(torch.randn(3, 4)), r"float32\[3, 4\].*the plan is for float32\[2, 4\]"),
+        (lambda m: m(torch.randn(2, 4).double()), "float64"),
+        (lambda m: m(torch.randn(2, 4), 1), "other arguments"),
+        (lambda m: m(torch.randn(2, 4, requires_grad=True)), "requires grad"),
+        (lambda m: m.eval()(torch.randn(2, 4)), "eval mode"),
+        (lambda m: (m.lin.requires_grad_(False), m(torch.randn(2, 4))), "requires_grad"),
+        (lambda m: (setattr(m, "lin", nn.Linear(4, 4)), m(torch.randn(2, 4))), "replaced"),
+    ],
+)
+def test_a_call_the_plan_was_not_made_for(call: Any, message: str) -> None:
+    drop_in = planned(Tiny(), torch.randn(2, 4))
+    with pytest.raises(GuardFailure, match=message) as error:
+        call(drop_in)
+    assert {d.code for d in error.value.diagnostics} == {"FB0910"}
+
+
+def test_autocast() -> None:
+    drop_in = planned(Tiny(), torch.randn(2, 4))
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(GuardFailure, match="autocast"):
+        drop_in(torch.randn(2, 4))
+
+
+def test_a_second_forward_before_the_backward_is_warned_about_once() -> None:
+    drop_in = planned(Tiny(), torch.randn(2, 4))
+    first = drop_in(torch.randn(2, 4))
+    with pytest.warns(UserWarning, match="second forward"):
+        second = drop_in(torch.randn(2, 4))
+    (first.sum() + second.sum()).backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            drop_in(torch.randn(2, 4)).sum().backward()
+
+
+def test_an_output_that_is_thrown_away_is_no_call_in_flight() -> None:
+    drop_in = planned(Tiny(), torch.randn(2, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            drop_in(torch.randn(2, 4))
+
+
+def test_parameters_edited_between_forward_and_backward_raise() -> None:
+    drop_in = planned(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.randn(2, 4))
+    out = drop_in(torch.randn(2, 4))
+    with torch.no_grad():
+        next(iter(drop_in.parameters())).add_(1)
+        list(drop_in.parameters())[2].add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+class Aliases(nn.Module):
+    """Returns an activation, a view of it, and its own input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = self.lin(x)
+        return y, y.t(), x
+
+
+def test_outputs_alias_as_in_eager() -> None:
+    module = Aliases()
+    x = torch.randn(2, 4)
+    y, t, same = planned(copy.deepcopy(module), x)(x)
+    assert y.data_ptr() == t.data_ptr()
+    assert same.data_ptr() == x.data_ptr()
+    (y.sum() + (t * t).sum()).backward()
+
+
+def test_gradients_accumulate_into_what_is_there() -> None:
+    module = nn.Linear(4, 2)
+    reference = copy.deepcopy(module)
+    x = torch.randn(3, 4)
+    drop_in = planned(module, x)
+    for _ in range(2):
+        drop_in(x).square().sum().backward()
+        reference(x).square().sum().backward()
+    assert torch.equal(module.weight.grad, reference.weight.grad)  # type: ignore[arg-type]
+
+
+def test_a_hook_on_a_parameter_runs() -> None:
+    module = nn.Linear(4, 2)
+    drop_in = planned(module, torch.randn(3, 4))
+    seen = []
+    module.weight.register_hook(lambda g: seen.append(g.shape))
+    drop_in(torch.randn(3, 4)).sum().backward()
+    assert seen == [(2, 4)]
