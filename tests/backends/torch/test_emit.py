@@ -151,15 +151,15 @@ def test_an_operator_that_does_not_exist() -> None:
     assert error.value.diagnostics[0].code == "FB0901"
 
 
-@pytest.mark.parametrize("name", ["gpt", "resnet", "encdec"])
-def test_each_computation_replayed_alone(name: str) -> None:
-    """Every seventh cNode runs again just after the loss, one plan for each."""
+@pytest.mark.parametrize("name", ["two", "resnet", "gpt"])
+def test_a_computation_replayed_alone(name: str) -> None:
+    """One cNode in each third of the forward runs again just after the loss."""
     module, args, _ = MODELS[name](torch.float64)
     exported = export(module, args)
     values = {p: v.detach() for p, v in module.named_parameters()}
     with lower(exported) as lowered:
         candidates = replayable(lowered.program)
-    for turn in range(0, len(candidates), 7):
+    for turn in range(1, len(candidates), len(candidates) // 3):
         with lower(exported) as lowered:
             program = lowered.program
             again = candidates[turn : turn + 1]

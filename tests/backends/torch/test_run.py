@@ -24,14 +24,14 @@ def planned(module: nn.Module, *args: Any, again: bool = True, **options: Any) -
         return build(lowered, schedule(program, replayable(program) if again else ()))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["mlp", "resnet", "unet", "two-inputgrad", "gpt-loss"])
 def test_recomputing_everything_is_bit_equal_and_measures_as_predicted(name: str) -> None:
     module, args, kwargs = MODELS[name](torch.float32)
     reference, same_args, same_kwargs = MODELS[name](torch.float32)
     exported = export(module, args, kwargs)
     with lower(exported) as lowered:
         pass
-    program = measured(lowered.program, lowered.values())
+    program = measured(lowered.program, lowered.values(), time_limit_s=0.2)
     plan = schedule(program, replayable(program))
     with lower(exported) as lowered:
         drop_in = build(lowered.with_program(program), plan)
