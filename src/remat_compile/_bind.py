@@ -20,9 +20,12 @@ __all__ = ["bind", "graph_differences"]
 
 
 def bind(plan: Plan, exported: Exported) -> nn.Module:
-    """The drop-in module; FB0710 where the model gives another graph than the plan's."""
+    """The drop-in module; FB0710 where the model gives another graph than the plan's.
+
+    The graph is run once against eager before the module is handed out (FB0512).
+    """
     from .backends.torch import build
-    from .frontends.torch_export import lower
+    from .frontends.torch_export import ensure_trusted, lower
 
     with lower(exported) as lowered:
         if different := graph_differences(plan.program, lowered.program):
@@ -34,7 +37,9 @@ def bind(plan: Plan, exported: Exported) -> nn.Module:
                     hint="plan the model again",
                 )
             )
-        return build(lowered.with_program(plan.program), plan.schedule)
+        module = build(lowered.with_program(plan.program), plan.schedule)
+    ensure_trusted(lowered)
+    return module
 
 
 def graph_differences(planned: Program, captured: Program, limit: int = 5) -> list[str]:

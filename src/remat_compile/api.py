@@ -95,12 +95,15 @@ def compile(  # the name users expect, as in torch.compile
     as Python warnings.
     """
     from .backends.torch import build
+    from .frontends.torch_export import ensure_trusted
 
     source, asked, phases = _prepare(model, args, kwargs, **keywords)
     with _planned(source, asked, phases) as (made, lowered):
         phases.say("generating the step")
         compiled = build(lowered.with_program(made.program), made.schedule)
-    # Outside of the block, which silences warnings while PyTorch traces.
+    # Outside of the block, in which PyTorch traces and warnings are silenced.
+    with phases.phase("check", "running the graph once against eager"):
+        ensure_trusted(lowered)
     for diagnostic in made.warnings:
         warnings.warn(render(diagnostic).replace("error[", "[", 1), stacklevel=2)
     return compiled
@@ -123,9 +126,19 @@ def read_program(path: str | Path) -> Program:
 
 
 def plan_source(source: Source, options: PlanOptions, phases: Phases) -> Plan:
-    """Lowers, costs, plans and proves an exported model."""
-    with _planned(source, options, phases) as (made, _):
-        return made
+    """Lowers, costs, plans and proves an exported model.
+
+    With measured costs the graph is also run once against eager (FB0512). A plan made
+    for another device is checked when it is bound to the model.
+    """
+    from .frontends.torch_export import ensure_trusted
+
+    with _planned(source, options, phases) as (made, lowered):
+        pass
+    if options.device is None:
+        with phases.phase("check", "running the graph once against eager"):
+            ensure_trusted(lowered)
+    return made
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from .joint import Joint
 __all__ = ["Exported", "Lowered"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Exported:
     """A model exported once: enough to trace its joint graph again and to run it.
 

@@ -27,7 +27,6 @@ __all__ = [
     "evaluate",
     "floor_div",
     "format_expr",
-    "is_monotone",
     "max_of",
     "mul",
     "round_up",
@@ -183,24 +182,6 @@ def symbols_of(expr: Expr) -> frozenset[str]:
             return frozenset().union(*(symbols_of(part) for part in parts))
         case FloorDiv(inner, _) | CeilDiv(inner, _) | RoundUp(inner, _):
             return symbols_of(inner)
-        case _:
-            assert_never(expr)
-
-
-def is_monotone(expr: Expr) -> bool:
-    """Whether the value cannot fall as a symbol (>= 0) grows: no negative constant."""
-    match expr:
-        case Const(value):
-            return value >= 0
-        case Sym():
-            return True
-        case Add(parts):
-            # A negative summand that is constant does not turn a rising sum.
-            return all(isinstance(part, Const) or is_monotone(part) for part in parts)
-        case Mul(parts) | Max(parts):
-            return all(is_monotone(part) for part in parts)
-        case FloorDiv(inner, _) | CeilDiv(inner, _) | RoundUp(inner, _):
-            return is_monotone(inner)
         case _:
             assert_never(expr)
 

@@ -84,6 +84,9 @@ DTYPE_BYTES: dict[str, int] = {
 }
 
 
+_NOTHING = Const(0)
+
+
 @dataclass(frozen=True, slots=True)
 class Ref:
     """A use of an aNode or a view by name (without the `%`)."""
@@ -170,7 +173,7 @@ class Replay:
 
     writes: tuple[str | None, ...]
     call: Call
-    workspace: Expr = Const(0)
+    workspace: Expr = _NOTHING
     time_ns: int | None = None
 
 
@@ -192,7 +195,7 @@ class CNode:
     replay: Replay | None = None
     token: str | None = None
     of: tuple[str, ...] = ()
-    workspace: Expr = Const(0)
+    workspace: Expr = _NOTHING
     time_ns: int | None = None
     loc: Loc | None = None
     span: Span | None = field(default=None, compare=False, repr=False)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .check import check_against_eager
+from .check import check_against_eager, ensure_trusted
 from .export import export, load_pt2
 from .lower import lower
 
-__all__ = ["check_against_eager", "export", "load_pt2", "lower"]
+__all__ = ["check_against_eager", "ensure_trusted", "export", "load_pt2", "lower"]

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from ..._torch.execute import execute
-from ..._torch.lowered import Exported
+from ..._torch.lowered import Exported, Lowered
 from ...ir.analysis import capture_order, frees_after_last_use
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.program import Program
 
-__all__ = ["check_against_eager"]
+__all__ = ["check_against_eager", "ensure_trusted"]
+
+
+_TRUSTED: WeakSet[Exported] = WeakSet()
+
+
+def ensure_trusted(lowered: Lowered) -> None:
+    """Checks the graph of an exported model against eager, once. FB0512 as below.
+
+    Call it outside the `with` block of `lower`.
+    """
+    if lowered.exported not in _TRUSTED:
+        check_against_eager(lowered.exported, lowered.program, lowered.values())
+        _TRUSTED.add(lowered.exported)
 
 
 def check_against_eager(exported: Exported, program: Program, values: Mapping[str, Tensor]) -> None:

@@ -18,7 +18,7 @@ def lower(exported: Exported) -> Iterator[Lowered]:
     """Traces and lowers `exported`; the result is valid inside the `with` block.
 
     Deterministic: the same model gives the same text. Raises FBError FB0501 (not
-    traceable) and FB0506 to FB0509 for constructs outside the language, all at once.
+    traceable) and FB0506 to FB0508 for constructs outside the language, all at once.
     """
     with trace_joint(exported.module, exported.trace_args, exported.trace_kwargs) as joint:
         yield _lower(exported, joint)
