@@ -403,7 +403,7 @@ _TABLE: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]
     "llama": (Llama, lambda: (_ids(4, 16),)),
     "resnet": (ResNet, _image(4, 32)),
     "unet": (UNet, _image(2, 16)),
-    "encdec": (partial(EncoderDecoder, drop=0.1), lambda: (_ids(4, 10), _ids(4, 12))),
+    "encdec": (partial(EncoderDecoder, drop=0.1), lambda: (_ids(8, 10), _ids(8, 12))),
     "vit": (ViT, _image(4, 16)),
     "two": (TwoInTwoOut, lambda: (torch.randn(64, 12), torch.randn(64, 20))),
 }
@@ -413,7 +413,7 @@ _LOSSES: dict[str, tuple[LossFn, Callable[[], Tensor]]] = {
     "llama": (token_loss, lambda: _ids(4, 16)),
     "resnet": (F.cross_entropy, _classes(4)),
     "unet": (F.binary_cross_entropy_with_logits, lambda: torch.rand(2, 2, 16, 16)),
-    "encdec": (token_loss, lambda: _ids(4, 12)),
+    "encdec": (token_loss, lambda: _ids(8, 12)),
     "vit": (F.cross_entropy, _classes(4)),
     "two": (pair_loss, lambda: torch.randn(64, 6)),
 }
