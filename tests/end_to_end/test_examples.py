@@ -1,0 +1,59 @@
+"""The examples run, and so does the benchmark that is quick."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--vocab", "32", "--seq", "8"]
+
+
+def python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_train_mlp() -> None:
+    done = python("examples/train_mlp.py")
+    assert done.returncode == 0, done.stderr
+    assert "bit-equal to eager: True" in done.stdout
+
+
+def test_gpt2_onnx_keeps_every_weight(tmp_path: Path) -> None:
+    import onnx
+
+    file = tmp_path / "gpt2.onnx"
+    done = python("examples/gpt2_onnx.py", "-o", str(file), *SMALL)
+    assert done.returncode == 0, done.stderr
+    weights = [
+        i for i in onnx.load(file).graph.initializer if i.data_type == onnx.TensorProto.FLOAT
+    ]
+    # Two embeddings, twelve tensors in the block, two in the last norm; the head is tied.
+    assert len(weights) == 16
+
+
+def test_gpt2_onnx_refuses_what_cannot_be(tmp_path: Path) -> None:
+    odd = python("examples/gpt2_onnx.py", "-o", str(tmp_path / "x.onnx"), "--heads", "3")
+    assert odd.returncode == 2
+    assert "do not divide" in odd.stderr
+    nowhere = python("examples/gpt2_onnx.py", "-o", str(tmp_path / "no" / "x.onnx"), *SMALL)
+    assert nowhere.returncode == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_phases_benchmark(tmp_path: Path) -> None:
+    figures = tmp_path / "phases.json"
+    arguments = ["--budget", "range:1.0", "--json", str(figures), "--check"]
+    done = python("benchmarks/phases.py", *SMALL, *arguments)
+    assert done.returncode == 0, done.stderr
+    seconds = json.loads(figures.read_text())["seconds"]
+    assert {"capture", "lower", "costs", "plan", "verify", "save", "total"} <= set(seconds)
+    assert sum(s for name, s in seconds.items() if name != "total") <= seconds["total"] * 1.01
