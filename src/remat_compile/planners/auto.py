@@ -108,7 +108,7 @@ class _Race:
                 pass
             case _ if self._holds(name, result.schedule):
                 self.best = result
-                self.tell(f"auto: {name} leads with {result.time_ns} ns")
+                self.tell(f"auto: {name} leads with {result.time_ns / 1e6:.3f} ms")
 
     def _holds(self, name: str, schedule: Schedule | None) -> bool:
         if schedule is None:

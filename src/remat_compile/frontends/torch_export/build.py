@@ -1,10 +1,9 @@
-"""The builder: one pass over the joint graph, then the binding to the caller."""
+"""One pass over the joint graph: storages, views and computations under their names."""
 
 from __future__ import annotations
 
 import operator
 import re
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,45 +12,31 @@ from torch._functorch._aot_autograd import descriptors as aot
 from torch._ops import OpOverload
 
 from ..._torch.joint import Joint
-from ..._torch.lowered import Exported, Lowered
+from ..._torch.lowered import Exported
 from ..._torch.ops import atom_of, from_torch_dtype, op_name
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.expr import Const, add
 from ...ir.graph import (
     ACCUMULATE_OP,
-    LOSS_OP,
     ANode,
     ANodeKind,
     Arg,
     Call,
     CNode,
-    Graph,
     Ref,
     View,
 )
-from ...ir.program import (
-    Argument,
-    Binding,
-    BufferBinding,
-    Header,
-    ParamBinding,
-    Program,
-    Result,
-    Symbol,
-    Target,
-)
 from .accumulate import Accumulations
-from .export import argument_paths
 from .operators import draws_random_numbers, replay_without_effect
 from .places import place_of
-from .prepare import is_backward, output_descs, output_nodes
+from .prepare import is_backward
 from .symbols import Symbols
 
 __all__ = ["Builder"]
 
 
 class Builder:
-    """Reads a prepared joint graph once; `build` gives the lowered program."""
+    """Reads a prepared joint graph once; `assemble` makes the program of what it found."""
 
     def __init__(self, exported: Exported, joint: Joint):
         self.exported = exported
@@ -78,7 +63,8 @@ class Builder:
         self.problems: list[Diagnostic] = []
         self.accumulations = Accumulations(self.graph)
 
-    def build(self) -> Lowered:
+    def read(self) -> None:
+        """Raises FBError with everything that is outside the language."""
         for node in self.graph.nodes:
             match node.op:
                 case "placeholder":
@@ -91,7 +77,6 @@ class Builder:
                     pass
         if self.problems:
             raise FBError(self.problems)
-        return self._finish()
 
     # -- leaves ---------------------------------------------------------------------
 
@@ -120,7 +105,7 @@ class Builder:
                 self.tangents[output] = name
                 self.name_of[node] = name
             case _:
-                self._refuse("FB0507", f"the model has an input of kind {desc}", node)
+                self.refuse("FB0507", f"the model has an input of kind {desc}", node)
 
     def _held(
         self, node: fx.Node, target: str, kind: ANodeKind, names: dict[str, list[str]]
@@ -163,13 +148,13 @@ class Builder:
         if isinstance(value, int | torch.SymInt | torch.SymBool):
             return  # folded into the expressions that use it, or only checked
         if not isinstance(node.target, OpOverload) or node.target._schema.is_mutable:
-            self._refuse("FB0507", f"operator {node.target} is outside the language", node)
+            self.refuse("FB0507", f"operator {node.target} is outside the language", node)
             return
         if not node.target._schema.returns:
             return  # a check of the exporter; nothing is computed
         tensors = list(value) if isinstance(value, list | tuple) else [value]
         if not all(isinstance(t, Tensor) or t is None for t in tensors):
-            self._refuse("FB0507", f"operator {node.target} returns {type(value).__name__}", node)
+            self.refuse("FB0507", f"operator {node.target} returns {type(value).__name__}", node)
             return
         try:
             call = Call(
@@ -184,7 +169,7 @@ class Builder:
         if all(held):
             self._view(node, call, tensors)
         elif any(held):
-            self._refuse("FB0507", f"{node.target} returns some results that are views", node)
+            self.refuse("FB0507", f"{node.target} returns some results that are views", node)
         else:
             self._compute(node, call, tensors)
 
@@ -286,166 +271,6 @@ class Builder:
         expression = self.symbols.of(value)
         return expression.value if isinstance(expression, Const) else expression
 
-    # -- the end --------------------------------------------------------------------
-
-    def _finish(self) -> Lowered:
-        nodes, descs = output_nodes(self.graph), output_descs(self.graph)
-        names = [None if n is None else self._single(n) for n in nodes]
-        grads: dict[str, str] = {}
-        updates: dict[str, str] = {}
-        results: list[Result] = []
-        input_grads: list[tuple[int, str]] = []
-        forward_outputs: list[str] = []
-        backward_outputs: list[str | None] = []
-        for name, desc in zip(names, descs, strict=True):
-            match desc:
-                case aot.InputMutationAOTOutput(mutated_input=aot.BufferAOTInput(target=target)):
-                    assert name is not None
-                    updates[target] = name
-                    forward_outputs.append(name)
-                case aot.PlainAOTOutput() | aot.IntermediateBaseAOTOutput():
-                    if name is None:
-                        self._refuse("FB0507", "an output of the model is not a tensor", None)
-                        continue
-                    results.append(Result(name, self.tangents.get(desc)))
-                    forward_outputs.append(name)
-                case aot.GradAOTOutput(grad_of=of):
-                    backward_outputs.append(name)
-                    if name is not None and isinstance(of, aot.ParamAOTInput):
-                        grads[of.target] = name
-                    elif name is not None and isinstance(of, aot.PlainAOTInput):
-                        input_grads.append((self.argument_of_plain[of.idx], name))
-                case None:
-                    backward_outputs.append(None)
-                case _:
-                    self._refuse("FB0508", f"the model has an effect of kind {desc}", None)
-        if self.problems:
-            raise FBError(self.problems)
-        binding = self._binding(grads, updates, results, input_grads)
-        graph = self._graph(binding)
-        program = Program(
-            graph=graph,
-            binding=binding,
-            header=Header(
-                device=self.exported.device.type,
-                threads=torch.get_num_threads(),
-                torch_version=torch.__version__.split("+")[0],
-            ),
-            symbols=self._symbol_bindings(),
-            target=Target(
-                name=self.exported.device.type,
-                granularity_bytes=1 if self.exported.device.type == "cpu" else 512,
-            ),
-        )
-        return Lowered(
-            exported=self.exported,
-            joint=self.joint,
-            program=program,
-            nodes=self.node_of,
-            placeholders=tuple(self.placeholders),
-            tangents=tuple(self.tangents.values()),
-            forward_outputs=tuple(forward_outputs),
-            backward_outputs=tuple(backward_outputs),
-            constants=self.constants,
-            warnings=self._warnings(binding),
-        )
-
-    def _binding(
-        self,
-        grads: dict[str, str],
-        updates: dict[str, str],
-        results: list[Result],
-        input_grads: list[tuple[int, str]],
-    ) -> Binding:
-        tensors = argument_paths(self.exported.args, self.exported.kwargs)
-        params = []
-        for name, targets in self.param_names.items():
-            found = [grads[t] for t in targets if t in grads]
-            params.append(ParamBinding(tuple(targets), name, found[0] if found else None))
-        buffers = []
-        for name, targets in self.buffer_names.items():
-            new = [updates[t] for t in targets if t in updates]
-            buffers.append(BufferBinding(tuple(targets), name, new[0] if new else None))
-        return Binding(
-            arguments=tuple(
-                Argument(path, name)
-                for path, name in zip(tensors, self.argument_names, strict=True)
-            ),
-            params=tuple(params),
-            buffers=tuple(buffers),
-            results=tuple(results),
-            input_grads=tuple(input_grads),
-        )
-
-    def _graph(self, binding: Binding) -> Graph:
-        bases = {v.name: v.base for v in self.views}
-        holder = {name: name for name in self.anodes} | bases
-        pending = {holder[b.update]: b.update for b in binding.buffers if b.update is not None}
-        loss_reads = dict.fromkeys((*(r.name for r in binding.results), *pending.values()))
-        loss = CNode(
-            name="L",
-            phase="loss",
-            writes=tuple(self.tangents.values()),
-            call=Call(LOSS_OP, tuple(Ref(name) for name in loss_reads)),
-        )
-        kinds: dict[str, ANodeKind] = dict.fromkeys(pending, "pending")
-        kinds.update({holder[p.grad]: "param_grad" for p in binding.params if p.grad is not None})
-        ends = [r.name for r in binding.results] + [name for _, name in binding.input_grads]
-        kinds.update({holder[name]: "output" for name in ends})
-        cnodes = _without_unused((*self.forward, loss, *self.backward), holder, kinds, self.anodes)
-        written = {name for c in cnodes for name in (*c.results, *filter(None, (c.token,)))}
-        readers: dict[str, set[str]] = {}
-        for c in cnodes:
-            for name in c.call.refs():
-                readers.setdefault(holder[name], set()).add(c.phase)
-        anodes = []
-        for a in self.anodes.values():
-            if a.kind in ("act", "grad"):
-                if a.name not in written:
-                    continue
-                kind = kinds.get(a.name, a.kind)
-                if kind == "act" and readers.get(a.name) == {"bwd"}:
-                    kind = "phantom"
-                anodes.append(replace(a, kind=kind))
-            elif a.kind != "rng" or a.name in written:
-                anodes.append(a)
-        alive = {a.name for a in anodes}
-        views = tuple(v for v in self.views if v.base in alive)
-        name = re.sub(r"\W", "_", type(self.exported.original).__name__).lower()
-        return Graph(name or "model", tuple(anodes), views, cnodes)
-
-    def _symbol_bindings(self) -> tuple[Symbol, ...]:
-        found: list[Symbol] = []
-        sample = [leaf for leaf in self.exported.flat_args if isinstance(leaf, Tensor)]
-        known: set[str] = set()
-        for index, name in enumerate(self.argument_names):
-            for dim, size in enumerate(self.node_of[name].meta["val"].shape):
-                key = str(size)
-                if key in known or key not in self.exported.symbol_names:
-                    continue
-                known.add(key)
-                low, high = self.exported.symbol_ranges[key]
-                now = int(sample[index].shape[dim])
-                found.append(Symbol(self.exported.symbol_names[key], low, high, now, index, dim))
-        return tuple(found)
-
-    def _warnings(self, binding: Binding) -> tuple[Diagnostic, ...]:
-        lost = [
-            name
-            for p in binding.params
-            for name in p.names[:1]
-            if p.grad is None and self.exported.module.get_parameter(name).requires_grad
-        ]
-        if not lost:
-            return ()
-        return (
-            Diagnostic(
-                "FB0510",
-                f"no gradient reaches {', '.join(lost)}; their .grad stays None, as in eager",
-                hint="remove them, or use them in the forward",
-            ),
-        )
-
     # -- small things ---------------------------------------------------------------
 
     def _declare(self, node: fx.Node | None, value: Tensor, name: str, kind: ANodeKind) -> str:
@@ -462,7 +287,8 @@ class Builder:
             self.node_of[name] = node
         return name
 
-    def _single(self, node: fx.Node) -> str | None:
+    def single(self, node: fx.Node) -> str | None:
+        """The name of a value that is one tensor."""
         name = self.name_of.get(node)
         return name if isinstance(name, str) else None
 
@@ -477,42 +303,6 @@ class Builder:
         self.taken.add(name)
         return name
 
-    def _refuse(self, code: str, message: str, node: fx.Node | None) -> None:
+    def refuse(self, code: str, message: str, node: fx.Node | None) -> None:
         place = place_of(node) if node is not None else None
         self.problems.append(Diagnostic(code, f"{message} ({place})" if place else message))
-
-
-def _without_unused(
-    cnodes: tuple[CNode, ...],
-    holder: dict[str, str],
-    kinds: dict[str, ANodeKind],
-    anodes: dict[str, ANode],
-) -> tuple[CNode, ...]:
-    """Drops computations nobody needs, and turns unread results into workspace.
-
-    Random operators stay: they advance the generator.
-    """
-    needed = set(kinds)
-    kept: list[CNode] = []
-    for c in reversed(cnodes):
-        wanted = [name for name in c.results if name in needed]
-        if not wanted and not c.is_loss and c.token is None:
-            continue
-        if not c.is_loss:
-            unread = [name for name in c.results if name not in needed]
-            c = replace(
-                c,
-                writes=tuple(name if name in needed else None for name in c.writes),
-                workspace=add(c.workspace, *(anodes[name].size for name in unread)),
-            )
-            if c.replay is not None:
-                c = replace(
-                    c,
-                    replay=replace(
-                        c.replay,
-                        writes=tuple(n if n in needed else None for n in c.replay.writes),
-                    ),
-                )
-        kept.append(c)
-        needed.update(holder[name] for name in c.call.refs())
-    return tuple(reversed(kept))

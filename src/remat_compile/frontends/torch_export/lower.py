@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ..._torch.joint import Joint, trace_joint
 from ..._torch.lowered import Exported, Lowered
+from .assemble import assemble
 from .build import Builder
 from .prepare import prepare
 
@@ -26,4 +27,6 @@ def lower(exported: Exported) -> Iterator[Lowered]:
 
 def _lower(exported: Exported, joint: Joint) -> Lowered:
     prepare(joint.graph_module)
-    return Builder(exported, joint).build()
+    builder = Builder(exported, joint)
+    builder.read()
+    return assemble(builder)

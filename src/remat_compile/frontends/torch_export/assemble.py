@@ -1,0 +1,239 @@
+"""From what the builder read to a program: kinds, the loss, the binding to the caller."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch._functorch._aot_autograd import descriptors as aot
+
+from ..._torch.lowered import Lowered
+from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.expr import add
+from ...ir.graph import LOSS_OP, ANode, ANodeKind, Call, CNode, Graph, Ref
+from ...ir.program import (
+    Argument,
+    Binding,
+    BufferBinding,
+    Header,
+    ParamBinding,
+    Program,
+    Result,
+    Symbol,
+    Target,
+)
+from .build import Builder
+from .export import argument_paths
+from .prepare import output_descs, output_nodes
+
+__all__ = ["assemble"]
+
+
+def assemble(read: Builder) -> Lowered:
+    """The lowered program of a joint graph that was read. Raises FBError FB0507, FB0508."""
+    return _Assembly(read).lowered()
+
+
+class _Assembly:
+    def __init__(self, read: Builder):
+        self.read = read
+
+    def lowered(self) -> Lowered:
+        nodes, descs = output_nodes(self.read.graph), output_descs(self.read.graph)
+        names = [None if n is None else self.read.single(n) for n in nodes]
+        grads: dict[str, str] = {}
+        updates: dict[str, str] = {}
+        results: list[Result] = []
+        input_grads: list[tuple[int, str]] = []
+        forward_outputs: list[str] = []
+        backward_outputs: list[str | None] = []
+        for name, desc in zip(names, descs, strict=True):
+            match desc:
+                case aot.InputMutationAOTOutput(mutated_input=aot.BufferAOTInput(target=target)):
+                    assert name is not None
+                    updates[target] = name
+                    forward_outputs.append(name)
+                case aot.PlainAOTOutput() | aot.IntermediateBaseAOTOutput():
+                    if name is None:
+                        self.read.refuse("FB0507", "an output of the model is not a tensor", None)
+                        continue
+                    results.append(Result(name, self.read.tangents.get(desc)))
+                    forward_outputs.append(name)
+                case aot.GradAOTOutput(grad_of=of):
+                    backward_outputs.append(name)
+                    if name is not None and isinstance(of, aot.ParamAOTInput):
+                        grads[of.target] = name
+                    elif name is not None and isinstance(of, aot.PlainAOTInput):
+                        input_grads.append((self.read.argument_of_plain[of.idx], name))
+                case None:
+                    backward_outputs.append(None)
+                case _:
+                    self.read.refuse("FB0508", f"the model has an effect of kind {desc}", None)
+        if self.read.problems:
+            raise FBError(self.read.problems)
+        binding = self._binding(grads, updates, results, input_grads)
+        graph = self._graph(binding)
+        program = Program(
+            graph=graph,
+            binding=binding,
+            header=Header(
+                device=self.read.exported.device.type,
+                threads=torch.get_num_threads(),
+                torch_version=torch.__version__.split("+")[0],
+            ),
+            symbols=self._symbol_bindings(),
+            target=Target(
+                name=self.read.exported.device.type,
+                granularity_bytes=1 if self.read.exported.device.type == "cpu" else 512,
+            ),
+        )
+        return Lowered(
+            exported=self.read.exported,
+            joint=self.read.joint,
+            program=program,
+            nodes=self.read.node_of,
+            placeholders=tuple(self.read.placeholders),
+            tangents=tuple(self.read.tangents.values()),
+            forward_outputs=tuple(forward_outputs),
+            backward_outputs=tuple(backward_outputs),
+            constants=self.read.constants,
+            warnings=self._warnings(binding),
+        )
+
+    def _binding(
+        self,
+        grads: dict[str, str],
+        updates: dict[str, str],
+        results: list[Result],
+        input_grads: list[tuple[int, str]],
+    ) -> Binding:
+        tensors = argument_paths(self.read.exported.args, self.read.exported.kwargs)
+        params = []
+        for name, targets in self.read.param_names.items():
+            found = [grads[t] for t in targets if t in grads]
+            params.append(ParamBinding(tuple(targets), name, found[0] if found else None))
+        buffers = []
+        for name, targets in self.read.buffer_names.items():
+            new = [updates[t] for t in targets if t in updates]
+            buffers.append(BufferBinding(tuple(targets), name, new[0] if new else None))
+        return Binding(
+            arguments=tuple(
+                Argument(path, name)
+                for path, name in zip(tensors, self.read.argument_names, strict=True)
+            ),
+            params=tuple(params),
+            buffers=tuple(buffers),
+            results=tuple(results),
+            input_grads=tuple(input_grads),
+        )
+
+    def _graph(self, binding: Binding) -> Graph:
+        bases = {v.name: v.base for v in self.read.views}
+        holder = {name: name for name in self.read.anodes} | bases
+        pending = {holder[b.update]: b.update for b in binding.buffers if b.update is not None}
+        loss_reads = dict.fromkeys((*(r.name for r in binding.results), *pending.values()))
+        loss = CNode(
+            name="L",
+            phase="loss",
+            writes=tuple(self.read.tangents.values()),
+            call=Call(LOSS_OP, tuple(Ref(name) for name in loss_reads)),
+        )
+        kinds: dict[str, ANodeKind] = dict.fromkeys(pending, "pending")
+        kinds.update({holder[p.grad]: "param_grad" for p in binding.params if p.grad is not None})
+        ends = [r.name for r in binding.results] + [name for _, name in binding.input_grads]
+        kinds.update({holder[name]: "output" for name in ends})
+        cnodes = _without_unused(
+            (*self.read.forward, loss, *self.read.backward), holder, kinds, self.read.anodes
+        )
+        written = {name for c in cnodes for name in (*c.results, *filter(None, (c.token,)))}
+        readers: dict[str, set[str]] = {}
+        for c in cnodes:
+            for name in c.call.refs():
+                readers.setdefault(holder[name], set()).add(c.phase)
+        anodes = []
+        for a in self.read.anodes.values():
+            if a.kind in ("act", "grad"):
+                if a.name not in written:
+                    continue
+                kind = kinds.get(a.name, a.kind)
+                if kind == "act" and readers.get(a.name) == {"bwd"}:
+                    kind = "phantom"
+                anodes.append(replace(a, kind=kind))
+            elif a.kind != "rng" or a.name in written:
+                anodes.append(a)
+        alive = {a.name for a in anodes}
+        views = tuple(v for v in self.read.views if v.base in alive)
+        name = re.sub(r"\W", "_", type(self.read.exported.original).__name__).lower()
+        return Graph(name or "model", tuple(anodes), views, cnodes)
+
+    def _symbol_bindings(self) -> tuple[Symbol, ...]:
+        found: list[Symbol] = []
+        sample = [leaf for leaf in self.read.exported.flat_args if isinstance(leaf, Tensor)]
+        known: set[str] = set()
+        for index, name in enumerate(self.read.argument_names):
+            for dim, size in enumerate(self.read.node_of[name].meta["val"].shape):
+                key = str(size)
+                if key in known or key not in self.read.exported.symbol_names:
+                    continue
+                known.add(key)
+                low, high = self.read.exported.symbol_ranges[key]
+                now = int(sample[index].shape[dim])
+                found.append(
+                    Symbol(self.read.exported.symbol_names[key], low, high, now, index, dim)
+                )
+        return tuple(found)
+
+    def _warnings(self, binding: Binding) -> tuple[Diagnostic, ...]:
+        lost = [
+            name
+            for p in binding.params
+            for name in p.names[:1]
+            if p.grad is None and self.read.exported.module.get_parameter(name).requires_grad
+        ]
+        if not lost:
+            return ()
+        return (
+            Diagnostic(
+                "FB0510",
+                f"no gradient reaches {', '.join(lost)}; their .grad stays None, as in eager",
+                hint="remove them, or use them in the forward",
+            ),
+        )
+
+
+def _without_unused(
+    cnodes: tuple[CNode, ...],
+    holder: dict[str, str],
+    kinds: dict[str, ANodeKind],
+    anodes: dict[str, ANode],
+) -> tuple[CNode, ...]:
+    """Drops computations nobody needs, and turns unread results into workspace.
+
+    Random operators stay: they advance the generator.
+    """
+    needed = set(kinds)
+    kept: list[CNode] = []
+    for c in reversed(cnodes):
+        wanted = [name for name in c.results if name in needed]
+        if not wanted and not c.is_loss and c.token is None:
+            continue
+        if not c.is_loss:
+            unread = [name for name in c.results if name not in needed]
+            c = replace(
+                c,
+                writes=tuple(name if name in needed else None for name in c.writes),
+                workspace=add(c.workspace, *(anodes[name].size for name in unread)),
+            )
+            if c.replay is not None:
+                c = replace(
+                    c,
+                    replay=replace(
+                        c.replay,
+                        writes=tuple(n if n in needed else None for n in c.replay.writes),
+                    ),
+                )
+        kept.append(c)
+        needed.update(holder[name] for name in c.call.refs())
+    return tuple(reversed(kept))
