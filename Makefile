@@ -1,9 +1,10 @@
 # make demo: one run from a GPT-2-shaped ONNX file to a proven plan and a compared step.
-# make test: the whole test suite. Both make the virtual environment if there is none.
+# make test: the whole test suite, in JOBS processes of one thread each. Both make the virtual environment if there is none.
 
 PYTHON ?= python3
 VENV ?= .venv
 DEMO ?= .demo
+JOBS ?= 2
 BIN := $(VENV)/bin
 
 .PHONY: demo test lint install clean
@@ -16,7 +17,7 @@ demo: install
 	$(BIN)/remat-compile run $(DEMO)/gpt2.fbir --model $(DEMO)/gpt2.onnx
 
 test: install
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 
 lint: install
 	$(BIN)/ruff check .
