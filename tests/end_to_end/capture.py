@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import remat_compile
-from harness import Record, train_steps
+from harness import Record, assert_bit_equal, train_steps
 from remat_compile import Budget, Plan
 from remat_compile._budget import parse_budget, resolve_budget
 from remat_compile.planners.contract import Infeasible, Planner
@@ -56,6 +56,21 @@ class Captured:
             budget=budget,
             _is_proven=False,
         )
+
+    def check(self, budgets: Iterable[str]) -> None:
+        """Trains under a plan for each budget; fails with all that is not as in eager."""
+        wrong = []
+        for text in budgets:
+            bound = self.budget(text)
+            plan = self.plan(bound, parse_planner("dtr" if text == "least" else "auto"))
+            assert plan.peak_bytes <= bound.bytes
+            if text in ("range:0.5", "least"):
+                assert max(plan.trace.executions.values()) > 1, f"{text}: nothing runs again"
+            try:
+                assert_bit_equal(self.train(plan), self.eager)
+            except AssertionError as error:
+                wrong.append(f"{text} by {plan.planner}: {error}")
+        assert not wrong, "\n".join(wrong)
 
     def train(self, plan: Plan) -> Record:
         """Three steps under `plan`, from the parameters of the capture."""

