@@ -277,10 +277,20 @@ def test_tangents_of_every_layout(kind: str) -> None:
 
 
 def test_output_unused_by_the_loss() -> None:
+    """Known difference: AOTAutograd fills a missing tangent with zeros, so parameters that
+    only the unused output reaches get zeros where eager leaves None (docs/pytorch.md)."""
     compiled, eager, args, kwargs = pair("two")
     for module in (compiled, eager):
         torch.autograd.backward(module(*args, **kwargs)[0].square().mean())
-    assert_same_tensors(grads(compiled), grads(eager), "gradient of")
+    ours, theirs = grads(compiled), grads(eager)
+    unreached = {name for name, gradient in theirs.items() if gradient is None}
+    assert unreached
+    for name in unreached:
+        gradient = ours.pop(name)
+        assert gradient is not None
+        assert not gradient.any()
+        del theirs[name]
+    assert_same_tensors(ours, theirs, "gradient of")
 
 
 class Aliases(nn.Module):

@@ -55,7 +55,7 @@ class Lowered:
     nodes: Mapping[str, fx.Node]
     placeholders: tuple[str | None, ...]
     tangents: tuple[str, ...]
-    forward_outputs: tuple[str, ...]
+    forward_outputs: tuple[str | None, ...]
     backward_outputs: tuple[str | None, ...]
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     warnings: tuple[Diagnostic, ...] = ()

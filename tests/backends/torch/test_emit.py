@@ -176,5 +176,6 @@ def test_a_computation_replayed_alone(name: str) -> None:
 def _gradients(module: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
     torch.manual_seed(0)
     outputs = module(*args)
-    first = outputs[0] if isinstance(outputs, tuple) else outputs
-    return torch.autograd.grad(first.square().sum(), list(module.parameters()))
+    leaves = outputs if isinstance(outputs, tuple) else (outputs,)
+    total = torch.stack([leaf.square().sum() for leaf in leaves]).sum()
+    return torch.autograd.grad(total, list(module.parameters()))

@@ -110,7 +110,9 @@ def _borders(
         if name is not None:
             known.setdefault(name, copy)
 
-    def result(name: str) -> fx.Node:
+    def result(name: str | None) -> fx.Node | None:
+        if name is None:
+            return None
         if name not in known:
             known[name] = forward.call_function(_made_by_generated_code, (name,))
             known[name].meta["val"] = values.of(name)

@@ -21,7 +21,7 @@ class Interface:
     """
 
     inputs: tuple[str | None, ...]
-    outputs: tuple[str, ...]
+    outputs: tuple[str | None, ...]
     tangents: tuple[str, ...]
     grads: tuple[str | None, ...]
 

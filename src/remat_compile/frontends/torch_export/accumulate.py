@@ -37,7 +37,7 @@ class Accumulations:
                     key = value.untyped_storage()._cdata
                     self._last_read[key] = self._position[node]
         for result in output_nodes(graph):
-            if result is not None:
+            if isinstance(result, fx.Node):
                 self._reserved.update(v.untyped_storage()._cdata for v in _values(result))
 
     def is_accumulation(self, node: fx.Node) -> bool:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch._functorch._aot_autograd import descriptors as aot
 
 from ..._torch.lowered import Lowered
@@ -42,12 +42,12 @@ class _Assembly:
 
     def lowered(self) -> Lowered:
         nodes, descs = output_nodes(self.read.graph), output_descs(self.read.graph)
-        names = [None if n is None else self.read.single(n) for n in nodes]
+        names = [self._name(n) for n in nodes]
         grads: dict[str, str] = {}
         updates: dict[str, str] = {}
         results: list[Result] = []
         input_grads: list[tuple[int, str]] = []
-        forward_outputs: list[str] = []
+        forward_outputs: list[str | None] = []
         backward_outputs: list[str | None] = []
         for name, desc in zip(names, descs, strict=True):
             match desc:
@@ -56,11 +56,9 @@ class _Assembly:
                     updates[target] = name
                     forward_outputs.append(name)
                 case aot.PlainAOTOutput() | aot.IntermediateBaseAOTOutput():
-                    if name is None:
-                        self.read.refuse("FB0507", "an output of the model is not a tensor", None)
-                        continue
-                    results.append(Result(name, self.read.tangents.get(desc)))
                     forward_outputs.append(name)
+                    if name is not None:  # None stands for None in the model's result
+                        results.append(Result(name, self.read.tangents.get(desc)))
                 case aot.GradAOTOutput(grad_of=of):
                     backward_outputs.append(name)
                     if name is not None and isinstance(of, aot.ParamAOTInput):
@@ -101,6 +99,13 @@ class _Assembly:
             constants=self.read.constants,
             warnings=self._warnings(binding),
         )
+
+    def _name(self, node: object) -> str | None:
+        """The name of a flat result of the joint graph. FB0507 for one that is no tensor."""
+        name = self.read.single(node) if isinstance(node, fx.Node) else None
+        if name is None and node is not None:
+            self.read.refuse("FB0507", f"an output of the model is no tensor but {node!r}", None)
+        return name
 
     def _binding(
         self,

@@ -81,8 +81,8 @@ class Builder:
     # -- leaves ---------------------------------------------------------------------
 
     def _placeholder(self, node: fx.Node) -> None:
-        desc, value = node.meta["desc"], node.meta["val"]
-        if not isinstance(value, Tensor):
+        desc, value = node.meta["desc"], node.meta.get("val")
+        if not isinstance(value, Tensor):  # baked in at capture
             self.placeholders.append(None)
             return
         match desc:

@@ -90,7 +90,7 @@ def _of_eager(exported: Exported, program: Program) -> dict[str, Tensor | None]:
         tensors = [leaf for leaf in exported.flat_args if isinstance(leaf, Tensor)]
         for index, _ in binding.input_grads:
             targets[f"gradient of {binding.arguments[index].path}"] = tensors[index]
-        trained = [result for result in results if result.requires_grad]
+        trained = _with_tangents(results, program)
         gradients = torch.autograd.grad(
             trained,
             list(targets.values()),
@@ -105,6 +105,20 @@ def _of_eager(exported: Exported, program: Program) -> dict[str, Tensor | None]:
         if b.update is not None:
             found[f"buffer {b.names[0]}"] = buffers[b.names[0]]
     return found
+
+
+def _with_tangents(results: list[Tensor], program: Program) -> list[Tensor]:
+    """The eager tensors to which the graph's tangents belong.
+
+    Results that alias an activation have one tangent together, that of their base: a
+    result of its own, or one that AOTAutograd adds behind the model's.
+    """
+    bound = program.binding.results
+    trained = [result for result, at in zip(results, bound, strict=False) if at.tangent is not None]
+    bases = {id(r._base): r._base for r in results if r._base is not None and r.requires_grad}
+    if len(bound) > len(results):
+        trained += [base for base in bases.values() if base is not None]
+    return trained
 
 
 def _same_random_state() -> Any:

@@ -15,6 +15,8 @@ from torch._functorch._aot_autograd.descriptors import (
     BufferAOTInput,
     GradAOTOutput,
     InputMutationAOTOutput,
+    IntermediateBaseAOTOutput,
+    PlainAOTOutput,
 )
 
 __all__ = ["is_backward", "output_descs", "output_nodes", "prepare"]
@@ -70,7 +72,9 @@ def _own_storage_for_results(graph: fx.Graph) -> None:
                 forward.add(value.untyped_storage()._cdata)
     nodes, descs = output_nodes(graph), output_descs(graph)
     for node, desc in zip(nodes, descs, strict=True):
-        if node is not None and not isinstance(desc, GradAOTOutput | InputMutationAOTOutput):
+        if isinstance(node, fx.Node) and isinstance(
+            desc, PlainAOTOutput | IntermediateBaseAOTOutput
+        ):
             taken.add(_storage(node))
     for index, (node, desc) in enumerate(zip(nodes, descs, strict=True)):
         if node is None or not isinstance(desc, GradAOTOutput | InputMutationAOTOutput):
