@@ -4,7 +4,8 @@
     python benchmarks/overhead.py --check        # exit code 1 above the limits
 
 A step is forward, loss and backward from gradients set to None, without an optimizer.
-Steps of both sides are interleaved; the ratio is of the medians. Two models: one whose
+Steps of both sides are interleaved; the ratio is the median over the rounds, and the
+times are medians too. Two models: one whose
 step takes at least 200 ms, where kernels decide, and one whose operators take
 microseconds, where the dispatch decides.
 """
