@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -179,3 +180,28 @@ def _gradients(module: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
     leaves = outputs if isinstance(outputs, tuple) else (outputs,)
     total = torch.stack([leaf.square().sum() for leaf in leaves]).sum()
     return torch.autograd.grad(total, list(module.parameters()))
+
+
+class Halves(nn.Module):
+    """A split read in parts, its views transposed back and forth."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.lin(x).split(4, 1)
+        return (a.t().t().detach() * b).sum()
+
+
+def test_views_that_change_nothing_are_not_derived_and_a_split_runs_once() -> None:
+    with lower(export(Halves(), (torch.ones(3, 4),))) as lowered:
+        program = lowered.program
+        source = emit(program, schedule(program, ()))
+    forward, backward = source.split("def backward")
+    assert forward.count("split_Tensor(") == 1
+    assert backward.count("split_Tensor(") == 1
+    assert ".detach()" not in source
+    assert ".t()" in forward, "the transposed weight is another tensor"
+    transposed = re.findall(r"(\w+) = (\w+)\.t\(\)", source)
+    assert not {new for new, _ in transposed} & {old for _, old in transposed}, "t(t(x)) is x"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ... import __version__
 from ...ir.graph import CALLER_KINDS
@@ -17,6 +18,7 @@ from ...ir.schedule import Compute, Schedule
 from .expressions import Expressions
 from .function import FunctionBody, Progress
 from .interface import Interface, default_interface, loss_index, saved_at_loss
+from .views import identities, without_identities
 
 __all__ = ["emit"]
 
@@ -55,6 +57,9 @@ def emit(program: Program, schedule: Schedule, interface: Interface | None = Non
     Raises FBError FB0901 for an operator that this PyTorch does not have.
     """
     interface = interface or default_interface(program)
+    same = identities(program.graph)
+    program = replace(program, graph=without_identities(program.graph, same))
+    interface = replace(interface, grads=_once(interface.grads, same))
     graph = program.graph
     border = loss_index(graph, schedule)
     saved = saved_at_loss(program, schedule)
@@ -101,6 +106,13 @@ def emit(program: Program, schedule: Schedule, interface: Interface | None = Non
     helper = _REPLAY.format(cuda=".cuda" if program.header.device == "cuda" else "")
     needs_helper = forward.replays or backward.replays
     return head + operators + ("\n" + helper if needs_helper else "") + bodies
+
+
+def _once(grads: tuple[str | None, ...], same: dict[str, str]) -> tuple[str | None, ...]:
+    """The gradients without views that change nothing, but no tensor given back twice."""
+    plain = [None if g is None else same.get(g, g) for g in grads]
+    count = Counter(plain)
+    return tuple(p if count[p] == 1 else g for g, p in zip(grads, plain, strict=True))
 
 
 def _listing(names: Iterable[str | None]) -> str:

@@ -14,6 +14,16 @@ from ...ir.program import Program
 
 __all__ = ["Expressions"]
 
+# Methods cost half of the call through `torch.ops`, and read better.
+_METHODS = {
+    "aten.detach.default": "detach",
+    "aten.permute.default": "permute",
+    "aten.t.default": "t",
+    "aten.transpose.int": "transpose",
+    "aten.unsqueeze.default": "unsqueeze",
+    "aten.view.default": "view",
+}
+
 _RESERVED = frozenset(("torch", "inf", "nan", "args", "constants", "replay", "forward", "backward"))
 
 
@@ -45,7 +55,14 @@ class Expressions:
         return variable
 
     def call(self, call: Call) -> str:
-        return f"{self.operator(call.op)}({self.arguments(call)})"
+        method = _METHODS.get(call.op)
+        if method is None or call.kwargs or not isinstance(call.args[0], Ref):
+            return f"{self.operator(call.op)}({self.arguments(call)})"
+        resolve_op(call.op)
+        own, rest = call.args[0], call.args[1:]
+        if len(rest) == 1 and isinstance(rest[0], tuple) and rest[0]:
+            rest = rest[0]
+        return f"{self.variable(own.name)}.{method}({', '.join(map(self.arg, rest))})"
 
     def arguments(self, call: Call) -> str:
         parts = [self.arg(a) for a in call.args]

@@ -26,7 +26,7 @@ class Progress:
 class _Statement:
     text: str
     uses: tuple[str, ...] = ()
-    defines: str | None = None
+    defines: tuple[str, ...] = ()
     comment: str = ""
     drops: list[str] = field(default_factory=list)
 
@@ -43,6 +43,11 @@ class FunctionBody:
         self._statements: list[_Statement] = []
         self._derived: dict[str, None] = {}
         self._bound: set[str] = set()
+        # One call gives all the parts of a `split`, by their indices.
+        self._parts: dict[tuple[str, Call], dict[int, str]] = {}
+        for view in self.graph.views:
+            if view.index is not None:
+                self._parts.setdefault((view.base, view.call), {})[view.index] = view.name
 
     def unpack(self, names: Iterable[str | None]) -> None:
         seen: set[str] = set()
@@ -187,13 +192,23 @@ class FunctionBody:
         view = self.graph.view[name]
         for source in view.call.refs():
             self._derive_if_view(source)
-        index = "" if view.index is None else f"[{view.index}]"
+        if view.index is None:
+            self._say(
+                f"{self.x.variable(name)} = {self.x.call(view.call)}",
+                view.call.refs(),
+                defines=(name,),
+            )
+            self._derived[name] = None
+            return
+        parts = self._parts[view.base, view.call]
+        slots = [self.x.variable(parts[i]) if i in parts else "_" for i in range(max(parts) + 1)]
         self._say(
-            f"{self.x.variable(name)} = {self.x.call(view.call)}{index}",
+            f"({', '.join(slots)},) = {self.x.call(view.call)}[:{len(slots)}]",
             view.call.refs(),
-            defines=name,
+            defines=tuple(parts.values()),
+            drops=["_"] if "_" in slots else (),
         )
-        self._derived[name] = None
+        self._derived.update(dict.fromkeys(parts.values()))
 
     def _forget_views(self, base: str) -> None:
         for name in [v for v in self._derived if self.graph.view[v].base == base]:
@@ -203,23 +218,21 @@ class FunctionBody:
         later: set[str] = set()
         for statement in reversed(self._statements):
             views = [n for n in statement.uses if n in self.graph.view]
-            if statement.defines is not None:
-                views.append(statement.defines)
+            views += statement.defines
             if statement.text.startswith("return"):
                 later.update(views)
                 continue
             ended = [n for n in views if n not in later]
             statement.drops[:0] = [self.x.variable(n) for n in ended]
             later.update(views)
-            if statement.defines is not None:
-                later.discard(statement.defines)
+            later.difference_update(statement.defines)
 
     def _say(
         self,
         text: str,
         uses: Iterable[str] = (),
         *,
-        defines: str | None = None,
+        defines: tuple[str, ...] = (),
         comment: str = "",
         drops: Iterable[str] = (),
     ) -> None:

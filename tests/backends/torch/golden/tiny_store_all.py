@@ -7,30 +7,27 @@ forward(lin_weight, lin_bias, bn_weight, bn_bias, bn_running_mean, bn_running_va
     -> native_batch_norm_legit_functional_3, native_batch_norm_legit_functional_4, add, native_batch_norm_legit_functional_0
     then what backward needs: bn_weight, arg0, native_dropout_1, relu, native_batch_norm_legit_functional_1, native_batch_norm_legit_functional_2
 backward(what forward saved, tangent0)
-    -> t_3, view, native_batch_norm_backward_1, native_batch_norm_backward_2, -
+    -> mm, view, native_batch_norm_backward_1, native_batch_norm_backward_2, -
 """
 
 import torch
 
-_aten_t_default = torch.ops.aten.t.default._op
 _aten_addmm_default = torch.ops.aten.addmm.default._op
 _aten_native_dropout_default = torch.ops.aten.native_dropout.default._op
 _aten_relu_default = torch.ops.aten.relu.default._op
 _aten_add_Tensor = torch.ops.aten.add.Tensor._op
 _aten__native_batch_norm_legit_functional_default = torch.ops.aten._native_batch_norm_legit_functional.default._op
 _aten_native_batch_norm_backward_default = torch.ops.aten.native_batch_norm_backward.default._op
-_aten_detach_default = torch.ops.aten.detach.default._op
 _aten_threshold_backward_default = torch.ops.aten.threshold_backward.default._op
 _aten_native_dropout_backward_default = torch.ops.aten.native_dropout_backward.default._op
 _aten_mm_default = torch.ops.aten.mm.default._op
 _aten_sum_dim_IntList = torch.ops.aten.sum.dim_IntList._op
-_aten_view_default = torch.ops.aten.view.default._op
 
 
 def forward(args, constants=()):
     (lin_weight, lin_bias, bn_weight, bn_bias, bn_running_mean, bn_running_var, bn_num_batches_tracked, arg0,) = args
     args.clear()
-    t = _aten_t_default(lin_weight)
+    t = lin_weight.t()
     # F1 test_emit.py:38 "lin"
     addmm = _aten_addmm_default(lin_bias, arg0, t)
     del t
@@ -53,24 +50,18 @@ def backward(args, constants=()):
     # B1 test_emit.py:38 "bn"
     (native_batch_norm_backward_0, native_batch_norm_backward_1, native_batch_norm_backward_2,) = _aten_native_batch_norm_backward_default(tangent0, relu, bn_weight, None, None, native_batch_norm_legit_functional_1, native_batch_norm_legit_functional_2, True, 1e-05, [True, True, True])
     del native_batch_norm_legit_functional_1, native_batch_norm_legit_functional_2, tangent0
-    detach = _aten_detach_default(relu)
-    detach_1 = _aten_detach_default(detach)
-    del detach
     # B2 test_emit.py:38
-    threshold_backward = _aten_threshold_backward_default(native_batch_norm_backward_0, detach_1, 0)
-    del detach_1, relu, native_batch_norm_backward_0
+    threshold_backward = _aten_threshold_backward_default(native_batch_norm_backward_0, relu, 0)
+    del relu, native_batch_norm_backward_0
     # B3 test_emit.py:38 "drop"
     native_dropout_backward = _aten_native_dropout_backward_default(threshold_backward, native_dropout_1, 2.0)
     del native_dropout_1, threshold_backward
-    t_1 = _aten_t_default(native_dropout_backward)
+    t_1 = native_dropout_backward.t()
     # B4 test_emit.py:38 "lin"
     mm = _aten_mm_default(t_1, arg0)
     del t_1
     # B5 test_emit.py:38 "lin"
     sum_1 = _aten_sum_dim_IntList(native_dropout_backward, [0], True)
     del native_dropout_backward
-    t_2 = _aten_t_default(mm)
-    t_3 = _aten_t_default(t_2)
-    del t_2
-    view = _aten_view_default(sum_1, [4])
-    return (t_3, view, native_batch_norm_backward_1, native_batch_norm_backward_2, None,)
+    view = sum_1.view(4)
+    return (mm, view, native_batch_norm_backward_1, native_batch_norm_backward_2, None,)
