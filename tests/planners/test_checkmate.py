@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from exhaustive import fastest_ns
-from graphs import chain, random_dag, residual, stochastic, unet
+from graphs import chain, random_dag, residual, stochastic
 from small import budget_at, holds, reachable
 
 from remat_compile.ir.program import Budget
