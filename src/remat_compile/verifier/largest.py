@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..ir.diagnostics import Diagnostic
 from .events import Event
 from .memory import Bytes, Limits
 from .profile import Profile, profile_of
@@ -120,5 +119,7 @@ def _search(
         ):
             continue
         middle = (low + high - 1) // 2
-        parts += [(low, middle), (middle + 1, high - 1)] if middle + 1 <= high - 1 else [(low, middle)]
+        parts += (
+            [(low, middle), (middle + 1, high - 1)] if middle + 1 <= high - 1 else [(low, middle)]
+        )
     return None

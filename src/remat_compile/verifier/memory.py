@@ -318,6 +318,9 @@ def _agree(rows: Sequence[Row], model: Model, during: Mapping[int, Bytes]) -> bo
             continue
         act, held = model.values[row.act], model.values[row.held]
         seen = during[row.event]
-        if act + held + int(row.device) > seen.device or act + int(row.activation) > seen.activation:
+        if (
+            act + held + int(row.device) > seen.device
+            or act + int(row.activation) > seen.activation
+        ):
             return False
     return True

@@ -31,7 +31,7 @@ class Rows:
     """Sums of sizes: `count_RF` says how often row R has form F (numbers of `forms`)."""
 
     amounts: Amounts
-    count_RF: np.ndarray[Any, Any]  # noqa: N815 - R = rows, F = forms
+    count_RF: np.ndarray[Any, Any]
 
     def highest(self, box: Box) -> int:
         """No row is above it anywhere in the box."""

@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 __all__ = [
     "Answer",
@@ -87,10 +87,7 @@ class Part:
 class Encoding:
     """Definitions and goals in parts; `tactics` are those of z3 that a part is given to."""
 
-    def __init__(
-        self, part_lines: int = PART_LINES, tactics: tuple[str, ...] = TACTICS
-    ) -> None:
-        self.part_lines = part_lines
+    def __init__(self, tactics: tuple[str, ...] = TACTICS) -> None:
         self.tactics = tactics
         self.parts = [Part()]
 
@@ -103,7 +100,7 @@ class Encoding:
     def is_full(self) -> bool:
         """Whether the part is long enough to begin another one."""
         part = self.parts[-1]
-        return len(part.lines) + len(part.goals) >= self.part_lines
+        return len(part.lines) + len(part.goals) >= PART_LINES
 
     def cut(self) -> None:
         """Begins another part, where nothing is defined yet."""
