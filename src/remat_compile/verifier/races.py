@@ -194,7 +194,7 @@ def encode_races(statements: Statements, events: Sequence[Event]) -> tuple[Encod
         for race in todo[index]:
             clock = start[race.copy.lane]
             found.append(Race(race.copy, race.act, race.use, clock))
-            encoding.goals.append(f"(< {clock} {race.copy.number})")
+            encoding.ask(f"(< {clock} {race.copy.number})")
         if index in waits:
             clocks.wait(waits[index])
     return encoding, found

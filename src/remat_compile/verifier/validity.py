@@ -13,7 +13,7 @@ from typing import Literal, assert_never
 
 from ..ir.schedule import Compute, CopyStep, Free, HostFree, Offload, Prefetch, Wait
 from .events import Event
-from .smt import Answer, Deadline, Encoding, Facts, Model
+from .smt import Answer, Deadline, Encoding, Facts, Model, OutOfTime
 from .statements import Statements
 
 __all__ = ["Broken", "Clause", "advance", "encode_validity", "prove_validity", "start"]
@@ -73,10 +73,9 @@ def encode_validity(
         encoder.before(event)
         advance(encoder.facts, statements, event)
         encoder.after(event)
+        if encoder.encoding.is_full:
+            encoder.encoding.cut()
     encoder.end()
-    for clause in encoder.clauses:
-        literal = f"(not {clause.constant})" if clause.wanted else clause.constant
-        encoder.encoding.goals.append(literal)
     return encoder.encoding, encoder.clauses
 
 
@@ -101,6 +100,7 @@ class _Encoder:
         constant = self.facts.now(*fact)
         index = None if event is None else event.index
         self.clauses.append(Clause(rule, index, subject, constant, wanted))
+        self.encoding.ask(f"(not {constant})" if wanted else constant)
 
     def before(self, event: Event) -> None:
         """What must hold when the step begins."""
@@ -231,4 +231,6 @@ def prove_validity(
     if not isinstance(answer, Model):
         return answer
     values = answer.values
-    return Broken(tuple(c for c in clauses if bool(values[c.constant]) != c.wanted))
+    broken = (c for c in clauses if bool(values.get(c.constant, c.wanted)) != c.wanted)
+    found = tuple(broken)
+    return Broken(found) if found else OutOfTime("z3's model breaks no clause")
