@@ -525,6 +525,8 @@ def programs(draw: st.DrawFn, *, size: int = 5, schedules: int = 0) -> Program:
         program = program.with_schedule(random_schedule(rng, program, name=f"plan{index}"))
     if schedules and rng.random() < 0.5:
         proven = Proven("plan0", ("validity", "memory"), 10**9, 12345, "z3 5.4.0", "ab" * 32)
+        if rng.random() < 0.5:
+            proven = replace(proven, host_bytes=rng.randrange(1, 10**6))
         program = replace(program, proven=(proven,))
     return program
 

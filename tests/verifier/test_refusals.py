@@ -21,10 +21,10 @@ from remat_compile.verifier import (
     Verdict,
     certificate_sha256,
     check_certificate,
+    smt,
     verify,
 )
 from remat_compile.verifier.events import unfold
-from remat_compile.verifier import smt
 from remat_compile.verifier.memory import Bytes, encode_memory, guess, walk
 from remat_compile.verifier.sizes import Amounts, read_amounts
 from remat_compile.verifier.smt import Encoding

@@ -156,11 +156,21 @@ class _Rest:
     def bound(self, c: list[Any]) -> int:
         return amount_of(c[0])
 
+    def host_bound(self, c: list[Any]) -> int:
+        return int(c[0])
+
     def proven(self, c: list[Any]) -> Proven:
         words = c[1] if type(c[1]) is tuple else ()
-        device, activation, prover, graph = c[-4:]
+        device, activation, host, prover, graph = c[-5:]
         return Proven(
-            title(c[0]), words, device, activation, string(prover), string(graph), span_of(c[0])
+            title(c[0]),
+            words,
+            device,
+            activation,
+            string(prover),
+            string(graph),
+            host or 0,
+            span_of(c[0]),
         )
 
     def start(self, c: list[Any]) -> Program:

@@ -150,6 +150,7 @@ class Proven:
     activation_bytes: int
     prover: str
     graph_sha256: str
+    host_bytes: int = 0
     span: Span | None = field(default=None, compare=False, repr=False)
 
 

@@ -83,20 +83,23 @@ class Rows:
 
 @dataclass(frozen=True)
 class Profile:
-    """The rows of both bounds."""
+    """The rows of all bounds."""
 
     device: Rows
     activation: Rows
+    host: Rows
 
 
 def profile_of(statements: Statements, events: Iterable[Event], amounts: Amounts) -> Profile:
-    """What every step that computes takes, rows that cannot be the greatest left out."""
+    """What every step that takes memory takes, rows that cannot be the greatest left out."""
     import numpy as np
 
     width = len(amounts.forms)
     now = {"act": np.zeros(width, np.int64), "held": np.zeros(width, np.int64)}
     device: list[np.ndarray[Any, Any]] = []
     activation: list[np.ndarray[Any, Any]] = []
+    host: list[np.ndarray[Any, Any]] = []
+    on_host = np.zeros(width, np.int64)
     alive = set(statements.caller)
     for form in (*amounts.existing, *(amounts.anode[name] for name in statements.caller)):
         now["held"][form] += 1
@@ -110,15 +113,20 @@ def profile_of(statements: Statements, events: Iterable[Event], amounts: Amounts
             workspace = amounts.workspace[event.cnode.name][0 if event.execution == 1 else 1]
             act[workspace] += 1
             all_[workspace] += 1
-            for name in event.makes:
-                all_[amounts.anode[name]] += 1
-                act[amounts.anode[name]] += sum_of(name) == "act"
+        for name in () if event is None else event.makes:
+            all_[amounts.anode[name]] += 1
+            act[amounts.anode[name]] += sum_of(name) == "act"
         device.append(all_)
         activation.append(act)
 
     for event in events:
-        if event.cnode is not None:
+        if event.takes:
             row(event)
+        for name in event.to_host:
+            on_host[amounts.anode[name]] += 1
+            host.append(on_host.copy())
+        for name in event.off_host:
+            on_host[amounts.anode[name]] -= 1
         made = event.makes if event.becomes is None else (event.becomes,)
         gone = event.gives_back if event.ends is None else (event.ends,)
         for name in made:
@@ -131,7 +139,7 @@ def profile_of(statements: Statements, events: Iterable[Event], amounts: Amounts
                 now[sum_of(name)][amounts.anode[name]] -= 1
         if event.ends is not None:
             row(None)
-    return Profile(Rows(amounts, _thinned(device)), Rows(amounts, _thinned(activation)))
+    return Profile(*(Rows(amounts, _thinned(rows)) for rows in (device, activation, host)))
 
 
 def _thinned(rows: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:

@@ -83,7 +83,18 @@ class _Task:
 
     @property
     def limits(self) -> Limits:
-        return Limits(_least(self.budgets, "device"), _least(self.budgets, "activation"))
+        """The tightest of the budgets; the target's host memory is one."""
+        return Limits(*(_least(self.bounds, kind) for kind in ("device", "activation", "host")))
+
+    @property
+    def bounds(self) -> list[Budget]:
+        """The budgets, the tightest of each kind: the others say nothing more."""
+        host = self.program.target.host_bytes
+        target = () if host is None else (Budget(host, "host"),)
+        found: dict[str, Budget] = {}
+        for budget in sorted((*self.budgets, *target), key=lambda b: b.bytes):
+            found.setdefault(budget.kind, budget)
+        return list(found.values())
 
     @property
     def free(self) -> tuple[Symbol, ...]:
@@ -97,12 +108,12 @@ class _Task:
             return at_sample
         free = self.free
         everywhere = not free
-        bounds = [Bound(env, at_sample.device, at_sample.activation, everywhere)]
+        bounds = [Bound(env, at_sample.device, at_sample.activation, everywhere, at_sample.host)]
         if everywhere or scope == "sample":
             return self.proven(bounds, ())
         match found := self.over_ranges():
             case Everywhere(bound, where):
-                bounds.append(Bound(where, bound.device, bound.activation, True))
+                bounds.append(Bound(where, bound.device, bound.activation, True, bound.host))
                 return self.proven(bounds, ())
             case Refuted():
                 return found
@@ -148,7 +159,7 @@ class _Task:
             self.events,
             self.amounts.at(env),
             excess,
-            _distinct(self.budgets),
+            self.bounds,
             at,
         )
 
@@ -161,14 +172,6 @@ def _least(budgets: Sequence[Budget], kind: str) -> int | None:
     return min((b.bytes for b in budgets if b.kind == kind), default=None)
 
 
-def _distinct(budgets: Sequence[Budget]) -> list[Budget]:
-    """The tightest budget of each kind: the others say nothing more."""
-    found: dict[str, Budget] = {}
-    for budget in sorted(budgets, key=lambda b: b.bytes):
-        found.setdefault(budget.kind, budget)
-    return list(found.values())
-
-
 def _sign(program: Program, schedule: Schedule, bound: Bound, free: Sequence[Symbol]) -> Proven:
     memory = "memory"
     if free and bound.everywhere:
@@ -178,9 +181,10 @@ def _sign(program: Program, schedule: Schedule, bound: Bound, free: Sequence[Sym
         memory = "memory at sample"
     return Proven(
         schedule.name,
-        ("validity", memory),
+        ("validity", *(("races",) if schedule.first_copy else ()), memory),
         bound.device_bytes,
         bound.activation_bytes,
         prover(),
         certificate_sha256(program, schedule),
+        bound.host_bytes,
     )

@@ -68,11 +68,14 @@ def prove_ranges(
     at_corner = {**{name: (n, n) for name, n in fixed.items()}, **free}
     device, at_device = profile.device.greatest(at_corner)
     activation, at_activation = profile.activation.greatest(at_corner)
+    host, at_host = profile.host.greatest(at_corner)
     if limits.device is not None and device > limits.device:
         return _at(statements, events, amounts, at_device, limits, deadline)
     if limits.activation is not None and activation > limits.activation:
         return _at(statements, events, amounts, at_activation, limits, deadline)
-    bound, env = Bytes(device, activation), at_device
+    if limits.host is not None and host > limits.host:
+        return _at(statements, events, amounts, at_host, limits, deadline)
+    bound, env = Bytes(device, activation, host), at_device
     while True:
         higher = _ask(statements, events, amounts, fixed, free, bound, deadline)
         if higher is None:
@@ -82,7 +85,11 @@ def prove_ranges(
         seen = guess(walk(statements, events, amounts.at(higher)))
         if not limits.allow(seen):
             return _at(statements, events, amounts, higher, limits, deadline)
-        raised = Bytes(max(bound.device, seen.device), max(bound.activation, seen.activation))
+        raised = Bytes(
+            max(bound.device, seen.device),
+            max(bound.activation, seen.activation),
+            max(bound.host, seen.host),
+        )
         if raised == bound:
             return OutOfTime("z3 and the plain walk do not agree on the bytes")
         bound, env = raised, higher if seen.device == raised.device else env

@@ -22,6 +22,7 @@ class Bound:
     device_bytes: int
     activation_bytes: int
     everywhere: bool
+    host_bytes: int = 0
 
 
 @dataclass(frozen=True)
