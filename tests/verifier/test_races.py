@@ -226,6 +226,38 @@ def test_the_verdict_is_the_simulators_on_plans_with_copies() -> None:
     assert min(proven, refuted) >= 15
 
 
+REFUSED = {
+    "fb0301_offload_of_freed": ["FB0804"],
+    "fb0312_offload_of_parameter": ["FB0859"],
+    "fb0313_read_before_wait": ["FB0860"],
+    "fb0314_accumulated_during_offload": ["FB0861"],
+    "fb0314_freed_during_offload": ["FB0861"],
+    "fb0314_freed_during_prefetch": ["FB0861"],
+    "fb0314_host_copy_given_back_during_prefetch": ["FB0862"],
+    "fb0314_recomputed_during_prefetch": ["FB0861"],
+    "fb0315_host_copy_given_back": ["FB0852"],
+    "fb0315_hostfree_twice": ["FB0852"],
+    "fb0315_never_offloaded": ["FB0852"],
+    "fb0316_prefetch_of_alive": ["FB0854"],
+    "fb0317_stale_host_copy": ["FB0853"],
+    "fb0318_wait_for_nothing": ["FB0856"],
+    "fb0319_host_copy_left": ["FB0858"],
+    "fb0320_copy_in_flight": ["FB0857", "FB0858"],
+    "fb0321_offloaded_twice": ["FB0855"],
+}
+
+
+@pytest.mark.parametrize("stem", REFUSED)
+def test_what_the_language_refuses_is_refuted_at_the_same_place(stem: str) -> None:
+    text = (SPEC / "invalid" / f"{stem}.fbir").read_text(encoding="utf-8")
+    program = parse_program(text)
+    verdict = verify(program, program.schedules[0])
+    assert isinstance(verdict, Refuted)
+    assert [d.code for d in verdict.diagnostics] == REFUSED[stem]
+    places = [f"{d.span.line}:{d.span.column}" for d in verdict.diagnostics if d.span]
+    assert places == re.findall(r"at (\d+:\d+)", text.split("\n", 1)[0])
+
+
 def test_every_owner_on_the_host_is_named() -> None:
     program = parse_program((SPEC / "valid" / "offload.fbir").read_text(encoding="utf-8"))
     plan = next(s for s in program.schedules if s.name == "one_stream")
