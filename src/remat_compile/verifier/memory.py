@@ -5,23 +5,22 @@ Stands on obligation 1. Bytes are prefix sums: `act` counts activations, `held` 
 result that is still alive when its cNode runs again is made beside the old one and
 dropped, so what a step adds to the sum depends on what is alive, which z3 sees too.
 
-Sizes are terms: numerals where the symbols are fixed, constants fixed by the symbols
-where those range (`terms`).
+Sizes are numerals where the symbols are fixed. Where they range (`symbolic`) a size is a
+constant that may be any number >= 0.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..ir.graph import CALLER_KINDS
 from .events import Event
-from .ranges import Box, names_of
 from .sizes import Amounts, Sizes, value
 from .smt import Deadline, Encoding, Facts, Model, NoModel, OutOfTime, numeral
 from .statements import Statements
-from .terms import Terms, total
+from .terms import total
 from .validity import advance, start
 
 __all__ = [
@@ -29,6 +28,7 @@ __all__ = [
     "Bytes",
     "Excess",
     "Limits",
+    "Tally",
     "encode_memory",
     "guess",
     "prove_memory",
@@ -80,7 +80,6 @@ class Row:
     """During step `event`: the constants that hold the sums, and what comes on top."""
 
     event: int
-    part: int
     act: str
     held: str
     device: str
@@ -96,18 +95,15 @@ class Tally:
 
 
 class _Encoder:
-    def __init__(
-        self, statements: Statements, amounts: Amounts, fixed: Mapping[str, int], free: Box
-    ):
+    """`number` holds, per form of `amounts`, its bytes; None for one that may be any."""
+
+    def __init__(self, statements: Statements, amounts: Amounts, number: Sequence[int | None]):
         self.statements = statements
         self.amounts = amounts
+        self.number = number
         self.encoding = Encoding()
         self.facts = Facts(self.encoding)
-        self.terms = Terms(self.encoding, fixed, free)
-        self.number = [
-            value(form, fixed) if free.keys().isdisjoint(names_of(form)) else None
-            for form in amounts.forms
-        ]
+        self.declared: set[int] = set()
         self.rows: list[Row] = []
         self.count = 0
         start(self.facts, statements)
@@ -132,7 +128,12 @@ class _Encoder:
 
     def term(self, form: int) -> str:
         number = self.number[form]
-        return self.terms.of(self.amounts.forms[form]) if number is None else numeral(number)
+        if number is not None:
+            return numeral(number)
+        if form not in self.declared:
+            self.declared.add(form)
+            self.encoding.state(f"(declare-const S{form} Int)(assert (>= S{form} 0))")
+        return f"S{form}"
 
     def written(self, sum_: Tally) -> str:
         """A sum as a term; equal sizes are counted."""
@@ -152,6 +153,7 @@ class _Encoder:
         for name, sum_ in self.sums.items():
             self.encoding.ask(f"(not (= {self.now[name]} {self.written(sum_)}))")
         self.encoding.cut()
+        self.declared.clear()
         self.begin()
 
     def counts(self, name: str) -> str:
@@ -175,15 +177,15 @@ class _Encoder:
 
     def row(self, event: Event | None, index: int = 0) -> Row:
         """What is alive, and what a step takes while it runs: its results and its workspace."""
-        act, held, part = self.now["act"], self.now["held"], self.encoding.part
+        act, held = self.now["act"], self.now["held"]
         if event is None or event.cnode is None:
-            return Row(index, part, act, held, "0", "0")
+            return Row(index, act, held, "0", "0")
         workspace = self.amounts.workspace[event.cnode.name][0 if event.execution == 1 else 1]
         made = [(self.amounts.anode[name], self.counts(name)) for name in event.makes]
         device = self.tally([workspace, *(form for form, _ in made)])
         activation = self.tally([workspace, *(form for form, sum_ in made if sum_ == "act")])
         on_top = self.written(device), self.written(activation)
-        return Row(event.index, part, act, held, *on_top)
+        return Row(event.index, act, held, *on_top)
 
     def changes(self, event: Event) -> Iterator[tuple[str, str]]:
         """Per aNode, the sum that counts it and the term that a step adds to that."""
@@ -219,17 +221,19 @@ def encode_memory(
     statements: Statements,
     events: Sequence[Event],
     amounts: Amounts,
-    fixed: Mapping[str, int],
-    free: Box,
-    limit: Bytes,
+    number: Sequence[int | None],
+    ceilings: Callable[[int], tuple[Tally, Tally]],
 ) -> tuple[Encoding, list[Row]]:
-    """The definitions of the sums; the goals say that a step exceeds `limit`."""
-    encoder = _Encoder(statements, amounts, fixed, free)
-    device, activation = numeral(limit.device), numeral(limit.activation)
+    """The definitions of the sums; the goals say that a step exceeds its ceilings.
+
+    `ceilings` gives those of a row, by its number: for all bytes, and for activations.
+    """
+    encoder = _Encoder(statements, amounts, number)
     asked = 0
     for event in events:
         encoder.step(event)
-        for row in encoder.rows[asked:]:
+        for index, row in enumerate(encoder.rows[asked:], asked):
+            device, activation = map(encoder.written, ceilings(index))
             encoder.encoding.ask(f"(> (+ {row.act} {row.activation}) {activation})")
             encoder.encoding.ask(f"(> (+ {row.act} {row.held} {row.device}) {device})")
         asked = len(encoder.rows)
@@ -299,7 +303,9 @@ def prove_memory(
     during = walk(statements, events, amounts.at(env))
     bound = guess(during)
     tried = limits.at_most(bound)
-    encoding, rows = encode_memory(statements, events, amounts, env, {}, tried)
+    ceilings = Tally(tried.device), Tally(tried.activation)
+    number = [value(form, env) for form in amounts.forms]
+    encoding, rows = encode_memory(statements, events, amounts, number, lambda _: ceilings)
     match answer := encoding.check(deadline):
         case OutOfTime():
             return answer
