@@ -14,6 +14,7 @@ from .events import Event, unfold
 from .explain import explain_broken
 from .explain_memory import explain_excess
 from .memory import Bytes, Excess, Limits, prove_memory
+from .races import Racing, prove_races
 from .sizes import Amounts, measure, read_amounts
 from .smt import Deadline, OutOfTime, prover
 from .statements import Statements, read_statements
@@ -45,8 +46,6 @@ def verify(
     program.
     """
     deadline = Deadline(time_limit_s)
-    if schedule.first_copy is not None:
-        return Undecided("nothing is proven yet of a plan that copies to the host and back")
     statements = read_statements(program)
     if isinstance(statements, tuple):
         return Refuted(statements)
@@ -58,10 +57,15 @@ def verify(
         return Refuted(amounts)
     task = _Task(program, schedule, statements, events, amounts, tuple(budgets), deadline)
     valid = prove_validity(statements, events, deadline)
-    if isinstance(valid, Broken):
-        return Refuted(explain_broken(statements, schedule, events, valid))
     if isinstance(valid, OutOfTime):
         return Undecided(f"validity: {valid.why}")
+    ordered = prove_races(statements, events, deadline)
+    if isinstance(ordered, OutOfTime) and not isinstance(valid, Broken):
+        return Undecided(f"races: {ordered.why}")
+    broken = valid if isinstance(valid, Broken) else None
+    racing = ordered if isinstance(ordered, Racing) else None
+    if broken is not None or racing is not None:
+        return Refuted(explain_broken(statements, schedule, events, broken, racing))
     return task.memory(scope)
 
 
