@@ -176,9 +176,12 @@ class _Rest:
             string(seal),
         )
 
+    def host_bound(self, c: list[Any]) -> int:
+        return int(c[0])
+
     def proven(self, c: list[Any]) -> Proven:
         words = c[1] if type(c[1]) is tuple else ()
-        device, activation, prover, graph, certificate = c[-5:]
+        device, activation, host, prover, graph, certificate = c[-6:]
         return Proven(
             title(c[0]),
             words,
@@ -186,6 +189,7 @@ class _Rest:
             activation,
             string(prover),
             string(graph),
+            host or 0,
             certificate,
             span_of(c[0]),
         )

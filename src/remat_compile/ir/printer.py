@@ -238,6 +238,7 @@ def _proven(proven: Proven) -> str:
         f"obligations {words}".rstrip(),
         f"device <= {proven.device_bytes} bytes",
         f"activation <= {proven.activation_bytes} bytes",
+        *((f"host <= {proven.host_bytes} bytes",) if proven.host_bytes else ()),
         f"by {quote(proven.prover)}",
         f"graph sha256 {quote(proven.graph_sha256)}",
         *(() if proven.certificate is None else _certificate(proven.certificate)),

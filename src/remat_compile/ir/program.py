@@ -169,6 +169,7 @@ class Proven:
     activation_bytes: int
     prover: str
     graph_sha256: str
+    host_bytes: int = 0
     certificate: Certificate | None = None
     span: Span | None = field(default=None, compare=False, repr=False)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import assert_never
 
@@ -63,15 +62,14 @@ def own_version() -> str:
 
 def seal(proven: Proven, certificate: Certificate) -> str:
     """SHA-256 (hex) of everything else that a proof says."""
-    open_ = replace(certificate, seal_sha256="")
-    bare = replace(proven, schedule="", certificate=open_, span=None)
-    return hashlib.sha256("\n".join(_lines(bare, open_)).encode()).hexdigest()
+    return hashlib.sha256("\n".join(_lines(proven, certificate)).encode()).hexdigest()
 
 
 def _lines(proven: Proven, c: Certificate) -> Iterator[str]:
     yield f"graph {proven.graph_sha256}"
     yield from (f"obligation {name}" for name in proven.obligations)
     yield f"device {proven.device_bytes} activation {proven.activation_bytes}"
+    yield f"host {proven.host_bytes}"
     yield f"time {c.time_ns} of {c.least_time_ns} floor {c.least_bytes}"
     yield from (f"budget {budget.kind} {budget.bytes}" for budget in c.budgets)
     yield from (f"range {name} {low} {high}" for name, low, high in c.ranges)
@@ -128,7 +126,11 @@ def accept_certificate(
 
 def _above(proven: Proven, budgets: Sequence[Budget]) -> Iterator[str]:
     """Budgets that the recorded bounds do not keep."""
-    bounds = {"device": proven.device_bytes, "activation": proven.activation_bytes}
+    bounds = {
+        "device": proven.device_bytes,
+        "activation": proven.activation_bytes,
+        "host": proven.host_bytes,
+    }
     for budget in budgets:
         bound = bounds[budget.kind]
         if bound > budget.bytes:

@@ -140,7 +140,7 @@ class _Encoder:
         self.clock = _Clock(sizes, target)
         self.count = 0
         self.now = self.define("0")
-        self.busy = {lane: self.now for lane in self.clock.busy}
+        self.busy = dict.fromkeys(self.clock.busy, self.now)
         self.ends: dict[str, str] = {}
 
     def define(self, term: str) -> str:
@@ -176,9 +176,7 @@ class _Encoder:
             self.encoding.define(constant, "Int", numeral(value))
 
 
-def encode_time(
-    events: Iterable[Event], sizes: Sizes, target: Target, claimed_ns: int
-) -> Encoding:
+def encode_time(events: Iterable[Event], sizes: Sizes, target: Target, claimed_ns: int) -> Encoding:
     """The times along the steps; the goal is that the schedule does not take `claimed_ns`."""
     encoder = _Encoder(sizes, target)
     for event in events:
