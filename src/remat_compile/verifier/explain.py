@@ -10,7 +10,7 @@ from typing import assert_never
 from ..ir.diagnostics import Diagnostic, Note
 from ..ir.schedule import Compute, Schedule
 from .events import Event
-from .explain_copies import distinct, explain_copy, explain_race, sifted
+from .explain_copies import explain_copy, explain_race, grouped, sifted
 from .races import Racing
 from .statements import Statements
 from .validity import Broken, Clause
@@ -105,9 +105,9 @@ def explain_broken(
     history = History(statements, schedule, events)
     end = len(events)
     found: list[tuple[int, Diagnostic]] = []
-    for race in () if racing is None else distinct(racing):
-        found.append((race.use.event, explain_race(history, race)))
-    for clause in () if broken is None else sifted(broken.clauses, racing):
+    for races in () if racing is None else grouped(racing):
+        found.append((races[0].use.event, explain_race(history, races)))
+    for clause in () if broken is None else sifted(broken.clauses, racing, end):
         index = end if clause.event is None else clause.event
         found.append((index, _explain(history, clause)))
     return tuple(diagnostic for _, diagnostic in sorted(found, key=lambda pair: pair[0]))

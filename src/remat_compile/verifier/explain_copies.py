@@ -13,7 +13,7 @@ from .validity import Clause
 if TYPE_CHECKING:
     from .explain import History
 
-__all__ = ["distinct", "explain_copy", "explain_race", "sifted"]
+__all__ = ["explain_copy", "explain_race", "grouped", "sifted"]
 
 LEADS_TO: dict[str, frozenset[str]] = {
     "read": frozenset(("arriving",)),
@@ -24,37 +24,42 @@ LEADS_TO: dict[str, frozenset[str]] = {
 """A clause that is broken says enough: these others about the same step and aNode follow."""
 
 
-def sifted(clauses: Iterable[Clause], racing: Racing | None) -> tuple[Clause, ...]:
-    """Without clauses that another clause, or a race of the same step and aNode, tells better."""
+def sifted(clauses: Iterable[Clause], racing: Racing | None, end: int) -> tuple[Clause, ...]:
+    """Without clauses that another clause, or a race of the same step and aNode, tells better.
+
+    `end` is the number of steps.
+    """
     clauses = tuple(clauses)
     told: dict[tuple[int | None, str], set[str]] = {}
     for clause in clauses:
         told.setdefault((clause.event, clause.subject), set()).update(LEADS_TO.get(clause.rule, ()))
     for race in racing.races if racing is not None else ():
-        told.setdefault((race.use.event, race.use.anode), set()).update(("arriving", "flying"))
+        event = None if race.use.event == end else race.use.event
+        told.setdefault((event, race.use.anode), set()).update(("arriving", "flying", "aloft"))
     return tuple(c for c in clauses if c.rule not in told[c.event, c.subject])
 
 
-def distinct(racing: Racing) -> tuple[Race, ...]:
-    """One race for each step, side and copy: the first thing that the step does is enough."""
-    found = {(r.use.event, r.use.anode, r.use.side, r.copy.issued): r for r in racing.races[::-1]}
-    return tuple(found.values())[::-1]
+def grouped(racing: Racing) -> tuple[tuple[Race, ...], ...]:
+    """The races with the same copy on the same side: one `wait` is missing, in one place."""
+    found: dict[tuple[int, str], dict[int, Race]] = {}
+    for race in racing.races:
+        steps = found.setdefault((race.copy.issued, race.use.side), {})
+        steps.setdefault(race.use.event, race)
+    return tuple(tuple(steps.values()) for steps in found.values())
 
 
-def explain_race(history: History, race: Race) -> Diagnostic:
-    """FB0860 for a read of device bytes that come too late, FB0861 for device bytes that are
-    written or given back too early, FB0862 for bytes of the host."""
-    use, copy = race.use, race.copy
-    word = _word(history, copy.issued)
-    name = f"%{copy.anode}"
+def explain_race(history: History, races: tuple[Race, ...]) -> Diagnostic:
+    """FB0860 for a read of device bytes that comes too early, FB0861 for device bytes that
+    are written or given back too early, FB0862 for bytes of the host. All `races` are with one
+    copy; the first is blamed."""
+    use, copy = races[0].use, races[0].copy
+    code = "FB0862" if use.side == "host" else "FB0860" if use.act == "read" else "FB0861"
     at_end = use.event >= len(history.events)
     where = history.events[copy.issued if at_end else use.event]
-    code = "FB0862" if use.side == "host" else "FB0860" if use.act == "read" else "FB0861"
-    still = "still reads it" if race.act == "read" else "still writes it"
-    late = f"before its {word} has written it"
-    after = late if (race.act, use.act) == ("write", "read") else f"while its {word} {still}"
-    message = f"{_who(history, race)} may {_does(history, race)} {after}"
-    return Diagnostic(code, message, where.step.span, _notes(history, race), _hint(race, name))
+    message = f"{_who(history, races[0])} may {_does(history, races[0])}"
+    hint = "move" if copy.waited is not None else "put"
+    hint += f" `wait %{copy.anode}` " + ("before the end" if at_end else "before it")
+    return Diagnostic(code, message, where.step.span, _notes(history, races), hint)
 
 
 def _who(history: History, race: Race) -> str:
@@ -68,30 +73,36 @@ def _who(history: History, race: Race) -> str:
 
 
 def _does(history: History, race: Race) -> str:
+    """What the use may do, and what the copy does meanwhile."""
     use, name = race.use, f"%{race.use.anode}"
-    if use.side == "host":
-        verb = {"read": "read", "write": "overwrite", "end": "give back"}[use.act]
-        return f"{verb} the host copy of {name}"
-    if use.act == "read":
-        return f"read {name}"
-    if use.act == "end" and history.events[use.event].ends != use.anode:
-        return f"give back the bytes of {name}"
-    return f"write into {name}"
+    word = _word(history, race.copy.issued)
+    host = use.side == "host"
+    what = f"the host copy of {name}" if host else name
+    gives = use.act == "end" and (host or history.events[use.event].ends != use.anode)
+    does = f"give back {what}" if host else f"give back the bytes of {name}"
+    if not gives:
+        does = f"read {what}" if use.act == "read" else f"write into {what}"
+    still = "reads" if race.act == "read" else "writes"
+    if (race.act, use.act) == ("write", "read"):
+        return f"{does} before its {word} has written it"
+    return f"{does} while its {word} still {still} {'it' if host or not gives else 'them'}"
 
 
-def _notes(history: History, race: Race) -> tuple[Note, ...]:
+def _notes(history: History, races: tuple[Race, ...]) -> tuple[Note, ...]:
+    race = races[0]
     use, copy = race.use, race.copy
     word = _word(history, copy.issued)
     notes = [history.note(f"the {word} begins here, and takes as long as it takes", copy.issued)]
-    if use.event < len(history.events):
-        notes.append(history.note("nothing makes this step wait for its end", use.event))
     taker = _taker(history, race)
     then = "the caller reads" if use.event >= len(history.events) else _name(history, use.event)
     if taker is not None:
         notes.append(history.note("this step may be given the same bytes", taker))
-        then += f"; {_name(history, taker)} writes its results there"
+        then += f"; {_name(history, taker)} writes there"
     order = f"it goes wrong in this order: {_name(history, copy.issued)} begins; {then}; "
     notes.append(Note(f"{order}the copy of %{copy.anode} ends"))
+    for other in races[1:]:
+        if other.use.event < len(history.events):
+            notes.append(history.note("the same for this step", other.use.event))
     if copy.waited is None:
         notes.append(Note(f"no step waits for the {word} of %{copy.anode}"))
     elif copy.waited > use.event:
@@ -109,12 +120,6 @@ def _taker(history: History, race: Race) -> int | None:
         if event.makes if use.side == "device" else isinstance(event.step, Offload):
             return event.index
     return None
-
-
-def _hint(race: Race, name: str) -> str:
-    if race.copy.waited is None:
-        return f"put `wait {name}` before it"
-    return f"move `wait {name}` before it"
 
 
 def _word(history: History, index: int) -> str:
@@ -185,7 +190,8 @@ def _story(history: History, clause: Clause, before: int) -> Iterator[Note]:
     for event in history.events[:before]:
         match event.step:
             case Offload(anode) | Prefetch(anode) if anode == name:
-                issued = event.index
+                if clause.rule != "ashore" or isinstance(event.step, Offload):
+                    issued = event.index
                 made = event.index if isinstance(event.step, Prefetch) else made
             case HostFree(anode) | Wait(anode) if anode == name:
                 gone = event.index

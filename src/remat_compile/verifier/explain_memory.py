@@ -110,8 +110,8 @@ def _owners(
     """Everything that a budget counts during a step; what the caller holds as one."""
     anodes = history.statements.anodes
     if budget.kind == "host":
-        for name, made in _on_host(history, event).items():
-            yield _Owner(sizes.anode[name], f"the copy of %{name} ({anodes[name].kind})", made)
+        for name, copied in _on_host(history, event).items():
+            yield _Owner(sizes.anode[name], f"the copy of %{name} ({anodes[name].kind})", copied)
         return
     device = budget.kind == "device"
     held = [sizes.anode[name] for name, made in alive.items() if made is None]
