@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from .events import Event
 from .memory import Bytes, Limits
 from .profile import Profile, profile_of
-from .ranges import Box, direction
-from .sizes import Amounts
+from .ranges import Box, direction, names_of
+from .sizes import Amounts, value
 from .smt import Deadline, OutOfTime
 from .statements import Statements
 from .symbolic import Everywhere, Somewhere, prove_ranges
@@ -42,7 +42,8 @@ def find_largest(
     deadline: Deadline,
 ) -> Greatest | OutOfTime:
     """Searches by arithmetic, then z3 proves the value, and refutes the next one."""
-    profile = profile_of(statements, events, amounts)
+    number = [value(form, {}) if not names_of(form) else None for form in amounts.forms]
+    profile = profile_of(statements, events, amounts, number)
     low, high = box[symbol]
     found = _search(profile, amounts, box, symbol, limits, deadline)
     if isinstance(found, OutOfTime):

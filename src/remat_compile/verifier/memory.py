@@ -6,23 +6,22 @@ single-assignment form. A
 result that is still alive when its cNode runs again is made beside the old one and
 dropped, so what a step adds to the sum depends on what is alive, which z3 sees too.
 
-Sizes are terms: numerals where the symbols are fixed, constants fixed by the symbols
-where those range (`terms`).
+Sizes are numerals where the symbols are fixed. Where they range (`symbolic`) a size is a
+constant that may be any number >= 0.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..ir.graph import CALLER_KINDS
 from .events import Event
-from .ranges import Box, names_of
 from .sizes import Amounts, Sizes, value
 from .smt import Deadline, Encoding, Facts, Model, NoModel, OutOfTime, numeral
 from .statements import Statements
-from .terms import Terms, total
+from .terms import total
 from .validity import advance, start
 
 __all__ = [
@@ -30,6 +29,7 @@ __all__ = [
     "Bytes",
     "Excess",
     "Limits",
+    "Tally",
     "encode_memory",
     "guess",
     "prove_memory",
@@ -49,6 +49,10 @@ class Bytes:
     activation: int
     host: int = 0
 
+    @property
+    def all(self) -> tuple[int, int, int]:
+        return self.device, self.activation, self.host
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -58,8 +62,9 @@ class Limits:
     activation: int | None
     host: int | None = None
 
-    def allow(self, peak: Bytes) -> bool:
-        return self.at_most(peak) == peak
+    @property
+    def all(self) -> tuple[int | None, int | None, int | None]:
+        return self.device, self.activation, self.host
 
     def at_most(self, bound: Bytes) -> Bytes:
         """The lower of the bound and the budget, each for itself."""
@@ -86,7 +91,6 @@ class Row:
     """During step `event`: the constants that hold the sums, and what comes on top."""
 
     event: int
-    part: int
     act: str
     held: str
     host: str
@@ -104,18 +108,15 @@ class Tally:
 
 
 class _Encoder:
-    def __init__(
-        self, statements: Statements, amounts: Amounts, fixed: Mapping[str, int], free: Box
-    ):
+    """`number` holds, per form of `amounts`, its bytes; None for one that may be any."""
+
+    def __init__(self, statements: Statements, amounts: Amounts, number: Sequence[int | None]):
         self.statements = statements
         self.amounts = amounts
+        self.number = number
         self.encoding = Encoding()
         self.facts = Facts(self.encoding)
-        self.terms = Terms(self.encoding, fixed, free)
-        self.number = [
-            value(form, fixed) if free.keys().isdisjoint(names_of(form)) else None
-            for form in amounts.forms
-        ]
+        self.declared: set[int] = set()
         self.rows: list[Row] = []
         self.count = 0
         start(self.facts, statements)
@@ -144,7 +145,12 @@ class _Encoder:
 
     def term(self, form: int) -> str:
         number = self.number[form]
-        return self.terms.of(self.amounts.forms[form]) if number is None else numeral(number)
+        if number is not None:
+            return numeral(number)
+        if form not in self.declared:
+            self.declared.add(form)
+            self.encoding.state(f"(declare-const S{form} Int)(assert (>= S{form} 0))")
+        return f"S{form}"
 
     def written(self, sum_: Tally) -> str:
         """A sum as a term; equal sizes are counted."""
@@ -164,6 +170,7 @@ class _Encoder:
         for name, sum_ in self.sums.items():
             self.encoding.ask(f"(not (= {self.now[name]} {self.written(sum_)}))")
         self.encoding.cut()
+        self.declared.clear()
         self.begin()
 
     def counts(self, name: str) -> str:
@@ -188,9 +195,8 @@ class _Encoder:
     def row(self, event: Event | None, index: int = 0) -> Row:
         """What is alive, and what a step takes while it runs: its results and its workspace."""
         now = self.now["act"], self.now["held"], self.now["host"]
-        part = self.encoding.part
         if event is None:
-            return Row(index, part, *now, "0", "0")
+            return Row(index, *now, "0", "0")
         workspace: tuple[int, ...] = ()
         if event.cnode is not None:
             workspace = (self.amounts.workspace[event.cnode.name][event.execution > 1],)
@@ -200,7 +206,7 @@ class _Encoder:
             self.tally([*workspace, *(form for form, sum_ in made if sum_ == "act")]),
             self.tally(self.amounts.anode[name] for name in event.to_host),
         )
-        return Row(event.index, part, *now, *map(self.written, on_top))
+        return Row(event.index, *now, *map(self.written, on_top))
 
     def changes(self, event: Event) -> Iterator[tuple[str, str]]:
         """Per aNode, the sum that counts it and the term that a step adds to that."""
@@ -244,21 +250,27 @@ def encode_memory(
     statements: Statements,
     events: Sequence[Event],
     amounts: Amounts,
-    fixed: Mapping[str, int],
-    free: Box,
-    limit: Bytes,
+    number: Sequence[int | None],
+    ceilings: Callable[[int], tuple[Tally, Tally]],
+    host_ceiling: Callable[[int], Tally],
 ) -> tuple[Encoding, list[Row]]:
-    """The definitions of the sums; the goals say that a step exceeds `limit`."""
-    encoder = _Encoder(statements, amounts, fixed, free)
-    device, activation = numeral(limit.device), numeral(limit.activation)
-    host = numeral(limit.host)
-    asked = 0
+    """The definitions of the sums; the goals say that a step exceeds its ceilings.
+
+    `ceilings` gives those of a row by its number: for all bytes of the device, and for
+    activations; `host_ceiling` that of a row of the host, by its number among these.
+    """
+    encoder = _Encoder(statements, amounts, number)
+    asked = on_host = on_device = 0
     for event in events:
         encoder.step(event)
         for row in encoder.rows[asked:]:
             if event.to_host:
+                host = encoder.written(host_ceiling(on_host))
                 encoder.encoding.ask(f"(> (+ {row.host} {row.on_host}) {host})")
+                on_host += 1
                 continue
+            device, activation = map(encoder.written, ceilings(on_device))
+            on_device += 1
             encoder.encoding.ask(f"(> (+ {row.act} {row.activation}) {activation})")
             encoder.encoding.ask(f"(> (+ {row.act} {row.held} {row.device}) {device})")
         asked = len(encoder.rows)
@@ -336,7 +348,12 @@ def prove_memory(
     during = walk(statements, events, amounts.at(env))
     bound = guess(during)
     tried = limits.at_most(bound)
-    encoding, rows = encode_memory(statements, events, amounts, env, {}, tried)
+    ceilings = Tally(tried.device), Tally(tried.activation)
+    number = [value(form, env) for form in amounts.forms]
+    host = Tally(tried.host)
+    encoding, rows = encode_memory(
+        statements, events, amounts, number, lambda _: ceilings, lambda _: host
+    )
     match answer := encoding.check(deadline):
         case OutOfTime():
             return answer

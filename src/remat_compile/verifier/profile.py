@@ -6,19 +6,24 @@ value of the symbols needs no proof but the sum.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
+from ..ir.expr import Expr
 from .events import Event
-from .memory import BESIDE_ACTIVATIONS
+from .memory import BESIDE_ACTIVATIONS, Tally
 from .ranges import Box, bounds, halves
 from .sizes import Amounts, value
 from .statements import Statements
 
 if TYPE_CHECKING:
     import numpy as np
+
+    Table = np.ndarray[Any, Any]
 
 __all__ = ["Profile", "Rows", "profile_of"]
 
@@ -28,22 +33,39 @@ MOST_BOXES = 4_000
 
 @dataclass(frozen=True)
 class Rows:
-    """Sums of sizes: `count_RF` says how often row R has form F (numbers of `forms`)."""
+    """Sums of sizes, none below another one in every size.
 
-    amounts: Amounts
-    count_RF: np.ndarray[Any, Any]
+    `count_RF` says how often row R has form F, `fixed_R` what comes on top, `forms` which
+    form of `amounts` F is. `of` gives, per counted step, a row that is nowhere below it.
+    """
+
+    forms: tuple[int, ...]
+    exprs: tuple[Expr, ...]
+    count_RF: Table
+    fixed_R: Table
+    of: Table
+
+    @cached_property
+    def tallies(self) -> tuple[Tally, ...]:
+        """The rows as sums."""
+        return tuple(map(self._tally, range(len(self.count_RF))))
+
+    def _tally(self, row: int) -> Tally:
+        counts = zip(self.forms, self.count_RF[row], strict=True)
+        found = Counter({form: int(count) for form, count in counts if count})
+        return Tally(int(self.fixed_R[row]), found)
 
     def highest(self, box: Box) -> int:
         """No row is above it anywhere in the box."""
-        return self._greatest([bounds(form, box)[1] for form in self.amounts.forms])
+        return self._greatest([bounds(expr, box)[1] for expr in self.exprs])
 
     def lowest(self, box: Box) -> int:
-        """Some row is at least this everywhere in the box (sizes are not negative)."""
-        return self._greatest([bounds(form, box)[0] for form in self.amounts.forms])
+        """Some row is at least this everywhere in the box."""
+        return self._greatest([bounds(expr, box)[0] for expr in self.exprs])
 
     def at(self, env: Mapping[str, int]) -> int:
         """The greatest row at `env`."""
-        return self._greatest([value(form, env) for form in self.amounts.forms])
+        return self._greatest([value(expr, env) for expr in self.exprs])
 
     def _greatest(self, size_F: list[int]) -> int:
         import numpy as np
@@ -51,13 +73,15 @@ class Rows:
         if not len(self.count_RF):
             return 0
         largest = max(map(abs, size_F), default=0)
-        wide = largest * int(np.abs(self.count_RF).sum(axis=1).max()) >= 1 << 62
-        sums_R = self.count_RF @ np.array(size_F, dtype=object if wide else np.int64)
-        return int(sums_R.max())
+        wide = largest * int(self.count_RF.sum(axis=1).max()) >= 1 << 62
+        sizes_F = np.array(size_F, dtype=object if wide else np.int64)
+        return int((self.count_RF @ sizes_F + self.fixed_R).max())
 
     def greatest(self, box: Box) -> tuple[int, dict[str, int]]:
-        """A great value over the box and where it is: best first, the least values of each
-        box tried. It is the greatest one unless `MOST_BOXES` were not enough."""
+        """A great value over the box and where it is: best first, both ends of each box tried.
+
+        It is the greatest one unless `MOST_BOXES` were not enough.
+        """
         best, where = -1, {name: low for name, (low, _) in box.items()}
         heap: list[tuple[int, int, dict[str, tuple[int, int]]]] = []
         count = 0
@@ -89,72 +113,145 @@ class Profile:
     activation: Rows
     host: Rows
 
+    @property
+    def all(self) -> tuple[Rows, Rows, Rows]:
+        """In the order of the bounds in `Bytes`."""
+        return self.device, self.activation, self.host
 
-def profile_of(statements: Statements, events: Iterable[Event], amounts: Amounts) -> Profile:
-    """What every step that takes memory takes, rows that cannot be the greatest left out."""
-    import numpy as np
+    def cover(self, box: Box, limits: Sequence[int]) -> tuple[list[Box], list[Box]]:
+        """Boxes that make up `box`: where no row can be above its bound if every size is
+        as great as it gets anywhere in the box, and those that are left when there are
+        `MOST_BOXES`, or that are points."""
+        done: list[Box] = []
+        open_: list[dict[str, tuple[int, int]]] = [dict(box)]
+        left: list[Box] = []
+        while open_:
+            part = open_.pop()
+            if all(rows.highest(part) <= n for rows, n in zip(self.all, limits, strict=True)):
+                done.append(part)
+            elif len(done) + len(open_) < MOST_BOXES and (parts := halves(part)):
+                open_ += parts
+            else:
+                left.append(part)
+        return done, left
 
-    width = len(amounts.forms)
-    now = {"act": np.zeros(width, np.int64), "held": np.zeros(width, np.int64)}
-    device: list[np.ndarray[Any, Any]] = []
-    activation: list[np.ndarray[Any, Any]] = []
-    host: list[np.ndarray[Any, Any]] = []
-    on_host = np.zeros(width, np.int64)
-    alive = set(statements.caller)
-    for form in (*amounts.existing, *(amounts.anode[name] for name in statements.caller)):
-        now["held"][form] += 1
 
-    def sum_of(name: str) -> str:
-        return "held" if statements.anodes[name].kind in BESIDE_ACTIVATIONS else "act"
+class _Walk:
+    """Counts of forms along the steps; fixed ones are added up in column 0."""
 
-    def row(event: Event | None) -> None:
-        act, all_ = now["act"].copy(), now["act"] + now["held"]
+    def __init__(self, statements: Statements, amounts: Amounts, number: Sequence[int | None]):
+        import numpy as np
+
+        self.statements = statements
+        self.amounts = amounts
+        self.number = number
+        self.free = tuple(form for form, size in enumerate(number) if size is None)
+        self.column = {form: index for index, form in enumerate(self.free, 1)}
+        wide = any(size is not None and size >= 1 << 50 for size in number)
+        zero = np.zeros(len(self.free) + 1, object if wide else np.int64)
+        self.sums = {"act": zero.copy(), "held": zero.copy()}
+        self.device: list[Table] = []
+        self.activation: list[Table] = []
+        self.host: list[Table] = []
+        self.on_host = zero.copy()
+        self.alive = set(statements.caller)
+        for form in (*amounts.existing, *(amounts.anode[name] for name in statements.caller)):
+            self.add(self.sums["held"], form, 1)
+
+    def add(self, counts: Table, form: int, sign: int) -> None:
+        number = self.number[form]
+        if number is None:
+            counts[self.column[form]] += sign
+        else:
+            counts[0] += sign * number
+
+    def sum_of(self, name: str) -> str:
+        return "held" if self.statements.anodes[name].kind in BESIDE_ACTIVATIONS else "act"
+
+    def row(self, event: Event | None) -> None:
+        act, all_ = self.sums["act"].copy(), self.sums["act"] + self.sums["held"]
         if event is not None and event.cnode is not None:
-            workspace = amounts.workspace[event.cnode.name][0 if event.execution == 1 else 1]
-            act[workspace] += 1
-            all_[workspace] += 1
+            workspace = self.amounts.workspace[event.cnode.name][0 if event.execution == 1 else 1]
+            self.add(act, workspace, 1)
+            self.add(all_, workspace, 1)
         for name in () if event is None else event.makes:
-            all_[amounts.anode[name]] += 1
-            act[amounts.anode[name]] += sum_of(name) == "act"
-        device.append(all_)
-        activation.append(act)
+            self.add(all_, self.amounts.anode[name], 1)
+            if self.sum_of(name) == "act":
+                self.add(act, self.amounts.anode[name], 1)
+        self.device.append(all_)
+        self.activation.append(act)
 
-    for event in events:
+    def step(self, event: Event) -> None:
         if event.takes:
-            row(event)
+            self.row(event)
         for name in event.to_host:
-            on_host[amounts.anode[name]] += 1
-            host.append(on_host.copy())
+            self.add(self.on_host, self.amounts.anode[name], 1)
+            self.host.append(self.on_host.copy())
         for name in event.off_host:
-            on_host[amounts.anode[name]] -= 1
+            self.add(self.on_host, self.amounts.anode[name], -1)
         made = event.makes if event.becomes is None else (event.becomes,)
         gone = event.gives_back if event.ends is None else (event.ends,)
         for name in made:
-            if name not in alive:
-                alive.add(name)
-                now[sum_of(name)][amounts.anode[name]] += 1
+            if name not in self.alive:
+                self.alive.add(name)
+                self.add(self.sums[self.sum_of(name)], self.amounts.anode[name], 1)
         for name in gone:
-            if name in alive and name not in statements.caller:
-                alive.remove(name)
-                now[sum_of(name)][amounts.anode[name]] -= 1
+            if name in self.alive and name not in self.statements.caller:
+                self.alive.remove(name)
+                self.add(self.sums[self.sum_of(name)], self.amounts.anode[name], -1)
         if event.ends is not None:
-            row(None)
-    return Profile(*(Rows(amounts, _thinned(rows)) for rows in (device, activation, host)))
+            self.row(None)
 
 
-def _thinned(rows: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """Without the rows that a neighbour is at least as great as, in every size."""
+def profile_of(
+    statements: Statements,
+    events: Iterable[Event],
+    amounts: Amounts,
+    number: Sequence[int | None],
+) -> Profile:
+    """What every counted step takes, in the order of the rows of `memory.encode_memory`.
+
+    `number` holds the bytes of the forms that are fixed, None for the others.
+    """
+    steps = _Walk(statements, amounts, number)
+    for event in events:
+        steps.step(event)
+    return Profile(*(_rows(steps, rows) for rows in (steps.device, steps.activation, steps.host)))
+
+
+def _rows(steps: _Walk, rows: list[Table]) -> Rows:
     import numpy as np
 
+    exprs = tuple(steps.amounts.forms[form] for form in steps.free)
     if not rows:
-        return np.zeros((0, 0), np.int64)
-    table_RF = np.stack(rows)
-    while len(table_RF) > 1:
-        below_next = np.append((table_RF[:-1] <= table_RF[1:]).all(axis=1), False)
-        below_last = np.insert((table_RF[1:] <= table_RF[:-1]).all(axis=1), 0, False)
-        # Of two equal neighbours one stays.
-        drop = below_next | (below_last & ~np.insert(below_next[:-1], 0, False))
+        none = np.zeros((0, len(exprs)), np.int64)
+        return Rows(steps.free, exprs, none, none.sum(axis=1), np.zeros(0, np.int64))
+    table = np.stack(rows)
+    chosen = _highest(table)
+    of = np.full(len(table), -1)
+    left = np.arange(len(table))
+    for index, row in enumerate(chosen):
+        below = (table[left] <= row).all(axis=1)
+        of[left[below]] = index
+        left = left[~below]
+    return Rows(steps.free, exprs, chosen[:, 1:], chosen[:, 0], of)
+
+
+def _highest(table: Table) -> Table:
+    """The rows that no other row is at least as great as, in every column."""
+    import numpy as np
+
+    while len(table) > 1:  # a row that is below the next one, or below or equal to the last one
+        next_ = np.append((table[:-1] <= table[1:]).all(axis=1), False)
+        last = np.insert((table[1:] <= table[:-1]).all(axis=1), 0, False)
+        drop = next_ | (last & ~np.insert(next_[:-1], 0, False))
         if not drop.any():
             break
-        table_RF = table_RF[~drop]
-    return np.unique(table_RF, axis=0)
+        table = table[~drop]
+    order = np.argsort(-table.sum(axis=1), kind="stable")
+    chosen: list[Table] = []
+    left = table[order]
+    while len(left):  # the greatest sum is below no other row
+        chosen.append(left[0])
+        left = left[~(left <= left[0]).all(axis=1)]
+    return np.stack(chosen)

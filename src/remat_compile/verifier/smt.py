@@ -26,6 +26,7 @@ __all__ = [
     "NoModel",
     "OutOfTime",
     "Part",
+    "check_part",
     "numeral",
     "prover",
 ]
@@ -129,7 +130,7 @@ class Encoding:
         for part in self.parts:
             if not part.goals:
                 continue
-            match answer := _check(part, self.tactics, deadline):
+            match answer := check_part(part, self.tactics, deadline):
                 case OutOfTime():
                     return answer
                 case Model(found):
@@ -139,7 +140,8 @@ class Encoding:
         return NoModel() if values is None else Model(values)
 
 
-def _check(part: Part, tactics: tuple[str, ...], deadline: Deadline) -> Answer:
+def check_part(part: Part, tactics: tuple[str, ...], deadline: Deadline) -> Answer:
+    """Whether one of the goals is possible."""
     late = OutOfTime("the time limit was reached while stating the obligation")
     if deadline.left_s <= 0:
         return late

@@ -6,27 +6,22 @@ corner lemma. Where that fixes all of them, the corner decides; z3 has the other
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
-from math import prod
 
 from ..ir.diagnostics import Diagnostic
-from ..ir.expr import Expr
+from ..ir.expr import Expr, Sym
 from ..ir.span import Span
 from .events import Event
-from .memory import Bytes, Excess, Limits, encode_memory, guess, prove_memory, walk
-from .profile import profile_of
+from .memory import Bytes, Excess, Limits, Tally, encode_memory, prove_memory
+from .profile import Profile, profile_of
 from .ranges import Box, bounds, corner, names_of
 from .sizes import Amounts, value
-from .smt import Deadline, Encoding, Model, NoModel, OutOfTime
+from .smt import Deadline, Encoding, Model, NoModel, OutOfTime, numeral
 from .statements import Statements
-from .terms import Terms, products_of_symbols, symbol_constant
+from .terms import Terms, symbol_constant, total
 
 __all__ = ["Everywhere", "Somewhere", "check_sizes", "prove_ranges"]
-
-MOST_CASES = 64
-"""How many values of symbols that are multiplied with each other are taken one by one."""
 
 
 @dataclass(frozen=True)
@@ -64,35 +59,64 @@ def prove_ranges(
     free = {name: ends for name, ends in box.items() if name not in fixed}
     if not free:
         return _at(statements, events, amounts, fixed, limits, deadline)
-    profile = profile_of(statements, events, amounts)
-    at_corner = {**{name: (n, n) for name, n in fixed.items()}, **free}
-    device, at_device = profile.device.greatest(at_corner)
-    activation, at_activation = profile.activation.greatest(at_corner)
-    host, at_host = profile.host.greatest(at_corner)
-    if limits.device is not None and device > limits.device:
-        return _at(statements, events, amounts, at_device, limits, deadline)
-    if limits.activation is not None and activation > limits.activation:
-        return _at(statements, events, amounts, at_activation, limits, deadline)
-    if limits.host is not None and host > limits.host:
-        return _at(statements, events, amounts, at_host, limits, deadline)
-    bound, env = Bytes(device, activation, host), at_device
+    number = [
+        value(form, fixed) if free.keys().isdisjoint(names_of(form)) else None
+        for form in amounts.forms
+    ]
+    profile = profile_of(statements, events, amounts, number)
+    found = _over_rows(profile, amounts, fixed, free, limits, deadline)
+    if isinstance(found, dict):
+        return _at(statements, events, amounts, found, limits, deadline)
+    if isinstance(found, OutOfTime):
+        return found
+
+    def ceilings(row: int) -> tuple[Tally, Tally]:
+        device, activation = profile.device, profile.activation
+        return device.tallies[device.of[row]], activation.tallies[activation.of[row]]
+
+    def host_ceiling(row: int) -> Tally:
+        return profile.host.tallies[profile.host.of[row]]
+
+    encoding, _ = encode_memory(statements, events, amounts, number, ceilings, host_ceiling)
+    match answer := encoding.check(deadline, all_models=False):
+        case OutOfTime():
+            return answer
+        case Model():
+            return OutOfTime("z3 and the plain walk do not agree on the bytes")
+        case NoModel():
+            return found
+
+
+def _over_rows(
+    profile: Profile,
+    amounts: Amounts,
+    fixed: Mapping[str, int],
+    free: Box,
+    limits: Limits,
+    deadline: Deadline,
+) -> Everywhere | dict[str, int] | OutOfTime:
+    """What the rows take at most, by z3, or symbols for which one is above the limits."""
+    box = {**{name: (n, n) for name, n in fixed.items()}, **free}
+    found = [rows.greatest(box) for rows in profile.all]
+    bound, where = Bytes(*(most for most, _ in found)), [env for _, env in found]
     while True:
-        higher = _ask(statements, events, amounts, fixed, free, bound, deadline)
+        for count, limit, env in zip(bound.all, limits.all, where, strict=True):
+            if limit is not None and count > limit:
+                return env
+        higher = _ask(profile, amounts, fixed, free, bound, deadline)
         if higher is None:
-            return Everywhere(bound, env)
+            return Everywhere(bound, where[0])
         if isinstance(higher, OutOfTime):
             return higher
-        seen = guess(walk(statements, events, amounts.at(higher)))
-        if not limits.allow(seen):
-            return _at(statements, events, amounts, higher, limits, deadline)
+        for index, rows in enumerate(profile.all):
+            if rows.at(higher) > bound.all[index]:
+                where[index] = higher
         raised = Bytes(
-            max(bound.device, seen.device),
-            max(bound.activation, seen.activation),
-            max(bound.host, seen.host),
+            *(max(n, rows.at(higher)) for n, rows in zip(bound.all, profile.all, strict=True))
         )
         if raised == bound:
             return OutOfTime("z3 and the plain walk do not agree on the bytes")
-        bound, env = raised, higher if seen.device == raised.device else env
+        bound = raised
 
 
 def _at(
@@ -113,53 +137,71 @@ def _at(
 
 
 def _ask(
-    statements: Statements,
-    events: Sequence[Event],
+    profile: Profile,
     amounts: Amounts,
     fixed: Mapping[str, int],
     free: Box,
     bound: Bytes,
     deadline: Deadline,
 ) -> dict[str, int] | OutOfTime | None:
-    """Where some step takes more than `bound`; None is z3's proof that it is nowhere."""
-    for case, rest in _cases(amounts.forms, free):
-        if deadline.left_s <= 0:
-            return OutOfTime("the time limit was reached while stating the obligation")
-        known = {**fixed, **case}
-        encoding, _ = encode_memory(statements, events, amounts, known, rest, bound)
-        match answer := encoding.check(deadline, all_models=False):
-            case OutOfTime():
-                return answer
-            case Model():
-                return {**known, **_values(answer, rest)}
-            case NoModel():
-                pass
-    return None
+    """Where some row is above `bound`; None is z3's proof that it is nowhere."""
+    closed, left = profile.cover({**{name: (n, n) for name, n in fixed.items()}, **free}, bound.all)
+    for boxes, ask in ((closed, _ask_sizes), (left, _ask_rows)):
+        encoding = Encoding()
+        for box in boxes:
+            part = {name: ends for name, ends in box.items() if name in free}
+            ask(encoding, Terms(encoding, fixed, part), profile, box, bound)
+            encoding.cut()
+        answer = encoding.check(deadline, all_models=False)
+        if isinstance(answer, OutOfTime):
+            return answer
+        if isinstance(answer, Model):
+            return {**fixed, **_values(answer, free)}
+    answer = _uncovered([*closed, *left], free).check(deadline)
+    if isinstance(answer, NoModel):
+        return None
+    return OutOfTime("the boxes do not cover the ranges of the symbols")
+
+
+def _ask_sizes(encoding: Encoding, terms: Terms, profile: Profile, box: Box, bound: Bytes) -> None:
+    """Whether a size is ever above its greatest value in a box, or a row of these above."""
+    highest: dict[int, int] = {}
+    for form, expr in zip(profile.device.forms, profile.device.exprs, strict=True):
+        highest[form] = bounds(expr, box)[1]
+        encoding.ask(f"(> {terms.of(expr)} {numeral(highest[form])})")
+    for rows, limit in zip(profile.all, bound.all, strict=True):
+        for tally in rows.tallies:
+            parts = [f"(* {count} {highest[form]})" for form, count in tally.forms.items()]
+            encoding.ask(f"(> {total([*parts, numeral(tally.fixed)])} {numeral(limit)})")
+
+
+def _ask_rows(encoding: Encoding, terms: Terms, profile: Profile, box: Box, bound: Bytes) -> None:
+    """Whether a row is above its bound somewhere in a box."""
+    exprs = dict(zip(profile.device.forms, profile.device.exprs, strict=True))
+    for rows, limit in zip(profile.all, bound.all, strict=True):
+        for tally in rows.tallies:
+            parts = [f"(* {n} {terms.of(exprs[form])})" for form, n in tally.forms.items()]
+            encoding.ask(f"(> {total([*parts, numeral(tally.fixed)])} {numeral(limit)})")
+
+
+def _uncovered(boxes: Sequence[Box], free: Box) -> Encoding:
+    """Whether some value of the symbols lies in none of the boxes."""
+    encoding = Encoding()
+    terms = Terms(encoding, {}, free)
+    names = {name: terms.of(Sym(name)) for name in free}
+    for box in boxes:
+        inside = " ".join(
+            f"(<= {numeral(box[name][0])} {constant} {numeral(box[name][1])})"
+            for name, constant in names.items()
+        )
+        encoding.state(f"(assert (not (and {inside})))")
+    encoding.ask("true")
+    return encoding
 
 
 def _values(model: Model, free: Box) -> dict[str, int]:
     """The symbols in a model; one that it leaves open may have any value."""
     return {name: model.values.get(symbol_constant(name), free[name][0]) for name in free}
-
-
-def _cases(exprs: Sequence[Expr], free: Box) -> Iterator[tuple[dict[str, int], Box]]:
-    """Values for symbols that are multiplied, so that the rest is linear, and the rest.
-
-    Where there would be too many, z3 gets the products (and may not decide in time).
-    """
-    taken: dict[str, tuple[int, int]] = {}
-    while True:
-        rest = {name: ends for name, ends in free.items() if name not in taken}
-        joined = frozenset[str]().union(*(products_of_symbols(expr, rest) for expr in exprs))
-        if not joined:
-            break
-        name = min(sorted(joined), key=lambda n: free[n][1] - free[n][0])
-        taken[name] = free[name]
-    if prod(high - low + 1 for low, high in taken.values()) > MOST_CASES:
-        yield {}, free
-        return
-    for numbers in product(*(range(low, high + 1) for low, high in taken.values())):
-        yield dict(zip(taken, numbers, strict=True)), rest
 
 
 def check_sizes(
@@ -196,18 +238,16 @@ def _somewhere(
     exprs: tuple[Expr, ...], goal: str, box: Box, deadline: Deadline
 ) -> dict[str, int] | OutOfTime | None:
     """Symbols for which `goal` about the terms of `exprs` holds, or None: there are none."""
-    for case, rest in _cases(exprs, box):
-        encoding = Encoding()
-        terms = Terms(encoding, case, rest)
-        encoding.ask(goal.format(*map(terms.of, exprs)))
-        match answer := encoding.check(deadline):
-            case OutOfTime():
-                return answer
-            case Model():
-                return {**case, **_values(answer, rest)}
-            case NoModel():
-                pass
-    return None
+    encoding = Encoding()
+    terms = Terms(encoding, {}, box)
+    encoding.ask(goal.format(*map(terms.of, exprs)))
+    match answer := encoding.check(deadline):
+        case OutOfTime():
+            return answer
+        case Model():
+            return _values(answer, box)
+        case NoModel():
+            return None
 
 
 def _refusal(message: str, span: Span | None) -> Diagnostic:

@@ -14,7 +14,7 @@ from .ranges import Box, names_of
 from .sizes import value
 from .smt import Encoding, numeral
 
-__all__ = ["Terms", "is_multiple", "products_of_symbols", "symbol_constant", "total"]
+__all__ = ["Terms", "is_multiple", "symbol_constant", "total"]
 
 
 def total(terms: Iterable[str]) -> str:
@@ -115,25 +115,5 @@ def is_multiple(expr: Expr, n: int) -> bool:
             return multiple % n == 0
         case Sym() | FloorDiv() | CeilDiv():
             return n == 1
-        case _:
-            assert_never(expr)
-
-
-def products_of_symbols(expr: Expr, free: Iterable[str]) -> frozenset[str]:
-    """The symbols of `free` that stand in a product with another one (or themselves)."""
-    wanted = frozenset(free)
-    match expr:
-        case Const() | Sym():
-            return frozenset()
-        case Mul(parts):
-            with_symbol = [names_of(part) & wanted for part in parts]
-            with_symbol = [names for names in with_symbol if names]
-            inside = (products_of_symbols(part, wanted) for part in parts)
-            product = frozenset().union(*with_symbol) if len(with_symbol) > 1 else frozenset()
-            return product.union(*inside)
-        case Add(parts) | Max(parts):
-            return frozenset[str]().union(*(products_of_symbols(p, wanted) for p in parts))
-        case FloorDiv(inner, _) | CeilDiv(inner, _) | RoundUp(inner, _):
-            return products_of_symbols(inner, wanted)
         case _:
             assert_never(expr)
