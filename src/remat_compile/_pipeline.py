@@ -6,14 +6,13 @@ does not come back, or hands over a plan that is invalid or too large is reporte
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
+from ._ask import ask
 from ._budget import Baseline, format_bytes
 from ._files import keep_text
 from .ir.diagnostics import Diagnostic, FBError, Note
@@ -26,11 +25,12 @@ if TYPE_CHECKING:
     from .ir.schedule import Schedule
     from .ir.simulate import Trace
     from .planners.contract import Planner, PlanResult
+    from .verifier import Verdict
 
-__all__ = ["Phases", "Planned", "prove", "run_planner"]
+__all__ = ["Phases", "Planned", "run_planner"]
 
-GRACE_S = 5.0
-"""Seconds past its time limit (and a quarter of it) after which a planner counts as hung."""
+PROOF_S = 60.0
+"""A proof may take the planner's time limit, and at least so many seconds."""
 
 
 @dataclass
@@ -59,13 +59,14 @@ class Planned:
     """A proven schedule, inside its program, with the proof recorded.
 
     `lower_bound_ns` bounds the time of any plan within the budget, where the planner
-    knows one.
+    knows one. `warnings` say where another planner stands in for the one asked for.
     """
 
     program: Program
     schedule: Schedule
     trace: Trace
     lower_bound_ns: int | None
+    warnings: tuple[Diagnostic, ...] = ()
 
 
 def run_planner(
@@ -79,59 +80,44 @@ def run_planner(
 ) -> Planned:
     """Plans and proves. FB0460 to FB0467 where that fails, naming the planner."""
     name = format_planner(planner) if is_dataclass(planner) else type(planner).__name__
+    prover = _Prover(program, budget, max(time_limit_s, PROOF_S))
+    warnings: tuple[Diagnostic, ...] = ()
     with phases.phase("plan", f"planning with {name}"):
-        result = _call(planner, name, program, budget, time_limit_s, phases.progress)
-        schedule, bound = _schedule_of(result, name, budget, baseline, time_limit_s)
+        result = ask(
+            planner,
+            name,
+            program,
+            budget,
+            time_limit_s=time_limit_s,
+            progress=phases.progress,
+            accept=prover.holds,
+        )
+        if isinstance(result, TimedOut) and result.schedule is None:
+            late = _late(name, time_limit_s)
+            phases.say(f"{late.message}; dtr stands in for it")
+            result = _fall_back(program, budget, late)
+            warnings, name = (late,), "dtr"
+        schedule, bound = _schedule_of(result, name, budget, baseline)
     with phases.phase("verify", "proving the plan"):
         trace = _simulated(program, schedule, name, budget)
-        program = prove(program, schedule, name, budget, time_limit_s=time_limit_s)
-    return Planned(program, schedule, trace, bound)
+        program = prover.prove(schedule, name)
+    return Planned(program, schedule, trace, bound, warnings)
 
 
-def _call(
-    planner: Planner,
-    name: str,
-    program: Program,
-    budget: Budget | None,
-    time_limit_s: float,
-    progress: Callable[[str], None] | None,
-) -> PlanResult:
-    """Runs the planner on a thread of its own, so that one that hangs can be given up."""
-    outcome: queue.SimpleQueue[PlanResult | BaseException] = queue.SimpleQueue()
+def _late(name: str, time_limit_s: float) -> Diagnostic:
+    message = f"planner {name} found no plan within {time_limit_s:g} s"
+    return Diagnostic("FB0465", message, hint="give it more time with --time-limit")
 
-    def work() -> None:
-        try:
-            outcome.put(planner.plan(program, budget, time_limit_s=time_limit_s, progress=progress))
-        except BaseException as error:
-            outcome.put(error)
 
-    threading.Thread(target=work, daemon=True, name=f"planner {name}").start()
-    patience = time_limit_s * 1.25 + GRACE_S
-    try:
-        result = outcome.get(timeout=patience)
-    except queue.Empty:
-        message = f"planner {name} has not come back {patience:.0f} s after it was started"
-        hint = f"its time limit was {time_limit_s:g} s; use another planner"
-        raise FBError(Diagnostic("FB0461", message, hint=hint)) from None
-    if isinstance(result, FBError):
-        raise result
-    if isinstance(result, BaseException):
-        what = f"{type(result).__name__}: {result}" if str(result) else type(result).__name__
-        message = f"planner {name} failed: {what}"
-        raise FBError(
-            Diagnostic("FB0460", message, notes=_where(result), hint="use another planner")
-        ) from result
+def _fall_back(program: Program, budget: Budget | None, late: Diagnostic) -> PlanResult:
+    """What `dtr` answers where a planner ran out of time; `late` where it has no plan either."""
+    from .planners.dtr import Dtr
+
+    result = Dtr(rounds=0).plan(program, budget)
+    if isinstance(result, Infeasible):
+        notes = (Note(result.why.message), *result.why.notes)
+        raise FBError(replace(late, notes=notes))
     return result
-
-
-def _where(error: BaseException) -> tuple[Note, ...]:
-    """The innermost place of the planner's own failure."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    if last is None:
-        return ()
-    return (Note(f"raised in {last.tb_frame.f_code.co_filename}:{last.tb_lineno}"),)
 
 
 def _schedule_of(
@@ -139,17 +125,15 @@ def _schedule_of(
     name: str,
     budget: Budget | None,
     baseline: Baseline,
-    time_limit_s: float,
 ) -> tuple[Schedule, int | None]:
     match result:
         case Optimal() | Feasible():
             return result.schedule, result.lower_bound_ns
-        case TimedOut():
-            if result.schedule is not None:
-                return result.schedule, result.lower_bound_ns
-            message = f"planner {name} found no plan within {time_limit_s:g} s"
-            hint = "give it more time (--time-limit), or use --planner dtr"
-            raise FBError(Diagnostic("FB0465", message, hint=hint))
+        case TimedOut(schedule=None):
+            raise FBError(Diagnostic("FB0465", f"planner {name} found no plan in its time"))
+        case TimedOut(schedule, _, bound):
+            assert schedule is not None
+            return schedule, bound
         case Infeasible():
             raise FBError(_infeasible(result, name, budget, baseline))
         case _:
@@ -218,30 +202,50 @@ def _invalid(
     return FBError((head, *found))
 
 
-def prove(
-    program: Program,
-    schedule: Schedule,
-    name: str,
-    budget: Budget | None,
-    *,
-    time_limit_s: float,
-) -> Program:
-    """The program with the schedule in it and what was proven of it recorded.
+@dataclass
+class _Prover:
+    """Proves schedules of one program, each once."""
 
-    FB0462 where the proof is refused, FB0467 where it was not finished.
-    """
-    from .verifier import ProvenPlan, Refuted, Undecided, verify
+    program: Program
+    budget: Budget | None
+    time_limit_s: float
+    verdicts: dict[Schedule, Verdict] = field(default_factory=dict)
 
-    budgets = () if budget is None else (budget,)
-    verdict = verify(program, schedule, budgets, time_limit_s=time_limit_s)
-    match verdict:
-        case ProvenPlan(proven):
-            held = program.with_schedule(schedule)
-            return replace(held, proven=(*held.proven, proven))
-        case Refuted(diagnostics):
-            raise _invalid(program, schedule, name, diagnostics)
-        case Undecided(why):
-            message = f"the plan of {name} could not be proven in {time_limit_s:g} s: {why}"
-            raise FBError(Diagnostic("FB0467", message, hint="give more time with --time-limit"))
-        case _:
-            assert_never(verdict)
+    def verdict(self, schedule: Schedule) -> Verdict:
+        from .verifier import verify
+
+        if schedule not in self.verdicts:
+            budgets = () if self.budget is None else (self.budget,)
+            self.verdicts[schedule] = verify(
+                self.program, schedule, budgets, time_limit_s=self.time_limit_s
+            )
+        return self.verdicts[schedule]
+
+    def holds(self, schedule: Schedule) -> bool:
+        from .verifier import ProvenPlan
+
+        return isinstance(self.verdict(schedule), ProvenPlan)
+
+    def prove(self, schedule: Schedule, name: str) -> Program:
+        """The program with the schedule in it and what was proven of it recorded.
+
+        FB0462 where the proof is refused, FB0467 where it was not finished.
+        """
+        from .verifier import ProvenPlan, Refuted, Undecided
+
+        verdict = self.verdict(schedule)
+        match verdict:
+            case ProvenPlan(proven):
+                held = self.program.with_schedule(schedule)
+                return replace(held, proven=(*held.proven, proven))
+            case Refuted(diagnostics):
+                raise _invalid(self.program, schedule, name, diagnostics)
+            case Undecided(why):
+                message = (
+                    f"the plan of {name} could not be proven in {self.time_limit_s:g} s: {why}"
+                )
+                raise FBError(
+                    Diagnostic("FB0467", message, hint="give more time with --time-limit")
+                )
+            case _:
+                assert_never(verdict)

@@ -159,7 +159,12 @@ def _planned(
             with phases.phase("costs", "measuring each computation"):
                 program = _measured(lowered)
         made = _plan_costed(program, options, phases)
-        found = (*source.warnings, *source.exported.warnings, *lowered.warnings)
+        found = (
+            *source.warnings,
+            *source.exported.warnings,
+            *lowered.warnings,
+            *made.warnings,
+        )
         yield replace(made, warnings=found, _exported=source.exported), lowered
 
 
@@ -196,6 +201,7 @@ def _plan_costed(program: Program, options: PlanOptions, phases: Phases) -> Plan
         planned.program,
         planned.schedule,
         budget,
+        warnings=planned.warnings,
         lower_bound_s=None if bound is None else bound / 1e9,
         phase_s=phases.seconds,
         _is_proven=True,

@@ -12,10 +12,20 @@ from ._options import default_of, read_options
 from ._text import PlannerText, format_value, parse_text, span_of
 from .contract import Planner
 
-__all__ = ["GROUP", "PlannerInfo", "available", "format_planner", "load_planner", "parse_planner"]
+__all__ = [
+    "GROUP",
+    "PlannerInfo",
+    "add",
+    "available",
+    "format_planner",
+    "load_planner",
+    "parse_planner",
+]
 
 GROUP = "remat_compile.planners"
 """The entry point group that planners register in."""
+
+_added: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,14 @@ def available() -> dict[str, PlannerInfo]:
         package = point.dist.name if point.dist is not None else "an unknown package"
         if point.name not in found or package == "remat-compile":
             found[point.name] = PlannerInfo(point.name, point.value, package)
+    for name, target in _added.items():
+        found[name] = PlannerInfo(name, target, "this process")
     return dict(sorted(found.items()))
+
+
+def add(name: str, target: str) -> None:
+    """Makes the planner at `module:Class` known in this process, without an entry point."""
+    _added[name] = target
 
 
 def load_planner(name: str, column: int = 1) -> type[Planner]:
