@@ -49,15 +49,22 @@ def ask(
     time_limit_s: float,
     progress: Say | None,
     accept: Callable[[Schedule], bool],
+    keep_on_interrupt: bool = True,
 ) -> PlanResult:
     """What the planner answers. FB0460 where it fails, FB0461 where it does not come
     back, FB0464 for what is no result; and what it refuses itself.
 
-    `auto` hands out only a schedule that `accept` holds for.
+    `auto` hands out only a schedule that `accept` holds for, and on Ctrl-C the best that it
+    has, unless `keep_on_interrupt` is off.
     """
     if isinstance(planner, Auto):
         return planner.plan(
-            program, budget, time_limit_s=time_limit_s, progress=progress, accept=accept
+            program,
+            budget,
+            time_limit_s=time_limit_s,
+            progress=progress,
+            accept=accept,
+            keep_on_interrupt=keep_on_interrupt,
         )
     patience_s = time_limit_s * 1.25 + GRACE_S
     ending: Ending | None = Unloadable("not tried")

@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, assert_never
 
 from ._ask import ask
 from ._budget import Baseline, format_bytes
-from ._files import keep_text
+from ._prove import Prover
 from .ir.diagnostics import Diagnostic, FBError, Note
 from .ir.program import Budget, Program
-from .ir.simulate import simulate
 from .planners.contract import Feasible, Infeasible, Optimal, TimedOut
 from .planners.registry import format_planner
 
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from .ir.schedule import Schedule
     from .ir.simulate import Trace
     from .planners.contract import Planner, PlanResult
-    from .verifier import Verdict
 
-__all__ = ["Phases", "Planned", "run_planner"]
+__all__ = ["Attempt", "Phases", "Planned", "run_planner", "schedule_of"]
 
 PROOF_S = 60.0
 """A proof may take the planner's time limit, and at least so many seconds."""
@@ -69,6 +68,49 @@ class Planned:
     warnings: tuple[Diagnostic, ...] = ()
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """One planner on one program under one budget: first asked, then held to its word."""
+
+    program: Program
+    planner: Planner
+    budget: Budget | None
+    time_limit_s: float
+    phases: Phases
+
+    @cached_property
+    def name(self) -> str:
+        known = is_dataclass(self.planner)
+        return format_planner(self.planner) if known else type(self.planner).__name__
+
+    @cached_property
+    def prover(self) -> Prover:
+        return Prover(self.program, self.budget, max(self.time_limit_s, PROOF_S))
+
+    def ask(self, *, keep_on_interrupt: bool = True) -> PlanResult:
+        """What the planner answers; FB0460, FB0461 and FB0464 where that is nothing."""
+        with self.phases.phase("plan", f"planning with {self.name}"):
+            return ask(
+                self.planner,
+                self.name,
+                self.program,
+                self.budget,
+                time_limit_s=self.time_limit_s,
+                progress=self.phases.progress,
+                accept=self.prover.holds,
+                keep_on_interrupt=keep_on_interrupt,
+            )
+
+    def prove(self, schedule: Schedule, bound_ns: int | None, name: str) -> Planned:
+        """The schedule with its proof; FB0462, FB0463 and FB0467 where it has none."""
+        with self.phases.phase("verify", "proving the plan"):
+            trace = self.prover.simulate(schedule, name)
+            program = self.prover.prove(schedule, name)
+        if bound_ns is not None and bound_ns > trace.time_ns:
+            bound_ns = None  # the plan itself refutes it
+        return Planned(program, schedule, trace, bound_ns)
+
+
 def run_planner(
     program: Program,
     planner: Planner,
@@ -79,29 +121,17 @@ def run_planner(
     phases: Phases,
 ) -> Planned:
     """Plans and proves. FB0460 to FB0467 where that fails, naming the planner."""
-    name = format_planner(planner) if is_dataclass(planner) else type(planner).__name__
-    prover = _Prover(program, budget, max(time_limit_s, PROOF_S))
-    warnings: tuple[Diagnostic, ...] = ()
-    with phases.phase("plan", f"planning with {name}"):
-        result = ask(
-            planner,
-            name,
-            program,
-            budget,
-            time_limit_s=time_limit_s,
-            progress=phases.progress,
-            accept=prover.holds,
-        )
-        if isinstance(result, TimedOut) and result.schedule is None:
-            late = _late(name, time_limit_s)
-            phases.say(f"{late.message}; dtr stands in for it")
+    attempt = Attempt(program, planner, budget, time_limit_s, phases)
+    result = attempt.ask()
+    if isinstance(result, TimedOut) and result.schedule is None:
+        late = _late(attempt.name, time_limit_s)
+        phases.say(f"{late.message}; dtr stands in for it")
+        with phases.phase("plan", "planning with dtr"):
             result = _fall_back(program, budget, late)
-            warnings, name = (late,), "dtr"
-        schedule, bound = _schedule_of(result, name, budget, baseline)
-    with phases.phase("verify", "proving the plan"):
-        trace = _simulated(program, schedule, name, budget)
-        program = prover.prove(schedule, name)
-    return Planned(program, schedule, trace, bound, warnings)
+        schedule, bound = schedule_of(result, attempt.name, budget, baseline)
+        return replace(attempt.prove(schedule, bound, "dtr"), warnings=(late,))
+    schedule, bound = schedule_of(result, attempt.name, budget, baseline)
+    return attempt.prove(schedule, bound, attempt.name)
 
 
 def _late(name: str, time_limit_s: float) -> Diagnostic:
@@ -120,12 +150,13 @@ def _fall_back(program: Program, budget: Budget | None, late: Diagnostic) -> Pla
     return result
 
 
-def _schedule_of(
+def schedule_of(
     result: PlanResult,
     name: str,
     budget: Budget | None,
     baseline: Baseline,
 ) -> tuple[Schedule, int | None]:
+    """The schedule of a result and its lower bound. FB0464 to FB0466 where it has none."""
     match result:
         case Optimal() | Feasible():
             return result.schedule, result.lower_bound_ns
@@ -165,87 +196,3 @@ def _infeasible(
     return Diagnostic(
         "FB0466", f"planner {name} finds no plan within {size}", notes=tuple(notes), hint=hint
     )
-
-
-def _simulated(program: Program, schedule: Schedule, name: str, budget: Budget | None) -> Trace:
-    try:
-        trace = simulate(program, schedule)
-    except FBError as error:
-        raise _invalid(program, schedule, name, error.diagnostics) from None
-    if budget is None:
-        return trace
-    peak = trace.peak_bytes if budget.kind == "device" else trace.activation_peak_bytes
-    if peak > budget.bytes:
-        message = f"planner {name} returned a plan of {peak} bytes for a budget of {budget.bytes}"
-        raise FBError(Diagnostic("FB0463", message, hint="use another planner"))
-    return trace
-
-
-def _invalid(
-    program: Program, schedule: Schedule, name: str, found: tuple[Diagnostic, ...]
-) -> FBError:
-    """The planner's mistake, shown on the text of its plan."""
-    from .ir.parser import parse_program
-    from .ir.printer import format_program
-
-    file = f"<plan of {name}>"
-    text = format_program(program.with_schedule(schedule))
-    keep_text(file, text)
-    parsed = parse_program(text, file)
-    try:
-        simulate(parsed, next(s for s in parsed.schedules if s.name == schedule.name))
-    except FBError as error:
-        found = error.diagnostics
-    head = Diagnostic(
-        "FB0462", f"planner {name} returned an invalid plan", hint="use another planner"
-    )
-    return FBError((head, *found))
-
-
-@dataclass
-class _Prover:
-    """Proves schedules of one program, each once."""
-
-    program: Program
-    budget: Budget | None
-    time_limit_s: float
-    verdicts: dict[Schedule, Verdict] = field(default_factory=dict)
-
-    def verdict(self, schedule: Schedule) -> Verdict:
-        from .verifier import verify
-
-        if schedule not in self.verdicts:
-            budgets = () if self.budget is None else (self.budget,)
-            self.verdicts[schedule] = verify(
-                self.program, schedule, budgets, time_limit_s=self.time_limit_s
-            )
-        return self.verdicts[schedule]
-
-    def holds(self, schedule: Schedule) -> bool:
-        from .verifier import ProvenPlan
-
-        return isinstance(self.verdict(schedule), ProvenPlan)
-
-    def prove(self, schedule: Schedule, name: str) -> Program:
-        """The program with the schedule in it and what was proven of it recorded.
-
-        FB0462 where the proof is refused, FB0467 where it was not finished.
-        """
-        from .verifier import ProvenPlan, Refuted, Undecided
-
-        verdict = self.verdict(schedule)
-        match verdict:
-            case ProvenPlan(proven):
-                held = self.program.with_schedule(schedule)
-                return replace(held, proven=(*held.proven, proven))
-            case Refuted(diagnostics):
-                raise _invalid(self.program, schedule, name, diagnostics)
-            case Undecided(why):
-                message = (
-                    f"the plan of {name} could not be proven in {self.time_limit_s:g} s: {why}"
-                )
-                raise FBError(
-                    Diagnostic("FB0467", message, hint="give more time with --time-limit")
-                )
-            case _:
-                assert_never(verdict)

@@ -47,8 +47,13 @@ class Auto:
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
         accept: Accept | None = None,
+        keep_on_interrupt: bool = True,
     ) -> PlanResult:
-        """As every planner; `accept` (a verifier) has the last word on each schedule."""
+        """As every planner; `accept` (a verifier) has the last word on each schedule.
+
+        Ctrl-C ends the search, and the best plan so far is the answer, unless there is
+        none or `keep_on_interrupt` is off.
+        """
         check_budget(budget)
         tell = progress or (lambda line: None)
         race = Race(program, budget, _base_ns(program), tell)
@@ -58,7 +63,7 @@ class Auto:
             run.run_here()
             run.run_crew()
         except KeyboardInterrupt:
-            if race.best is None:
+            if race.best is None or not keep_on_interrupt:
                 raise
             tell(f"auto: stopped early, {race.standing()}")
         return race.result(accept)

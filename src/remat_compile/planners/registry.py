@@ -9,7 +9,7 @@ from typing import Any
 
 from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ._options import default_of, read_options
-from ._text import PlannerText, format_value, parse_text, span_of
+from ._text import PlannerText, format_value, parse_list, parse_text, span_of
 from .contract import Planner
 
 __all__ = [
@@ -102,6 +102,20 @@ def parse_planner(text: str) -> Planner:
     range, FB0405 options that contradict each other, FB0406 plug-in that does not load.
     """
     return build_planner(parse_text(text))
+
+
+def parse_planners(text: str) -> tuple[Planner, ...]:
+    """Planners from a text such as `auto, periodic{segments=4}`; raises as `parse_planner`."""
+    found: list[Planner] = []
+    problems: list[Diagnostic] = []
+    for parsed in parse_list(text):
+        try:
+            found.append(build_planner(parsed))
+        except FBError as error:
+            problems += error.diagnostics
+    if problems:
+        raise FBError(problems, usage=True)
+    return tuple(found)
 
 
 def build_planner(parsed: PlannerText) -> Planner:
