@@ -92,8 +92,8 @@ def _invalid(
     file = f"<plan of {name}>"
     text = format_program(program.with_schedule(schedule))
     keep_text(file, text)
-    parsed = parse_program(text, file)
     try:
+        parsed = parse_program(text, file)
         simulate(parsed, next(s for s in parsed.schedules if s.name == schedule.name))
     except FBError as error:
         found = error.diagnostics
