@@ -8,8 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_helpers import Cli
@@ -58,6 +60,17 @@ def test_json_on_standard_output(cli: Cli, chain: Path) -> None:
     assert "dtr" in ran.err
 
 
+def counting(to: list[str]) -> Callable[..., _sweep.Cell]:
+    """`_cell`, which also keeps the names of the planners that it ran."""
+    real = _sweep._cell
+
+    def count(attempt: _sweep.Attempt, *rest: Any) -> _sweep.Cell:
+        to.append(attempt.name)
+        return real(attempt, *rest)
+
+    return count
+
+
 def test_resume_takes_over_what_is_there(
     cli: Cli, chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,17 +79,11 @@ def test_resume_takes_over_what_is_there(
         assert cli("sweep", chain, *RANGE, "--planners", "dtr", "-o", out, "-q").code == 0
         before = out.read_text()
         asked: list[str] = []
-        real = _sweep._cell
-
-        def count(attempt: _sweep.Attempt, *rest: object, to: list[str] = asked) -> _sweep.Cell:
-            to.append(attempt.name)
-            return real(attempt, *rest)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(_sweep, "_cell", count)
+        monkeypatch.setattr(_sweep, "_cell", counting(asked))
         again = cli("sweep", chain, *RANGE, "--planners", "dtr,chen", "-o", out, "--resume")
         assert again.code == 0, again.err
         assert set(asked) == {"chen"}
-        monkeypatch.setattr(_sweep, "_cell", real)
+        monkeypatch.undo()
         assert before.splitlines()[:3] == out.read_text().splitlines()[:3]
         # Another graph, another time limit: nothing is taken over.
         limited = cli("sweep", chain, *RANGE, *QUICK, "-o", out, "--resume", "--time-limit", "9")
@@ -173,8 +180,9 @@ def test_ctrl_c_keeps_what_was_done(chain: Path, tmp_path: Path) -> None:
     )
     out = tmp_path / "sweep.csv"
     code = (
-        "import sys; from remat_compile.planners import registry; from remat_compile.cli import main;"
-        "registry.add('slow', 'slow_plug:Slow'); sys.exit(main(sys.argv[1:]))"
+        "import sys; from remat_compile.planners import registry;"
+        "from remat_compile.cli import main; registry.add('slow', 'slow_plug:Slow');"
+        "sys.exit(main(sys.argv[1:]))"
     )
     words = ["sweep", str(chain), "--budgets", "100%", "--planners", "dtr,slow", "-o", str(out)]
     with subprocess.Popen(

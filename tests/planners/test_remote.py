@@ -22,7 +22,7 @@ from remat_compile._options import PlanOptions
 from remat_compile._pipeline import Phases
 from remat_compile.api import plan_program
 from remat_compile.ir.diagnostics import Diagnostic, Note
-from remat_compile.ir.program import Budget, Program
+from remat_compile.ir.program import Budget
 from remat_compile.ir.schedule import Compute, Free, Schedule
 from remat_compile.planners import (
     Feasible,

@@ -83,10 +83,14 @@ class Race:
         return leads
 
     def _raise_bound(self, name: str, bound_ns: int) -> None:
-        self.bound_ns = max(self.bound_ns, bound_ns)
+        if bound_ns <= self.bound_ns:
+            return
+        self.bound_ns = bound_ns
         if self.best is not None and self.bound_ns > self.best.time_ns:
             self.tell(f"auto: the bound of {name} is above a plan that is known; left out")
             self.bound_ns = self.base_ns
+        elif self.best is not None:
+            self.tell(f"auto: {name} raises the bound, {self.standing()}")
 
     def standing(self) -> str:
         """The best plan in words."""
