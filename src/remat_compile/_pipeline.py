@@ -14,8 +14,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, assert_never
 
 from ._ask import ask
-from ._budget import Baseline, format_bytes
+from ._budget import Baseline
 from ._prove import Prover
+from ._refusal import refusal
 from .ir.diagnostics import Diagnostic, FBError, Note
 from .ir.program import Budget, Program
 from .planners.contract import Feasible, Infeasible, Optimal, TimedOut
@@ -128,9 +129,9 @@ def run_planner(
         phases.say(f"{late.message}; dtr stands in for it")
         with phases.phase("plan", "planning with dtr"):
             result = _fall_back(program, budget, late)
-        schedule, bound = schedule_of(result, attempt.name, budget, baseline)
+        schedule, bound = schedule_of(result, attempt.name, program, budget, baseline)
         return replace(attempt.prove(schedule, bound, "dtr"), warnings=(late,))
-    schedule, bound = schedule_of(result, attempt.name, budget, baseline)
+    schedule, bound = schedule_of(result, attempt.name, program, budget, baseline)
     return attempt.prove(schedule, bound, attempt.name)
 
 
@@ -153,6 +154,7 @@ def _fall_back(program: Program, budget: Budget | None, late: Diagnostic) -> Pla
 def schedule_of(
     result: PlanResult,
     name: str,
+    program: Program,
     budget: Budget | None,
     baseline: Baseline,
 ) -> tuple[Schedule, int | None]:
@@ -166,7 +168,7 @@ def schedule_of(
             assert schedule is not None
             return schedule, bound
         case Infeasible():
-            raise FBError(_infeasible(result, name, budget, baseline))
+            raise FBError(refusal(result, name, program, budget, baseline))
         case _:
             if TYPE_CHECKING:
                 assert_never(result)
@@ -174,25 +176,3 @@ def schedule_of(
             raise FBError(
                 Diagnostic("FB0464", f"planner {name} returned {what}, which is not a result")
             )
-
-
-def _infeasible(
-    result: Infeasible, name: str, budget: Budget | None, baseline: Baseline
-) -> Diagnostic:
-    kind = "" if budget is None or budget.kind == "device" else " of activations"
-    size = "memory" if budget is None else f"{format_bytes(budget.bytes)}{kind}"
-    notes = [Note(result.why.message, result.why.span), *result.why.notes]
-    said = " ".join(note.message for note in notes)
-    hint = result.why.hint
-    if (least := result.min_budget) is not None:
-        option = "--budget" if least.kind == "device" else "--activation-budget"
-        hint = f"give {option} {least.bytes}B or more"
-        if str(least.bytes) not in said:
-            notes.append(Note(f"the least that a plan was found for is {least.bytes} bytes"))
-    if str(result.floor_bytes) not in said:
-        notes.append(Note(f"no plan of any planner needs less than {result.floor_bytes} bytes"))
-    peak = baseline.activation_peak_bytes if kind else baseline.peak_bytes
-    notes.append(Note(f"with nothing recomputed the step takes {peak} bytes{kind}"))
-    return Diagnostic(
-        "FB0466", f"planner {name} finds no plan within {size}", notes=tuple(notes), hint=hint
-    )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ._budget import Baseline, BudgetText, format_bytes, resolve_budget
 from ._files import write_text
 from ._pipeline import Attempt, Phases, schedule_of
+from ._refusal import NOT_APPLICABLE
 from ._table import columns
 from .ir.diagnostics import FBError
 from .ir.printer import graph_sha256
@@ -179,13 +180,14 @@ def _cell(
         if isinstance(result, Infeasible):
             least = result.min_budget
             values["least_bytes"] = None if least is None else least.bytes
-            values |= {"floor_bytes": result.floor_bytes, "status": "infeasible"}
-            values["message"] = result.why.message
+            values |= {"floor_bytes": result.floor_bytes, "message": result.why.message}
+            refused = result.why.code == NOT_APPLICABLE
+            values["status"] = "refused" if refused else "infeasible"
         elif isinstance(result, TimedOut) and result.schedule is None:
             values["status"] = "out of time"
             values["message"] = f"no plan within {attempt.time_limit_s:g} s"
         else:
-            schedule, bound = schedule_of(result, attempt.name, budget, baseline)
+            schedule, bound = schedule_of(result, attempt.name, attempt.program, budget, baseline)
             planned = attempt.prove(schedule, bound, attempt.name)
             trace = planned.trace
             values |= _figures(trace.time_ns, planned.lower_bound_ns, baseline)

@@ -210,7 +210,7 @@ def test_who_has_the_last_word() -> None:
     assert len(asked) >= 2
 
 
-SLOW = '''
+SLOW = """
 import time
 from dataclasses import dataclass
 from typing import ClassVar
@@ -222,7 +222,7 @@ class Slow:
     def plan(self, program, budget, *, time_limit_s=60.0, progress=None):
         progress("slow: asleep")
         time.sleep(600)
-'''
+"""
 
 
 def test_ctrl_c_gives_the_best_so_far(tmp_path: Path) -> None:

@@ -62,8 +62,11 @@ class Race:
         """Takes a result in; whether it leads now. The claims of a result are checked, but
         for the lower bound, which only a `trusted` planner may raise."""
         match result:
-            case Infeasible():
-                self.refused.append(result)
+            case Infeasible(why=why):
+                if why.code == "FB0409":
+                    self.tell(f"auto: {name} left out: {why.message}")
+                else:
+                    self.refused.append(result)
                 return False
             case TimedOut(schedule=None):
                 self.late = True
