@@ -81,7 +81,7 @@ class Persistent:
             if monotonic() > deadline:
                 raise Late
             needs = self.limits.skim_needs(t)
-            prefix = np.array(self.limits.skim_times(t), self.kind)
+            prefix: Floats = np.array(self.limits.skim_times(t), self.kind)
             for s in range(t, -1, -1):
                 best = self.table[s][t - s]
                 low = self.slots(needs[s])

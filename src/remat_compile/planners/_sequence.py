@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ._instance import Instance
 
-__all__ = ["Cost", "cost_of", "forms", "needed_part", "written_by"]
+__all__ = ["Cost", "cost_of", "forms", "needed_at_start", "needed_part", "written_by"]
 
 Form = tuple[int, bool]
 """A cNode and whether it runs for the first time."""
@@ -44,6 +44,11 @@ def _effects(instance: Instance, form: Form) -> tuple[tuple[int, ...], tuple[int
 
 def written_by(instance: Instance, run: Iterable[int], *, again: bool) -> set[int]:
     return {a for form in forms(instance, run, again=again) for a in _effects(instance, form)[1]}
+
+
+def needed_at_start(instance: Instance, run: Sequence[int], *, again: bool) -> set[int]:
+    """The aNodes that a run reads before it writes them."""
+    return set(_deaths(instance, list(forms(instance, run, again=again)), ())[-1])
 
 
 def needed_part(
