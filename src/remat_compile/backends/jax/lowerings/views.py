@@ -42,7 +42,7 @@ def aten__reshape_alias_default(x: Array, size: tuple[int, ...], stride: tuple[i
 
 @lowers("aten.view.dtype")
 def aten_view_dtype(x: Array, dtype: DTypeLike) -> Array:
-    return x.view(_dtype(dtype))
+    return jnp.asarray(x.view(_dtype(dtype)))
 
 
 @lowers("aten.expand.default")

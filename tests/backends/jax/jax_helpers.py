@@ -1,0 +1,47 @@
+"""PyTorch tensors and arguments as JAX has them, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch import Tensor
+
+from remat_compile._torch.ops import from_torch_dtype
+from remat_compile.backends.jax.arguments import jax_dtype
+
+__all__ = ["from_torch", "to_numpy", "translated"]
+
+
+def from_torch(tensor: Tensor) -> jax.Array:
+    """A copy of a tensor as a JAX array of the same dtype."""
+    plain = tensor.detach().contiguous()
+    if plain.dtype == torch.bfloat16:
+        return jnp.asarray(plain.float().numpy().copy(), jnp.bfloat16)
+    return jnp.asarray(plain.numpy().copy())
+
+
+def to_numpy(value: Tensor | jax.Array) -> np.ndarray[Any, Any]:
+    """Values of either; bfloat16 as float32."""
+    if isinstance(value, Tensor):
+        plain = value.detach()
+        return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+    return np.asarray(value.astype(jnp.float32) if value.dtype == jnp.bfloat16 else value)
+
+
+def translated(argument: Any) -> Any:
+    """An argument of an ATen operator as its lowering takes it."""
+    match argument:
+        case Tensor():
+            return from_torch(argument)
+        case torch.dtype():
+            return jax_dtype(from_torch_dtype(argument))
+        case torch.device() | torch.layout() | torch.memory_format():
+            return None
+        case list() | tuple():
+            return tuple(translated(part) for part in argument)
+        case _:
+            return argument
