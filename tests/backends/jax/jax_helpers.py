@@ -43,5 +43,7 @@ def translated(argument: Any) -> Any:
             return None
         case list() | tuple():
             return tuple(translated(part) for part in argument)
+        case dict():
+            return {key: translated(part) for key, part in argument.items()}
         case _:
             return argument
