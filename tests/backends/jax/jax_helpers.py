@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -13,7 +15,19 @@ from torch import Tensor
 from remat_compile._torch.ops import from_torch_dtype
 from remat_compile.backends.jax.arguments import jax_dtype
 
-__all__ = ["from_torch", "to_numpy", "translated"]
+__all__ = ["from_torch", "quick_compilation", "to_numpy", "translated"]
+
+
+@contextmanager
+def quick_compilation(*, x64: bool) -> Iterator[None]:
+    """XLA without most of its optimisations: compiling is what these tests spend time on.
+    What the optimised code does is tested where plans are emitted."""
+    with jax.enable_x64(x64):
+        jax.config.update("jax_disable_most_optimizations", True)
+        try:
+            yield
+        finally:
+            jax.config.update("jax_disable_most_optimizations", False)
 
 
 def from_torch(tensor: Tensor) -> jax.Array:

@@ -12,7 +12,7 @@ import nn_samples  # noqa: F401  (registers its samples)
 import numpy as np
 import pytest
 import torch
-from jax_helpers import to_numpy, translated
+from jax_helpers import quick_compilation, to_numpy, translated
 from op_samples import RANDOM, SAMPLES, Call, samples
 from torch import Tensor
 
@@ -79,8 +79,8 @@ def check(op: str, dtype: torch.dtype, at_most: int = 99) -> None:
 
 
 @pytest.fixture(autouse=True)
-def x64() -> Iterator[None]:
-    with jax.enable_x64(True):
+def quick() -> Iterator[None]:
+    with quick_compilation(x64=True):
         yield
 
 
@@ -97,12 +97,7 @@ def test_float64(op: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("op", sorted(SAMPLES))
 def test_narrower(op: str, dtype: torch.dtype) -> None:
-    # Compiling is most of the time. What XLA's optimisations do is tested on float64.
-    jax.config.update("jax_disable_most_optimizations", True)
-    try:
-        check(op, dtype, at_most=2)
-    finally:
-        jax.config.update("jax_disable_most_optimizations", False)
+    check(op, dtype, at_most=1 if dtype == torch.float16 else 2)
 
 
 @pytest.mark.parametrize("op", sorted(table()))

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from jax_helpers import to_numpy
+from jax_helpers import quick_compilation, to_numpy
 from torch_reference import Reference, interpreted, reference
 
 from models import BASE, LOSS_INSIDE, MODELS
@@ -22,7 +22,14 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 
 @pytest.fixture
 def x64() -> Iterator[None]:
-    with jax.enable_x64(True):
+    with quick_compilation(x64=True):
+        yield
+
+
+@pytest.fixture
+def x32() -> Iterator[None]:
+    """JAX's default: integers have 32 bits."""
+    with quick_compilation(x64=False):
         yield
 
 
@@ -73,14 +80,19 @@ def test_float64(name: str) -> None:
     assert_equal(interpreted(ref), ref, TOLERANCE[torch.float64])
 
 
-@pytest.mark.parametrize("name", LOSS_INSIDE)
+QUICK = ("mlp-loss", "resnet-loss", "two-loss")
+SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in LOSS_INSIDE if n not in QUICK]
+
+
+@pytest.mark.usefixtures("x32")
 @pytest.mark.filterwarnings("error:Explicitly requested dtype")
+@pytest.mark.parametrize("name", [*QUICK, *SLOW])
 def test_float32_without_x64(name: str) -> None:
-    """JAX's default: integers have 32 bits."""
     ref = lowered_reference(MODELS[name](torch.float32))
     assert_equal(interpreted(ref), ref, TOLERANCE[torch.float32])
 
 
+@pytest.mark.usefixtures("x32")
 def test_bfloat16() -> None:
     ref = lowered_reference(MODELS["gpt-loss"](torch.bfloat16))
     assert_equal(interpreted(ref), ref, 5e-2)
@@ -96,3 +108,22 @@ def test_a_wrong_mask_is_seen() -> None:
             break
     with pytest.raises(AssertionError):
         assert_equal(interpreted(ref), ref, TOLERANCE[torch.float64])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", ["gpt2", "bart", "bert", "vit", "convnext"])
+def test_transformers_float64(name: str) -> None:
+    hf_models = pytest.importorskip("hf_models")
+    ref = lowered_reference(hf_models.HF_MODELS[name](torch.float64))
+    assert_equal(interpreted(ref), ref, TOLERANCE[torch.float64])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_transformers_with_float32_inside(name: str) -> None:
+    """These compute norms, angles or attention in float32 whatever their dtype."""
+    hf_models = pytest.importorskip("hf_models")
+    ref = lowered_reference(hf_models.HF_MODELS[name](torch.float64))
+    assert_equal(interpreted(ref), ref, 1e-6)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import jax
 import torch
@@ -81,12 +82,14 @@ def reference(lowered: Lowered, seed: int = 0) -> Reference:
 
 
 def interpreted(ref: Reference) -> Interpreted:
-    """The same step by the table of lowerings, with the random draws of the reference."""
+    """The same step by the table of lowerings, with the random draws of the reference,
+    compiled as one function."""
+    held = {name: from_torch(t) for name, t in ref.held.items()}
     tangents = {name: from_torch(t) for name, t in ref.tangents.items()}
-    return interpret(
-        ref.program,
-        {name: from_torch(t) for name, t in ref.held.items()},
-        lambda results: tangents,
-        draws=ref.draws,
-        key=jax.random.key(0),
-    )
+    key = jax.random.key(0)
+
+    def step(held: Any, tangents: Any, draws: Draws) -> tuple[Any, ...]:
+        found = interpret(ref.program, held, lambda results: tangents, draws=draws, key=key)
+        return tuple(getattr(found, field.name) for field in fields(found))
+
+    return Interpreted(*jax.jit(step)(held, tangents, ref.draws))
