@@ -17,6 +17,7 @@ of a stage, this leaves them free.
 
 from __future__ import annotations
 
+import atexit
 from dataclasses import dataclass
 from math import ceil, gcd, isfinite
 from os import getpid
@@ -85,7 +86,10 @@ _solvers: dict[int, MilpSolver] = {}
 
 def _solver() -> MilpSolver:
     """One process that waits for the next question; a fork gets its own."""
-    return _solvers.setdefault(getpid(), MilpSolver())
+    if getpid() not in _solvers:
+        _solvers[getpid()] = MilpSolver()
+        atexit.register(_solvers[getpid()].close)
+    return _solvers[getpid()]
 
 
 def relaxation(instance: Instance, limit_bytes: int) -> tuple[Milp, float]:
