@@ -108,7 +108,7 @@ def _average(
         divisors.append(last - first if count_include_pad else covered)
         pads.append((pad[i], max((count - 1) * step[i] + kernel[i] - sizes[i] - pad[i], 0)))
     outer = x.ndim - 2
-    sums = lax.reduce_window(
+    sums: Array = lax.reduce_window(
         x,
         np.zeros((), x.dtype),
         lax.add,
