@@ -168,7 +168,7 @@ def test_the_other_direction_orders_nothing() -> None:
     assert {(side, name) for _, _, side, name in races} == {("device", "b"), ("host", "b")}
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(copying(size=4), st.randoms(use_true_random=False))
 def test_z3_a_graph_search_and_the_enumeration_of_timings_agree(
     drawn: tuple[Program, Schedule], rng: Random
@@ -224,6 +224,38 @@ def test_the_verdict_is_the_simulators_on_plans_with_copies() -> None:
             assert isinstance(answer, Refuted)
             assert {d.code for d in answer.diagnostics} == {"FB0863"}
     assert min(proven, refuted) >= 15
+
+
+REFUSED = {
+    "fb0301_offload_of_freed": ["FB0804"],
+    "fb0312_offload_of_parameter": ["FB0859"],
+    "fb0313_read_before_wait": ["FB0860"],
+    "fb0314_accumulated_during_offload": ["FB0861"],
+    "fb0314_freed_during_offload": ["FB0861"],
+    "fb0314_freed_during_prefetch": ["FB0861"],
+    "fb0314_host_copy_given_back_during_prefetch": ["FB0862"],
+    "fb0314_recomputed_during_prefetch": ["FB0861"],
+    "fb0315_host_copy_given_back": ["FB0852"],
+    "fb0315_hostfree_twice": ["FB0852"],
+    "fb0315_never_offloaded": ["FB0852"],
+    "fb0316_prefetch_of_alive": ["FB0854"],
+    "fb0317_stale_host_copy": ["FB0853"],
+    "fb0318_wait_for_nothing": ["FB0856"],
+    "fb0319_host_copy_left": ["FB0858"],
+    "fb0320_copy_in_flight": ["FB0857", "FB0858"],
+    "fb0321_offloaded_twice": ["FB0855"],
+}
+
+
+@pytest.mark.parametrize("stem", REFUSED)
+def test_what_the_language_refuses_is_refuted_at_the_same_place(stem: str) -> None:
+    text = (SPEC / "invalid" / f"{stem}.fbir").read_text(encoding="utf-8")
+    program = parse_program(text)
+    verdict = verify(program, program.schedules[0])
+    assert isinstance(verdict, Refuted)
+    assert [d.code for d in verdict.diagnostics] == REFUSED[stem]
+    places = [f"{d.span.line}:{d.span.column}" for d in verdict.diagnostics if d.span]
+    assert places == re.findall(r"at (\d+:\d+)", text.split("\n", 1)[0])
 
 
 def test_every_owner_on_the_host_is_named() -> None:

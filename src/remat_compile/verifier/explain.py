@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 
 from ..ir.diagnostics import Diagnostic, Note
-from ..ir.schedule import Compute, Schedule
+from ..ir.schedule import Compute, CopyStep, Schedule
 from .events import Event
 from .explain_copies import explain_copy, explain_race, grouped, sifted
 from .races import Racing
@@ -28,11 +28,18 @@ class History:
         self.made: dict[str, list[int]] = defaultdict(list)
         self.gone: dict[str, list[int]] = defaultdict(list)
         self.runs: dict[str, list[int]] = defaultdict(list)
+        self.copied: dict[str, list[int]] = defaultdict(list)
+        self.takes: dict[str, list[int]] = {"device": [], "host": []}
         for event in events:
             for name in (*event.makes, *([event.becomes] if event.becomes else ())):
                 self.made[name].append(event.index)
             for name in (*event.gives_back, *([event.ends] if event.ends else ())):
                 self.gone[name].append(event.index)
+            if isinstance(event.step, CopyStep):
+                self.copied[event.step.anode].append(event.index)
+            for side, taken in (("device", event.makes), ("host", event.to_host)):
+                if taken:
+                    self.takes[side].append(event.index)
             if event.cnode is not None:
                 self.runs[event.cnode.name].append(event.index)
 

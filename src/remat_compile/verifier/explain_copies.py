@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ..ir.diagnostics import Diagnostic, Note
-from ..ir.schedule import Compute, HostFree, Offload, Prefetch, Wait
+from ..ir.schedule import HostFree, Offload, Prefetch, Wait
 from .races import Race, Racing
 from .validity import Clause
 
@@ -116,10 +117,9 @@ def _taker(history: History, race: Race) -> int | None:
     if use.act != "end" or use.event >= len(history.events):
         return None
     stop = len(history.events) if copy.waited is None else copy.waited
-    for event in history.events[use.event + 1 : stop]:
-        if event.makes if use.side == "device" else isinstance(event.step, Offload):
-            return event.index
-    return None
+    steps = history.takes[use.side]
+    at = bisect_right(steps, use.event)
+    return steps[at] if at < len(steps) and steps[at] < stop else None
 
 
 def _word(history: History, index: int) -> str:
@@ -140,65 +140,69 @@ def explain_copy(history: History, clause: Clause) -> Diagnostic:
     return Diagnostic(code, message, span, tuple(_story(history, clause, index)), hint)
 
 
+_SAID = {
+    "lent": (
+        "FB0859", "{here}, a {kind}: it belongs to the caller", "offload what the step makes itself"
+    ),
+    "arriving": (
+        "FB0850", "{here} reads {name}, whose prefetch is waited for only later",
+        "put `wait {name}` before it",
+    ),
+    "flying": (
+        "FB0851", "{here} needs {name} at rest, and a copy of it is in flight",
+        "put `wait {name}` before it",
+    ),
+    "unhosted": ("FB0852", "{here}: the host holds no copy of {name}", "remove this step"),
+    "aged": (
+        "FB0853", "{here}: the host copy of {name} is of before an accumulation, so it is stale",
+        "compute it again instead",
+    ),
+    "landed": ("FB0854", "{here}: {name} is alive on the device already", "remove this step"),
+    "hosted": (
+        "FB0855", "{here}: the host holds a copy of {name} already",
+        "put `hostfree {name}` before it",
+    ),
+    "idle": ("FB0856", "{here}: no copy of {name} is in flight", "remove this step"),
+    "aloft": ("FB0857", "a copy of {name} is in flight at the end of {plan}", "add `wait {name}`"),
+    "ashore": (
+        "FB0858", "the host copy of {name} is left at the end of {plan}",
+        "add `hostfree {name}` after its last prefetch",
+    ),
+}  # fmt: skip
+"""Code, message and hint per rule."""
+
+
 def _said(history: History, clause: Clause) -> tuple[str, str, str]:
     """Code, message and hint."""
-    name = f"%{clause.subject}"
-    schedule = history.schedule.name
-    here = "" if clause.event is None else history.where(history.events[clause.event])
-    match clause.rule:
-        case "lent":
-            kind = history.statements.anodes[clause.subject].kind
-            message = f"{here}, a {kind}: it belongs to the caller"
-            return "FB0859", message, "offload what the step makes itself"
-        case "arriving":
-            message = f"{here} reads {name}, whose prefetch is waited for only later"
-            return "FB0850", message, f"put `wait {name}` before it"
-        case "flying":
-            message = f"{here} needs {name} at rest, and a copy of it is in flight"
-            return "FB0851", message, f"put `wait {name}` before it"
-        case "unhosted":
-            message = f"{here}: the host holds no copy of {name}"
-            prefetch = isinstance(history.events[clause.event or 0].step, Prefetch)
-            hint = f"put `offload {name}` and `wait {name}` before it" if prefetch else ""
-            return "FB0852", message, hint or "remove this step"
-        case "aged":
-            message = (
-                f"{here}: the host copy of {name} is of before an accumulation, so it is stale"
-            )
-            return "FB0853", message, "compute it again instead"
-        case "landed":
-            return "FB0854", f"{here}: {name} is alive on the device already", "remove this step"
-        case "hosted":
-            message = f"{here}: the host holds a copy of {name} already"
-            return "FB0855", message, f"put `hostfree {name}` before it"
-        case "idle":
-            return "FB0856", f"{here}: no copy of {name} is in flight", "remove this step"
-        case "aloft":
-            message = f"a copy of {name} is in flight at the end of @{schedule}"
-            return "FB0857", message, f"add `wait {name}`"
-        case "ashore":
-            message = f"the host copy of {name} is left at the end of @{schedule}"
-            return "FB0858", message, f"add `hostfree {name}` after its last prefetch"
-        case _:
-            raise AssertionError(clause.rule)
+    event = None if clause.event is None else history.events[clause.event]
+    words = {
+        "name": f"%{clause.subject}",
+        "plan": f"@{history.schedule.name}",
+        "here": "" if event is None else history.where(event),
+        "kind": history.statements.anodes[clause.subject].kind,
+    }
+    code, message, hint = _SAID[clause.rule]
+    if clause.rule == "unhosted" and event is not None and isinstance(event.step, Prefetch):
+        hint = "put `offload {name}` and `wait {name}` before it"
+    return code, message.format(**words), hint.format(**words)
 
 
 def _story(history: History, clause: Clause, before: int) -> Iterator[Note]:
     """The last step that issued a copy of the aNode, and what ended or aged that copy."""
     name = clause.subject
-    issued = gone = aged = made = None
-    for event in history.events[:before]:
-        match event.step:
-            case Offload(anode) | Prefetch(anode) if anode == name:
-                if clause.rule != "ashore" or isinstance(event.step, Offload):
-                    issued = event.index
-                made = event.index if isinstance(event.step, Prefetch) else made
-            case HostFree(anode) | Wait(anode) if anode == name:
-                gone = event.index
-            case Compute() if event.ends == name:
-                aged = event.index
-        if name in event.makes:
-            made = event.index
+    issued = gone = None
+    for index in history.copied[name]:
+        if index >= before:
+            break
+        match history.events[index].step:
+            case Offload():
+                issued = index
+            case Prefetch() if clause.rule != "ashore":
+                issued = index
+            case HostFree() | Wait():
+                gone = index
+    made = history.last(history.made, name, before)
+    aged = history.last(history.gone, name, before)
     if clause.rule == "landed" and made is not None:
         yield history.note("made here", made)
     if clause.rule in ("lent", "landed"):
