@@ -159,11 +159,13 @@ class Plan:
         """This plan once it is proven, with the proof recorded. FB0714 where it is not."""
         if self._is_proven:
             return self
-        from .verifier import ProvenPlan, Refuted
+        from .verifier import ProvenPlan, Refuted, accept_certificate
 
         verdict = self.verify()
         match verdict:
             case ProvenPlan(proven):
+                if not accept_certificate(self.program, self.schedule, self.proven):
+                    return replace(self, _is_proven=True)  # it was proven before, and is again
                 others = tuple(p for p in self.program.proven if p.schedule != proven.schedule)
                 program = replace(self.program, proven=(*others, proven))
                 return replace(self, program=program, _is_proven=True)
