@@ -1,0 +1,49 @@
+"""The kinds of faults, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Literal
+
+from .case import Case, Mutant
+
+__all__ = ["KINDS", "Kind", "seeds"]
+
+Seeds = Callable[[Case, str], Iterator[Mutant]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way to break a plan. `where` says what is edited: the steps, or the graph under them."""
+
+    name: str
+    where: Literal["schedule", "graph"]
+    _seeds: Seeds
+
+    def mutants(self, case: Case) -> Iterator[Mutant]:
+        """Every place of `case` in which this fault can be seeded."""
+        return self._seeds(case, self.name)
+
+
+KINDS: dict[str, Kind] = {}
+
+
+def seeds(name: str, where: Literal["schedule", "graph"] = "schedule") -> Callable[[Seeds], Seeds]:
+    """Registers a generator of mutants."""
+
+    def register(found: Seeds) -> Seeds:
+        assert name not in KINDS
+        KINDS[name] = Kind(name, where, found)
+        return found
+
+    return register
+
+
+def load() -> None:
+    for module in ("lifetimes", "order", "gradients", "effects", "memory", "statements"):
+        import_module(f".{module}", __package__)
+
+
+load()
