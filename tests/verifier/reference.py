@@ -98,7 +98,9 @@ def _wanted(program: Program) -> tuple[Terms, Run]:
     if _last and _last[0] is program:
         return _last[1]
     terms = Terms()
-    wanted = interpret(program, unplanned(program), terms)
+    machine = _Machine(program, unplanned(program), terms, captured=True)
+    machine.run()
+    wanted = machine.result
     assert not wanted.faults, wanted.faults
     _last[:] = [program, (terms, wanted)]
     return terms, wanted
@@ -124,8 +126,13 @@ def names_of(call: Call) -> Iterator[str]:
 class _Machine:
     """Memory, the random stream and the caller's buffers."""
 
-    def __init__(self, program: Program, schedule: Schedule, terms: Terms):
+    def __init__(
+        self, program: Program, schedule: Schedule, terms: Terms, *, captured: bool = False
+    ):
         self.program, self.schedule, self.terms = program, schedule, terms
+        # In the captured step a buffer is read with its initial contents, always.
+        self.captured = captured
+        self.updated: dict[str, int] = {}
         graph = program.graph
         self.kind = {a.name: a.kind for a in graph.anodes}
         self.views = {v.name: v for v in graph.views}
@@ -161,6 +168,8 @@ class _Machine:
         if name not in self.memory:
             self.fault(f"reads %{name}, which is not alive")
             return self.terms.garbage()
+        if name in self.updated and not self.captured:
+            return self.updated[name]
         return self.memory[name]
 
     def whole(self, view: View) -> int:
@@ -287,7 +296,7 @@ class _Machine:
         new = [(b.name, self.read(b.update)) for b in binding.buffers if b.update is not None]
         for name, term in new:
             # A second writing back of the same contents is an update too many.
-            self.memory[name] = self.terms.of("written back", self.losses, term)
+            self.updated[name] = self.terms.of("written back", self.losses, term)
 
     def finish(self) -> None:
         binding, seen = self.program.binding, self.result.observed
@@ -306,7 +315,7 @@ class _Machine:
         for index, name in binding.input_grads:
             seen[f"gradient of argument {index}"] = self.read(name)
         for b in binding.buffers:
-            seen[f'buffer "{b.names[0]}"'] = self.memory[b.name]
+            seen[f'buffer "{b.names[0]}"'] = self.updated.get(b.name, self.memory[b.name])
         seen["state of the random stream"] = self.stream
 
 
