@@ -2,7 +2,8 @@
 
 The tests' own third opinion: it runs a schedule on a machine whose memory holds terms and
 whose random stream is a term too. It does what the steps say even where they are wrong (memory
-that was given back reads as garbage), so that the damage shows in what the caller gets:
+that was given back, or that a copy still writes, reads as garbage), so that the damage shows in what
+the caller gets:
 `harm` lists every way in which a schedule is not the unplanned step. An edit of a
 plan without harm is no mutant. It shares nothing with the simulator or the verifier but
 the data of the graph.
@@ -18,7 +19,16 @@ from typing import Any
 from remat_compile.ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
 from remat_compile.ir.graph import Arg, Call, CNode, Ref, View
 from remat_compile.ir.program import Budget, Program
-from remat_compile.ir.schedule import Compute, Free, Schedule
+from remat_compile.ir.schedule import (
+    Compute,
+    Free,
+    HostFree,
+    Offload,
+    Prefetch,
+    Schedule,
+    Step,
+    Wait,
+)
 
 __all__ = ["Run", "Terms", "harm", "interpret", "names_of", "unplanned"]
 
@@ -47,17 +57,19 @@ class Run:
 
     `observed` is what the caller sees, as terms: results when they are handed over and at the
     end, gradients, buffers, the state of the random stream. `faults` are the acts
-    that no caller sees and that are wrong all the same. `device` and `activation` are the
-    bytes during each step.
+    that no caller sees and that are wrong all the same. `device`, `activation` and `host` are
+    the bytes during each step.
     """
 
     observed: dict[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     device: list[int] = field(default_factory=list)
     activation: list[int] = field(default_factory=list)
+    host: list[int] = field(default_factory=list)
 
     def peak(self, kind: str = "device") -> int:
-        return max(self.device if kind == "device" else self.activation)
+        during = {"device": self.device, "activation": self.activation, "host": self.host}
+        return max(during[kind], default=0)
 
 
 def unplanned(program: Program) -> Schedule:
@@ -153,6 +165,10 @@ class _Machine:
         if binding.grads == "accumulate":
             self.held += sum(self.size[p.name] for p in binding.params if p.grad is not None)
         self.losses = 0
+        self.host: dict[str, int] = {}
+        self.stale: set[str] = set()
+        # The copies in flight: to the host or back, and what they read when they were issued.
+        self.flight: dict[str, tuple[type[Step], int]] = {}
         self.result = Run()
 
     # -- values -----------------------------------------------------------------------
@@ -168,7 +184,12 @@ class _Machine:
         if name not in self.memory:
             self.fault(f"reads %{name}, which is not alive")
             return self.terms.garbage()
+        if self.flight.get(name, (None,))[0] is Prefetch:
+            self.fault(f"reads %{name} while a copy writes it")
+            return self.terms.garbage()
         if name in self.updated and not self.captured:
+            if self.losses and self.here != "the end":
+                self.fault(f"reads buffer %{name} after its update")
             return self.updated[name]
         return self.memory[name]
 
@@ -196,13 +217,16 @@ class _Machine:
     def run(self) -> None:
         for index, step in enumerate(self.schedule.steps):
             self.here = f"step {index + 1}"
+            if isinstance(step, Compute):
+                self.compute(self.cnodes[step.cnode], step.nosave)
+                continue
+            if step.anode not in self.kind:
+                raise KeyError(step.anode)
             if isinstance(step, Free):
                 self.count(0, 0)
-                if step.anode not in self.kind:
-                    raise KeyError(step.anode)
                 self.free(step.anode)
             else:
-                self.compute(self.cnodes[step.cnode], step.nosave)
+                self.copy(step)
         self.here = "the end"
         self.finish()
 
@@ -211,8 +235,60 @@ class _Machine:
         acts = sum(size for n, size in mine.items() if self.kind[n] not in NO_ACTIVATION)
         self.result.device.append(self.held + sum(mine.values()) + transient)
         self.result.activation.append(acts + activation)
+        self.result.host.append(sum(self.size[n] for n in self.host))
+
+    def copy(self, step: Offload | Prefetch | Wait | HostFree) -> None:
+        """A copy is in flight from its issue to its wait; only then has its destination a content."""
+        name = step.anode
+        taken = self.size[name] if isinstance(step, Prefetch) else 0
+        self.count(taken, 0 if self.kind[name] in NO_ACTIVATION else taken)
+        match step:
+            case Offload():
+                if self.kind[name] in CALLER:
+                    self.fault(f"offloads %{name} of the caller")
+                if name in self.host:
+                    self.fault(f"offloads %{name}, which the host holds already")
+                self.busy(name)
+                self.flight[name] = Offload, self.read(name)
+                self.host[name] = self.terms.garbage()
+                self.stale.discard(name)
+                self.result.host[-1] = sum(self.size[n] for n in self.host)
+            case Prefetch():
+                if name not in self.host:
+                    self.fault(f"prefetches %{name}, of which the host holds nothing")
+                if name in self.stale:
+                    self.fault(f"prefetches a stale copy of %{name}")
+                if name in self.memory:
+                    self.fault(f"prefetches %{name}, which is alive")
+                self.busy(name)
+                self.flight[name] = Prefetch, self.host.get(name, self.terms.garbage())
+                self.memory[name] = self.terms.garbage()
+            case Wait():
+                self.end_copy(name)
+            case HostFree():
+                if name not in self.host:
+                    self.fault(f"gives back a host copy of %{name} that is not there")
+                self.busy(name)
+                self.host.pop(name, None)
+
+    def end_copy(self, name: str) -> None:
+        if name not in self.flight:
+            self.fault(f"waits for a copy of %{name} that was not issued")
+            return
+        direction, content = self.flight.pop(name)
+        if direction is Offload and name in self.host:
+            self.host[name] = content
+        elif direction is Prefetch and name in self.memory:
+            self.memory[name] = content
+
+    def busy(self, name: str) -> None:
+        """The bytes of a copy in flight are touched: some timing of it reads or writes garbage."""
+        if name in self.flight:
+            self.fault(f"touches %{name} while a copy of it is in flight")
+            self.flight[name] = self.flight[name][0], self.terms.garbage()
 
     def free(self, name: str) -> None:
+        self.busy(name)
         if self.kind[name] in CALLER:
             self.fault(f"frees %{name} of the caller")
         elif name not in self.memory:
@@ -232,6 +308,7 @@ class _Machine:
         acts = sum(self.size[n] for n in made if self.kind[n] not in NO_ACTIVATION)
         self.count(sum(self.size[n] for n in made) + extra, acts + extra)
         for name, term in made.items():
+            self.busy(name)
             self.memory.setdefault(name, term)
         if c.phase == "loss":
             self.hand_over()
@@ -247,6 +324,10 @@ class _Machine:
         workspace = self.rounded(c.workspace)
         self.count(workspace, workspace)
         term = self.terms.of("accumulate", self.read(partial), self.read(addend))
+        self.busy(self.base(partial))
+        self.busy(named)
+        if self.base(partial) in self.host:
+            self.stale.add(self.base(partial))
         if named in self.memory:
             self.fault(f"names a storage %{named} while another is alive")
         self.memory.pop(self.base(partial), None)
@@ -304,6 +385,10 @@ class _Machine:
             self.fault(f"the loss ran {self.losses} times")
             for index in range(len(binding.results)):
                 seen.setdefault(f"result {index} when handed over", self.terms.garbage())
+        for name in self.flight:
+            self.fault(f"a copy of %{name} is still in flight")
+        for name in self.host:
+            self.fault(f"a host copy of %{name} is left behind")
         for name, kind in self.kind.items():
             if name in self.memory and kind not in (*CALLER, *KEPT):
                 self.fault(f"%{name} is left behind")
