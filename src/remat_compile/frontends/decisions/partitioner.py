@@ -1,0 +1,125 @@
+"""The decision of PyTorch's min-cut partitioner under `activation_memory_budget`.
+
+The partitioner splits the joint graph into a forward and a backward module. What the
+first returns beyond the results is saved; forward nodes that stand in the second run again
+there, in its order. Nodes keep their names, so that both are told in cNodes.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch._functorch.config
+from torch import fx
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from ..._torch.lowered import Lowered
+from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.expr import evaluate
+from ...ir.graph import CALLER_KINDS
+from .decision import Decision
+from .ties import cnode_of_node, storage_of_node
+
+__all__ = ["SOLVERS", "decide_partitioner"]
+
+SOLVERS = ("dp", "greedy", "ilp", "dp_knapsack_sliding_hirschberg")
+"""Those of `torch._functorch.config.activation_memory_budget_solver`."""
+
+
+def decide_partitioner(lowered: Lowered, memory_budget: float, solver: str = "dp") -> Decision:
+    """What the partitioner does at `memory_budget` (0: recompute all, 1: its own optimum).
+
+    It is run as `torch.compile` runs it, save that equal computations are not merged, so that
+    each keeps its name. A random operator that it runs again draws again: it keeps no
+    state (pytorch#190758). FB0484 where the partitioner fails.
+    """
+    forward, backward = _partition(lowered, memory_budget, solver)
+    storage = storage_of_node(lowered)
+    saved = _saved(lowered, forward, storage)
+    limit = None
+    if memory_budget < 1:
+        most = _saved(lowered, _partition(lowered, 1.0, solver)[0], storage)
+        limit = int(memory_budget * _bytes(lowered, most))
+    ties = cnode_of_node(lowered)
+
+    def order(half: fx.GraphModule) -> list[str]:
+        # What is saved stands in the backward under its name too, as a placeholder.
+        calls = (n.name for n in half.graph.nodes if n.op == "call_function")
+        return [ties[name] for name in calls if name in ties]
+
+    return Decision(
+        by=f"partitioner{{memory_budget={memory_budget:g}, solver={solver}}}",
+        saved=frozenset(saved),
+        forward=_with_unread(lowered, order(forward)),
+        backward=tuple(order(backward)),
+        keeps_random_state=False,
+        claimed_bytes=_bytes(lowered, saved),
+        limit_bytes=limit,
+    )
+
+
+def _partition(
+    lowered: Lowered, memory_budget: float, solver: str
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    config: Any = torch._functorch.config
+    settings = config.patch(
+        cse=False,
+        activation_memory_budget=memory_budget,
+        activation_memory_budget_solver=solver,
+        activation_memory_budget_runtime_estimator="flops",
+    )
+    kinds = lowered.program.graph.anode
+    static = [
+        index
+        for index, name in enumerate(lowered.placeholders)
+        if name is not None and kinds[name].kind in ("param", "buffer")
+    ]
+    try:
+        with settings:
+            halves: tuple[fx.GraphModule, fx.GraphModule] = min_cut_rematerialization_partition(
+                _copy(lowered.joint.graph_module),
+                None,
+                num_fwd_outputs=len(lowered.forward_outputs),
+                static_lifetime_input_indices=static,
+            )
+            return halves
+    except Exception as error:  # whatever the partitioner or its solver raises
+        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        message = f"PyTorch's partitioner fails at a memory budget of {memory_budget:g}: {line}"
+        raise FBError(Diagnostic("FB0484", message, hint="try another --solver")) from error
+
+
+def _copy(module: fx.GraphModule) -> fx.GraphModule:
+    """The partitioner changes what it gets. Names and metadata of the nodes are kept."""
+    graph = fx.Graph()
+    result = graph.graph_copy(module.graph, {})
+    graph.output(result)
+    graph.output_node().meta = copy.copy(module.graph.output_node().meta)
+    return fx.GraphModule(module, graph)
+
+
+def _saved(lowered: Lowered, forward: fx.GraphModule, storage: dict[str, str]) -> set[str]:
+    """The storages that the forward module hands to the backward, the caller's left out."""
+    values: Any = forward.graph.output_node().args[0]
+    anode = lowered.program.graph.anode
+    names = [v.name for v in values[len(lowered.forward_outputs) :] if isinstance(v, fx.Node)]
+    found = {storage[name] for name in names if name in storage}
+    return {name for name in found if anode[name].kind not in CALLER_KINDS}
+
+
+def _bytes(lowered: Lowered, names: set[str]) -> int:
+    program = lowered.program
+    return sum(evaluate(program.graph.anode[n].size, program.sample) for n in names)
+
+
+def _with_unread(lowered: Lowered, order: list[str]) -> tuple[str, ...]:
+    """Random operators of which nothing is read have no name in the partition; they draw all
+    the same, each before the next that was captured after it."""
+    graph = lowered.program.graph
+    place = {c.name: index for index, c in enumerate(graph.cnodes)}
+    for c in graph.in_phase("fwd"):
+        if c.token is not None and not c.results:
+            later = (i for i, name in enumerate(order) if place[name] > place[c.name])
+            order.insert(next(later, len(order)), c.name)
+    return tuple(order)
