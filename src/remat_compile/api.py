@@ -105,7 +105,7 @@ def compile(  # the name users expect, as in torch.compile
     with phases.phase("check", "running the graph once against eager"):
         ensure_trusted(lowered)
     for diagnostic in made.warnings:
-        warnings.warn(render(diagnostic).replace("error[", "[", 1), stacklevel=2)
+        warnings.warn(render(diagnostic, level="warning"), stacklevel=2)
     return compiled
 
 
