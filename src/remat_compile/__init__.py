@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ._import import import_plan
     from ._plan import Plan
     from .api import compile, load, plan
     from .ir.diagnostics import Diagnostic, FBError
@@ -17,7 +18,17 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Budget", "Diagnostic", "FBError", "Plan", "__version__", "compile", "load", "plan"]
+__all__ = [
+    "Budget",
+    "Diagnostic",
+    "FBError",
+    "Plan",
+    "__version__",
+    "compile",
+    "import_plan",
+    "load",
+    "plan",
+]
 
 _HOMES = {
     "Budget": ".ir.program",
@@ -25,6 +36,7 @@ _HOMES = {
     "FBError": ".ir.diagnostics",
     "Plan": "._plan",
     "compile": ".api",
+    "import_plan": "._import",
     "load": ".api",
     "plan": ".api",
 }

@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from .ir.program import Program
     from .planners.contract import Planner
 
-__all__ = ["compile", "load", "plan", "plan_program", "plan_source", "read_program"]
+__all__ = [
+    "compile",
+    "load",
+    "lowered_with_costs",
+    "plan",
+    "plan_program",
+    "plan_source",
+    "read_program",
+]
 
 
 def plan(
@@ -142,10 +150,8 @@ def plan_source(source: Source, options: PlanOptions, phases: Phases) -> Plan:
 
 
 @contextmanager
-def _planned(
-    source: Source, options: PlanOptions, phases: Phases
-) -> Iterator[tuple[Plan, Lowered]]:
-    """The plan and, inside the block, the lowered model that it was made from."""
+def lowered_with_costs(source: Source, options: PlanOptions, phases: Phases) -> Iterator[Lowered]:
+    """The lowered model with its costs; its joint graph lives inside the block."""
     from .frontends.torch_export import lower
 
     with ExitStack() as stack:
@@ -158,7 +164,16 @@ def _planned(
         else:
             with phases.phase("costs", "measuring each computation"):
                 program = _measured(lowered)
-        made = _plan_costed(program, options, phases)
+        yield lowered.with_program(program)
+
+
+@contextmanager
+def _planned(
+    source: Source, options: PlanOptions, phases: Phases
+) -> Iterator[tuple[Plan, Lowered]]:
+    """The plan and, inside the block, the lowered model that it was made from."""
+    with lowered_with_costs(source, options, phases) as lowered:
+        made = _plan_costed(lowered.program, options, phases)
         found = (*source.warnings, *source.exported.warnings, *lowered.warnings)
         yield replace(made, warnings=found, _exported=source.exported), lowered
 

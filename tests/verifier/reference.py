@@ -1,12 +1,11 @@
 """A direct interpreter of schedules over symbolic values, after `spec/semantics.md`.
 
 The tests' own third opinion: it runs a schedule on a machine whose memory holds terms and
-whose random stream is a term too. It does what the steps say even where they are wrong (memory
-that was given back, or that a copy still writes, reads as garbage), so that the damage shows in what
-the caller gets:
-`harm` lists every way in which a schedule is not the unplanned step. An edit of a
-plan without harm is no mutant. It shares nothing with the simulator or the verifier but
-the data of the graph.
+whose random stream is a term too. It does what the steps say even where they are wrong
+(memory that was given back, or that a copy still writes, reads as garbage), so that the
+damage shows in what the caller gets: `harm` lists every way in which a schedule is not the
+unplanned step. An edit of a plan without harm is no mutant. It shares nothing with the
+simulator or the verifier but the data of the graph.
 """
 
 from __future__ import annotations
@@ -238,7 +237,7 @@ class _Machine:
         self.result.host.append(sum(self.size[n] for n in self.host))
 
     def copy(self, step: Offload | Prefetch | Wait | HostFree) -> None:
-        """A copy is in flight from its issue to its wait; only then has its destination a content."""
+        """A copy is in flight from issue to wait; only then does its destination have a content."""
         name = step.anode
         taken = self.size[name] if isinstance(step, Prefetch) else 0
         self.count(taken, 0 if self.kind[name] in NO_ACTIVATION else taken)

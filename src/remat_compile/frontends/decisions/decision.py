@@ -21,7 +21,8 @@ class Decision:
     (aNodes). `forward` and `backward` are cNodes in the tool's order; a forward one
     in `backward` runs again, or for the first time. `keeps_random_state` says whether a random
     operator that runs again gets the state of its first run. `claimed_bytes` is what the
-    tool says it saves, `limit_bytes` what it means to stay within (None: it says nothing).
+    tool says it saves (`counts_inputs`: those of the step among them), `limit_bytes` what it
+    means to stay within (None: it says nothing).
     """
 
     by: str
@@ -31,6 +32,7 @@ class Decision:
     keeps_random_state: bool = True
     claimed_bytes: int | None = None
     limit_bytes: int | None = None
+    counts_inputs: bool = False
 
 
 def schedule_of(graph: Graph, decision: Decision, name: str = "plan") -> Schedule:

@@ -80,10 +80,8 @@ def _values(graph: Graph, pattern: str) -> Iterator[str]:
                 yield name
 
 
-def _regions(
-    graph: Graph, segments: Sequence[str], problems: list[Diagnostic]
-) -> list[Region]:
-    forward = [c for c in graph.in_phase("fwd")]
+def _regions(graph: Graph, segments: Sequence[str], problems: list[Diagnostic]) -> list[Region]:
+    forward = list(graph.in_phase("fwd"))
     if not segments:
         return [Region(WHOLE, frozenset(c.name for c in forward))]
     found: dict[str, set[str]] = {}
@@ -106,9 +104,9 @@ def _regions(
 def _unknown(graph: Graph, pattern: str, what: str = "name") -> Diagnostic:
     known = {*graph.storage, *_modules(map(_path, graph.in_phase("fwd")))}
     message = f"{what} {pattern} is no value and no module of the graph.{nearest(pattern, known)}"
-    hint = f'write NAME={"PATTERN" if what == "name" else "…"}, a module path such as "blocks.*"'
-    if what == "segment":
-        hint = 'give the path of a module, such as "blocks.*"'
+    hint = 'give the path of a module, such as "blocks.*"'
+    if what == "name":
+        hint = 'write NAME=PATTERN with the path of a module, such as "attn=blocks.*.attn"'
     return Diagnostic("FB0481", message, hint=hint)
 
 

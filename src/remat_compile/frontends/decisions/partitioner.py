@@ -12,11 +12,14 @@ from typing import Any
 
 import torch._functorch.config
 from torch import fx
-from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._functorch.partitioners import (
+    _size_of,
+    classify_nodes,
+    min_cut_rematerialization_partition,
+)
 
 from ..._torch.lowered import Lowered
 from ...ir.diagnostics import Diagnostic, FBError
-from ...ir.expr import evaluate
 from ...ir.graph import CALLER_KINDS
 from .decision import Decision
 from .ties import cnode_of_node, storage_of_node
@@ -35,12 +38,10 @@ def decide_partitioner(lowered: Lowered, memory_budget: float, solver: str = "dp
     state (pytorch#190758). FB0484 where the partitioner fails.
     """
     forward, backward = _partition(lowered, memory_budget, solver)
-    storage = storage_of_node(lowered)
-    saved = _saved(lowered, forward, storage)
     limit = None
     if memory_budget < 1:
-        most = _saved(lowered, _partition(lowered, 1.0, solver)[0], storage)
-        limit = int(memory_budget * _bytes(lowered, most))
+        optimum, _ = _partition(lowered, 1.0, solver)
+        limit = _limit(lowered, memory_budget, _counted(_handed(lowered, optimum)))
     ties = cnode_of_node(lowered)
 
     def order(half: fx.GraphModule) -> list[str]:
@@ -50,12 +51,13 @@ def decide_partitioner(lowered: Lowered, memory_budget: float, solver: str = "dp
 
     return Decision(
         by=f"partitioner{{memory_budget={memory_budget:g}, solver={solver}}}",
-        saved=frozenset(saved),
+        saved=frozenset(_saved(lowered, forward)),
         forward=_with_unread(lowered, order(forward)),
         backward=tuple(order(backward)),
         keeps_random_state=False,
-        claimed_bytes=_bytes(lowered, saved),
+        claimed_bytes=_counted(_handed(lowered, forward)),
         limit_bytes=limit,
+        counts_inputs=True,
     )
 
 
@@ -69,19 +71,13 @@ def _partition(
         activation_memory_budget_solver=solver,
         activation_memory_budget_runtime_estimator="flops",
     )
-    kinds = lowered.program.graph.anode
-    static = [
-        index
-        for index, name in enumerate(lowered.placeholders)
-        if name is not None and kinds[name].kind in ("param", "buffer")
-    ]
     try:
         with settings:
             halves: tuple[fx.GraphModule, fx.GraphModule] = min_cut_rematerialization_partition(
                 _copy(lowered.joint.graph_module),
                 None,
                 num_fwd_outputs=len(lowered.forward_outputs),
-                static_lifetime_input_indices=static,
+                static_lifetime_input_indices=_static(lowered),
             )
             return halves
     except Exception as error:  # whatever the partitioner or its solver raises
@@ -99,18 +95,38 @@ def _copy(module: fx.GraphModule) -> fx.GraphModule:
     return fx.GraphModule(module, graph)
 
 
-def _saved(lowered: Lowered, forward: fx.GraphModule, storage: dict[str, str]) -> set[str]:
-    """The storages that the forward module hands to the backward, the caller's left out."""
-    values: Any = forward.graph.output_node().args[0]
+def _static(lowered: Lowered) -> list[int]:
+    """The inputs that outlive the step: parameters and buffers."""
     anode = lowered.program.graph.anode
-    names = [v.name for v in values[len(lowered.forward_outputs) :] if isinstance(v, fx.Node)]
-    found = {storage[name] for name in names if name in storage}
+    kinds = [None if name is None else anode[name].kind for name in lowered.placeholders]
+    return [index for index, kind in enumerate(kinds) if kind in ("param", "buffer")]
+
+
+def _handed(lowered: Lowered, forward: fx.GraphModule) -> list[fx.Node]:
+    """What the forward module hands to the backward, inputs included."""
+    values: Any = forward.graph.output_node().args[0]
+    return [v for v in values[len(lowered.forward_outputs) :] if isinstance(v, fx.Node)]
+
+
+def _saved(lowered: Lowered, forward: fx.GraphModule) -> set[str]:
+    """The storages handed to the backward, the caller's left out."""
+    anode, storage = lowered.program.graph.anode, storage_of_node(lowered)
+    found = {storage[v.name] for v in _handed(lowered, forward) if v.name in storage}
     return {name for name in found if anode[name].kind not in CALLER_KINDS}
 
 
-def _bytes(lowered: Lowered, names: set[str]) -> int:
-    program = lowered.program
-    return sum(evaluate(program.graph.anode[n].size, program.sample) for n in names)
+def _counted(values: list[fx.Node]) -> int:
+    """Bytes as the partitioner counts them, inputs included."""
+    return sum(_size_of(v) for v in values)
+
+
+def _limit(lowered: Lowered, memory_budget: float, optimum_bytes: int) -> int:
+    """A share of what lies between saving the inputs and the partitioner's own optimum."""
+    nodes = classify_nodes(
+        _copy(lowered.joint.graph_module), _static(lowered), len(lowered.forward_outputs)
+    )
+    inputs = _counted(nodes.inputs)
+    return inputs + int(memory_budget * max(0, optimum_bytes - inputs))
 
 
 def _with_unread(lowered: Lowered, order: list[str]) -> tuple[str, ...]:
