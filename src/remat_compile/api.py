@@ -43,6 +43,7 @@ def plan(
     *,
     budget: str | int | None = None,
     activation_budget: str | int | None = None,
+    host_budget: str | int | None = None,
     planner: str | Planner = "auto",
     time_limit_s: float = 60.0,
     costs: Literal["measured", "roofline"] = "measured",
@@ -55,6 +56,7 @@ def plan(
 
     `budget` bounds all device bytes, `activation_budget` what comes on top of parameters,
     buffers, inputs and parameter gradients; bytes, or a text such as `"8GiB"` or `"50%"`.
+    `host_budget` bounds the bytes of copies on the host, for planners that make some.
     `costs="roofline"` plans for the `device` of that name. `grads="accumulate"` counts
     gradients that the caller already holds. `model` may also be the path of an ONNX or
     `.pt2` file, or `file.py:factory`. Nothing of the model is changed. FBError with a
@@ -68,6 +70,7 @@ def plan(
         progress=progress,
         budget=budget,
         activation_budget=activation_budget,
+        host_budget=host_budget,
         planner=planner,
         time_limit_s=time_limit_s,
         costs=costs,
@@ -82,6 +85,7 @@ class PlanKeywords(TypedDict, total=False):
 
     budget: str | int | None
     activation_budget: str | int | None
+    host_budget: str | int | None
     planner: str | Planner
     time_limit_s: float
     costs: Literal["measured", "roofline"]
@@ -196,6 +200,8 @@ def plan_program(program: Program, options: PlanOptions, phases: Phases) -> Plan
 def _plan_costed(program: Program, options: PlanOptions, phases: Phases) -> Plan:
     if options.grads is not None:
         program = replace(program, binding=replace(program.binding, grads=options.grads))
+    if options.host_bytes is not None:
+        program = replace(program, target=replace(program.target, host_bytes=options.host_bytes))
     baseline = Baseline.of(program)
     budget = None if options.budget is None else resolve_budget(options.budget, baseline)
     planned = run_planner(
@@ -240,6 +246,7 @@ def _prepare(
     progress: Callable[[str], None] | None = None,
     budget: str | int | None = None,
     activation_budget: str | int | None = None,
+    host_budget: str | int | None = None,
     planner: str | Planner = "auto",
     time_limit_s: float = 60.0,
     costs: str = "measured",
@@ -252,6 +259,7 @@ def _prepare(
         errors,
         budget=budget,
         activation_budget=activation_budget,
+        host_budget=host_budget,
         planner=planner,
         time_limit_s=time_limit_s,
         costs=costs,

@@ -12,7 +12,8 @@ from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Schedule
 from remat_compile.ir.simulate import simulate
 from remat_compile.verifier import ProvenPlan, Refuted, verify
-from remat_compile.verifier.sizes import rises, value
+from remat_compile.verifier.ranges import bounds, direction
+from remat_compile.verifier.sizes import value
 
 BATCHED = (
     GRAPH.replace('costs none\n', 'costs none\nsym b in [1, 64] = 8 of arg 0 dim 0\n')
@@ -139,11 +140,15 @@ def test_a_budget_that_only_the_sample_meets_is_claimed_for_the_sample_only() ->
     assert "at b = 8" in refuted.diagnostics[0].message
 
 
-def test_a_size_that_may_fall_is_proven_at_the_sample_only() -> None:
+def test_a_size_that_falls_is_proven_at_its_own_corner() -> None:
     graph = BATCHED.replace("bytes 37*b + 4", "bytes max(0, 8000 - 37*b)")
-    answer = verify(*schedule(PLAN, graph))
+    made, plan = schedule(PLAN, graph)
+    answer = verify(made, plan)
     assert isinstance(answer, ProvenPlan)
-    assert answer.proven.obligations == ("validity", "memory at sample")
+    assert answer.proven.obligations == ("validity", "memory for b in [1, 64]")
+    peaks = {b: _peaks(made, plan, {"b": b}) for b in range(1, 65)}
+    assert answer.proven.device_bytes == max(device for device, _ in peaks.values())
+    assert answer.proven.activation_bytes == max(activation for _, activation in peaks.values())
 
 
 def test_a_fixed_symbol_is_no_range() -> None:
@@ -155,32 +160,40 @@ def test_a_fixed_symbol_is_no_range() -> None:
 
 B, C = Sym("b"), Sym("c")
 MINUS = Add((B, Const(-5)))
+LESS = Mul((Const(-1), B))
 
 
 @pytest.mark.parametrize(
-    ("expr", "expected"),
+    ("expr", "along_b", "along_c"),
     [
-        (Mul((Const(4), B, C)), True),
-        (Add((Mul((Const(4), B)), Const(-3))), True),
-        (Max((Const(-1), FloorDiv(B, 4))), True),
-        (RoundUp(CeilDiv(Mul((B, B)), 3), 512), True),
-        (Const(-7), True),
-        (Mul((Const(-1), B)), False),
-        (Mul((MINUS, MINUS)), False),
-        (Mul((MINUS, C)), False),
-        (Max((Const(0), Add((C, Mul((Const(-1), B)))))), False),
+        (Mul((Const(4), B, C)), "rises", "rises"),
+        (Add((Mul((Const(4), B)), Const(-3))), "rises", "flat"),
+        (Max((Const(-1), FloorDiv(B, 4))), "rises", "flat"),
+        (RoundUp(CeilDiv(Mul((B, B)), 3), 512), "rises", "flat"),
+        (Const(-7), "flat", "flat"),
+        (LESS, "falls", "flat"),
+        (Mul((LESS, LESS)), "rises", "flat"),
+        (Mul((LESS, C)), "falls", "falls"),
+        (Mul((MINUS, MINUS)), "mixed", "flat"),
+        (Mul((MINUS, C)), "rises", "mixed"),
+        (Max((Const(0), Add((C, LESS)))), "falls", "rises"),
+        (Add((C, LESS, B)), "mixed", "rises"),
     ],
 )
-def test_what_rises_is_told_from_what_may_fall(expr: Expr, expected: bool) -> None:
-    low = {"b": 1, "c": 2}
-    assert rises(expr, low) is expected
+def test_which_way_a_size_goes_along_a_symbol(expr: Expr, along_b: str, along_c: str) -> None:
+    box = {"b": (1, 11), "c": (2, 7)}
+    found = direction(expr, "b", box), direction(expr, "c", box)
+    assert found == (along_b, along_c)
     grid = [(b, c) for b in range(1, 12) for c in range(2, 8)]
-    never_falls = all(
-        value(expr, {"b": b, "c": c}) <= value(expr, {"b": b + db, "c": c + dc})
-        for b, c in grid
-        for db, dc in ((1, 0), (0, 1))
-    )
-    assert never_falls is expected
+    at = {(b, c): value(expr, {"b": b, "c": c}) for b, c in grid}
+    low, high = bounds(expr, box)
+    assert all(low <= number <= high for number in at.values())
+    for (b, c), number in at.items():
+        for after, way in ((at.get((b + 1, c)), along_b), (at.get((b, c + 1)), along_c)):
+            if after is not None:
+                assert way != "flat" or after == number
+                assert way != "rises" or after >= number
+                assert way != "falls" or after <= number
 
 
 def test_bytes_are_rounded_up_to_the_granularity() -> None:

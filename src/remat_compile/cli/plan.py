@@ -49,6 +49,10 @@ def command(
             help="Bound on what comes on top of parameters, buffers, inputs and gradients.",
         ),
     ] = None,
+    host_budget: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Bound on copies on the host, in bytes: 64GiB."),
+    ] = None,
     planner: Annotated[
         str, typer.Option(help='See remat-compile planners; options as "periodic{segments=4}".')
     ] = "auto",
@@ -90,6 +94,7 @@ def command(
         errors,
         budget=budget,
         activation_budget=activation_budget,
+        host_budget=host_budget,
         planner=planner,
         time_limit_s=time_limit,
         costs=costs,

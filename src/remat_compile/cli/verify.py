@@ -23,6 +23,9 @@ def command(
     activation_budget: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Bound on activation bytes.")
     ] = None,
+    host_budget: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bound on copies on the host, in bytes.")
+    ] = None,
     schedule: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which schedule of the file (the last).")
     ] = None,
@@ -38,7 +41,7 @@ def command(
     from ..ir.diagnostics import FBError
 
     errors = Errors()
-    found = errors.collect(lambda: _bounds(budget, activation_budget))
+    found = errors.collect(lambda: _bounds(budget, activation_budget, host_budget))
     if time_limit <= 0:
         errors.add("FB0707", f"a time limit of {time_limit:g} s: it must be more than zero")
     errors.raise_if_any()
@@ -54,12 +57,16 @@ def command(
     return _report(plan, read, verdict, format)
 
 
-def _bounds(budget: str | None, activation_budget: str | None) -> list[Any]:
+def _bounds(
+    budget: str | None, activation_budget: str | None, host_budget: str | None
+) -> list[Any]:
     from .._budget import parse_budget
 
     found = [] if budget is None else [parse_budget(budget)]
     if activation_budget is not None:
         found.append(parse_budget(activation_budget, "activation"))
+    if host_budget is not None:
+        found.append(parse_budget(host_budget, "host"))
     return found
 
 

@@ -58,7 +58,10 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The device planned for. Bandwidths in bytes per second; sizes in bytes."""
+    """The device planned for. Bandwidths in bytes per second; sizes in bytes.
+
+    `host_bytes` bounds the copies on the host of every plan for this target.
+    """
 
     name: str = "cpu"
     memory_bytes: int | None = None
@@ -129,11 +132,12 @@ class Budget:
     """A bound in bytes.
 
     `device` bounds all device bytes of the step; `activation` bounds what comes on top
-    of parameters, buffers, constants, inputs and parameter gradients.
+    of parameters, buffers, constants, inputs and parameter gradients; `host` bounds the
+    copies that the host holds. (Planners take the bound of the host from the target.)
     """
 
     bytes: int
-    kind: Literal["device", "activation"] = "device"
+    kind: Literal["device", "activation", "host"] = "device"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..ir.diagnostics import Diagnostic, FBError, Note
-from ..ir.liveness import lower_bound_bytes, working_set
+from ..ir.liveness import BudgetKind, lower_bound_bytes, working_set
 from ..ir.printer import format_step
 from ..ir.program import Budget, Program
 from ..ir.schedule import Compute, Schedule
@@ -20,7 +20,10 @@ _SHOWN = 8
 
 
 def check_budget(budget: Budget | None) -> None:
-    """FB0408 for a budget that is not positive."""
+    """FB0408 for a budget that is not positive, or one of the host, which the target has."""
+    if budget is not None and budget.kind == "host":
+        message = "a planner takes the bound on host bytes from the target of the program"
+        raise FBError(Diagnostic("FB0408", message, hint="set target.host_bytes"), usage=True)
     if budget is not None and budget.bytes <= 0:
         raise FBError(
             Diagnostic(
@@ -52,7 +55,9 @@ class Task:
     @staticmethod
     def of(program: Program, budget: Budget | None, planner: str) -> Task:
         check_budget(budget)
-        kind = budget.kind if budget is not None else "device"
+        kind: BudgetKind = "device"
+        if budget is not None and budget.kind == "activation":
+            kind = "activation"
         return Task(program, budget, planner, Instance.of(program, kind))
 
     @property

@@ -10,6 +10,8 @@ from typing import assert_never
 from ..ir.diagnostics import Diagnostic, Note
 from ..ir.schedule import Compute, Schedule
 from .events import Event
+from .explain_copies import distinct, explain_copy, explain_race, sifted
+from .races import Racing
 from .statements import Statements
 from .validity import Broken, Clause
 
@@ -93,16 +95,28 @@ class History:
 
 
 def explain_broken(
-    statements: Statements, schedule: Schedule, events: Sequence[Event], broken: Broken
+    statements: Statements,
+    schedule: Schedule,
+    events: Sequence[Event],
+    broken: Broken | None,
+    racing: Racing | None = None,
 ) -> tuple[Diagnostic, ...]:
-    """One diagnostic per broken clause, in the order of the steps."""
+    """One diagnostic per broken clause and race, in the order of the steps."""
     history = History(statements, schedule, events)
-    return tuple(_explain(history, clause) for clause in broken.clauses)
+    end = len(events)
+    found: list[tuple[int, Diagnostic]] = []
+    for race in () if racing is None else distinct(racing):
+        found.append((race.use.event, explain_race(history, race)))
+    for clause in () if broken is None else sifted(broken.clauses, racing):
+        index = end if clause.event is None else clause.event
+        found.append((index, _explain(history, clause)))
+    return tuple(diagnostic for _, diagnostic in sorted(found, key=lambda pair: pair[0]))
 
 
 def _explain(history: History, clause: Clause) -> Diagnostic:
     if clause.event is None:
-        return _at_end(history, clause)
+        at_end = explain_copy if clause.rule in ("aloft", "ashore") else _at_end
+        return at_end(history, clause)
     event = history.events[clause.event]
     name, here, span = clause.subject, history.where(event), event.step.span
     match clause.rule:
@@ -145,6 +159,10 @@ def _explain(history: History, clause: Clause) -> Diagnostic:
             return _out_of_order(history, event, name)
         case "never" | "undrawn" | "kept" | "left":
             return _at_end(history, clause)
+        case "lent" | "arriving" | "flying" | "hosted" | "unhosted":
+            return explain_copy(history, clause)
+        case "aged" | "landed" | "idle" | "aloft" | "ashore":
+            return explain_copy(history, clause)
         case _:
             assert_never(clause.rule)
 

@@ -26,10 +26,14 @@ class Bound:
 
 @dataclass(frozen=True)
 class ProvenPlan:
-    """Every obligation is proven. `proven` carries the widest of `bounds` that holds."""
+    """Every obligation is proven. `proven` carries the widest of `bounds` that holds.
+
+    `beyond` shows a step over budget at other sizes than the sample, where there is one.
+    """
 
     proven: Proven
     bounds: tuple[Bound, ...]
+    beyond: tuple[Diagnostic, ...] = ()
 
 
 @dataclass(frozen=True)
