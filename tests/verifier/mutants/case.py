@@ -14,7 +14,7 @@ from remat_compile.ir.expr import Const
 from remat_compile.ir.graph import CNode
 from remat_compile.ir.parser import parse_program
 from remat_compile.ir.program import Budget, Program
-from remat_compile.ir.schedule import Compute, Free, Schedule, Step
+from remat_compile.ir.schedule import Compute, Free, Prefetch, Schedule, Step
 from remat_compile.ir.span import Span
 
 __all__ = ["CALLER", "Case", "Edit", "Event", "Life", "Mutant", "cases"]
@@ -126,6 +126,7 @@ class Case:
         self.name, self.program = name, program
         self.schedule = located(schedule)
         self.steps = self.schedule.steps
+        self.has_copies = schedule.first_copy is not None
         graph = program.graph
         self.base = {a.name: a.name for a in graph.anodes} | {v.name: v.base for v in graph.views}
         self.kind = {a.name: a.kind for a in graph.anodes}
@@ -139,8 +140,10 @@ class Case:
     def _events(self) -> Iterator[Event]:
         runs: Counter[str] = Counter()
         for index, step in enumerate(self.steps):
-            if isinstance(step, Free):
-                yield Event(index, step, None, 0, {}, (), None, (step.anode,))
+            if not isinstance(step, Compute):
+                frees = (step.anode,) if isinstance(step, Free) else ()
+                made = (step.anode,) if isinstance(step, Prefetch) else ()
+                yield Event(index, step, None, 0, {}, made, None, frees)
                 continue
             c = self.cnodes[step.cnode]
             runs[c.name] += 1
@@ -247,10 +250,14 @@ def located(schedule: Schedule) -> Schedule:
 
 @cache
 def cases() -> tuple[Case, ...]:
-    """Every plan of every model."""
+    """Every plan of every model, and one that copies to the host and back."""
+    from .offloaded import offloaded
+
     found = []
     for path in sorted(PLANS.glob("*.fbir")):
         program = parse_program(path.read_text(encoding="utf-8"), path.name)
         bare = replace(program, schedules=())
         found += [Case(f"{path.stem}@{s.name}", bare, s) for s in program.schedules]
+        plan = offloaded(found[-2])
+        found.append(Case(f"{path.stem}@{plan.name}", bare, plan))
     return tuple(found)

@@ -20,29 +20,33 @@ class Kind:
 
     name: str
     where: Literal["schedule", "graph"]
+    copies: bool
+    """Whether it is about copies to the host; it is then seeded into plans that have some."""
     _seeds: Seeds
 
     def mutants(self, case: Case) -> Iterator[Mutant]:
         """Every place of `case` in which this fault can be seeded."""
-        return self._seeds(case, self.name)
+        return self._seeds(case, self.name) if case.has_copies == self.copies else iter(())
 
 
 KINDS: dict[str, Kind] = {}
 
 
-def seeds(name: str, where: Literal["schedule", "graph"] = "schedule") -> Callable[[Seeds], Seeds]:
+def seeds(
+    name: str, where: Literal["schedule", "graph"] = "schedule", *, copies: bool = False
+) -> Callable[[Seeds], Seeds]:
     """Registers a generator of mutants."""
 
     def register(found: Seeds) -> Seeds:
         assert name not in KINDS
-        KINDS[name] = Kind(name, where, found)
+        KINDS[name] = Kind(name, where, copies, found)
         return found
 
     return register
 
 
 def load() -> None:
-    for module in ("lifetimes", "order", "gradients", "effects", "memory", "statements"):
+    for module in ("lifetimes", "order", "gradients", "effects", "memory", "statements", "copies"):
         import_module(f".{module}", __package__)
 
 
