@@ -171,8 +171,9 @@ def in_flight_at_end(case: Case, kind: str) -> Iterator[Mutant]:
     for name, sort in case.kind.items():
         if sort == "param_grad":
             edit = case.edit()
-            key = edit.insert(Offload(name), before=None)
-            yield case.mutant(kind, edit, "FB0857", key, words=f"%{name}")
+            edit.insert(Offload(name), before=None)
+            words = f"a copy of %{name} is in flight at the end"
+            yield case.mutant(kind, edit, "FB0857", words=words)
 
 
 @seeds("host copy left behind", copies=True)
@@ -180,7 +181,8 @@ def host_left(case: Case, kind: str) -> Iterator[Mutant]:
     for trip in trips(case):
         edit = case.edit()
         edit.drop(trip.hostfree)
-        yield case.mutant(kind, edit, "FB0858", trip.offload, words=f"%{trip.anode}")
+        words = f"the host copy of %{trip.anode} is left at the end"
+        yield case.mutant(kind, edit, "FB0858", words=words)
 
 
 @seeds("offload of a parameter", copies=True)
