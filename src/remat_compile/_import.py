@@ -128,6 +128,7 @@ def import_plan(
         costs=costs,
         device=device,
         grads=None,
+        host_budget=None,
     )
     errors.raise_if_any()
     assert asked is not None

@@ -88,6 +88,7 @@ def command(
         costs=costs,
         device=device,
         grads=None,
+        host_budget=None,
     )
     model_options = read_model_options(errors, dim, sample, train_bn, trainable)
     errors.collect(lambda: check_spec(model, model_options))

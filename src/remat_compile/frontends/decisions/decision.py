@@ -44,7 +44,7 @@ def schedule_of(graph: Graph, decision: Decision, name: str = "plan") -> Schedul
     if missing := tuple(_missing(graph, decision)):
         raise FBError(missing)
     order = (*decision.forward, graph.loss.name, *decision.backward)
-    steps = frees_after_last_use(graph, order)
+    steps: tuple[Step, ...] = frees_after_last_use(graph, order)
     if not decision.keeps_random_state:
         steps = _without_states(graph, steps)
     return Schedule(name, decision.by, steps)

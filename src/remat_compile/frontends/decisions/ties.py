@@ -44,7 +44,7 @@ def storage_of_node(lowered: Lowered) -> dict[str, str]:
     for node in lowered.joint.graph_module.graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, Tensor):
-            name = holder.get(value.untyped_storage()._cdata)
-            if name is not None:
-                found[node.name] = name
+            held = holder.get(value.untyped_storage()._cdata)
+            if held is not None:
+                found[node.name] = held
     return found
