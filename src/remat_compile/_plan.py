@@ -209,6 +209,8 @@ def recorded_budgets(plan: Plan) -> tuple[Budget, ...]:
             Budget(plan.proven.device_bytes, "device"),
             Budget(plan.proven.activation_bytes, "activation"),
         )
+        if plan.proven.host_bytes:
+            found = (*found, Budget(plan.proven.host_bytes, "host"))
     return found
 
 

@@ -24,6 +24,9 @@ BATCHED = (
 )  # fmt: skip
 
 
+AFTER = ("values", "races", "claims")
+
+
 def _peaks(made: Program, plan: Schedule, env: dict[str, int]) -> tuple[int, int]:
     trace = simulate(made, plan, env)
     return trace.peak_bytes, trace.activation_peak_bytes
@@ -34,7 +37,7 @@ def test_the_bound_is_the_peak_and_one_byte_less_is_refuted() -> None:
     assert isinstance(proven, ProvenPlan)
     device, activation = proven.proven.device_bytes, proven.proven.activation_bytes
     assert (device, activation) == (1440, 1328)
-    assert proven.proven.obligations == ("validity", "memory")
+    assert proven.proven.obligations == ("validity", "memory", *AFTER)
     assert isinstance(verdict(PLAN, Budget(1440), Budget(1328, "activation")), ProvenPlan)
     refuted = verdict(PLAN, Budget(1439), Budget(1327, "activation"))
     assert isinstance(refuted, Refuted)
@@ -119,7 +122,7 @@ def test_a_rising_size_is_proven_for_the_whole_range() -> None:
     made, plan = schedule(PLAN, BATCHED)
     answer = verify(made, plan)
     assert isinstance(answer, ProvenPlan)
-    assert answer.proven.obligations == ("validity", "memory for b in [1, 64]")
+    assert answer.proven.obligations == ("validity", "memory for b in [1, 64]", *AFTER)
     sample, corner = answer.bounds
     assert (sample.device_bytes, sample.activation_bytes) == _peaks(made, plan, {"b": 8})
     assert (corner.device_bytes, corner.activation_bytes) == _peaks(made, plan, {"b": 64})
@@ -132,7 +135,7 @@ def test_a_budget_that_only_the_sample_meets_is_claimed_for_the_sample_only() ->
     device, activation = _peaks(made, plan, {"b": 8})
     answer = verify(made, plan, (Budget(device), Budget(activation, "activation")))
     assert isinstance(answer, ProvenPlan)
-    assert answer.proven.obligations == ("validity", "memory at sample")
+    assert answer.proven.obligations == ("validity", "memory at sample", *AFTER)
     assert answer.proven.device_bytes == device
     assert len(answer.bounds) == 1
     refuted = verify(made, plan, (Budget(device - 1),))
@@ -145,7 +148,7 @@ def test_a_size_that_falls_is_proven_at_its_own_corner() -> None:
     made, plan = schedule(PLAN, graph)
     answer = verify(made, plan)
     assert isinstance(answer, ProvenPlan)
-    assert answer.proven.obligations == ("validity", "memory for b in [1, 64]")
+    assert answer.proven.obligations == ("validity", "memory for b in [1, 64]", *AFTER)
     peaks = {b: _peaks(made, plan, {"b": b}) for b in range(1, 65)}
     assert answer.proven.device_bytes == max(device for device, _ in peaks.values())
     assert answer.proven.activation_bytes == max(activation for _, activation in peaks.values())
@@ -155,7 +158,7 @@ def test_a_fixed_symbol_is_no_range() -> None:
     graph = BATCHED.replace("b in [1, 64] = 8", "b in [8, 8] = 8")
     answer = verify(*schedule(PLAN, graph))
     assert isinstance(answer, ProvenPlan)
-    assert answer.proven.obligations == ("validity", "memory")
+    assert answer.proven.obligations == ("validity", "memory", *AFTER)
 
 
 B, C = Sym("b"), Sym("c")

@@ -21,12 +21,12 @@ from remat_compile.verifier import (
     Verdict,
     certificate_sha256,
     check_certificate,
+    smt,
     verify,
 )
 from remat_compile.verifier.events import unfold
-from remat_compile.verifier import smt
-from remat_compile.verifier.memory import Bytes, encode_memory, guess, walk
-from remat_compile.verifier.sizes import Amounts, read_amounts
+from remat_compile.verifier.memory import Bytes, Tally, encode_memory, guess, walk
+from remat_compile.verifier.sizes import Amounts, read_amounts, value
 from remat_compile.verifier.smt import Encoding
 from remat_compile.verifier.statements import Statements, read_statements
 from remat_compile.verifier.validity import encode_validity
@@ -202,9 +202,13 @@ def _encodings(made: Program, plan: Schedule) -> tuple[Encoding, Encoding]:
     bound = guess(walk(statements, events, amounts.at(made.sample)))
 
     def memory(limit: Bytes) -> Encoding:
-        return encode_memory(statements, events, amounts, made.sample, {}, limit)[0]
+        number = [value(form, made.sample) for form in amounts.forms]
+        device, activation, host = map(Tally, limit.all)
+        return encode_memory(
+            statements, events, amounts, number, lambda _: (device, activation), lambda _: host
+        )[0]
 
-    short = memory(Bytes(bound.device - 1, bound.activation))
+    short = memory(replace(bound, device=bound.device - 1))
     assert "sat" in {_check(part.text()) for part in short.parts if part.goals}
     return encode_validity(statements, events)[0], memory(bound)
 

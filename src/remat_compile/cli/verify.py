@@ -92,6 +92,7 @@ def _report(path: str, plan: Plan, verdict: Verdict, format: str) -> int:
             facts = {
                 "device_bytes": proven.device_bytes,
                 "activation_bytes": proven.activation_bytes,
+                "host_bytes": proven.host_bytes,
                 "obligations": list(proven.obligations),
                 "prover": proven.prover,
             }
@@ -126,7 +127,10 @@ def _print_proven(plan: Plan, facts: dict[str, Any], warned: tuple[Diagnostic, .
 
     print_warnings(warned)
     print(f"proven: plan @{plan.schedule.name} by {plan.planner}")
-    for name, key in (("device", "device_bytes"), ("activations", "activation_bytes")):
+    bounds = [("device", "device_bytes"), ("activations", "activation_bytes")]
+    if facts["host_bytes"]:
+        bounds.append(("host copies", "host_bytes"))
+    for name, key in bounds:
         count = facts[key]
         print(f"  {name:<11} <= {format_bytes(count)} ({count} bytes) at every step")
     print(f"  {', '.join(facts['obligations'])}; by {facts['prover']}")

@@ -14,6 +14,7 @@ __all__ = [
     "Binding",
     "Budget",
     "BufferBinding",
+    "Certificate",
     "Header",
     "ParamBinding",
     "Program",
@@ -141,6 +142,24 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class Certificate:
+    """What else a proof claims and covers, and a seal over all of it.
+
+    `time_ns` is the time of the schedule, `least_time_ns` and `least_bytes` what no schedule of
+    the graph can do without, all at the sample. `budgets` were asked for; `ranges` are the
+    symbols (name, low, high) that the bounds hold for. `version` is that of remat-compile.
+    """
+
+    time_ns: int
+    least_time_ns: int
+    least_bytes: int
+    budgets: tuple[Budget, ...]
+    ranges: tuple[tuple[str, int, int], ...]
+    version: str
+    seal_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class Proven:
     """What was proven of a schedule: obligations by name, bounds, and by what."""
 
@@ -150,6 +169,8 @@ class Proven:
     activation_bytes: int
     prover: str
     graph_sha256: str
+    host_bytes: int = 0
+    certificate: Certificate | None = None
     span: Span | None = field(default=None, compare=False, repr=False)
 
 

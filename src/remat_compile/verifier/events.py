@@ -45,6 +45,16 @@ class Event:
         return self.cnode is not None or bool(self.makes)
 
     @property
+    def to_host(self) -> tuple[str, ...]:
+        """What takes memory on the host."""
+        return (self.step.anode,) if isinstance(self.step, Offload) else ()
+
+    @property
+    def off_host(self) -> tuple[str, ...]:
+        """What gives its memory on the host back."""
+        return (self.step.anode,) if isinstance(self.step, HostFree) else ()
+
+    @property
     def name(self) -> str:
         """How messages call the step."""
         match self.step:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 
 from ..ir.diagnostics import Diagnostic, Note
-from ..ir.schedule import Compute, Schedule
+from ..ir.schedule import Compute, CopyStep, Schedule
 from .events import Event
-from .explain_copies import distinct, explain_copy, explain_race, sifted
+from .explain_copies import explain_copy, explain_race, grouped, sifted
 from .races import Racing
 from .statements import Statements
 from .validity import Broken, Clause
@@ -28,11 +28,18 @@ class History:
         self.made: dict[str, list[int]] = defaultdict(list)
         self.gone: dict[str, list[int]] = defaultdict(list)
         self.runs: dict[str, list[int]] = defaultdict(list)
+        self.copied: dict[str, list[int]] = defaultdict(list)
+        self.takes: dict[str, list[int]] = {"device": [], "host": []}
         for event in events:
             for name in (*event.makes, *([event.becomes] if event.becomes else ())):
                 self.made[name].append(event.index)
             for name in (*event.gives_back, *([event.ends] if event.ends else ())):
                 self.gone[name].append(event.index)
+            if isinstance(event.step, CopyStep):
+                self.copied[event.step.anode].append(event.index)
+            for side, taken in (("device", event.makes), ("host", event.to_host)):
+                if taken:
+                    self.takes[side].append(event.index)
             if event.cnode is not None:
                 self.runs[event.cnode.name].append(event.index)
 
@@ -105,9 +112,9 @@ def explain_broken(
     history = History(statements, schedule, events)
     end = len(events)
     found: list[tuple[int, Diagnostic]] = []
-    for race in () if racing is None else distinct(racing):
-        found.append((race.use.event, explain_race(history, race)))
-    for clause in () if broken is None else sifted(broken.clauses, racing):
+    for races in () if racing is None else grouped(racing):
+        found.append((races[0].use.event, explain_race(history, races)))
+    for clause in () if broken is None else sifted(broken.clauses, racing, end):
         index = end if clause.event is None else clause.event
         found.append((index, _explain(history, clause)))
     return tuple(diagnostic for _, diagnostic in sorted(found, key=lambda pair: pair[0]))

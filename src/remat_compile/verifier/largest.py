@@ -96,8 +96,11 @@ def _search(
 
     def broken(part: Box, *, lowest: bool) -> bool:
         """Whether some row is above its limit; `lowest`: everywhere in the part."""
-        for rows, limit in ((profile.device, limits.device),
-                            (profile.activation, limits.activation)):  # fmt: skip
+        for rows, limit in (
+            (profile.device, limits.device),
+            (profile.activation, limits.activation),
+            (profile.host, limits.host),
+        ):
             if limit is None:
                 continue
             count = rows.lowest(part) if lowest else rows.greatest(part)[0]

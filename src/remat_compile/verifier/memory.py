@@ -1,7 +1,8 @@
-"""Obligation 2: device and activation bytes within a bound at every step.
+"""Obligation 2: device, activation and host bytes within a bound at every step.
 
 Stands on obligation 1. Bytes are prefix sums: `act` counts activations, `held` the rest
-(what the caller holds and the gradients of parameters), in single-assignment form. A
+(what the caller holds and the gradients of parameters), `host` the copies on the host, in
+single-assignment form. A
 result that is still alive when its cNode runs again is made beside the old one and
 dropped, so what a step adds to the sum depends on what is alive, which z3 sees too.
 
@@ -41,10 +42,16 @@ BESIDE_ACTIVATIONS = CALLER_KINDS | {"param_grad"}
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Bytes during a step: all that the device holds, and the activations among them."""
+    """Bytes during a step: all that the device holds, the activations among them, and the
+    copies on the host."""
 
     device: int
     activation: int
+    host: int = 0
+
+    @property
+    def all(self) -> tuple[int, int, int]:
+        return self.device, self.activation, self.host
 
 
 @dataclass(frozen=True)
@@ -53,19 +60,23 @@ class Limits:
 
     device: int | None
     activation: int | None
+    host: int | None = None
 
-    def allow(self, peak: Bytes) -> bool:
-        return (self.device is None or peak.device <= self.device) and (
-            self.activation is None or peak.activation <= self.activation
-        )
+    @property
+    def all(self) -> tuple[int | None, int | None, int | None]:
+        return self.device, self.activation, self.host
 
     def at_most(self, bound: Bytes) -> Bytes:
         """The lower of the bound and the budget, each for itself."""
-        device = bound.device if self.device is None else min(bound.device, self.device)
-        activation = bound.activation
-        if self.activation is not None:
-            activation = min(activation, self.activation)
-        return Bytes(device, activation)
+
+        def lower(count: int, limit: int | None) -> int:
+            return count if limit is None else min(count, limit)
+
+        return Bytes(
+            lower(bound.device, self.device),
+            lower(bound.activation, self.activation),
+            lower(bound.host, self.host),
+        )
 
 
 @dataclass(frozen=True)
@@ -82,8 +93,10 @@ class Row:
     event: int
     act: str
     held: str
+    host: str
     device: str
     activation: str
+    on_host: str = "0"
 
 
 @dataclass(slots=True)
@@ -109,7 +122,11 @@ class _Encoder:
         start(self.facts, statements)
         self.alive = set(statements.caller)
         held = [amounts.anode[name] for name in statements.caller]
-        self.sums = {"act": self.tally(()), "held": self.tally([*amounts.existing, *held])}
+        self.sums = {
+            "act": self.tally(()),
+            "held": self.tally([*amounts.existing, *held]),
+            "host": self.tally(()),
+        }
         self.now: dict[str, str] = {}
         self.begin()
 
@@ -143,7 +160,7 @@ class _Encoder:
         return total(parts)
 
     def begin(self) -> None:
-        """At the start of a part both sums have the values that the part before ends with."""
+        """At the start of a part the sums have the values that the part before ends with."""
         for name, sum_ in self.sums.items():
             self.count += 1
             term = self.written(sum_)
@@ -161,7 +178,7 @@ class _Encoder:
         return "held" if self.statements.anodes[name].kind in BESIDE_ACTIVATIONS else "act"
 
     def step(self, event: Event) -> None:
-        if event.cnode is not None:
+        if event.takes or event.to_host:
             self.rows.append(self.row(event))
         changes = list(self.changes(event))
         for sum_, now in list(self.now.items()):
@@ -177,15 +194,19 @@ class _Encoder:
 
     def row(self, event: Event | None, index: int = 0) -> Row:
         """What is alive, and what a step takes while it runs: its results and its workspace."""
-        act, held = self.now["act"], self.now["held"]
-        if event is None or event.cnode is None:
-            return Row(index, act, held, "0", "0")
-        workspace = self.amounts.workspace[event.cnode.name][0 if event.execution == 1 else 1]
+        now = self.now["act"], self.now["held"], self.now["host"]
+        if event is None:
+            return Row(index, *now, "0", "0")
+        workspace: tuple[int, ...] = ()
+        if event.cnode is not None:
+            workspace = (self.amounts.workspace[event.cnode.name][event.execution > 1],)
         made = [(self.amounts.anode[name], self.counts(name)) for name in event.makes]
-        device = self.tally([workspace, *(form for form, _ in made)])
-        activation = self.tally([workspace, *(form for form, sum_ in made if sum_ == "act")])
-        on_top = self.written(device), self.written(activation)
-        return Row(event.index, act, held, *on_top)
+        on_top = (
+            self.tally([*workspace, *(form for form, _ in made)]),
+            self.tally([*workspace, *(form for form, sum_ in made if sum_ == "act")]),
+            self.tally(self.amounts.anode[name] for name in event.to_host),
+        )
+        return Row(event.index, *now, *map(self.written, on_top))
 
     def changes(self, event: Event) -> Iterator[tuple[str, str]]:
         """Per aNode, the sum that counts it and the term that a step adds to that."""
@@ -202,6 +223,10 @@ class _Encoder:
         for name in event.gives_back:
             if self.number[form[name]] != 0:
                 yield self.counts(name), f"(- {self.term(form[name])})"
+        for name in event.to_host:
+            yield "host", self.term(form[name])
+        for name in event.off_host:
+            yield "host", f"(- {self.term(form[name])})"
 
     def follow(self, event: Event) -> None:
         """The same by a plain walk, to begin the next part with; `cut` asks whether it is so."""
@@ -215,6 +240,10 @@ class _Encoder:
             if name in self.alive and name not in self.statements.caller:
                 self.alive.remove(name)
                 self.add(self.sums[self.counts(name)], self.amounts.anode[name], -1)
+        for name in event.to_host:
+            self.add(self.sums["host"], self.amounts.anode[name], 1)
+        for name in event.off_host:
+            self.add(self.sums["host"], self.amounts.anode[name], -1)
 
 
 def encode_memory(
@@ -223,17 +252,25 @@ def encode_memory(
     amounts: Amounts,
     number: Sequence[int | None],
     ceilings: Callable[[int], tuple[Tally, Tally]],
+    host_ceiling: Callable[[int], Tally],
 ) -> tuple[Encoding, list[Row]]:
     """The definitions of the sums; the goals say that a step exceeds its ceilings.
 
-    `ceilings` gives those of a row, by its number: for all bytes, and for activations.
+    `ceilings` gives those of a row by its number: for all bytes of the device, and for
+    activations; `host_ceiling` that of a row of the host, by its number among these.
     """
     encoder = _Encoder(statements, amounts, number)
-    asked = 0
+    asked = on_host = on_device = 0
     for event in events:
         encoder.step(event)
-        for index, row in enumerate(encoder.rows[asked:], asked):
-            device, activation = map(encoder.written, ceilings(index))
+        for row in encoder.rows[asked:]:
+            if event.to_host:
+                host = encoder.written(host_ceiling(on_host))
+                encoder.encoding.ask(f"(> (+ {row.host} {row.on_host}) {host})")
+                on_host += 1
+                continue
+            device, activation = map(encoder.written, ceilings(on_device))
+            on_device += 1
             encoder.encoding.ask(f"(> (+ {row.act} {row.activation}) {activation})")
             encoder.encoding.ask(f"(> (+ {row.act} {row.held} {row.device}) {device})")
         asked = len(encoder.rows)
@@ -243,8 +280,9 @@ def encode_memory(
 
 
 def walk(statements: Statements, events: Iterable[Event], sizes: Sizes) -> dict[int, Bytes]:
-    """The bytes during every step that computes, by plain arithmetic: to try, not to trust."""
+    """The bytes during every step that takes some, by plain arithmetic: to try, not to trust."""
     found: dict[int, Bytes] = {}
+    host = 0
     act, held = 0, sizes.existing + sum(sizes.anode[name] for name in statements.caller)
     alive = set(statements.caller)
 
@@ -256,9 +294,11 @@ def walk(statements: Statements, events: Iterable[Event], sizes: Sizes) -> dict[
             act += sign * sizes.anode[name]
 
     for event in events:
-        if event.cnode is not None:
+        host += sum(sizes.anode[name] for name in event.to_host)
+        if event.takes or event.to_host:
             extra = _transient(statements, sizes, event)
-            found[event.index] = Bytes(act + held + extra.device, act + extra.activation)
+            found[event.index] = Bytes(act + held + extra.device, act + extra.activation, host)
+        host -= sum(sizes.anode[name] for name in event.off_host)
         made = event.makes if event.becomes is None else (event.becomes,)
         gone = event.gives_back if event.ends is None else (event.ends,)
         for name in made:
@@ -271,15 +311,16 @@ def walk(statements: Statements, events: Iterable[Event], sizes: Sizes) -> dict[
                 count(name, -1)
         if event.ends is not None:
             before = found[event.index]
-            found[event.index] = Bytes(max(before.device, act + held), max(before.activation, act))
+            most = max(before.device, act + held), max(before.activation, act)
+            found[event.index] = Bytes(*most, host)
     return found
 
 
 def _transient(statements: Statements, sizes: Sizes, event: Event) -> Bytes:
     """What a step takes beside what is alive before it: its results and its workspace."""
-    if event.cnode is None:
-        return Bytes(0, 0)
-    workspace = sizes.workspace[event.cnode.name][0 if event.execution == 1 else 1]
+    workspace = 0
+    if event.cnode is not None:
+        workspace = sizes.workspace[event.cnode.name][event.execution > 1]
     taken = [(sizes.anode[name], statements.anodes[name].kind) for name in event.makes]
     activation = sum(size for size, kind in taken if kind not in BESIDE_ACTIVATIONS)
     return Bytes(workspace + sum(size for size, _ in taken), workspace + activation)
@@ -287,8 +328,12 @@ def _transient(statements: Statements, sizes: Sizes, event: Event) -> Bytes:
 
 def guess(during: Mapping[int, Bytes]) -> Bytes:
     """The peaks of a walk."""
-    device = max((b.device for b in during.values()), default=0)
-    return Bytes(device, max((b.activation for b in during.values()), default=0))
+    bytes_ = during.values()
+    return Bytes(
+        max((b.device for b in bytes_), default=0),
+        max((b.activation for b in bytes_), default=0),
+        max((b.host for b in bytes_), default=0),
+    )
 
 
 def prove_memory(
@@ -305,7 +350,10 @@ def prove_memory(
     tried = limits.at_most(bound)
     ceilings = Tally(tried.device), Tally(tried.activation)
     number = [value(form, env) for form in amounts.forms]
-    encoding, rows = encode_memory(statements, events, amounts, number, lambda _: ceilings)
+    host = Tally(tried.host)
+    encoding, rows = encode_memory(
+        statements, events, amounts, number, lambda _: ceilings, lambda _: host
+    )
     match answer := encoding.check(deadline):
         case OutOfTime():
             return answer
@@ -320,13 +368,12 @@ def prove_memory(
 def _agree(rows: Sequence[Row], model: Model, during: Mapping[int, Bytes]) -> bool:
     """Whether the model's sums are what the walk says, at every step that it speaks of."""
     for row in rows:
-        if row.act not in model.values or row.held not in model.values:
-            continue
-        act, held = model.values[row.act], model.values[row.held]
         seen = during[row.event]
-        if (
-            act + held + int(row.device) > seen.device
-            or act + int(row.activation) > seen.activation
-        ):
+        act, held, host = (model.values.get(name) for name in (row.act, row.held, row.host))
+        if act is not None and act + int(row.activation) > seen.activation:
+            return False
+        if act is not None and held is not None and act + held + int(row.device) > seen.device:
+            return False
+        if host is not None and host + int(row.on_host) > seen.host:
             return False
     return True

@@ -107,12 +107,18 @@ class Rows:
 
 @dataclass(frozen=True)
 class Profile:
-    """The rows of both bounds."""
+    """The rows of all bounds."""
 
     device: Rows
     activation: Rows
+    host: Rows
 
-    def cover(self, box: Box, device: int, activation: int) -> tuple[list[Box], list[Box]]:
+    @property
+    def all(self) -> tuple[Rows, Rows, Rows]:
+        """In the order of the bounds in `Bytes`."""
+        return self.device, self.activation, self.host
+
+    def cover(self, box: Box, limits: Sequence[int]) -> tuple[list[Box], list[Box]]:
         """Boxes that make up `box`: where no row can be above its bound if every size is
         as great as it gets anywhere in the box, and those that are left when there are
         `MOST_BOXES`, or that are points."""
@@ -121,10 +127,7 @@ class Profile:
         left: list[Box] = []
         while open_:
             part = open_.pop()
-            fits = (
-                self.device.highest(part) <= device and self.activation.highest(part) <= activation
-            )
-            if fits:
+            if all(rows.highest(part) <= n for rows, n in zip(self.all, limits, strict=True)):
                 done.append(part)
             elif len(done) + len(open_) < MOST_BOXES and (parts := halves(part)):
                 open_ += parts
@@ -149,6 +152,8 @@ class _Walk:
         self.sums = {"act": zero.copy(), "held": zero.copy()}
         self.device: list[Table] = []
         self.activation: list[Table] = []
+        self.host: list[Table] = []
+        self.on_host = zero.copy()
         self.alive = set(statements.caller)
         for form in (*amounts.existing, *(amounts.anode[name] for name in statements.caller)):
             self.add(self.sums["held"], form, 1)
@@ -169,16 +174,21 @@ class _Walk:
             workspace = self.amounts.workspace[event.cnode.name][0 if event.execution == 1 else 1]
             self.add(act, workspace, 1)
             self.add(all_, workspace, 1)
-            for name in event.makes:
-                self.add(all_, self.amounts.anode[name], 1)
-                if self.sum_of(name) == "act":
-                    self.add(act, self.amounts.anode[name], 1)
+        for name in () if event is None else event.makes:
+            self.add(all_, self.amounts.anode[name], 1)
+            if self.sum_of(name) == "act":
+                self.add(act, self.amounts.anode[name], 1)
         self.device.append(all_)
         self.activation.append(act)
 
     def step(self, event: Event) -> None:
-        if event.cnode is not None:
+        if event.takes:
             self.row(event)
+        for name in event.to_host:
+            self.add(self.on_host, self.amounts.anode[name], 1)
+            self.host.append(self.on_host.copy())
+        for name in event.off_host:
+            self.add(self.on_host, self.amounts.anode[name], -1)
         made = event.makes if event.becomes is None else (event.becomes,)
         gone = event.gives_back if event.ends is None else (event.ends,)
         for name in made:
@@ -206,7 +216,7 @@ def profile_of(
     steps = _Walk(statements, amounts, number)
     for event in events:
         steps.step(event)
-    return Profile(_rows(steps, steps.device), _rows(steps, steps.activation))
+    return Profile(*(_rows(steps, rows) for rows in (steps.device, steps.activation, steps.host)))
 
 
 def _rows(steps: _Walk, rows: list[Table]) -> Rows:

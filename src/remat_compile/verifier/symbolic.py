@@ -74,7 +74,10 @@ def prove_ranges(
         device, activation = profile.device, profile.activation
         return device.tallies[device.of[row]], activation.tallies[activation.of[row]]
 
-    encoding, _ = encode_memory(statements, events, amounts, number, ceilings)
+    def host_ceiling(row: int) -> Tally:
+        return profile.host.tallies[profile.host.of[row]]
+
+    encoding, _ = encode_memory(statements, events, amounts, number, ceilings, host_ceiling)
     match answer := encoding.check(deadline, all_models=False):
         case OutOfTime():
             return answer
@@ -94,24 +97,23 @@ def _over_rows(
 ) -> Everywhere | dict[str, int] | OutOfTime:
     """What the rows take at most, by z3, or symbols for which one is above the limits."""
     box = {**{name: (n, n) for name, n in fixed.items()}, **free}
-    device, at_device = profile.device.greatest(box)
-    activation, at_activation = profile.activation.greatest(box)
-    bound, env = Bytes(device, activation), at_device
+    found = [rows.greatest(box) for rows in profile.all]
+    bound, where = Bytes(*(most for most, _ in found)), [env for _, env in found]
     while True:
-        if not limits.allow(bound):
-            above = limits.device is not None and bound.device > limits.device
-            return at_device if above else at_activation
+        for count, limit, env in zip(bound.all, limits.all, where, strict=True):
+            if limit is not None and count > limit:
+                return env
         higher = _ask(profile, amounts, fixed, free, bound, deadline)
         if higher is None:
-            return Everywhere(bound, env)
+            return Everywhere(bound, where[0])
         if isinstance(higher, OutOfTime):
             return higher
-        seen = Bytes(profile.device.at(higher), profile.activation.at(higher))
-        if seen.device > bound.device:
-            at_device = env = higher
-        if seen.activation > bound.activation:
-            at_activation = higher
-        raised = Bytes(max(bound.device, seen.device), max(bound.activation, seen.activation))
+        for index, rows in enumerate(profile.all):
+            if rows.at(higher) > bound.all[index]:
+                where[index] = higher
+        raised = Bytes(
+            *(max(n, rows.at(higher)) for n, rows in zip(bound.all, profile.all, strict=True))
+        )
         if raised == bound:
             return OutOfTime("z3 and the plain walk do not agree on the bytes")
         bound = raised
@@ -143,9 +145,7 @@ def _ask(
     deadline: Deadline,
 ) -> dict[str, int] | OutOfTime | None:
     """Where some row is above `bound`; None is z3's proof that it is nowhere."""
-    closed, left = profile.cover(
-        {**{name: (n, n) for name, n in fixed.items()}, **free}, bound.device, bound.activation
-    )
+    closed, left = profile.cover({**{name: (n, n) for name, n in fixed.items()}, **free}, bound.all)
     for boxes, ask in ((closed, _ask_sizes), (left, _ask_rows)):
         encoding = Encoding()
         for box in boxes:
@@ -169,7 +169,7 @@ def _ask_sizes(encoding: Encoding, terms: Terms, profile: Profile, box: Box, bou
     for form, expr in zip(profile.device.forms, profile.device.exprs, strict=True):
         highest[form] = bounds(expr, box)[1]
         encoding.ask(f"(> {terms.of(expr)} {numeral(highest[form])})")
-    for rows, limit in ((profile.device, bound.device), (profile.activation, bound.activation)):
+    for rows, limit in zip(profile.all, bound.all, strict=True):
         for tally in rows.tallies:
             parts = [f"(* {count} {highest[form]})" for form, count in tally.forms.items()]
             encoding.ask(f"(> {total([*parts, numeral(tally.fixed)])} {numeral(limit)})")
@@ -178,7 +178,7 @@ def _ask_sizes(encoding: Encoding, terms: Terms, profile: Profile, box: Box, bou
 def _ask_rows(encoding: Encoding, terms: Terms, profile: Profile, box: Box, bound: Bytes) -> None:
     """Whether a row is above its bound somewhere in a box."""
     exprs = dict(zip(profile.device.forms, profile.device.exprs, strict=True))
-    for rows, limit in ((profile.device, bound.device), (profile.activation, bound.activation)):
+    for rows, limit in zip(profile.all, bound.all, strict=True):
         for tally in rows.tallies:
             parts = [f"(* {n} {terms.of(exprs[form])})" for form, n in tally.forms.items()]
             encoding.ask(f"(> {total([*parts, numeral(tally.fixed)])} {numeral(limit)})")
