@@ -29,8 +29,8 @@ def main() -> int:
     for case in cases():
         prove(case)
     print(f"{len(cases())} plans of {len({c.program.graph.name for c in cases()})} models proven")
-    print(f"{'where':<9} {'fault':<46} {'plans':>5} {'sites':>6} {'tried':>6} {'refuted':>7}")
-    tried = {"schedule": 0, "graph": 0}
+    print(f"{'where':<11} {'fault':<46} {'plans':>5} {'sites':>6} {'tried':>6} {'refuted':>7}")
+    tried = {"schedule": 0, "graph": 0, "certificate": 0}
     escapes = []
     for name in options.kind:
         kind = KINDS[name]
@@ -45,7 +45,7 @@ def main() -> int:
                     escapes.append(escape)
         tried[kind.where] += count
         print(
-            f"{kind.where:<9} {name:<46} {plans:>5} {sites:>6} {count:>6} {count - bad:>7}",
+            f"{kind.where:<11} {name:<46} {plans:>5} {sites:>6} {count:>6} {count - bad:>7}",
             flush=True,
         )
     for where in tried:

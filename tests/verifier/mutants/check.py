@@ -14,6 +14,8 @@ from .case import Case, Mutant
 from .registry import KINDS
 from .statements import HASH
 
+SEAL = "FB0831"
+
 __all__ = ["Escape", "escape_of", "prove"]
 
 
@@ -44,11 +46,18 @@ def escape_of(case: Case, mutant: Mutant) -> Escape | None:
         mutant.program, mutant.schedule, *mutant.budgets
     ):
         return Escape(mutant, "does no harm")
-    if mutant.code == HASH:
+    if mutant.code == HASH and KINDS[mutant.kind].where == "graph":
         proven = prove(case)
         held = replace(mutant.program, schedules=(mutant.schedule,), proven=(proven,))
         found = check_certificate(held, proven)
         return None if found is not None and found.code == HASH else Escape(mutant, "hash holds")
+    if mutant.code in (HASH, SEAL):
+        (proven,) = mutant.program.proven
+        held = replace(mutant.program, schedules=(mutant.schedule,))
+        stale = check_certificate(held, proven)
+        at = None if stale is None or stale.span is None else (stale.span.file, stale.span.line)
+        right = stale is not None and stale.code == mutant.code and at in mutant.places
+        return None if right else Escape(mutant, f"the certificate stands: {stale}")
     answer = verify(mutant.program, mutant.schedule, mutant.budgets)
     if not isinstance(answer, Refuted):
         return Escape(mutant, type(answer).__name__)

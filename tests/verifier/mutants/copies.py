@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from remat_compile.ir.program import Budget
 from remat_compile.ir.schedule import (
     Compute,
     Free,
@@ -223,3 +225,22 @@ def peak_with_copies(case: Case, kind: str) -> Iterator[Mutant]:
     from .memory import device_byte
 
     return device_byte(case, kind)
+
+
+@seeds("host bytes over by one", copies=True)
+def host_byte(case: Case, kind: str) -> Iterator[Mutant]:
+    during = case.run.host
+    peak = max(during)
+    at = [i for i, size in enumerate(during) if size == peak]
+    budgets = (Budget(peak - 1, "host"),)
+    yield case.mutant(kind, None, "FB0863", *at, words="1 byte", budgets=budgets)
+
+
+@seeds("host smaller than the plan", "graph", copies=True)
+def host_too_small(case: Case, kind: str) -> Iterator[Mutant]:
+    during = case.run.host
+    peak = max(during)
+    at = [i for i, size in enumerate(during) if size == peak]
+    target = replace(case.program.target, host_bytes=peak - 1)
+    made = replace(case.program, target=target)
+    yield case.mutant(kind, None, "FB0863", *at, program=made)

@@ -11,15 +11,17 @@ from .case import Case, Mutant
 
 __all__ = ["KINDS", "Kind", "seeds"]
 
+Where = Literal["schedule", "graph", "certificate"]
 Seeds = Callable[[Case, str], Iterator[Mutant]]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A way to break a plan. `where` says what is edited: the steps, or the graph under them."""
+    """A way to break a plan. `where` says what is edited: the steps, the graph under them,
+    or what is recorded as proven."""
 
     name: str
-    where: Literal["schedule", "graph"]
+    where: Where
     copies: bool
     """Whether it is about copies to the host; it is then seeded into plans that have some."""
     _seeds: Seeds
@@ -33,7 +35,7 @@ KINDS: dict[str, Kind] = {}
 
 
 def seeds(
-    name: str, where: Literal["schedule", "graph"] = "schedule", *, copies: bool = False
+    name: str, where: Where = "schedule", *, copies: bool = False
 ) -> Callable[[Seeds], Seeds]:
     """Registers a generator of mutants."""
 
@@ -46,7 +48,16 @@ def seeds(
 
 
 def load() -> None:
-    for module in ("lifetimes", "order", "gradients", "effects", "memory", "statements", "copies"):
+    for module in (
+        "lifetimes",
+        "order",
+        "gradients",
+        "effects",
+        "memory",
+        "statements",
+        "copies",
+        "certificates",
+    ):
         import_module(f".{module}", __package__)
 
 
