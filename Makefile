@@ -1,5 +1,5 @@
 # make demo: one run from a GPT-2-shaped ONNX file to a proven plan and a compared step.
-# make mutants: seeds faults into correct plans and counts those that the verifier misses.
+# make mutants: seeds faults into correct plans and counts those that the verifier misses (some minutes).
 # make test: the whole test suite, in JOBS processes of one thread each. Both make the virtual environment if there is none.
 
 PYTHON ?= python3

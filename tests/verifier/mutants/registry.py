@@ -47,17 +47,20 @@ def seeds(
     return register
 
 
+MODULES = (
+    "lifetimes",
+    "order",
+    "gradients",
+    "effects",
+    "memory",
+    "statements",
+    "copies",
+    "certificates",
+)
+
+
 def load() -> None:
-    for module in (
-        "lifetimes",
-        "order",
-        "gradients",
-        "effects",
-        "memory",
-        "statements",
-        "copies",
-        "certificates",
-    ):
+    for module in MODULES:
         import_module(f".{module}", __package__)
 
 
