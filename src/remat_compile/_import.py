@@ -13,7 +13,7 @@ from ._options import Errors, PlanOptions, read_options
 from ._pipeline import Phases
 from ._plan import Plan
 from ._sources import ModelOptions, Source, is_program, load_source
-from .api import lowered_with_costs, read_program
+from .api import costed, costed_text, read_program
 from .ir.diagnostics import Diagnostic, FBError
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def import_source(
         raise FBError(Diagnostic("FB0711", message, hint="give the model itself"), usage=True)
     from .frontends.decisions import decide_names
 
-    program = replace(read_program(spec), schedules=(), proven=())
+    program = costed_text(read_program(spec), options, phases)
     decision = decide_names(program, tool.save, tool.segments)
     return _proven(program, decision, options, phases)
 
@@ -165,10 +165,10 @@ def _from_model(
 ) -> Imported:
     from .frontends.torch_export import ensure_trusted
 
-    with lowered_with_costs(source, options, phases) as lowered:
+    with costed(source, options.device, phases) as (program, lowered):
         with phases.phase("decide", f"asking {tool.tool}"):
             decision = _decide(lowered, tool)
-        made = _proven(lowered.program, decision, options, phases)
+        made = _proven(program, decision, options, phases)
     if options.device is None:
         with phases.phase("check", "running the graph once against eager"):
             ensure_trusted(lowered)

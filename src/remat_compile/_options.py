@@ -65,7 +65,7 @@ def read_options(
     *,
     budget: str | int | None,
     activation_budget: str | int | None,
-    host_budget: str | int | None,
+    host_budget: str | int | None = None,
     planner: str | Planner,
     time_limit_s: float,
     costs: str | None,
@@ -85,8 +85,8 @@ def read_options(
     host = None
     if host_budget is not None:
         host = errors.collect(lambda: parse_budget(host_budget, "host"))
-    if time_limit_s <= 0:
-        errors.add("FB0707", f"a time limit of {time_limit_s:g} s: it must be more than zero")
+    if not time_limit_s >= 0:
+        errors.add("FB0707", f"a time limit of {time_limit_s:g} s: it cannot be negative")
     if grads not in (None, "fresh", "accumulate"):
         errors.add("FB0707", f'grads is "{grads}"', "write fresh or accumulate")
     chosen = errors.collect(lambda: _read_planner(planner))

@@ -13,7 +13,7 @@ from ..ir.simulate import Trace, simulate
 from ._instance import Instance, Order
 from .contract import Feasible, Infeasible, Optimal
 
-__all__ = ["Task", "check_budget", "peak_of"]
+__all__ = ["Task", "check_budget", "kind_of", "peak_of"]
 
 _SHOWN = 8
 """So many tensors are named where a budget cannot be met."""
@@ -40,6 +40,11 @@ def peak_of(trace: Trace, kind: str) -> int:
     return trace.peak_bytes if kind == "device" else trace.activation_peak_bytes
 
 
+def kind_of(budget: Budget | None) -> BudgetKind:
+    """What a budget that `check_budget` lets pass counts; the device where there is none."""
+    return "activation" if budget is not None and budget.kind == "activation" else "device"
+
+
 @dataclass(frozen=True)
 class Task:
     """A program and a budget, with what every answer about them needs.
@@ -55,10 +60,7 @@ class Task:
     @staticmethod
     def of(program: Program, budget: Budget | None, planner: str) -> Task:
         check_budget(budget)
-        kind: BudgetKind = "device"
-        if budget is not None and budget.kind == "activation":
-            kind = "activation"
-        return Task(program, budget, planner, Instance.of(program, kind))
+        return Task(program, budget, planner, Instance.of(program, kind_of(budget)))
 
     @property
     def limit_bytes(self) -> int:
