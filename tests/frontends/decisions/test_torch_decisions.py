@@ -20,6 +20,7 @@ import remat_compile
 from harness import assert_bit_equal, train_steps
 from models import MODELS
 from remat_compile.cli import main
+from remat_compile.frontends.decisions import partitioner
 from remat_compile.ir.diagnostics import Diagnostic, FBError
 from remat_compile.ir.program import Budget
 from remat_compile.verifier import ProvenPlan
@@ -154,6 +155,19 @@ def test_the_partitioner_redraws_dropout_and_is_refuted_where_it_does() -> None:
     assert found[0].code == "FB0485"
     assert {d.code for d in found[1:]} == {"FB0806"}
     assert all(any(n.message == "drawn first here" for n in d.notes) for d in found[1:])
+
+
+def test_a_partitioner_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("Node was invalid\nand more")
+
+    monkeypatch.setattr(partitioner, "min_cut_rematerialization_partition", fail)
+    model, args = make(checkpointed=False)
+    with pytest.raises(FBError) as refused:
+        remat_compile.import_plan(model, args, tool="partitioner", **COSTS)
+    (found,) = refused.value.diagnostics
+    assert found.code == "FB0484"
+    assert found.message.endswith("at a memory budget of 0.5: Node was invalid")
 
 
 def test_wrong_options_are_refused_all_at_once() -> None:

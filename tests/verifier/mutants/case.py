@@ -34,13 +34,19 @@ class Mutant:
     kind: str
     case: str
     program: Program
-    schedule: Schedule
+    unplaced: Schedule
     budgets: tuple[Budget, ...]
     code: str
     at: tuple[int, ...]
     words: str
     place: Span | None = None
     """Where in the graph, for a fault of its statements."""
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The steps, each on a line of its own; made when it is asked for, since most of the
+        places where a fault could be seeded are never tried."""
+        return located(self.unplaced)
 
     @property
     def places(self) -> frozenset[tuple[str, int]]:
@@ -230,7 +236,7 @@ class Case:
             kind,
             self.name,
             program or self.program,
-            located(replace(self.schedule, steps=steps)),
+            replace(self.schedule, steps=steps),
             budgets,
             code,
             places,

@@ -11,7 +11,7 @@ from reference import interpret
 from remat_compile.ir.program import Budget
 from remat_compile.ir.schedule import Compute
 
-from .case import Case, Edit, Mutant, located
+from .case import Case, Edit, Mutant
 from .registry import seeds
 
 
@@ -37,7 +37,7 @@ def activation_byte(case: Case, kind: str) -> Iterator[Mutant]:
 def _above(case: Case, edit: Edit, limit: int) -> list[int]:
     """Keys of the steps that take more than `limit` bytes."""
     steps = tuple(step for _, step in edit.items)
-    during = interpret(case.program, located(replace(case.schedule, steps=steps))).device
+    during = interpret(case.program, replace(case.schedule, steps=steps)).device
     return [key for (key, _), size in zip(edit.items, during, strict=True) if size > limit]
 
 

@@ -24,18 +24,15 @@ from ...ir.graph import CALLER_KINDS
 from .decision import Decision
 from .ties import cnode_of_node, storage_of_node
 
-__all__ = ["SOLVERS", "decide_partitioner"]
-
-SOLVERS = ("dp", "greedy", "ilp", "dp_knapsack_sliding_hirschberg")
-"""Those of `torch._functorch.config.activation_memory_budget_solver`."""
+__all__ = ["decide_partitioner"]
 
 
 def decide_partitioner(lowered: Lowered, memory_budget: float, solver: str = "dp") -> Decision:
     """What the partitioner does at `memory_budget` (0: recompute all, 1: its own optimum).
 
     It is run as `torch.compile` runs it, save that equal computations are not merged, so that
-    each keeps its name. A random operator that it runs again draws again: it keeps no
-    state (pytorch#190758). FB0484 where the partitioner fails.
+    each keeps its name; `solver` is its `activation_memory_budget_solver`. A random operator
+    that it runs again draws again: it keeps no state (pytorch#190758). FB0484 where it fails.
     """
     forward, backward = _partition(lowered, memory_budget, solver)
     limit = None
