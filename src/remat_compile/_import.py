@@ -12,7 +12,7 @@ from ._files import keep_text
 from ._options import Errors, PlanOptions, read_options
 from ._pipeline import Phases
 from ._plan import Plan
-from ._sources import ModelOptions, Source, is_program, load_source
+from ._sources import ModelOptions, Source, file_of, is_program, load_source
 from .api import costed, costed_text, read_program
 from .ir.diagnostics import Diagnostic, FBError
 
@@ -146,6 +146,11 @@ def import_source(
     spec: str, model: ModelOptions, tool: ToolOptions, options: PlanOptions, phases: Phases
 ) -> Imported:
     """The same for a MODEL of the command line. FB0711 for a text where a model is needed."""
+    if tool.tool == "sac" and file_of(spec) == spec:
+        # The regions of an exported file draw other random numbers when run in eager, so
+        # there would be nothing to check the graph against.
+        message = f"sac reads the regions of a Python model, and {spec} is none"
+        raise FBError(Diagnostic("FB0711", message, hint="give file.py:factory"), usage=True)
     if not is_program(spec):
         with phases.phase("capture", f"capturing {spec}"):
             source = load_source(spec, model, strict=tool.tool == "sac")
