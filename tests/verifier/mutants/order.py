@@ -126,7 +126,7 @@ def unknown(case: Case, kind: str) -> Iterator[Mutant]:
 @seeds("plan of another graph")
 def another_plan(case: Case, kind: str) -> Iterator[Mutant]:
     for other in cases():
-        if other.program.graph.name == case.program.graph.name:
+        if other.has_copies or other.program.graph.name == case.program.graph.name:
             continue
         first = next(
             e.index
