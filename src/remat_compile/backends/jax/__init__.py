@@ -1,0 +1,1 @@
+"""JAX backend: ATen operators as JAX functions."""
