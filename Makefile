@@ -1,4 +1,5 @@
 # make demo: one run from a GPT-2-shaped ONNX file to a proven plan and a compared step.
+# make mutants: seeds faults into correct plans and counts those that the verifier misses (some minutes).
 # make test: the whole test suite, in JOBS processes of one thread each. Both make the virtual environment if there is none.
 
 PYTHON ?= python3
@@ -7,7 +8,7 @@ DEMO ?= .demo
 JOBS ?= 2
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint install clean
+.PHONY: demo test lint mutants install clean
 
 demo: install
 	@mkdir -p $(DEMO)
@@ -23,6 +24,9 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
+
+mutants: install
+	$(BIN)/python tests/verifier/run_mutants.py --each 3
 
 install: $(VENV)/.remat-compile
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ._import import import_plan
     from ._plan import Plan
     from ._sweep import Sweep
     from .api import compile, load, plan, sweep
@@ -26,6 +27,7 @@ __all__ = [
     "Sweep",
     "__version__",
     "compile",
+    "import_plan",
     "load",
     "plan",
     "sweep",
@@ -38,6 +40,7 @@ _HOMES = {
     "Plan": "._plan",
     "Sweep": "._sweep",
     "compile": ".api",
+    "import_plan": "._import",
     "load": ".api",
     "plan": ".api",
     "sweep": ".api",
