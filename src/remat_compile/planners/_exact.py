@@ -11,7 +11,7 @@ from ._compact_solve import CompactAnswer, OnOrder, saved_bytes_of
 from ._instance import Instance, Order
 from ._results import Task
 from ._search import Search
-from .contract import Feasible, Infeasible, Optimal, PlanResult, Progress, TimedOut
+from .contract import Infeasible, PlanResult, Progress, TimedOut
 
 __all__ = ["conclude", "quick_order", "teller", "too_large"]
 
@@ -59,11 +59,7 @@ def conclude(task: Task, found: CompactAnswer, saved_bytes: int | None = None) -
         return TimedOut(None, 0, found.bound_ns)
     if found.order is None:
         return _refused(task, saved_bytes)
-    schedule = task.schedule(found.order)
-    if found.time_ns <= found.bound_ns:
-        return Optimal(schedule, found.time_ns, found.time_ns)
-    gap = found.time_ns / found.bound_ns - 1 if found.bound_ns else 0.0
-    return Feasible(schedule, found.time_ns, found.bound_ns, gap)
+    return task.answer(found.order, found.bound_ns)
 
 
 def _refused(task: Task, saved_bytes: int | None) -> PlanResult:

@@ -66,7 +66,7 @@ class RkCheckmate:
         progress: Progress | None = None,
     ) -> PlanResult:
         deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self))
+        task = Task.of(program, budget, format_planner(self), deadline)
         thesis = self.form == "thesis"
         refusal = too_large(
             task,
