@@ -25,7 +25,7 @@ from .solvers import MilpSolver
 
 __all__ = ["Rockmate"]
 
-_FOR_BLOCKS = 0.7
+_FOR_BLOCKS = 0.35
 """The share of the time limit that the blocks may take."""
 
 
@@ -112,10 +112,13 @@ def _classes(chain: Chain) -> list[list[int]]:
 
 
 def _solve_all(grids: Sequence[Grid], processes: int | None, deadline: float) -> None:
-    """Solves every row of every grid, several at a time, each in its own process."""
+    """Solves every row of every grid, several at a time, each in its own process.
+
+    The largest peaks of all grids come first: they are solved fastest and used most.
+    """
     todo: SimpleQueue[tuple[Grid, int]] = SimpleQueue()
-    for grid in grids:
-        for peak in dict.fromkeys(grid.rows()):
+    for peaks in zip(*(grid.rows() for grid in grids), strict=True):
+        for grid, peak in zip(grids, peaks, strict=True):
             todo.put((grid, peak))
 
     def work() -> None:
