@@ -1,26 +1,18 @@
 """The conformance matrix: every planner on every graph under every budget.
 
 What each cell must hold stands in `check`; `test_matrix.py` runs the small graphs, and
-
-    python tests/planners/matrix.py -o benchmarks/results/matrix.csv
-
-all of them (`make matrix`).
+`benchmarks/conformance.py` all of them (`make matrix`).
 """
 
 from __future__ import annotations
 
 import csv
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-
-HERE = Path(__file__).parent
-if __name__ == "__main__":
-    sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from graphs import (
     chain,
@@ -44,6 +36,7 @@ from remat_compile.planners._remote import is_foreign
 from remat_compile.planners.dtr import Dtr
 from remat_compile.verifier import ProvenPlan, verify
 
+HERE = Path(__file__).parent
 Make = Callable[[], Program]
 
 SMALL: dict[str, Make] = {
@@ -106,9 +99,9 @@ def models() -> tuple[str, ...]:
 
 def _captured(name: str) -> Program:
     import torch
-    from models import MODELS
 
     import remat_compile
+    from models import MODELS
 
     module, args, kwargs = MODELS[name](torch.float32)
     return remat_compile.plan(
@@ -251,48 +244,3 @@ def _row(planner: str, mine: Sequence[Outcome]) -> str:
         f"{max(o.plan_s for o in mine):.1f} s",
     ]
     return f"| {' | '.join(cells)} |"
-
-
-def run(planners: Sequence[str], time_limit_s: float) -> Iterator[Outcome]:
-    for graph in (*SMALL, *LARGER, *models()):
-        for planner in planners:
-            for share in SHARES:
-                found = outcome(planner, graph, share, time_limit_s)
-                yield found
-                if found.status == "refused":
-                    break  # whatever the budget
-
-
-def main(arguments: Sequence[str]) -> None:
-    import argparse
-    from datetime import UTC, datetime
-
-    from plugin import NAME
-
-    from remat_compile.planners import available
-
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--time-limit", type=float, default=20.0)
-    parser.add_argument("--planners", nargs="*", default=None)
-    asked = parser.parse_args(arguments)
-    planners = asked.planners or sorted({*available(), NAME})
-    outcomes: list[Outcome] = []
-    for found in run(planners, asked.time_limit):
-        outcomes.append(found)
-        time = "" if found.time is None else f" {found.time:.4f}"
-        print(f"{found.graph:16} {found.share:.2f} {found.planner:20} {found.status}{time}")
-        write(asked.output, outcomes)
-    text = summary(outcomes, datetime.now(UTC).strftime("%Y-%m-%d"))
-    asked.output.with_suffix(".md").write_text(text, encoding="utf-8")
-    print(text)
-
-
-if __name__ == "__main__":
-    import tempfile
-
-    from plugin import install
-
-    with tempfile.TemporaryDirectory() as folder:
-        sys.path.insert(0, str(install(Path(folder))))
-        main(sys.argv[1:])

@@ -8,12 +8,12 @@ from statistics import median
 from typing import Any
 
 import pytest
-from exhaustive import least_time_ns
 from graphs import chain, encoder_decoder, random_dag, residual, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrix import PLANS, SHARES, SMALL, budget_of, check, gaps, outcome, program_of
 from plugin import NAME
+from shortest_paths import least_time_ns
 
 from remat_compile._ask import ask
 from remat_compile._budget import Baseline
