@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from time import monotonic
 
 from ..ir.diagnostics import Diagnostic
@@ -63,21 +62,14 @@ def conclude(task: Task, found: CompactAnswer, saved_bytes: int | None = None) -
 
 
 def _refused(task: Task, saved_bytes: int | None) -> PlanResult:
-    least = _Least(task).order()
-    small = task.instance.peak(least) <= task.limit_bytes
-    if small and (saved_bytes is None or saved_bytes_of(task.instance, least) <= saved_bytes):
-        return task.answer(least)
-    return task.infeasible(None if small else least)
-
-
-@dataclass(frozen=True)
-class _Least:
-    task: Task
-
-    def order(self) -> Order:
-        """The order of least memory that walks reach."""
-        instance = self.task.instance
-        return Search(instance, self.task.limit_bytes, monotonic() + _LEAST_S).least()
+    inst, limit = task.instance, task.limit_bytes
+    until = monotonic() + _LEAST_S
+    walked = quick_order(inst, limit, until, backward=True, saved_bytes=saved_bytes)
+    if walked is not None:
+        return task.answer(walked)
+    least = Search(inst, limit, until).least()
+    # With a bound on what is saved, it may be that which has no plan.
+    return task.infeasible(least if inst.peak(least) > limit else None)
 
 
 def too_large(task: Task, most: int, hint: str) -> Infeasible | None:
