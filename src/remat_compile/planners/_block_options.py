@@ -82,9 +82,7 @@ def block_instance(chain: Chain, i: int) -> Instance:
         writer_A=writer,
         kept_A=[a in passed for a in number],
         makable_C=[
-            c >= 0
-            and whole.makable_C[c]
-            and not (set(whole.rewrites_C[c]) & chain.permanent)
+            c >= 0 and whole.makable_C[c] and not (set(whole.rewrites_C[c]) & chain.permanent)
             for c in nodes
         ],
         loss=loss,
@@ -125,9 +123,7 @@ class Grid:
         self.found.append(order)
         self._known.append((self.high, self.saved, self.high, self.saved, True))
         self.low = _floor(self.block)
-        self.output = sum(
-            self.block.size_A[a] for a in self.block.reads_C[self.block.loss]
-        )
+        self.output = sum(self.block.size_A[a] for a in self.block.reads_C[self.block.loss])
 
     def rows(self) -> Iterator[int]:
         """The peaks, the largest first."""
@@ -172,7 +168,6 @@ class Grid:
 def _floor(block: Instance) -> int:
     """The largest working set of a cNode: no peak is below it."""
     return max(
-        sum(block.size_A[a] for a in {*block.reads_C[c], *block.writes_C[c]})
-        + block.workspace_C[c]
+        sum(block.size_A[a] for a in {*block.reads_C[c], *block.writes_C[c]}) + block.workspace_C[c]
         for c in range(len(block.names_C))
     )

@@ -111,9 +111,7 @@ class MultiChain:
             (value, -k, -i - 1)
             for k, length in enumerate(left)
             if length
-            for i, value in enumerate(
-                self._choices(left, k, sum(b) - b[k])[:, slots].tolist()
-            )
+            for i, value in enumerate(self._choices(left, k, sum(b) - b[k])[:, slots].tolist())
         ]
         _, k, i = min(found)
         return -i, -k

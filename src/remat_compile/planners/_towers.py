@@ -111,4 +111,3 @@ def _stages(instance: Instance, group: Sequence[int], aside: set[int]) -> list[l
         if len(crossing) == 1 and place < len(group) - 1 and crossing & set(instance.writes_C[c]):
             stages.append([])
     return stages
-
