@@ -25,7 +25,9 @@ from remat_compile.planners import Feasible, Infeasible, Optimal, available, par
 PLANNERS = sorted({*available(), NAME})
 ANY_BUDGET = {"auto", "dtr", "polish"}
 """Those that must find a plan under every budget that `dtr` reaches."""
-TIME_LIMIT_S = 3.0
+SLOW = {"auto", "checkmate", "moccasin", "polish", "rk-checkmate", "rockmate"}
+"""These use up their limit: two budgets here, all six in `make matrix`."""
+TIME_LIMIT_S = 1.5
 GOLDEN = Path(__file__).parent / "golden"
 
 pytestmark = pytest.mark.usefixtures("drop_largest")
@@ -34,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("drop_largest")
 @pytest.mark.parametrize("graph", SMALL)
 @pytest.mark.parametrize("planner", PLANNERS)
 def test_plans_keep_their_word(planner: str, graph: str) -> None:
-    for share in SHARES:
+    for share in (SHARES[1], SHARES[3]) if planner in SLOW else SHARES:
         found = outcome(planner, graph, share, TIME_LIMIT_S)
         if planner in ANY_BUDGET:
             assert found.status in PLANS
@@ -44,7 +46,7 @@ def test_plans_keep_their_word(planner: str, graph: str) -> None:
 
 def test_plans_are_near_their_bounds() -> None:
     """A bound that says nothing would not pass."""
-    planners = [p for p in PLANNERS if p in ("dtr", "rk-checkmate", "rotor", "periodic")]
+    planners = ("dtr", "rotor", "periodic")
     found = [
         outcome(planner, graph, share, TIME_LIMIT_S)
         for planner in planners
