@@ -11,22 +11,36 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._plan import Plan
-    from .api import compile, load, plan
+    from ._sweep import Sweep
+    from .api import compile, load, plan, sweep
     from .ir.diagnostics import Diagnostic, FBError
     from .ir.program import Budget
 
 __version__ = "0.1.0"
 
-__all__ = ["Budget", "Diagnostic", "FBError", "Plan", "__version__", "compile", "load", "plan"]
+__all__ = [
+    "Budget",
+    "Diagnostic",
+    "FBError",
+    "Plan",
+    "Sweep",
+    "__version__",
+    "compile",
+    "load",
+    "plan",
+    "sweep",
+]
 
 _HOMES = {
     "Budget": ".ir.program",
     "Diagnostic": ".ir.diagnostics",
     "FBError": ".ir.diagnostics",
     "Plan": "._plan",
+    "Sweep": "._sweep",
     "compile": ".api",
     "load": ".api",
     "plan": ".api",
+    "sweep": ".api",
 }
 
 

@@ -79,8 +79,8 @@ def read_options(
         bound = errors.collect(lambda: parse_budget(budget))
     if activation_budget is not None:
         bound = errors.collect(lambda: parse_budget(activation_budget, "activation"))
-    if time_limit_s <= 0:
-        errors.add("FB0707", f"a time limit of {time_limit_s:g} s: it must be more than zero")
+    if not time_limit_s >= 0:
+        errors.add("FB0707", f"a time limit of {time_limit_s:g} s: it cannot be negative")
     if grads not in (None, "fresh", "accumulate"):
         errors.add("FB0707", f'grads is "{grads}"', "write fresh or accumulate")
     chosen = errors.collect(lambda: _read_planner(planner))

@@ -1,9 +1,9 @@
-"""The Python API: `plan`, `compile` and `load`."""
+"""The Python API: `plan`, `compile`, `sweep` and `load`."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,9 @@ from ._files import read_text
 from ._options import Errors, Grads, PlanOptions, read_options
 from ._pipeline import Phases, run_planner
 from ._plan import Plan, pick_schedule
-from ._sources import ModelOptions, Source, load_source
+from ._sources import ModelOptions, Source, is_program, load_source
+from ._sweep import Sweep, run_sweep
+from ._sweep_asked import read_sweep
 from .ir.diagnostics import Diagnostic, FBError, render
 
 if TYPE_CHECKING:
@@ -25,7 +27,18 @@ if TYPE_CHECKING:
     from .ir.program import Program
     from .planners.contract import Planner
 
-__all__ = ["compile", "load", "plan", "plan_program", "plan_source", "read_program"]
+__all__ = [
+    "compile",
+    "costed",
+    "costed_text",
+    "load",
+    "plan",
+    "plan_program",
+    "plan_source",
+    "read_program",
+    "sweep",
+    "with_grads",
+]
 
 
 def plan(
@@ -109,6 +122,53 @@ def compile(  # the name users expect, as in torch.compile
     return compiled
 
 
+def sweep(
+    model: nn.Module | str | Path,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    budgets: str | Sequence[str | int] | None = None,
+    activation_budgets: str | Sequence[str | int] | None = None,
+    planners: str | Sequence[str | Planner] = "auto",
+    time_limit_s: float = 60.0,
+    costs: Literal["measured", "roofline"] | None = None,
+    device: str | None = None,
+    grads: Literal["fresh", "accumulate"] | None = None,
+    dynamic_shapes: Any = None,
+    progress: Callable[[str], None] | None = None,
+) -> Sweep:
+    """The time that each planner needs under each budget: the frontier of time and memory.
+
+    Budgets as in `plan`, or texts such as `"20%..100%:9"` (none given: that, of the
+    activations). `model` may also be a `.fbir` file. It is lowered and its costs found
+    once; every plan is proven; a planner that fails gives a cell that says so. FBError for
+    wrong usage.
+    """
+    errors = Errors()
+    asked = read_sweep(errors, budgets, activation_budgets, planners)
+    options = read_options(
+        errors,
+        budget=None,
+        activation_budget=None,
+        planner="auto",
+        time_limit_s=time_limit_s,
+        costs=costs,
+        device=device,
+        grads=grads,
+    )
+    errors.collect(lambda: _check_model(model, args))
+    errors.raise_if_any()
+    assert options is not None
+    phases = Phases(progress)
+    if isinstance(model, str | Path) and is_program(str(model)):
+        program = costed_text(read_program(model), options, phases)
+    else:
+        source = _source(model, args, kwargs, dynamic_shapes, phases)
+        with costed(source, options.device, phases) as (program, _):
+            program = with_grads(program, options)
+    return run_sweep(program, *asked, time_limit_s=time_limit_s, progress=progress)
+
+
 def load(path: str | Path, schedule: str | None = None) -> Plan:
     """The plan in a `.fbir` file: its last schedule, or the one of that name.
 
@@ -146,6 +206,22 @@ def _planned(
     source: Source, options: PlanOptions, phases: Phases
 ) -> Iterator[tuple[Plan, Lowered]]:
     """The plan and, inside the block, the lowered model that it was made from."""
+    with costed(source, options.device, phases) as (program, lowered):
+        made = _plan_costed(program, options, phases)
+        found = (
+            *source.warnings,
+            *source.exported.warnings,
+            *lowered.warnings,
+            *made.warnings,
+        )
+        yield replace(made, warnings=found, _exported=source.exported), lowered
+
+
+@contextmanager
+def costed(
+    source: Source, device: Device | None, phases: Phases
+) -> Iterator[tuple[Program, Lowered]]:
+    """The program with its costs and, inside the block, the lowered model."""
     from .frontends.torch_export import lower
 
     with ExitStack() as stack:
@@ -153,14 +229,12 @@ def _planned(
             lowered = stack.enter_context(lower(source.exported))
         header = replace(lowered.program.header, source=source.name, sha256=source.sha256)
         lowered = lowered.with_program(replace(lowered.program, header=header))
-        if options.device is not None:
-            program = _roofline(lowered.program, options.device, phases)
+        if device is not None:
+            program = _roofline(lowered.program, device, phases)
         else:
             with phases.phase("costs", "measuring each computation"):
                 program = _measured(lowered)
-        made = _plan_costed(program, options, phases)
-        found = (*source.warnings, *source.exported.warnings, *lowered.warnings)
-        yield replace(made, warnings=found, _exported=source.exported), lowered
+        yield program, lowered
 
 
 def plan_program(program: Program, options: PlanOptions, phases: Phases) -> Plan:
@@ -169,18 +243,29 @@ def plan_program(program: Program, options: PlanOptions, phases: Phases) -> Plan
     Its own costs are kept where `options` name none. FB0713 where they are to be
     measured, which needs the model.
     """
+    return _plan_costed(costed_text(program, options, phases), options, phases)
+
+
+def costed_text(program: Program, options: PlanOptions, phases: Phases) -> Program:
+    """The program of a text without its schedules, with the costs that `options` ask for."""
     if options.device is not None:
         program = _roofline(program, options.device, phases)
     elif options.costs == "measured":
         message = "costs cannot be measured from a text alone"
         hint = "leave --costs away to keep those in the file, or give the model itself"
         raise FBError(Diagnostic("FB0713", message, hint=hint), usage=True)
-    return _plan_costed(replace(program, schedules=(), proven=()), options, phases)
+    return with_grads(replace(program, schedules=(), proven=()), options)
+
+
+def with_grads(program: Program, options: PlanOptions) -> Program:
+    """The program with `grads` as the options ask, where they do."""
+    if options.grads is None:
+        return program
+    return replace(program, binding=replace(program.binding, grads=options.grads))
 
 
 def _plan_costed(program: Program, options: PlanOptions, phases: Phases) -> Plan:
-    if options.grads is not None:
-        program = replace(program, binding=replace(program.binding, grads=options.grads))
+    program = with_grads(program, options)
     baseline = Baseline.of(program)
     budget = None if options.budget is None else resolve_budget(options.budget, baseline)
     planned = run_planner(
@@ -196,6 +281,7 @@ def _plan_costed(program: Program, options: PlanOptions, phases: Phases) -> Plan
         planned.program,
         planned.schedule,
         budget,
+        warnings=planned.warnings,
         lower_bound_s=None if bound is None else bound / 1e9,
         phase_s=phases.seconds,
         _is_proven=True,
@@ -247,13 +333,22 @@ def _prepare(
     errors.raise_if_any()
     assert asked is not None
     phases = Phases(progress)
+    return _source(model, args, kwargs, dynamic_shapes, phases), asked, phases
+
+
+def _source(
+    model: nn.Module | str | Path,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None,
+    dynamic_shapes: Any,
+    phases: Phases,
+) -> Source:
     with phases.phase("capture", "capturing the training step"):
         if isinstance(model, str | Path):
-            return load_source(str(model), ModelOptions()), asked, phases
+            return load_source(str(model), ModelOptions())
         from .frontends.torch_export import export
 
-        exported = export(model, tuple(args), kwargs, dynamic_shapes=dynamic_shapes)
-        return Source(exported), asked, phases
+        return Source(export(model, tuple(args), kwargs, dynamic_shapes=dynamic_shapes))
 
 
 def _check_model(model: object, args: object) -> None:

@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from remat_compile.ir.diagnostics import Diagnostic, FBError
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners import (
+    Feasible,
     Infeasible,
+    Optimal,
     Planner,
     PlanResult,
     available,
@@ -199,8 +201,10 @@ def test_a_plugin_that_does_not_load_is_named_and_stops_nobody() -> None:
         assert found.code == "FB0406"
         assert name in found.message
     told: list[str] = []
-    result = parse_planner("auto").plan(chain(6), Budget(1, "activation"), progress=told.append)
-    assert isinstance(result, Infeasible)
+    result = parse_planner("auto").plan(
+        chain(6), Budget(700, "activation"), time_limit_s=5, progress=told.append
+    )
+    assert isinstance(result, Feasible | Optimal)
     assert any("gone left out" in line for line in told)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ._instance import Instance, Order
 
-__all__ = ["Event", "all_events", "events_around", "order_of", "useful_pairs"]
+__all__ = ["Event", "Pairs", "all_events", "order_of", "useful_pairs"]
 
 
 _FEW = 500
@@ -41,7 +41,7 @@ def useful_pairs(
     again after more than a third of its length, unless `every` (none: in graphs with few
     pairs).
     """
-    found = _Pairs(instance, backward)
+    found = Pairs(instance, backward)
     all_pairs = [found.of(t, instance.reads_C[t]) for t in range(len(instance.names_C))]
     if every or (every is None and sum(map(len, all_pairs)) <= _FEW):
         return all_pairs
@@ -55,7 +55,9 @@ def useful_pairs(
     return all_pairs
 
 
-class _Pairs:
+class Pairs:
+    """What may be recomputed towards given reads."""
+
     def __init__(self, instance: Instance, backward: bool):
         self.instance = instance
         self.maker: dict[int, int] = {}
@@ -65,16 +67,15 @@ class _Pairs:
                     if not instance.kept_A[a]:
                         self.maker[a] = c
 
-    def of(self, stage: int, reads: Collection[int]) -> list[int]:
-        """All that can be run again towards `reads`."""
-        found = {self.maker[a] for a in reads if a in self.maker}
-        stack = list(found)
-        while stack:
-            for a in self.instance.rereads_C[stack.pop()]:
-                source = self.maker.get(a)
-                if source is not None and source not in found:
-                    found.add(source)
-                    stack.append(source)
+    def of(self, stage: int, reads: Collection[int], depth: int = 1 << 30) -> list[int]:
+        """All that can be run again towards `reads`, at most `depth` reads away."""
+        found: set[int] = set()
+        front = {self.maker[a] for a in reads if a in self.maker}
+        while front and depth > 0:
+            found |= front
+            behind = (self.maker.get(a, -1) for c in front for a in self.instance.rereads_C[c])
+            front = {c for c in behind if c >= 0 and c not in found}
+            depth -= 1
         return sorted(c for c in found if c < stage)
 
 
@@ -85,43 +86,6 @@ def all_events(instance: Instance, pairs: list[list[int]]) -> list[Event]:
         events += [Event(c, False, True) for c in again]
         events.append(Event(t, True, False))
     return events
-
-
-def events_around(
-    order: Order, pairs: list[list[int]], stages: Collection[int], free: bool = True
-) -> list[Event]:
-    """The events of a plan, with every useful pair as an option in `stages`.
-
-    Elsewhere the recomputations of the plan stay where they are, and with `free` may be
-    left out.
-    """
-    events = []
-    seen: set[int] = set()
-    stage: list[int] = []
-    for c in order:
-        if c in seen:
-            stage.append(c)
-            continue
-        seen.add(c)
-        if c in stages:
-            stage = _merged(stage, pairs[c])
-        events += [Event(k, False, free or c in stages) for k in stage]
-        events.append(Event(c, True, False))
-        stage = []
-    events += [Event(k, False, free) for k in stage]
-    return events
-
-
-def _merged(plan: list[int], options: list[int]) -> list[int]:
-    """`plan` in its order, with the options it lacks put in before the next larger one."""
-    present = set(plan)
-    extra = [c for c in options if c not in present]
-    found: list[int] = []
-    for c in plan:
-        while extra and extra[0] < c:
-            found.append(extra.pop(0))
-        found.append(c)
-    return found + extra
 
 
 def order_of(events: list[Event], chosen: Collection[int]) -> Order:

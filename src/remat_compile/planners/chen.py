@@ -22,6 +22,8 @@ class Chen:
     homogeneous chain (Shilova 2021, section 2.1); the rest as `periodic`. Linear time."""
 
     name: ClassVar[str] = "chen"
+    applicability: ClassVar[str] = "any graph"
+    source: ClassVar[str] = "Chen et al. 2016; Shilova 2021, 2.1"
 
     def plan(
         self,
@@ -32,7 +34,7 @@ class Chen:
         progress: Progress | None = None,
     ) -> PlanResult:
         deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, self.name)
+        task = Task.of(program, budget, self.name, deadline)
         instance = task.instance
         length = len(forward_cnodes(instance))
         count = isqrt(max(0, length - 1)) + 1

@@ -27,6 +27,8 @@ class Dtr:
     """
 
     name: ClassVar[str] = "dtr"
+    applicability: ClassVar[str] = "any graph"
+    source: ClassVar[str] = "Kirisame et al. 2021, offline"
     scope: Literal["forward", "all"] | None = None
     rounds: int | None = None
     seed: int = 0
@@ -50,7 +52,7 @@ class Dtr:
         progress: Progress | None = None,
     ) -> PlanResult:
         deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self))
+        task = Task.of(program, budget, format_planner(self), deadline)
         instance = task.instance
         if instance.peak(instance.capture) <= task.limit_bytes:
             return task.answer(instance.capture)
