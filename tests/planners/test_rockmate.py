@@ -137,7 +137,8 @@ def test_a_transformer_at_half_its_activations() -> None:
     rotor = parse_planner("rotor").plan(program, budget)
     assert isinstance(ours, Feasible)
     assert isinstance(rotor, Feasible)
-    assert ours.gap < 0.75 * rotor.gap
+    base = instance.base_time_ns
+    assert ours.time_ns - base < 0.75 * (rotor.time_ns - base)
 
 
 def test_the_least_budget_is_reachable() -> None:
@@ -146,7 +147,7 @@ def test_the_least_budget_is_reachable() -> None:
     assert isinstance(refused, Infeasible)
     assert refused.min_budget is not None
     result = parse_planner(SMALL).plan(program, refused.min_budget)
-    assert isinstance(result, Feasible)
+    assert isinstance(result, Feasible | Optimal)
     assert simulate(program, result.schedule).activation_peak_bytes <= refused.min_budget.bytes
 
 

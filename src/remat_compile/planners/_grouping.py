@@ -63,10 +63,7 @@ def grouped(chain: Chain, most: int) -> Chain:
         start = repeats[-1] + step if repeats else start
     cuts += _greedy(sizes, start, len(sizes), most)
     cuts.append(len(sizes))
-    stages = [
-        [c for i in range(a, b) for c in chain.forward_N[i]]
-        for a, b in pairwise(cuts)
-    ]
+    stages = [[c for i in range(a, b) for c in chain.forward_N[i]] for a, b in pairwise(cuts)]
     return chain_from_stages(chain.instance, stages)
 
 

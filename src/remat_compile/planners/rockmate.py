@@ -76,7 +76,7 @@ class Rockmate:
     ) -> PlanResult:
         start = monotonic()
         deadline = start + time_limit_s
-        task = Task.of(program, budget, format_planner(self))
+        task = Task.of(program, budget, format_planner(self), deadline)
         if task.instance.peak(task.instance.capture) <= task.limit_bytes:
             return task.answer(task.instance.capture)
         chain = chain_of_program(task.instance)
