@@ -124,7 +124,7 @@ def test_rotor_is_no_slower_than_fixed_segments_and_revolve(share: float) -> Non
 def test_without_a_budget(planner: str) -> None:
     result = parse_planner(planner).plan(chain(6), None)
     if planner == "revolve":
-        assert isinstance(result, Feasible)  # it never keeps what a block makes
+        assert isinstance(result, Feasible | Optimal)  # it never keeps what a block makes
     else:
         assert isinstance(result, Optimal)
 

@@ -92,7 +92,8 @@ class MultiChain:
     def _choices(self, left: tuple[int, ...], k: int, others: int) -> NDArray[np.float64]:
         """Equation (1.4) for branch k and a first checkpoint at i = 1 .. left[k]."""
         length = left[k]
-        rest = self.table[(*left[:k], slice(0, length), *left[k + 1 :])][::-1]
+        shorter: tuple[int | slice, ...] = (*left[:k], slice(0, length), *left[k + 1 :])
+        rest = self.table[shorter][::-1]
         found = np.full((length, self.slots + 1), np.inf)
         found[:, 1:] = rest[:, :-1] + self.u_f * np.arange(1, length + 1)[:, None]
         chain = np.full_like(found, np.inf)
