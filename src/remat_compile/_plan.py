@@ -206,6 +206,12 @@ class Plan:
             kind = "of activations" if self.budget.kind == "activation" else "on the device"
             lines[0] += f" for {format_bytes(self.budget.bytes)} {kind}"
         lines += columns(rows)
+        if self.lower_bound_s:
+            above = 100 * (self.time_s / self.lower_bound_s - 1)
+            lines.append(
+                f"no plan in this order takes less than {self.lower_bound_s:.4g} s; "
+                f"this one is at most {above:.2f} % above the best"
+            )
         lines.append(
             f"{len(self.trace.executions)} computations, {again} run again; "
             f"costs {self.program.header.costs}, target {self.program.target.name}"
