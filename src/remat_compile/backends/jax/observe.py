@@ -1,0 +1,148 @@
+"""What XLA makes of a generated step: bytes, products, names and placements.
+
+A plan is a wish to XLA: it may merge equal computations and drop copies. So the compiled
+step is looked at, and what does not follow the plan is told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from jax.extend import core
+
+from ...ir.diagnostics import Diagnostic
+from ...ir.graph import Graph
+from ...ir.schedule import Offload, Prefetch, Schedule
+from .body import scope_name
+from .groups import numbered
+
+__all__ = ["Observed", "observe", "planned_scopes"]
+
+_PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
+_HLO_PRODUCT = re.compile(
+    r"= \S+ (?:dot|convolution)\(|custom_call_target=\"(?:__onednn|__cublas|__cudnn)[^\"]*\""
+)
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_SCOPE = re.compile(r"[\w.]+#\d+")
+_PLACEMENT = "annotate_device_placement"
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A compiled step beside its plan. Bytes are XLA's own figures.
+
+    `planned_products` and `executed_products` count products and convolutions by the name
+    of the execution (`F7#2`) before and after XLA's passes. `missing` are executions that
+    the compiled step has no trace of. `placements` are counted in the lowering for CUDA.
+    """
+
+    temp_bytes: int
+    argument_bytes: int
+    output_bytes: int
+    planned_products: Mapping[str, int]
+    executed_products: Mapping[str, int]
+    scopes: tuple[str, ...]
+    missing: tuple[str, ...]
+    planned_placements: int
+    placements: int
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def defects(self) -> list[Diagnostic]:
+        """What of the plan is not in the compiled step (FB0938)."""
+        found = []
+        merged = [
+            name
+            for name, count in self.planned_products.items()
+            if self.executed_products.get(name, 0) < count
+        ]
+        gone = list(dict.fromkeys((*merged, *self.missing)))
+        hint = "compile with compiler_options=" + repr(dict(self.options))
+        if gone:
+            shown = ", ".join(gone[:8]) + (", ..." if len(gone) > 8 else "")
+            message = f"XLA merged away {len(gone)} planned executions: {shown}"
+            found.append(Diagnostic("FB0938", message, hint=hint))
+        if self.placements != self.planned_placements:
+            message = (
+                f"{self.planned_placements} copies between device and host are planned, and "
+                f"the lowering for CUDA has {self.placements}"
+            )
+            found.append(Diagnostic("FB0938", message, hint="jax_remat3 must be off"))
+        return found
+
+
+def planned_scopes(graph: Graph, schedule: Schedule) -> tuple[str, ...]:
+    """The name of every execution of a schedule, the loss and what is constant left out.
+
+    A computation that reads nothing (`arange`) is a constant to XLA, whatever runs again.
+    """
+    return tuple(
+        scope_name(now.cnode.name, now.execution)
+        for now in numbered(graph, schedule.steps)
+        if now.cnode is not None and not now.cnode.is_loss and now.cnode.call.refs()
+    )
+
+
+def observe(
+    step: Callable[..., Any],
+    example: tuple[Any, ...],
+    graph: Graph,
+    schedule: Schedule,
+    options: Mapping[str, str],
+) -> Observed:
+    """Compiles `step` for this machine and looks at it; `example` may be abstract arrays."""
+    traced = jax.jit(step).trace(*example)
+    compiled = traced.lower().compile(compiler_options=dict(options))
+    text = compiled.as_text() or ""
+    names = [name for found in _OP_NAME.findall(text) for name in _SCOPE.findall(found)]
+    seen = set(names)
+    scopes = planned_scopes(graph, schedule)
+    memory = compiled.memory_analysis()
+    copies = sum(isinstance(s, Offload | Prefetch) for s in schedule.steps)
+    return Observed(
+        temp_bytes=memory.temp_size_in_bytes,
+        argument_bytes=memory.argument_size_in_bytes,
+        output_bytes=memory.output_size_in_bytes,
+        planned_products=dict(Counter(_products(traced.jaxpr.jaxpr, ""))),
+        executed_products=dict(Counter(_executed(text))),
+        scopes=scopes,
+        missing=tuple(name for name in scopes if name not in seen),
+        planned_placements=copies,
+        placements=_placements(traced) if copies else 0,
+        options=dict(options),
+    )
+
+
+def _placements(traced: Any) -> int:
+    text: str = traced.lower(lowering_platforms=("cuda",)).as_text()
+    return text.count(f"@{_PLACEMENT}")
+
+
+def _products(jaxpr: core.Jaxpr, outer: str) -> Iterator[str]:
+    """The name of the execution that each product of a program belongs to."""
+    for eqn in jaxpr.eqns:
+        stack = f"{outer}/{eqn.source_info.name_stack}"
+        if eqn.primitive.name in _PRODUCTS:
+            yield _innermost(stack)
+        for value in eqn.params.values():
+            for part in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(part, "jaxpr", part)
+                if isinstance(inner, core.Jaxpr):
+                    yield from _products(inner, stack)
+
+
+def _executed(text: str) -> Iterator[str]:
+    """The same for the lines of a compiled program."""
+    for line in text.splitlines():
+        if _HLO_PRODUCT.search(line):
+            name = _OP_NAME.search(line)
+            yield _innermost(name[1] if name else "")
+
+
+def _innermost(stack: str) -> str:
+    found = _SCOPE.findall(stack)
+    return found[-1] if found else ""
