@@ -22,11 +22,14 @@ __all__ = ["bind", "graph_differences"]
 def bind(plan: Plan, exported: Exported) -> nn.Module:
     """The drop-in module; FB0710 where the model gives another graph than the plan's.
 
-    The graph is run once against eager before the module is handed out (FB0512).
+    FB0912 for a plan that copies to the host. The graph is run once against eager before
+    the module is handed out (FB0512).
     """
+    from ._torch.copies import refuse_copies
     from .backends.torch import build
     from .frontends.torch_export import ensure_trusted, lower
 
+    refuse_copies(plan.schedule.steps)
     with lower(exported) as lowered:
         if different := graph_differences(plan.program, lowered.program):
             raise FBError(

@@ -22,6 +22,7 @@ from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.simulate import simulate
 from .alloc import Mark
+from .copies import refuse_copies
 from .instances import Instances, get_rng_state, plain_mode, run_cnode
 from .ops import from_torch_dtype, to_torch, torch_dtype
 
@@ -118,21 +119,23 @@ def execute(
     `loss` gives the tangents (ones by default); `env` binds the symbols (the sample by
     default); each computation runs inside `mark(str(index of the step))`. With
     `write_back` the buffers of `values` are updated in place at the loss. Raises FBError
-    for a schedule that is not valid (as the simulator does), and FB0904/FB0905 where the
-    tensors do not fit the graph.
+    for a schedule that is not valid (as the simulator does), FB0904/FB0905 where the
+    tensors do not fit the graph, and FB0912 for steps that copy to the host.
     """
     at = program.sample if env is None else env
     check_values(program, values, at)
+    steps = tuple(steps)
+    refuse_copies(steps)
     marked = mark or _unmarked
     device = torch.device(program.header.device)
     with plain_mode(device):
-        run = _Run(program, tuple(steps), values, at, loss or ones(program, at), write_back)
+        run = _Run(program, steps, values, at, loss or ones(program, at), write_back)
         for index, step in enumerate(run.steps):
-            if isinstance(step, Free):
-                run.instances.drop(step.anode)
-            else:
+            if isinstance(step, Compute):
                 with marked(str(index)):
                     run.compute(step)
+            elif isinstance(step, Free):
+                run.instances.drop(step.anode)
         return run.finish()
 
 

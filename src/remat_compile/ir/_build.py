@@ -24,7 +24,7 @@ from .program import (
     Symbol,
     Target,
 )
-from .schedule import Compute, Free, Schedule
+from .schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
 
 __all__ = ["Builder"]
 
@@ -133,6 +133,18 @@ class _Rest:
 
     def free(self, c: list[Any]) -> Free:
         return Free(str(c[1][1:]), span_of(c[0], c[1]))
+
+    def offload(self, c: list[Any]) -> Offload:
+        return Offload(str(c[1][1:]), span_of(c[0], c[1]))
+
+    def prefetch(self, c: list[Any]) -> Prefetch:
+        return Prefetch(str(c[1][1:]), span_of(c[0], c[1]))
+
+    def wait(self, c: list[Any]) -> Wait:
+        return Wait(str(c[1][1:]), span_of(c[0], c[1]))
+
+    def hostfree(self, c: list[Any]) -> HostFree:
+        return HostFree(str(c[1][1:]), span_of(c[0], c[1]))
 
     def schedule(self, c: list[Any]) -> Schedule:
         planner = "" if c[1] is None else string(c[1])

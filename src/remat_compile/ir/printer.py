@@ -20,10 +20,10 @@ from ._syntax import (
 from .expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym, format_expr
 from .graph import ANode, Arg, Atom, Call, CNode, Graph, Ref, View
 from .program import Binding, Header, Program, Proven, Symbol, Target
-from .schedule import Compute, Free, Schedule
+from .schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
 from .span import Loc
 
-__all__ = ["format_program", "format_schedule", "format_statement", "graph_sha256"]
+__all__ = ["format_program", "format_schedule", "format_statement", "format_step", "graph_sha256"]
 
 
 def format_program(program: Program) -> str:
@@ -62,15 +62,27 @@ def format_schedule(schedule: Schedule) -> str:
     """The lines of one schedule."""
     by = f" by {quote(schedule.planner)}" if schedule.planner else ""
     lines = [f"schedule {_title(schedule.name)}{by} {{"]
-    for step in schedule.steps:
-        match step:
-            case Compute(cnode, nosave):
-                lines.append(f"  {cnode} nosave" if nosave else f"  {cnode}")
-            case Free(anode):
-                lines.append(f"  free %{anode}")
-            case _:
-                assert_never(step)
+    lines += [f"  {format_step(step)}" for step in schedule.steps]
     return "\n".join([*lines, "}"])
+
+
+def format_step(step: Step) -> str:
+    """The line of a step, without indentation."""
+    match step:
+        case Compute(cnode, nosave):
+            return f"{cnode} nosave" if nosave else cnode
+        case Free(anode):
+            return f"free %{anode}"
+        case Offload(anode):
+            return f"offload %{anode}"
+        case Prefetch(anode):
+            return f"prefetch %{anode}"
+        case Wait(anode):
+            return f"wait %{anode}"
+        case HostFree(anode):
+            return f"hostfree %{anode}"
+        case _:
+            assert_never(step)
 
 
 def _header(header: Header) -> Iterator[str]:

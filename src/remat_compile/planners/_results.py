@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..ir.diagnostics import Diagnostic, FBError, Note
 from ..ir.liveness import lower_bound_bytes, working_set
+from ..ir.printer import format_step
 from ..ir.program import Budget, Program
 from ..ir.schedule import Compute, Schedule
 from ..ir.simulate import Trace, simulate
@@ -120,7 +121,7 @@ class Task:
         device = self.instance.kind == "device"
         step = trace.peak_step if device else trace.activation_peak_step
         now = schedule.steps[step]
-        label = now.cnode if isinstance(now, Compute) else f"free %{now.anode}"
+        label = now.cnode if isinstance(now, Compute) else format_step(now)
         c = graph.cnode.get(label)
         place = f" at {c.loc}" if c is not None and c.loc else ""
         notes = [Note(f"the memory is held at step {step + 1}, {label}{place}, by")]

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from ..ir.diagnostics import Diagnostic
 from ..ir.program import Program, Proven
-from ..ir.schedule import Compute, Free, Schedule
+from ..ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
 
 __all__ = ["certificate_sha256", "check_certificate"]
 
@@ -27,6 +27,14 @@ def certificate_sha256(program: Program, schedule: Schedule) -> str:
                 lines.append(f"compute {cnode}{' nosave' if nosave else ''}")
             case Free(anode):
                 lines.append(f"free {anode}")
+            case Offload(anode):
+                lines.append(f"offload {anode}")
+            case Prefetch(anode):
+                lines.append(f"prefetch {anode}")
+            case Wait(anode):
+                lines.append(f"wait {anode}")
+            case HostFree(anode):
+                lines.append(f"hostfree {anode}")
             case _:
                 assert_never(step)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from ..ir.diagnostics import Diagnostic, nearest
 from ..ir.graph import ACCUMULATE_OP, CNode
-from ..ir.schedule import Compute, Free, Schedule, Step
+from ..ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
 from .statements import Statements
 
 __all__ = ["Event", "alive_before", "unfold"]
@@ -47,6 +47,14 @@ class Event:
                 return cnode
             case Free(anode):
                 return f"free %{anode}"
+            case Offload(anode):
+                return f"offload %{anode}"
+            case Prefetch(anode):
+                return f"prefetch %{anode}"
+            case Wait(anode):
+                return f"wait %{anode}"
+            case HostFree(anode):
+                return f"hostfree %{anode}"
             case _:
                 assert_never(self.step)
 
@@ -66,6 +74,8 @@ def unfold(statements: Statements, schedule: Schedule) -> list[Event] | tuple[Di
                 runs[name] += 1
                 c = statements.cnodes[name]
                 found.append(_run(statements, c, index, step, runs[name], total[name], nosave))
+            case Offload() | Prefetch() | Wait() | HostFree():
+                found.append(Event(index, step, None, 0, {}, None, (), None, None, ()))
             case _:
                 assert_never(step)
     return found
@@ -84,7 +94,9 @@ def _unknown(statements: Statements, schedule: Schedule) -> Iterator[Diagnostic]
             case Compute(name) if name not in statements.cnodes:
                 message = f"the graph has no cNode {name}.{near(name, statements.cnodes)}"
                 yield Diagnostic("FB0801", message, step.span)
-            case Free(name) if name not in statements.anodes:
+            case Free(name) | Offload(name) | Prefetch(name) | Wait(name) | HostFree(name) if (
+                name not in statements.anodes
+            ):
                 base = statements.alias.get(name)
                 why = f" It is a view of %{base}." if base else near(name, statements.anodes)
                 yield Diagnostic("FB0801", f"the graph has no aNode %{name}.{why}", step.span)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from ..._torch.copies import refuse_copies
 from ..._torch.lowered import Lowered
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.expr import evaluate
@@ -32,8 +33,10 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
 
     `schedule` must have been verified on `lowered.program`. Call it inside the `with`
     block that gave `lowered`; the result outlives the block. Raises FBError FB0901 for
-    an operator that is missing, FB0911 when PyTorch refuses the partition.
+    an operator that is missing, FB0911 when PyTorch refuses the partition, FB0912 for a
+    plan that copies to the host.
     """
+    refuse_copies(schedule.steps)
     interface = Interface(
         inputs=lowered.placeholders,
         outputs=lowered.forward_outputs,

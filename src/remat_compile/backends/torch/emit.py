@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ... import __version__
+from ..._torch.copies import refuse_copies
 from ...ir.graph import CALLER_KINDS
 from ...ir.program import Program
 from ...ir.schedule import Compute, Schedule
@@ -55,8 +56,10 @@ def replay(state, op, *args, **kwargs):
 def emit(program: Program, schedule: Schedule, interface: Interface | None = None) -> str:
     """The source of `forward` and `backward` for a valid schedule.
 
-    Raises FBError FB0901 for an operator that this PyTorch does not have.
+    Raises FBError FB0901 for an operator that this PyTorch does not have, FB0912 for a
+    plan that copies to the host.
     """
+    refuse_copies(schedule.steps)
     interface = interface or default_interface(program)
     same = identities(program.graph)
     program = replace(program, graph=without_identities(program.graph, same))

@@ -67,6 +67,7 @@ def saved_at_loss(program: Program, schedule: Schedule) -> tuple[str, ...]:
     for index, step in enumerate(schedule.steps):
         if isinstance(step, Free):
             carried.discard(step.anode)
+        if not isinstance(step, Compute):
             continue
         c = graph.cnode[step.cnode]
         executions[c.name] += 1
