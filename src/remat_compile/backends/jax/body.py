@@ -12,7 +12,8 @@ from typing import assert_never
 
 from ...ir.graph import Call, CNode, Graph
 from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Wait
-from .groups import Barrier, Numbered
+from .groups import Barrier
+from .order import Numbered
 from .text import KEY, JaxText
 
 __all__ = ["Body", "State", "scope_name"]

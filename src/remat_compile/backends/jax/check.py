@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from ...ir.diagnostics import Diagnostic, FBError, Note
-from ...ir.graph import Graph
+from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.program import Program
 from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
 from ...ir.span import Span
-from .emit import operators_of
 from .tables import needs_x64
 
 __all__ = ["OLDEST", "check_expressible", "check_x64", "need_jax"]
 
 OLDEST = (0, 10)
 """The oldest JAX whose memory spaces and compiler options the generated code can use."""
-
-MAX_LINES = 4
-"""Places in the model that are listed for an operator without a lowering."""
 
 
 def need_jax() -> None:
@@ -46,13 +40,17 @@ def check_x64(program: Program) -> None:
     raise FBError(Diagnostic("FB0932", message, hint=hint))
 
 
-def check_expressible(
-    program: Program, schedule: Schedule, missing: Callable[[Sequence[str]], list[str]]
-) -> None:
-    """FB0930 with every operator that has no lowering, FB0933 with every step that JAX
-    cannot express. `missing` gives the operators without a lowering."""
+def check_expressible(program: Program, schedule: Schedule) -> None:
+    """FB0912 with every operator that has no lowering, FB0933 with every step that JAX
+    cannot express; all of them at once."""
+    from .support import require_lowerings
+
     graph = program.graph
-    found = [_no_lowering(graph, op) for op in missing(operators_of(program))]
+    found: list[Diagnostic] = []
+    try:
+        require_lowerings(graph)
+    except FBError as error:
+        found += error.diagnostics
     known = (Compute, Free, Offload, Prefetch, Wait, HostFree)
     for step in schedule.steps:
         if not isinstance(step, known):
@@ -67,22 +65,3 @@ def check_expressible(
 def _inexpressible(what: str, span: Span | None) -> Diagnostic:
     hint = "plan without updates by the optimizer, and let optax update the parameters"
     return Diagnostic("FB0933", f"{what} cannot be expressed in JAX", span, hint=hint)
-
-
-def _no_lowering(graph: Graph, op: str) -> Diagnostic:
-    users = [
-        (str(c.loc) if c.loc is not None else c.name)
-        for c in graph.cnodes
-        if op in (c.call_at(1).op, c.call_at(2).op)
-    ]
-    users += [f"%{view.name}" for view in graph.views if view.call.op == op]
-    lines = list(dict.fromkeys(users))
-    notes = [Note(f"used at {line}") for line in lines[:MAX_LINES]]
-    if len(lines) > MAX_LINES:
-        notes.append(Note(f"and in {len(lines) - MAX_LINES} more places"))
-    return Diagnostic(
-        "FB0930",
-        f"operator {op} has no lowering to JAX",
-        notes=tuple(notes),
-        hint="docs/jax.md tells how to add one",
-    )

@@ -13,7 +13,8 @@ from ...ir.schedule import Schedule
 from .._names import loss_index
 from .._views import identities, without_identities
 from .body import Body, State
-from .groups import Barrier, barriers, numbered
+from .groups import Barrier, barriers
+from .order import numbered
 from .tables import tables
 from .template import CHECK, HEADER, RUN
 from .text import KEY, JaxText

@@ -1,79 +1,97 @@
-"""Where barriers stand: at the head of each group of computations that run again.
+"""Where barriers stand: around each group of computations that run again.
 
 XLA merges equal computations. What runs again is told apart from its first execution by
-a barrier on what it reads, and is kept from running too early because the latest
-cotangent goes through the same barrier. One barrier per group: a barrier on every
-operator would keep XLA from fusing them.
+a barrier on what it reads, and is kept from running too early because what was computed
+last, the latest cotangent among it, goes through the same barrier. One barrier per
+group: a barrier on every operator would keep XLA from fusing them.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import NamedTuple
 
-from ...ir.graph import CALLER_KINDS, CNode, Graph
-from ...ir.schedule import Compute, Free, Offload, Prefetch, Schedule, Step
+from ...ir.graph import ACCUMULATE_OP, CALLER_KINDS, Graph
+from ...ir.schedule import Prefetch, Schedule
+from .._names import loss_index
+from .order import History, Numbered, numbered
 
-__all__ = ["Barrier", "Numbered", "barriers", "numbered"]
+__all__ = ["Barrier", "barriers"]
 
+_SUMS = (ACCUMULATE_OP, "aten.add.Tensor")
 
-class Numbered(NamedTuple):
-    """A step with its index, and for a computation the cNode and which execution it is."""
-
-    index: int
-    step: Step
-    cnode: CNode | None
-    execution: int
-
-
-def numbered(graph: Graph, steps: tuple[Step, ...]) -> Iterator[Numbered]:
-    runs: Counter[str] = Counter()
-    for index, step in enumerate(steps):
-        if isinstance(step, Compute):
-            runs[step.cnode] += 1
-            yield Numbered(index, step, graph.cnode[step.cnode], runs[step.cnode])
-        else:
-            yield Numbered(index, step, None, 0)
+K = int(os.environ.get("J5_K", "1000000"))
 
 
 @dataclass(frozen=True)
 class Barrier:
     """What goes through a barrier: aNodes on the device, host copies, the random key.
 
-    `anchors` are values that the group does not read: the latest cotangent, which orders
-    the group after what made it.
+    `anchors` are values that what follows does not read: the latest ones, which order it
+    after what made them.
     """
 
     sources: tuple[str, ...]
-    hosts: tuple[str, ...]
-    anchors: tuple[str, ...]
-    key: bool
+    hosts: tuple[str, ...] = ()
+    anchors: tuple[str, ...] = ()
+    key: bool = False
+
+    def __or__(self, other: Barrier) -> Barrier:
+        sources = tuple(dict.fromkeys((*self.sources, *other.sources)))
+        anchors = tuple(n for n in dict.fromkeys((*self.anchors, *other.anchors)) if n not in sources)
+        hosts = tuple(dict.fromkeys((*self.hosts, *other.hosts)))
+        return Barrier(sources, hosts, anchors, self.key or other.key)
 
 
 def barriers(graph: Graph, schedule: Schedule) -> dict[int, Barrier]:
-    """The barrier before each step that begins a group.
+    """The barrier before each step that has one.
 
     A group is a run of computations that run again, and of prefetches, which no first
     execution interrupts and in which no computation occurs twice.
     """
-    history = _History(graph, schedule)
+    history = History(graph, schedule)
     found: dict[int, Barrier] = {}
     group: _Group | None = None
-    start = 0
+    start, border = 0, loss_index(graph, schedule)
+    scattered = _scattered(graph)
+
+    def put(index: int, barrier: Barrier) -> None:
+        found[index] = found[index] | barrier if index in found else barrier
+
+    def end(index: int) -> None:
+        if group is not None and len(group.members) >= K:
+            names = tuple(n for n in group.written if history.is_read(n, index))
+            put(index, Barrier(names))
+
     for now in numbered(graph, schedule.steps):
         if isinstance(now.step, Prefetch) or now.execution > 1:
             if group is None or (now.cnode is not None and now.cnode.name in group.members):
-                group = _Group(graph, history.latest(start, now.index))
+                # What is saved has already gone through the barrier at the loss.
+                since = max(start, border) if now.index > border else start
+                end(now.index)
+                group = _Group(graph, history.latest(since, now.index))
                 start = now.index
             group.add(now)
-            found[start] = group.barrier()
+            put(start, group.barrier())
         elif now.cnode is not None:
+            end(now.index)
             group = None
+        if now.cnode is not None and now.cnode.call.op in _SUMS:
+            terms = (n for n in graph.reads(now.cnode, now.execution) if n in scattered)
+            put(now.index, Barrier(tuple(terms)))
     return {i: b for i, b in found.items() if b.sources or b.hosts or b.key}
+
+
+def _scattered(graph: Graph) -> frozenset[str]:
+    """Gradients that are added up by integer indices. XLA would add such a sum and another
+    term in one operation, and the sum of both would leave no trace."""
+    return frozenset(
+        result
+        for c in graph.in_phase("bwd")
+        if any(graph.anode[name].dtype in ("i64", "i32") for name in graph.reads(c))
+        for result in c.results
+    )
 
 
 @dataclass
@@ -81,7 +99,7 @@ class _Group:
     graph: Graph
     latest: tuple[str, ...]
     members: set[str] = field(default_factory=set)
-    written: set[str] = field(default_factory=set)
+    written: dict[str, None] = field(default_factory=dict)
     fresh: set[str] = field(default_factory=set)
     sources: dict[str, None] = field(default_factory=dict)
     hosts: dict[str, None] = field(default_factory=dict)
@@ -90,8 +108,7 @@ class _Group:
     def add(self, now: Numbered) -> None:
         if isinstance(now.step, Prefetch):
             self.hosts[now.step.anode] = None
-            self.written.add(now.step.anode)
-            self.fresh.add(now.step.anode)
+            self._wrote([now.step.anode], fresh=True)
             return
         c = now.cnode
         assert c is not None
@@ -109,60 +126,13 @@ class _Group:
             kinds = {name: self.graph.anode[name].kind for name in held}
             self.sources[min(held, key=lambda name: kinds[name] == "param")] = None
             told_apart = True
-        self.written.update(c.results_at(now.execution))
-        if told_apart:
-            self.fresh.update(c.results_at(now.execution))
+        self._wrote(c.results_at(now.execution), fresh=told_apart)
+
+    def _wrote(self, names: Iterable[str], *, fresh: bool) -> None:
+        self.written.update(dict.fromkeys(names))
+        if fresh:
+            self.fresh.update(names)
 
     def barrier(self) -> Barrier:
         anchors = tuple(name for name in self.latest if name not in self.sources)
         return Barrier(tuple(self.sources), tuple(self.hosts), anchors, self.key)
-
-
-class _History:
-    """What is written, read and freed at which step."""
-
-    def __init__(self, graph: Graph, schedule: Schedule):
-        self._graph = graph
-        self._writes: list[tuple[int, str]] = []
-        self._events: dict[str, list[tuple[int, str]]] = {}
-        for now in numbered(graph, schedule.steps):
-            self._note(now)
-        for name, events in self._events.items():
-            if events[-1][1] != "free":
-                self._event(name, len(schedule.steps), "read")
-
-    def _note(self, now: Numbered) -> None:
-        match now.step:
-            case Free(name):
-                self._event(name, now.index, "free")
-            case Offload(name):
-                self._event(name, now.index, "read")
-            case Prefetch(name):
-                self._event(name, now.index, "write")
-            case Compute():
-                assert now.cnode is not None
-                for name in self._graph.reads(now.cnode, now.execution):
-                    self._event(name, now.index, "read")
-                for name in now.cnode.results_at(now.execution):
-                    self._event(name, now.index, "write")
-                    self._writes.append((now.index, name))
-
-    def _event(self, name: str, index: int, what: str) -> None:
-        self._events.setdefault(name, []).append((index, what))
-
-    def latest(self, since: int, index: int) -> tuple[str, ...]:
-        """What the steps from `since` to before `index` wrote and something from there on
-        reads, results of the whole step included; where there is nothing, the last such
-        value that was written before."""
-        first, end = (bisect_left(self._writes, (i, "")) for i in (since, index))
-        names = dict.fromkeys(name for _, name in reversed(self._writes[first:end]))
-        found = tuple(name for name in names if self._is_read(name, index))
-        if found:
-            return found
-        earlier = (name for _, name in reversed(self._writes[:first]))
-        return tuple(islice((name for name in earlier if self._is_read(name, index)), 1))
-
-    def _is_read(self, name: str, index: int) -> bool:
-        events = self._events[name]
-        following = bisect_left(events, (index, ""))
-        return following < len(events) and events[following][1] == "read"

@@ -19,10 +19,12 @@ from ...ir.diagnostics import Diagnostic
 from ...ir.graph import Graph
 from ...ir.schedule import Offload, Prefetch, Schedule
 from .body import scope_name
-from .groups import numbered
+from .executions import dead_executions
+from .order import numbered
 
 __all__ = ["Observed", "observe", "planned_scopes"]
 
+_ALL: frozenset[str] = frozenset()
 _PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
 _HLO_PRODUCT = re.compile(
     r"= \S+ (?:dot|convolution)\(|custom_call_target=\"(?:__onednn|__cublas|__cudnn)[^\"]*\""
@@ -76,14 +78,14 @@ class Observed:
 
 
 def planned_scopes(graph: Graph, schedule: Schedule) -> tuple[str, ...]:
-    """The name of every execution of a schedule, the loss and what is constant left out.
-
-    A computation that reads nothing (`arange`) is a constant to XLA, whatever runs again.
-    """
+    """The name of every execution that something depends on; the loss left out."""
+    dead = dead_executions(graph, schedule)
     return tuple(
         scope_name(now.cnode.name, now.execution)
         for now in numbered(graph, schedule.steps)
-        if now.cnode is not None and not now.cnode.is_loss and now.cnode.call.refs()
+        if now.cnode is not None
+        and not now.cnode.is_loss
+        and (now.cnode.name, now.execution) not in dead
     )
 
 
@@ -100,14 +102,20 @@ def observe(
     text = compiled.as_text() or ""
     names = [name for found in _OP_NAME.findall(text) for name in _SCOPE.findall(found)]
     seen = set(names)
-    scopes = planned_scopes(graph, schedule)
+    work = Counter(_work(traced.jaxpr.jaxpr, ""))
+    scopes = tuple(name for name in planned_scopes(graph, schedule) if work[name])
+    alive = set(scopes)
     memory = compiled.memory_analysis()
     copies = sum(isinstance(s, Offload | Prefetch) for s in schedule.steps)
     return Observed(
         temp_bytes=memory.temp_size_in_bytes,
         argument_bytes=memory.argument_size_in_bytes,
         output_bytes=memory.output_size_in_bytes,
-        planned_products=dict(Counter(_products(traced.jaxpr.jaxpr, ""))),
+        planned_products={
+            name: count
+            for name, count in Counter(_work(traced.jaxpr.jaxpr, "", _PRODUCTS)).items()
+            if name in alive
+        },
         executed_products=dict(Counter(_executed(text))),
         scopes=scopes,
         missing=tuple(name for name in scopes if name not in seen),
@@ -122,17 +130,17 @@ def _placements(traced: Any) -> int:
     return text.count(f"@{_PLACEMENT}")
 
 
-def _products(jaxpr: core.Jaxpr, outer: str) -> Iterator[str]:
-    """The name of the execution that each product of a program belongs to."""
+def _work(jaxpr: core.Jaxpr, outer: str, only: frozenset[str] = _ALL) -> Iterator[str]:
+    """The name of the execution that each primitive of a program belongs to."""
     for eqn in jaxpr.eqns:
         stack = f"{outer}/{eqn.source_info.name_stack}"
-        if eqn.primitive.name in _PRODUCTS:
+        if not only or eqn.primitive.name in only:
             yield _innermost(stack)
         for value in eqn.params.values():
             for part in value if isinstance(value, tuple | list) else (value,):
                 inner = getattr(part, "jaxpr", part)
                 if isinstance(inner, core.Jaxpr):
-                    yield from _products(inner, stack)
+                    yield from _work(inner, stack, only)
 
 
 def _executed(text: str) -> Iterator[str]:
