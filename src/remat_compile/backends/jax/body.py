@@ -185,4 +185,3 @@ class Body:
         left = ", ".join(slots) + ("," if len(slots) == 1 else "")
         self.lines.append(f"({left}) = {self.x.call(view.call)}[:{len(slots)}]")
         self._derived.update(dict.fromkeys(parts.values()))
-

@@ -7,7 +7,18 @@ from ...ir.schedule import Compute, Free, Offload, Prefetch, Schedule
 from ...ir.simulate import KEPT_KINDS
 from .order import Numbered, numbered
 
-__all__ = ["dead_executions"]
+__all__ = ["constants", "dead_executions"]
+
+
+def constants(graph: Graph) -> frozenset[str]:
+    """cNodes that depend on nothing that the caller gives: XLA computes them beforehand."""
+    known: set[str] = set()
+    found = set()
+    for c in graph.cnodes:
+        if not c.is_loss and c.token is None and known.issuperset(graph.reads(c)):
+            known.update(c.results)
+            found.add(c.name)
+    return frozenset(found)
 
 
 def dead_executions(graph: Graph, schedule: Schedule) -> frozenset[tuple[str, int]]:

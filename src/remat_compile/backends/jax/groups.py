@@ -8,20 +8,25 @@ group: a barrier on every operator would keep XLA from fusing them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ...ir.graph import ACCUMULATE_OP, CALLER_KINDS, Graph
+from ...ir.graph import ACCUMULATE_OP, CALLER_KINDS, CNode, Graph
 from ...ir.schedule import Prefetch, Schedule
 from .._names import loss_index
 from .order import History, Numbered, numbered
 
 __all__ = ["Barrier", "barriers"]
 
-_SUMS = (ACCUMULATE_OP, "aten.add.Tensor")
+SMALL_GROUP = 3
+"""Groups of fewer members have no barrier at their end: they may be fused with what reads
+them. Larger ones are segments, all of whose results are kept for a while anyway."""
 
-K = int(os.environ.get("J5_K", "1000000"))
+STRIDE = 10
+"""Computations of the backward after which a barrier keeps XLA to the order of the plan,
+where no group has begun. Between them it may fuse and move what it likes."""
+
+_SUMS = (ACCUMULATE_OP, "aten.add.Tensor")
 
 
 @dataclass(frozen=True)
@@ -39,48 +44,96 @@ class Barrier:
 
     def __or__(self, other: Barrier) -> Barrier:
         sources = tuple(dict.fromkeys((*self.sources, *other.sources)))
-        anchors = tuple(n for n in dict.fromkeys((*self.anchors, *other.anchors)) if n not in sources)
+        anchors = tuple(
+            n for n in dict.fromkeys((*self.anchors, *other.anchors)) if n not in sources
+        )
         hosts = tuple(dict.fromkeys((*self.hosts, *other.hosts)))
         return Barrier(sources, hosts, anchors, self.key or other.key)
 
 
 def barriers(graph: Graph, schedule: Schedule) -> dict[int, Barrier]:
-    """The barrier before each step that has one.
-
-    A group is a run of computations that run again, and of prefetches, which no first
-    execution interrupts and in which no computation occurs twice.
-    """
-    history = History(graph, schedule)
-    found: dict[int, Barrier] = {}
-    group: _Group | None = None
-    start, border = 0, loss_index(graph, schedule)
-    scattered = _scattered(graph)
-
-    def put(index: int, barrier: Barrier) -> None:
-        found[index] = found[index] | barrier if index in found else barrier
-
-    def end(index: int) -> None:
-        if group is not None and len(group.members) >= K:
-            names = tuple(n for n in group.written if history.is_read(n, index))
-            put(index, Barrier(names))
-
+    """The barrier before each step that has one."""
+    walk = _Walk(graph, schedule)
     for now in numbered(graph, schedule.steps):
+        walk.step(now)
+    return {i: b for i, b in walk.found.items() if b.sources or b.hosts or b.key or b.anchors}
+
+
+class _Walk:
+    """Goes through a schedule. A group is a run of computations that run again, and of
+    prefetches, which no first execution interrupts and in which none occurs twice."""
+
+    def __init__(self, graph: Graph, schedule: Schedule):
+        self.graph = graph
+        self.history = History(graph, schedule)
+        self.found: dict[int, Barrier] = {}
+        self._border = loss_index(graph, schedule)
+        self._scattered = _scattered(graph)
+        self._backward_of = _backward_of(graph)
+        self._group: _Group | None = None
+        self._start = 0
+        self._since = 0
+
+    def step(self, now: Numbered) -> None:
+        if now.index == self._border:
+            # What is saved has already gone through the barrier at the loss.
+            self._start, self._since = now.index, 0
         if isinstance(now.step, Prefetch) or now.execution > 1:
-            if group is None or (now.cnode is not None and now.cnode.name in group.members):
-                # What is saved has already gone through the barrier at the loss.
-                since = max(start, border) if now.index > border else start
-                end(now.index)
-                group = _Group(graph, history.latest(since, now.index))
-                start = now.index
-            group.add(now)
-            put(start, group.barrier())
+            if self._group is None or self._repeats(now):
+                self._end(now.index)
+                self._group = _Group(self.graph, self.history.latest(self._start, now.index))
+                self._start, self._since = now.index, 0
+            self._group.add(now)
+            self._put(self._start, self._group.barrier())
         elif now.cnode is not None:
-            end(now.index)
-            group = None
+            self._end(now.index)
+            self._group = None
+            self._since += 1
+            if now.index > self._border and self._since > STRIDE:
+                anchors = self.history.latest(self._start, now.index)
+                self._put(now.index, Barrier((), anchors=anchors))
+                self._start, self._since = now.index, 0
         if now.cnode is not None and now.cnode.call.op in _SUMS:
-            terms = (n for n in graph.reads(now.cnode, now.execution) if n in scattered)
-            put(now.index, Barrier(tuple(terms)))
-    return {i: b for i, b in found.items() if b.sources or b.hosts or b.key}
+            reads = self.graph.reads(now.cnode, now.execution)
+            self._put(now.index, Barrier(tuple(n for n in reads if n in self._scattered)))
+
+    def _repeats(self, now: Numbered) -> bool:
+        members = self._group.members if self._group is not None else {}
+        return now.cnode is not None and now.cnode.name in members
+
+    def _put(self, index: int, barrier: Barrier) -> None:
+        self.found[index] = self.found[index] | barrier if index in self.found else barrier
+
+    def _end(self, index: int) -> None:
+        """The barrier after a group, so that the backward shares no work with it: XLA would
+        merge, for example, the products that attention and its backward both compute."""
+        if self._group is None:
+            return
+        members = self._group.members.values()
+        names = dict.fromkeys(self._group.written if len(members) >= SMALL_GROUP else ())
+        for c in members:
+            for other in self._backward_of.get(c.name, ()):
+                names.update(dict.fromkeys(_twins(self.graph, c, other)))
+        self._put(index, Barrier(tuple(n for n in names if self.history.is_read(n, index))))
+
+
+def _twins(graph: Graph, c: CNode, other: CNode) -> tuple[str, ...]:
+    """What a computation and its backward both read, where that is more than one operand."""
+    own = set(c.call_at(2).refs())
+    shared = [
+        graph.storage[name]
+        for name in other.call.refs()
+        if name in own and graph.anode[graph.storage[name]].kind != "param"
+    ]
+    return tuple(dict.fromkeys(shared)) if len(shared) > 1 else ()
+
+
+def _backward_of(graph: Graph) -> dict[str, list[CNode]]:
+    found: dict[str, list[CNode]] = {}
+    for c in graph.in_phase("bwd"):
+        for name in c.of:
+            found.setdefault(name, []).append(c)
+    return found
 
 
 def _scattered(graph: Graph) -> frozenset[str]:
@@ -98,7 +151,7 @@ def _scattered(graph: Graph) -> frozenset[str]:
 class _Group:
     graph: Graph
     latest: tuple[str, ...]
-    members: set[str] = field(default_factory=set)
+    members: dict[str, CNode] = field(default_factory=dict)
     written: dict[str, None] = field(default_factory=dict)
     fresh: set[str] = field(default_factory=set)
     sources: dict[str, None] = field(default_factory=dict)
@@ -112,7 +165,7 @@ class _Group:
             return
         c = now.cnode
         assert c is not None
-        self.members.add(c.name)
+        self.members[c.name] = c
         self.key |= c.token is not None
         reads = self.graph.reads(c, now.execution)
         outside = [name for name in reads if name not in self.written]

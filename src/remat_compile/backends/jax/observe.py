@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from ...ir.diagnostics import Diagnostic
 from ...ir.graph import Graph
 from ...ir.schedule import Offload, Prefetch, Schedule
 from .body import scope_name
-from .executions import dead_executions
+from .executions import constants, dead_executions
 from .order import numbered
 
 __all__ = ["Observed", "observe", "planned_scopes"]
@@ -54,17 +55,21 @@ class Observed:
     placements: int
     options: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def merged(self) -> tuple[str, ...]:
+        """Executions whose products are not all there. XLA drops the names of some that it
+        rewrites, so nothing is missed while there are as many as planned."""
+        if sum(self.executed_products.values()) >= sum(self.planned_products.values()):
+            return ()
+        found = self.executed_products
+        return tuple(n for n, count in self.planned_products.items() if found.get(n, 0) < count)
+
     def defects(self) -> list[Diagnostic]:
         """What of the plan is not in the compiled step (FB0938)."""
         found = []
-        merged = [
-            name
-            for name, count in self.planned_products.items()
-            if self.executed_products.get(name, 0) < count
-        ]
-        gone = list(dict.fromkeys((*merged, *self.missing)))
+        again = (name for name in self.missing if not name.endswith("#1"))
         hint = "compile with compiler_options=" + repr(dict(self.options))
-        if gone:
+        if gone := list(dict.fromkeys((*self.merged, *again))):
             shown = ", ".join(gone[:8]) + (", ..." if len(gone) > 8 else "")
             message = f"XLA merged away {len(gone)} planned executions: {shown}"
             found.append(Diagnostic("FB0938", message, hint=hint))
@@ -78,13 +83,15 @@ class Observed:
 
 
 def planned_scopes(graph: Graph, schedule: Schedule) -> tuple[str, ...]:
-    """The name of every execution that something depends on; the loss left out."""
-    dead = dead_executions(graph, schedule)
+    """The name of every execution that something depends on and that depends on something;
+    the loss left out."""
+    dead, constant = dead_executions(graph, schedule), constants(graph)
     return tuple(
         scope_name(now.cnode.name, now.execution)
         for now in numbered(graph, schedule.steps)
         if now.cnode is not None
         and not now.cnode.is_loss
+        and now.cnode.name not in constant
         and (now.cnode.name, now.execution) not in dead
     )
 
@@ -134,13 +141,24 @@ def _work(jaxpr: core.Jaxpr, outer: str, only: frozenset[str] = _ALL) -> Iterato
     """The name of the execution that each primitive of a program belongs to."""
     for eqn in jaxpr.eqns:
         stack = f"{outer}/{eqn.source_info.name_stack}"
-        if not only or eqn.primitive.name in only:
+        if not only or (eqn.primitive.name in only and not _is_of_vectors(eqn)):
             yield _innermost(stack)
         for value in eqn.params.values():
             for part in value if isinstance(value, tuple | list) else (value,):
                 inner = getattr(part, "jaxpr", part)
                 if isinstance(inner, core.Jaxpr):
                     yield from _work(inner, stack, only)
+
+
+def _is_of_vectors(eqn: core.JaxprEqn) -> bool:
+    """Whether a product is none to XLA: by a vector, or of an outer dimension of one."""
+    if eqn.primitive.name != "dot_general":
+        return False
+    left, right = (v.aval.shape for v in eqn.invars)
+    (over, over_right), (batch, batch_right) = eqn.params["dimension_numbers"]
+    rows = prod(n for i, n in enumerate(left) if i not in (*over, *batch))
+    columns = prod(n for i, n in enumerate(right) if i not in (*over_right, *batch_right))
+    return min(rows, columns, prod(left[i] for i in over)) <= 1
 
 
 def _executed(text: str) -> Iterator[str]:

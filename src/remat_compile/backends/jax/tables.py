@@ -36,4 +36,5 @@ def tables(program: Program) -> str:
         f"SEED = {SEED}  # of the stored values\n"
         f"TOLERANCE = {tolerance(program):g}\n"
         f"KINDS = {KINDS!r}\n"
+        f"ARGUMENTS, RESULTS = {len(program.binding.arguments)}, {len(program.binding.results)}\n"
     )

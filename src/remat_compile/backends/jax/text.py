@@ -38,8 +38,11 @@ KEY = "key"
 """The variable of the base key, from which each random operator derives its own."""
 
 _RESERVED = frozenset(
-    ("jax", "jnp", "lax", "np", "inf", "nan", "params", "buffers", "args", "saved", "tangents")
-    + ("forward", "backward", "model", "step", "main", "check", "load", "numbered", "sizes", "grads", "new_buffers", "compiler_options", "float", KEY)
+    (
+        *("jax", "jnp", "lax", "np", "inf", "nan", "float", KEY),
+        *("params", "buffers", "args", "saved", "tangents", "sizes", "grads", "new_buffers"),
+        *("forward", "backward", "model", "step", "compiler_options"),
+    )
 )
 _OF_TORCH_ALONE = frozenset(("device", "layout", "memory_format", "pin_memory"))
 
