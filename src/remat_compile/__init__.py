@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ._jax.make import jax_step
     from ._plan import Plan
     from .api import compile, load, plan
     from .ir.diagnostics import Diagnostic, FBError
@@ -17,7 +18,17 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Budget", "Diagnostic", "FBError", "Plan", "__version__", "compile", "load", "plan"]
+__all__ = [
+    "Budget",
+    "Diagnostic",
+    "FBError",
+    "Plan",
+    "__version__",
+    "compile",
+    "jax_step",
+    "load",
+    "plan",
+]
 
 _HOMES = {
     "Budget": ".ir.program",
@@ -25,6 +36,7 @@ _HOMES = {
     "FBError": ".ir.diagnostics",
     "Plan": "._plan",
     "compile": ".api",
+    "jax_step": "._jax.make",
     "load": ".api",
     "plan": ".api",
 }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from .._options import Errors
 from ._model import Dim, Sample, Trainable, TrainBn, read_model_options
 
 if TYPE_CHECKING:
@@ -30,14 +31,27 @@ def command(
     train_bn: TrainBn = False,
     trainable: Trainable = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs; the median counts.")] = 3,
+    backend: Annotated[
+        Literal["torch", "jax"], typer.Option(help="What runs the step. JAX needs no model.")
+    ] = "torch",
+    jax_style: Annotated[
+        Literal["explicit", "annotated", "annotated-nearest"],
+        typer.Option(help="As with --emit jax."),
+    ] = "explicit",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> int:
     """Run one step of a plan and compare it with ordinary autograd.
 
     The model is read again and must be the one that was planned. Exit code 1 where the
-    gradients differ from ordinary autograd, or the measured peak exceeds the proven one.
+    gradients differ from ordinary autograd, or the measured peak exceeds the proven one;
+    with --backend jax, where XLA does not follow the plan.
     """
-    from .._options import Errors
+    if backend == "jax":
+        from ._run_jax import run_jax
+
+        options = read_model_options(errors := Errors(), dim, sample, train_bn, trainable)
+        errors.raise_if_any()
+        return run_jax(plan, schedule, model, options, jax_style, quiet)
     from .._sources import check_spec
     from ..api import load
     from ._code import check_same_file, recorded_model

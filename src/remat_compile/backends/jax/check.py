@@ -10,7 +10,7 @@ from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule,
 from ...ir.span import Span
 from .tables import needs_x64
 
-__all__ = ["OLDEST", "check_expressible", "check_x64", "need_jax"]
+__all__ = ["OLDEST", "check_expressible", "check_remat3", "check_x64", "need_jax"]
 
 OLDEST = (0, 10)
 """The oldest JAX whose memory spaces and compiler options the generated code can use."""
@@ -38,6 +38,15 @@ def check_x64(program: Program) -> None:
     message = "the model computes in float64, and JAX would compute in float32"
     hint = 'call jax.config.update("jax_enable_x64", True) before anything else of JAX'
     raise FBError(Diagnostic("FB0932", message, hint=hint))
+
+
+def check_remat3() -> None:
+    """FB0937 where `jax_remat3` is on: offload policies of jax.checkpoint mean nothing then."""
+    jax = import_module("jax")
+    if getattr(jax.config, "jax_remat3", False):
+        message = "jax_remat3 is on, and jax.checkpoint ignores what is to be offloaded"
+        hint = 'call jax.config.update("jax_remat3", False), or use --jax-style explicit'
+        raise FBError(Diagnostic("FB0937", message, hint=hint))
 
 
 def check_expressible(program: Program, schedule: Schedule) -> None:

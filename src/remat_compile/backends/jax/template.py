@@ -37,8 +37,10 @@ model.defvjp(forward, backward)
 
 
 def step(params, buffers, args, key=None, tangents=None):
-    """One training step. Without `tangents`, those of the outputs are ones."""
+    """One training step. `tangents` are arrays or a function of the outputs; else ones."""
     (outputs, new_buffers), saved = forward(params, buffers, args, key)
+    if callable(tangents):
+        tangents = tangents(outputs)
     if tangents is None:
         tangents = tuple(jnp.ones_like(output) for output in outputs)
         outputs, tangents = lax.optimization_barrier((outputs, tangents))
