@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 from jax import numpy as jnp
 
-from ..backends.jax.arguments import jax_dtype
+from ..backends.jax.example import example
 from ..backends.jax.observe import Observed, observe
 from ..backends.jax.predict import predicted_temp_bytes
 from ..backends.jax.tables import SEED, tolerance
-from ..ir.expr import evaluate
 from .arrays import Stored
 from .reference import held_tensors, reference_step
 from .step import JaxStep
@@ -21,9 +20,8 @@ from .step import JaxStep
 if TYPE_CHECKING:
     from .._plan import Plan
     from .._torch.lowered import Exported
-    from ..ir.program import Program
 
-__all__ = ["JaxReport", "compare", "example", "inspect_step", "run_step"]
+__all__ = ["JaxReport", "compare", "inspect_step", "run_step"]
 
 
 @dataclass(frozen=True)
@@ -40,27 +38,6 @@ class JaxReport:
     def is_sound(self) -> bool:
         equal = self.difference is None or self.difference <= self.tolerance
         return equal and not self.observed.defects()
-
-
-def example(program: Program) -> tuple[Any, ...]:
-    """Abstract arguments of a generated `step` at the sample: parameters, buffers, inputs,
-    key and tangents."""
-    graph, binding = program.graph, program.binding
-
-    def of(name: str) -> jax.ShapeDtypeStruct:
-        node = graph.anode[name]
-        shape = tuple(evaluate(extent, program.sample) for extent in node.shape)
-        return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(jax_dtype(node.dtype)))
-
-    random = any(c.token is not None for c in graph.cnodes)
-    tangents = tuple(None if r.tangent is None else of(r.tangent) for r in binding.results)
-    return (
-        {p.names[0]: of(p.name) for p in binding.params},
-        {b.names[0]: of(b.name) for b in binding.buffers},
-        tuple(of(a.name) for a in binding.arguments),
-        jax.eval_shape(lambda: jax.random.key(SEED)) if random else None,
-        tangents,
-    )
 
 
 def inspect_step(step: JaxStep, plan: Plan) -> Observed:

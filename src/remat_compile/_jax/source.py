@@ -29,9 +29,9 @@ def source_of_plan(plan: Plan, style: JaxStyle = "explicit") -> str:
         from ..backends.jax.emit import emit
 
         return emit(plan.program, plan.schedule, source_of)
-    from ..backends.jax.annotated import emit_annotated
+    from .annotate import annotated_source
 
-    return emit_annotated(plan.program, plan.schedule, source_of, nearest=style != "annotated")
+    return annotated_source(plan, source_of, nearest=style != "annotated")
 
 
 def check_output(path: str | Path) -> None:

@@ -67,6 +67,7 @@ class JaxStep:
         self._loss = loss
         space = _load(source, program.graph.name)
         self.generated: Callable[..., Any] = space["step"]
+        self.is_explicit = "backward" in space
         self._model = space["model"]
         self.compiler_options: dict[str, str] = space["compiler_options"]()
 

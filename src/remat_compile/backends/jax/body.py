@@ -43,7 +43,7 @@ class Body:
     barriers: dict[int, Barrier]
     lines: list[str] = field(default_factory=list)
     free: dict[str, None] = field(default_factory=dict)
-    _bound: set[str] = field(default_factory=set)
+    _bound: dict[str, None] = field(default_factory=dict)
     _derived: dict[str, None] = field(default_factory=dict)
     _parts: dict[tuple[str, Call], dict[int, str]] = field(default_factory=dict)
 
@@ -65,7 +65,7 @@ class Body:
                     self._end(name)
                 case Offload(name):
                     self._move(self.x.host(name), self.x.variable(name), "Host", name)
-                    self._bound.add(f"host {name}")
+                    self._bound[f"host {name}"] = None
                 case Prefetch(name):
                     self._use(f"host {name}")
                     self._move(self.x.variable(name), self.x.host(name), "Device")
@@ -91,13 +91,20 @@ class Body:
         self.lines.append(f"({listed}) = lax.optimization_barrier(({listed}))")
         for name in names:
             self._bind(name)
-        self._bound.update(f"host {name}" for name in barrier.hosts)
+        self._bound.update(dict.fromkeys(f"host {name}" for name in barrier.hosts))
         if barrier.key:
-            self._bound.add(KEY)
+            self._bound[KEY] = None
 
     def bound(self, names: Iterable[str]) -> None:
         """Says that the function has these names as it begins."""
-        self._bound.update(names)
+        self._bound.update(dict.fromkeys(names))
+
+    def bound_names(self) -> tuple[str, ...]:
+        """What the function binds, or uses of what it is given, so far."""
+        return tuple(self._bound)
+
+    def computed(self, c: CNode, names: Iterable[str]) -> None:
+        """Called after the lines of an execution that bound `names`."""
 
     def value(self, name: str) -> str:
         """The variable of an aNode or view; a view is derived first where that is needed."""
@@ -120,9 +127,10 @@ class Body:
         self.lines.append(f"    {targets} = {self._expression(c, call)}")
         if c.is_accumulate:
             self.state.live.discard(self.graph.reads(c)[0])
-        for name in c.results_at(n):
-            if name not in self.state.live:
-                self._bind(name)
+        made = [name for name in c.results_at(n) if name not in self.state.live]
+        for name in made:
+            self._bind(name)
+        self.computed(c, made)
         if nosave:
             for name in c.results_at(n):
                 if self.graph.anode[name].kind == "phantom":
@@ -154,11 +162,11 @@ class Body:
 
     def _use(self, name: str) -> None:
         if name not in self._bound:
-            self._bound.add(name)
+            self._bound[name] = None
             self.free[name] = None
 
     def _bind(self, name: str) -> None:
-        self._bound.add(name)
+        self._bound[name] = None
         self.state.live.add(name)
         self._forget_views(name)
 

@@ -6,7 +6,6 @@ import ast
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from ... import __version__
 from ...ir.graph import ACCUMULATE_OP, CALLER_KINDS, LOSS_OP
 from ...ir.program import Program
 from ...ir.schedule import Schedule
@@ -16,10 +15,17 @@ from .body import Body, State
 from .groups import Barrier, barriers
 from .order import numbered
 from .tables import tables
-from .template import CHECK, HEADER, RUN
+from .template import CHECK, RUN, header
 from .text import KEY, JaxText
 
-__all__ = ["SourceOf", "emit", "operators_of"]
+__all__ = [
+    "SourceOf",
+    "defined_names",
+    "emit",
+    "function_text",
+    "operators_of",
+    "tuple_text",
+]
 
 SourceOf = Callable[[Sequence[str]], str]
 """The source text of operators, their imports included."""
@@ -42,19 +48,14 @@ def emit(program: Program, schedule: Schedule, source_of: SourceOf) -> str:
     """
     graph = without_identities(program.graph, identities(program.graph))
     program = replace(program, graph=graph)
-    x = JaxText(program, _defined(source_of(operators_of(program))))
+    x = JaxText(program, defined_names(source_of(operators_of(program))))
     functions = _Functions(program, schedule, x).text()
-    head = HEADER.format(
-        graph=graph.name,
-        schedule=schedule.name,
-        planner=schedule.planner,
-        version=__version__,
-    )
+    head = header(graph.name, schedule)
     operators = source_of(tuple(x.operators)).strip()
     return f"{head}{operators}\n\n\n{tables(program)}\n\n{functions}{RUN}{CHECK}"
 
 
-def _defined(source: str) -> frozenset[str]:
+def defined_names(source: str) -> frozenset[str]:
     """Every name that a source text binds at its top level."""
     found: set[str] = set()
     for node in ast.parse(source).body:
@@ -96,11 +97,11 @@ class _Functions:
         if self.program.symbols:
             kept.append("sizes")
         self._end_of_forward(saved, kept)
-        forward = _function(
+        forward = function_text(
             "forward(params, buffers, args, key=None)",
             (*self._unpack_caller(saved), *self.forward.lines),
         )
-        backward = _function(
+        backward = function_text(
             "backward(saved, tangents)", (*self._unpack_saved(kept), *self.backward.lines)
         )
         return f"{forward}\n\n{backward}"
@@ -119,7 +120,7 @@ class _Functions:
             "grads = {",
             *(f"    {name!r}: {value}," for name, value in grads),
             "}",
-            f"return grads, None, {_tuple(inputs)}, None",
+            f"return grads, None, {tuple_text(inputs)}, None",
         ]
 
     def _end_of_forward(self, saved: tuple[str, ...], kept: list[str]) -> None:
@@ -132,7 +133,7 @@ class _Functions:
             body.lines.append(f"sizes = jnp.zeros(({sizes}, 0), bool)")
         body.lines += [
             "new_buffers = {" + ", ".join(f"{name!r}: {value}" for name, value in updates) + "}",
-            f"return ({_tuple(outputs)}, new_buffers), {_tuple(kept)}",
+            f"return ({tuple_text(outputs)}, new_buffers), {tuple_text(kept)}",
         ]
 
     def _border(self, saved: tuple[str, ...]) -> None:
@@ -160,7 +161,7 @@ class _Functions:
         ]
         arguments = [x.variable(a.name) for a in binding.arguments]
         if arguments:
-            lines.append(f"{_tuple(arguments)} = args")
+            lines.append(f"{tuple_text(arguments)} = args")
         for s in self.program.symbols:
             lines.append(f"{x.variable(s.name)} = {arguments[s.argument]}.shape[{s.dim}]")
         return lines
@@ -169,11 +170,11 @@ class _Functions:
         tangents = [
             "_" if r.tangent is None else self.x.variable(r.tangent) for r in self.binding.results
         ]
-        lines = [f"{_tuple(kept)} = saved"] if kept else []
+        lines = [f"{tuple_text(kept)} = saved"] if kept else []
         if self.program.symbols:
             sizes = [self.x.variable(s.name) for s in self.program.symbols]
-            lines.append(f"{_tuple([*sizes, '_'])} = sizes.shape")
-        lines.append(f"({_tuple(tangents)}, _) = tangents")
+            lines.append(f"{tuple_text([*sizes, '_'])} = sizes.shape")
+        lines.append(f"({tuple_text(tangents)}, _) = tangents")
         return lines
 
     def _variable(self, name: str) -> str:
@@ -184,9 +185,11 @@ class _Functions:
         return self.x.variable(name)
 
 
-def _function(signature: str, lines: Iterable[str]) -> str:
-    return f"def {signature}:\n" + "".join(f"    {line}\n" for line in lines)
+def function_text(signature: str, lines: Iterable[str]) -> str:
+    """A function with these lines as its body."""
+    return f"def {signature}:\n" + "".join(f"    {line}".rstrip() + "\n" for line in lines)
 
 
-def _tuple(parts: Sequence[str]) -> str:
+def tuple_text(parts: Sequence[str]) -> str:
+    """A tuple of expressions."""
     return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"

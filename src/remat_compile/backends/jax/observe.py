@@ -102,15 +102,21 @@ def observe(
     graph: Graph,
     schedule: Schedule,
     options: Mapping[str, str],
+    *,
+    named: bool = True,
 ) -> Observed:
-    """Compiles `step` for this machine and looks at it; `example` may be abstract arrays."""
+    """Compiles `step` for this machine and looks at it; `example` may be abstract arrays.
+
+    `named` says that its executions have the names of the plan; JAX derives others itself.
+    """
     traced = jax.jit(step).trace(*example)
     compiled = traced.lower().compile(compiler_options=dict(options))
     text = compiled.as_text() or ""
     names = [name for found in _OP_NAME.findall(text) for name in _SCOPE.findall(found)]
     seen = set(names)
     work = Counter(_work(traced.jaxpr.jaxpr, ""))
-    scopes = tuple(name for name in planned_scopes(graph, schedule) if work[name])
+    planned = planned_scopes(graph, schedule) if named else ()
+    scopes = tuple(name for name in planned if work[name])
     alive = set(scopes)
     memory = compiled.memory_analysis()
     copies = sum(isinstance(s, Offload | Prefetch) for s in schedule.steps)
@@ -121,7 +127,7 @@ def observe(
         planned_products={
             name: count
             for name, count in Counter(_work(traced.jaxpr.jaxpr, "", _PRODUCTS)).items()
-            if name in alive
+            if name in alive or not named
         },
         executed_products=dict(Counter(_executed(text))),
         scopes=scopes,
