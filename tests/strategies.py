@@ -45,7 +45,9 @@ from remat_compile.ir.graph import (
 from remat_compile.ir.program import (
     Argument,
     Binding,
+    Budget,
     BufferBinding,
+    Certificate,
     Header,
     ParamBinding,
     Program,
@@ -525,6 +527,13 @@ def programs(draw: st.DrawFn, *, size: int = 5, schedules: int = 0) -> Program:
         program = program.with_schedule(random_schedule(rng, program, name=f"plan{index}"))
     if schedules and rng.random() < 0.5:
         proven = Proven("plan0", ("validity", "memory"), 10**9, 12345, "z3 5.4.0", "ab" * 32)
+        if rng.random() < 0.5:
+            proven = replace(proven, host_bytes=rng.randrange(1, 10**6))
+        if rng.random() < 0.5:
+            budgets = (Budget(10**9), Budget(12345, "activation"))
+            ranges = tuple((s.name, s.low, s.high) for s in program.symbols)
+            found = Certificate(1500, 1000, 77, budgets, ranges, "0.1.0", "cd" * 32)
+            proven = replace(proven, certificate=found)
         program = replace(program, proven=(proven,))
     return program
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ._jax.make import jax_step
     from ._plan import Plan
-    from .api import compile, load, plan
+    from ._sweep import Sweep
+    from .api import compile, load, plan, sweep
     from .ir.diagnostics import Diagnostic, FBError
     from .ir.program import Budget
 
@@ -23,11 +24,13 @@ __all__ = [
     "Diagnostic",
     "FBError",
     "Plan",
+    "Sweep",
     "__version__",
     "compile",
     "jax_step",
     "load",
     "plan",
+    "sweep",
 ]
 
 _HOMES = {
@@ -35,10 +38,12 @@ _HOMES = {
     "Diagnostic": ".ir.diagnostics",
     "FBError": ".ir.diagnostics",
     "Plan": "._plan",
+    "Sweep": "._sweep",
     "compile": ".api",
     "jax_step": "._jax.make",
     "load": ".api",
     "plan": ".api",
+    "sweep": ".api",
 }
 
 

@@ -6,19 +6,19 @@ does not come back, or hands over a plan that is invalid or too large is reporte
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, assert_never
 
-from ._budget import Baseline, format_bytes
-from ._files import keep_text
+from ._ask import ask
+from ._budget import Baseline
+from ._prove import Prover
+from ._refusal import refusal
 from .ir.diagnostics import Diagnostic, FBError, Note
 from .ir.program import Budget, Program
-from .ir.simulate import simulate
 from .planners.contract import Feasible, Infeasible, Optimal, TimedOut
 from .planners.registry import format_planner
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from .ir.simulate import Trace
     from .planners.contract import Planner, PlanResult
 
-__all__ = ["Phases", "Planned", "prove", "run_planner"]
+__all__ = ["Attempt", "Phases", "Planned", "run_planner", "schedule_of"]
 
-GRACE_S = 5.0
-"""Seconds past its time limit (and a quarter of it) after which a planner counts as hung."""
+PROOF_S = 60.0
+"""A proof may take the planner's time limit, and at least so many seconds."""
 
 
 @dataclass
@@ -59,13 +59,57 @@ class Planned:
     """A proven schedule, inside its program, with the proof recorded.
 
     `lower_bound_ns` bounds the time of any plan within the budget, where the planner
-    knows one.
+    knows one. `warnings` say where another planner stands in for the one asked for.
     """
 
     program: Program
     schedule: Schedule
     trace: Trace
     lower_bound_ns: int | None
+    warnings: tuple[Diagnostic, ...] = ()
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One planner on one program under one budget: first asked, then held to its word."""
+
+    program: Program
+    planner: Planner
+    budget: Budget | None
+    time_limit_s: float
+    phases: Phases
+
+    @cached_property
+    def name(self) -> str:
+        known = is_dataclass(self.planner)
+        return format_planner(self.planner) if known else type(self.planner).__name__
+
+    @cached_property
+    def prover(self) -> Prover:
+        return Prover(self.program, self.budget, max(self.time_limit_s, PROOF_S))
+
+    def ask(self, *, keep_on_interrupt: bool = True) -> PlanResult:
+        """What the planner answers; FB0460, FB0461 and FB0464 where that is nothing."""
+        with self.phases.phase("plan", f"planning with {self.name}"):
+            return ask(
+                self.planner,
+                self.name,
+                self.program,
+                self.budget,
+                time_limit_s=self.time_limit_s,
+                progress=self.phases.progress,
+                accept=self.prover.holds,
+                keep_on_interrupt=keep_on_interrupt,
+            )
+
+    def prove(self, schedule: Schedule, bound_ns: int | None, name: str) -> Planned:
+        """The schedule with its proof; FB0462, FB0463 and FB0467 where it has none."""
+        with self.phases.phase("verify", "proving the plan"):
+            trace = self.prover.simulate(schedule, name)
+            program = self.prover.prove(schedule, name)
+        if bound_ns is not None and bound_ns > trace.time_ns:
+            bound_ns = None  # the plan itself refutes it
+        return Planned(program, schedule, trace, bound_ns)
 
 
 def run_planner(
@@ -78,80 +122,53 @@ def run_planner(
     phases: Phases,
 ) -> Planned:
     """Plans and proves. FB0460 to FB0467 where that fails, naming the planner."""
-    name = format_planner(planner) if is_dataclass(planner) else type(planner).__name__
-    with phases.phase("plan", f"planning with {name}"):
-        result = _call(planner, name, program, budget, time_limit_s, phases.progress)
-        schedule, bound = _schedule_of(result, name, budget, baseline, time_limit_s)
-    with phases.phase("verify", "proving the plan"):
-        trace = _simulated(program, schedule, name, budget)
-        program = prove(program, schedule, name, budget, time_limit_s=time_limit_s)
-    return Planned(program, schedule, trace, bound)
+    attempt = Attempt(program, planner, budget, time_limit_s, phases)
+    result = attempt.ask()
+    if isinstance(result, TimedOut) and result.schedule is None:
+        late = _late(attempt.name, time_limit_s)
+        phases.say(f"{late.message}; dtr stands in for it")
+        with phases.phase("plan", "planning with dtr"):
+            result = _fall_back(program, budget, late)
+        schedule, bound = schedule_of(result, attempt.name, program, budget, baseline)
+        return replace(attempt.prove(schedule, bound, "dtr"), warnings=(late,))
+    schedule, bound = schedule_of(result, attempt.name, program, budget, baseline)
+    return attempt.prove(schedule, bound, attempt.name)
 
 
-def _call(
-    planner: Planner,
-    name: str,
-    program: Program,
-    budget: Budget | None,
-    time_limit_s: float,
-    progress: Callable[[str], None] | None,
-) -> PlanResult:
-    """Runs the planner on a thread of its own, so that one that hangs can be given up."""
-    outcome: queue.SimpleQueue[PlanResult | BaseException] = queue.SimpleQueue()
+def _late(name: str, time_limit_s: float) -> Diagnostic:
+    message = f"planner {name} found no plan within {time_limit_s:g} s"
+    return Diagnostic("FB0465", message, hint="give it more time with --time-limit")
 
-    def work() -> None:
-        try:
-            outcome.put(planner.plan(program, budget, time_limit_s=time_limit_s, progress=progress))
-        except BaseException as error:
-            outcome.put(error)
 
-    threading.Thread(target=work, daemon=True, name=f"planner {name}").start()
-    patience = time_limit_s * 1.25 + GRACE_S
-    try:
-        result = outcome.get(timeout=patience)
-    except queue.Empty:
-        message = f"planner {name} has not come back {patience:.0f} s after it was started"
-        hint = f"its time limit was {time_limit_s:g} s; use another planner"
-        raise FBError(Diagnostic("FB0461", message, hint=hint)) from None
-    if isinstance(result, FBError):
-        raise result
-    if isinstance(result, BaseException):
-        what = f"{type(result).__name__}: {result}" if str(result) else type(result).__name__
-        message = f"planner {name} failed: {what}"
-        raise FBError(
-            Diagnostic("FB0460", message, notes=_where(result), hint="use another planner")
-        ) from result
+def _fall_back(program: Program, budget: Budget | None, late: Diagnostic) -> PlanResult:
+    """What `dtr` answers where a planner ran out of time; `late` where it has no plan either."""
+    from .planners.dtr import Dtr
+
+    result = Dtr(rounds=0).plan(program, budget)
+    if isinstance(result, Infeasible):
+        notes = (Note(result.why.message), *result.why.notes)
+        raise FBError(replace(late, notes=notes))
     return result
 
 
-def _where(error: BaseException) -> tuple[Note, ...]:
-    """The innermost place of the planner's own failure."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    if last is None:
-        return ()
-    return (Note(f"raised in {last.tb_frame.f_code.co_filename}:{last.tb_lineno}"),)
-
-
-def _schedule_of(
+def schedule_of(
     result: PlanResult,
     name: str,
+    program: Program,
     budget: Budget | None,
     baseline: Baseline,
-    time_limit_s: float,
 ) -> tuple[Schedule, int | None]:
+    """The schedule of a result and its lower bound. FB0464 to FB0466 where it has none."""
     match result:
         case Optimal() | Feasible():
             return result.schedule, result.lower_bound_ns
-        case TimedOut():
-            if result.schedule is not None:
-                return result.schedule, result.lower_bound_ns
-            message = f"planner {name} found no plan within {time_limit_s:g} s"
-            hint = "give it more time (--time-limit), or use --planner dtr"
-            raise FBError(Diagnostic("FB0465", message, hint=hint))
+        case TimedOut(schedule=None):
+            raise FBError(Diagnostic("FB0465", f"planner {name} found no plan in its time"))
+        case TimedOut(schedule, _, bound):
+            assert schedule is not None
+            return schedule, bound
         case Infeasible():
-            raise FBError(_infeasible(result, name, budget, baseline))
+            raise FBError(refusal(result, name, program, budget, baseline))
         case _:
             if TYPE_CHECKING:
                 assert_never(result)
@@ -159,89 +176,3 @@ def _schedule_of(
             raise FBError(
                 Diagnostic("FB0464", f"planner {name} returned {what}, which is not a result")
             )
-
-
-def _infeasible(
-    result: Infeasible, name: str, budget: Budget | None, baseline: Baseline
-) -> Diagnostic:
-    kind = "" if budget is None or budget.kind == "device" else " of activations"
-    size = "memory" if budget is None else f"{format_bytes(budget.bytes)}{kind}"
-    notes = [Note(result.why.message, result.why.span), *result.why.notes]
-    said = " ".join(note.message for note in notes)
-    hint = result.why.hint
-    if (least := result.min_budget) is not None:
-        option = "--budget" if least.kind == "device" else "--activation-budget"
-        hint = f"give {option} {least.bytes}B or more"
-        if str(least.bytes) not in said:
-            notes.append(Note(f"the least that a plan was found for is {least.bytes} bytes"))
-    if str(result.floor_bytes) not in said:
-        notes.append(Note(f"no plan of any planner needs less than {result.floor_bytes} bytes"))
-    peak = baseline.activation_peak_bytes if kind else baseline.peak_bytes
-    notes.append(Note(f"with nothing recomputed the step takes {peak} bytes{kind}"))
-    return Diagnostic(
-        "FB0466", f"planner {name} finds no plan within {size}", notes=tuple(notes), hint=hint
-    )
-
-
-def _simulated(program: Program, schedule: Schedule, name: str, budget: Budget | None) -> Trace:
-    try:
-        trace = simulate(program, schedule)
-    except FBError as error:
-        raise _invalid(program, schedule, name, error.diagnostics) from None
-    if budget is None:
-        return trace
-    peak = trace.peak_bytes if budget.kind == "device" else trace.activation_peak_bytes
-    if peak > budget.bytes:
-        message = f"planner {name} returned a plan of {peak} bytes for a budget of {budget.bytes}"
-        raise FBError(Diagnostic("FB0463", message, hint="use another planner"))
-    return trace
-
-
-def _invalid(
-    program: Program, schedule: Schedule, name: str, found: tuple[Diagnostic, ...]
-) -> FBError:
-    """The planner's mistake, shown on the text of its plan."""
-    from .ir.parser import parse_program
-    from .ir.printer import format_program
-
-    file = f"<plan of {name}>"
-    text = format_program(program.with_schedule(schedule))
-    keep_text(file, text)
-    parsed = parse_program(text, file)
-    try:
-        simulate(parsed, next(s for s in parsed.schedules if s.name == schedule.name))
-    except FBError as error:
-        found = error.diagnostics
-    head = Diagnostic(
-        "FB0462", f"planner {name} returned an invalid plan", hint="use another planner"
-    )
-    return FBError((head, *found))
-
-
-def prove(
-    program: Program,
-    schedule: Schedule,
-    name: str,
-    budget: Budget | None,
-    *,
-    time_limit_s: float,
-) -> Program:
-    """The program with the schedule in it and what was proven of it recorded.
-
-    FB0462 where the proof is refused, FB0467 where it was not finished.
-    """
-    from .verifier import ProvenPlan, Refuted, Undecided, verify
-
-    budgets = () if budget is None else (budget,)
-    verdict = verify(program, schedule, budgets, time_limit_s=time_limit_s)
-    match verdict:
-        case ProvenPlan(proven):
-            held = program.with_schedule(schedule)
-            return replace(held, proven=(*held.proven, proven))
-        case Refuted(diagnostics):
-            raise _invalid(program, schedule, name, diagnostics)
-        case Undecided(why):
-            message = f"the plan of {name} could not be proven in {time_limit_s:g} s: {why}"
-            raise FBError(Diagnostic("FB0467", message, hint="give more time with --time-limit"))
-        case _:
-            assert_never(verdict)

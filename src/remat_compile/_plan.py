@@ -91,8 +91,13 @@ class Plan:
         return self.trace.activation_peak_bytes
 
     @property
+    def host_peak_bytes(self) -> int:
+        """The largest number of bytes of copies on the host."""
+        return self.trace.host_peak_bytes
+
+    @property
     def time_s(self) -> float:
-        """The predicted time of the computations of one step."""
+        """The predicted time of one step: its computations, and its waits for copies."""
         return self.trace.time_ns / 1e9
 
     @property
@@ -186,6 +191,7 @@ class Plan:
         shown = "proven" if self._is_proven else "predicted"
         slower = f"{self.time_s / (base.time_ns / 1e9):.2f} ×" if base.time_ns else ""
         computes = sum(self.trace.executions.values())
+        copies = self.trace.copies
         again = computes - len(self.trace.executions)
         rows = [
             ("", shown, "nothing recomputed", "floor"),
@@ -201,6 +207,7 @@ class Plan:
                 format_bytes(base.activation_peak_bytes),
                 "",
             ),
+            *([("host copies", format_bytes(self.host_peak_bytes), "", "")] if copies else []),
             ("time, predicted", f"{self.time_s:.4g} s", f"{base.time_ns / 1e9:.4g} s", slower),
         ]
         lines = [f"plan @{self.schedule.name} by {self.planner}"]
@@ -224,6 +231,8 @@ def recorded_budgets(plan: Plan) -> tuple[Budget, ...]:
             Budget(plan.proven.device_bytes, "device"),
             Budget(plan.proven.activation_bytes, "activation"),
         )
+        if plan.proven.host_bytes:
+            found = (*found, Budget(plan.proven.host_bytes, "host"))
     return found
 
 

@@ -1,9 +1,9 @@
-"""The Python API: `plan`, `compile` and `load`."""
+"""The Python API: `plan`, `compile`, `sweep` and `load`."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,9 @@ from ._files import read_text
 from ._options import Errors, Grads, PlanOptions, read_options
 from ._pipeline import Phases, run_planner
 from ._plan import Plan, pick_schedule
-from ._sources import ModelOptions, Source, load_source
+from ._sources import ModelOptions, Source, is_program, load_source
+from ._sweep import Sweep, run_sweep
+from ._sweep_asked import read_sweep
 from .ir.diagnostics import Diagnostic, FBError, render
 
 if TYPE_CHECKING:
@@ -25,7 +27,18 @@ if TYPE_CHECKING:
     from .ir.program import Program
     from .planners.contract import Planner
 
-__all__ = ["compile", "load", "plan", "plan_program", "plan_source", "read_program"]
+__all__ = [
+    "as_asked",
+    "compile",
+    "costed",
+    "costed_text",
+    "load",
+    "plan",
+    "plan_program",
+    "plan_source",
+    "read_program",
+    "sweep",
+]
 
 
 def plan(
@@ -35,6 +48,7 @@ def plan(
     *,
     budget: str | int | None = None,
     activation_budget: str | int | None = None,
+    host_budget: str | int | None = None,
     planner: str | Planner = "auto",
     time_limit_s: float = 60.0,
     costs: Literal["measured", "roofline"] = "measured",
@@ -47,6 +61,7 @@ def plan(
 
     `budget` bounds all device bytes, `activation_budget` what comes on top of parameters,
     buffers, inputs and parameter gradients; bytes, or a text such as `"8GiB"` or `"50%"`.
+    `host_budget` bounds the bytes of copies on the host, for planners that make some.
     `costs="roofline"` plans for the `device` of that name. `grads="accumulate"` counts
     gradients that the caller already holds. `model` may also be the path of an ONNX or
     `.pt2` file, or `file.py:factory`. Nothing of the model is changed. FBError with a
@@ -60,6 +75,7 @@ def plan(
         progress=progress,
         budget=budget,
         activation_budget=activation_budget,
+        host_budget=host_budget,
         planner=planner,
         time_limit_s=time_limit_s,
         costs=costs,
@@ -74,6 +90,7 @@ class PlanKeywords(TypedDict, total=False):
 
     budget: str | int | None
     activation_budget: str | int | None
+    host_budget: str | int | None
     planner: str | Planner
     time_limit_s: float
     costs: Literal["measured", "roofline"]
@@ -105,8 +122,55 @@ def compile(  # the name users expect, as in torch.compile
     with phases.phase("check", "running the graph once against eager"):
         ensure_trusted(lowered)
     for diagnostic in made.warnings:
-        warnings.warn(render(diagnostic).replace("error[", "[", 1), stacklevel=2)
+        warnings.warn(render(diagnostic, level="warning"), stacklevel=2)
     return compiled
+
+
+def sweep(
+    model: nn.Module | str | Path,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    budgets: str | Sequence[str | int] | None = None,
+    activation_budgets: str | Sequence[str | int] | None = None,
+    planners: str | Sequence[str | Planner] = "auto",
+    time_limit_s: float = 60.0,
+    costs: Literal["measured", "roofline"] | None = None,
+    device: str | None = None,
+    grads: Literal["fresh", "accumulate"] | None = None,
+    dynamic_shapes: Any = None,
+    progress: Callable[[str], None] | None = None,
+) -> Sweep:
+    """The time that each planner needs under each budget: the frontier of time and memory.
+
+    Budgets as in `plan`, or texts such as `"20%..100%:9"` (none given: that, of the
+    activations). `model` may also be a `.fbir` file. It is lowered and its costs found
+    once; every plan is proven; a planner that fails gives a cell that says so. FBError for
+    wrong usage.
+    """
+    errors = Errors()
+    asked = read_sweep(errors, budgets, activation_budgets, planners)
+    options = read_options(
+        errors,
+        budget=None,
+        activation_budget=None,
+        planner="auto",
+        time_limit_s=time_limit_s,
+        costs=costs,
+        device=device,
+        grads=grads,
+    )
+    errors.collect(lambda: _check_model(model, args))
+    errors.raise_if_any()
+    assert options is not None
+    phases = Phases(progress)
+    if isinstance(model, str | Path) and is_program(str(model)):
+        program = costed_text(read_program(model), options, phases)
+    else:
+        source = _source(model, args, kwargs, dynamic_shapes, phases)
+        with costed(source, options.device, phases) as (program, _):
+            program = as_asked(program, options)
+    return run_sweep(program, *asked, time_limit_s=time_limit_s, progress=progress)
 
 
 def load(path: str | Path, schedule: str | None = None) -> Plan:
@@ -146,6 +210,22 @@ def _planned(
     source: Source, options: PlanOptions, phases: Phases
 ) -> Iterator[tuple[Plan, Lowered]]:
     """The plan and, inside the block, the lowered model that it was made from."""
+    with costed(source, options.device, phases) as (program, lowered):
+        made = _plan_costed(program, options, phases)
+        found = (
+            *source.warnings,
+            *source.exported.warnings,
+            *lowered.warnings,
+            *made.warnings,
+        )
+        yield replace(made, warnings=found, _exported=source.exported), lowered
+
+
+@contextmanager
+def costed(
+    source: Source, device: Device | None, phases: Phases
+) -> Iterator[tuple[Program, Lowered]]:
+    """The program with its costs and, inside the block, the lowered model."""
     from .frontends.torch_export import lower
 
     with ExitStack() as stack:
@@ -153,14 +233,12 @@ def _planned(
             lowered = stack.enter_context(lower(source.exported))
         header = replace(lowered.program.header, source=source.name, sha256=source.sha256)
         lowered = lowered.with_program(replace(lowered.program, header=header))
-        if options.device is not None:
-            program = _roofline(lowered.program, options.device, phases)
+        if device is not None:
+            program = _roofline(lowered.program, device, phases)
         else:
             with phases.phase("costs", "measuring each computation"):
                 program = _measured(lowered)
-        made = _plan_costed(program, options, phases)
-        found = (*source.warnings, *source.exported.warnings, *lowered.warnings)
-        yield replace(made, warnings=found, _exported=source.exported), lowered
+        yield program, lowered
 
 
 def plan_program(program: Program, options: PlanOptions, phases: Phases) -> Plan:
@@ -169,18 +247,31 @@ def plan_program(program: Program, options: PlanOptions, phases: Phases) -> Plan
     Its own costs are kept where `options` name none. FB0713 where they are to be
     measured, which needs the model.
     """
+    return _plan_costed(costed_text(program, options, phases), options, phases)
+
+
+def costed_text(program: Program, options: PlanOptions, phases: Phases) -> Program:
+    """The program of a text without its schedules, with the costs that `options` ask for."""
     if options.device is not None:
         program = _roofline(program, options.device, phases)
     elif options.costs == "measured":
         message = "costs cannot be measured from a text alone"
         hint = "leave --costs away to keep those in the file, or give the model itself"
         raise FBError(Diagnostic("FB0713", message, hint=hint), usage=True)
-    return _plan_costed(replace(program, schedules=(), proven=()), options, phases)
+    return as_asked(replace(program, schedules=(), proven=()), options)
+
+
+def as_asked(program: Program, options: PlanOptions) -> Program:
+    """The program with `grads` and the host memory as the options ask, where they do."""
+    if options.grads is not None:
+        program = replace(program, binding=replace(program.binding, grads=options.grads))
+    if options.host_bytes is not None:
+        program = replace(program, target=replace(program.target, host_bytes=options.host_bytes))
+    return program
 
 
 def _plan_costed(program: Program, options: PlanOptions, phases: Phases) -> Plan:
-    if options.grads is not None:
-        program = replace(program, binding=replace(program.binding, grads=options.grads))
+    program = as_asked(program, options)
     baseline = Baseline.of(program)
     budget = None if options.budget is None else resolve_budget(options.budget, baseline)
     planned = run_planner(
@@ -196,6 +287,7 @@ def _plan_costed(program: Program, options: PlanOptions, phases: Phases) -> Plan
         planned.program,
         planned.schedule,
         budget,
+        warnings=planned.warnings,
         lower_bound_s=None if bound is None else bound / 1e9,
         phase_s=phases.seconds,
         _is_proven=True,
@@ -225,6 +317,7 @@ def _prepare(
     progress: Callable[[str], None] | None = None,
     budget: str | int | None = None,
     activation_budget: str | int | None = None,
+    host_budget: str | int | None = None,
     planner: str | Planner = "auto",
     time_limit_s: float = 60.0,
     costs: str = "measured",
@@ -237,6 +330,7 @@ def _prepare(
         errors,
         budget=budget,
         activation_budget=activation_budget,
+        host_budget=host_budget,
         planner=planner,
         time_limit_s=time_limit_s,
         costs=costs,
@@ -247,13 +341,22 @@ def _prepare(
     errors.raise_if_any()
     assert asked is not None
     phases = Phases(progress)
+    return _source(model, args, kwargs, dynamic_shapes, phases), asked, phases
+
+
+def _source(
+    model: nn.Module | str | Path,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None,
+    dynamic_shapes: Any,
+    phases: Phases,
+) -> Source:
     with phases.phase("capture", "capturing the training step"):
         if isinstance(model, str | Path):
-            return load_source(str(model), ModelOptions()), asked, phases
+            return load_source(str(model), ModelOptions())
         from .frontends.torch_export import export
 
-        exported = export(model, tuple(args), kwargs, dynamic_shapes=dynamic_shapes)
-        return Source(exported), asked, phases
+        return Source(export(model, tuple(args), kwargs, dynamic_shapes=dynamic_shapes))
 
 
 def _check_model(model: object, args: object) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from graphs import chain
 
-from remat_compile import FBError, Plan, _pipeline
+from remat_compile import FBError, Plan, _ask
 from remat_compile._budget import parse_budget
 from remat_compile._files import text_of
 from remat_compile._options import PlanOptions
@@ -29,6 +30,7 @@ from remat_compile.planners.contract import (
     Progress,
     TimedOut,
 )
+from remat_compile.planners.registry import parse_planner
 from remat_compile.verifier import ProvenPlan, Refuted, Undecided, Verdict
 
 TEXT = """fbir 1
@@ -113,7 +115,7 @@ def test_a_planner_that_raises_is_named(program: Program) -> None:
 
 
 def test_a_planner_that_hangs_is_named(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_pipeline, "GRACE_S", 0.05)
+    monkeypatch.setattr(_ask, "GRACE_S", 0.05)
     start = time.perf_counter()
     error = refusal(program, lambda p: time.sleep(5), time_limit_s=0.2)
     assert time.perf_counter() - start < 4
@@ -148,9 +150,28 @@ def test_what_is_no_result_is_refused(program: Program) -> None:
 
 
 def test_out_of_time(program: Program) -> None:
-    error = refusal(program, lambda p: TimedOut(None, 0, None))
+    error = refusal(program, lambda p: TimedOut(None, 0, None), budget=parse_budget("1B"))
     assert error.diagnostics[0].code == "FB0465"
-    assert attempt(program, lambda p: TimedOut(store_all(p), 1, None)).proven is not None
+    assert "planner fake" in str(error)
+    assert "dtr{rounds=0} found no plan under the budget of 1 bytes" in str(error)
+    assert attempt(program, lambda p: TimedOut(store_all(p), 1, None)).planner == "fake"
+
+
+def test_out_of_time_the_fallback_stands_in(program: Program) -> None:
+    made = attempt(program, lambda p: TimedOut(None, 0, None))
+    assert made.proven is not None
+    assert made.planner == "dtr{rounds=0}"
+    assert [w.code for w in made.warnings] == ["FB0465"]
+    assert "planner fake" in made.warnings[0].message
+
+
+@pytest.mark.parametrize("planner", ["auto", "dtr", "periodic", "chen"])
+def test_a_time_limit_of_zero_still_gives_a_plan(planner: str) -> None:
+    program = chain(12)
+    budget = parse_budget("60%", "activation")
+    options = PlanOptions(parse_planner(planner), budget, time_limit_s=0.0)
+    made = plan_program(program, options, Phases())
+    assert made.proven is not None
 
 
 def test_infeasible(program: Program) -> None:

@@ -97,7 +97,8 @@ BAD: dict[str, tuple[list[str], str, int]] = {
     "measured without a model": (["--costs", "measured"], "FB0713", 2),
     "unknown costs": (["--costs", "guess"], "FB0707", 2),
     "unknown option": (["--planer", "dtr"], "FB0707", 2),
-    "no time": (["--time-limit", "0"], "FB0707", 2),
+    "negative time": (["--time-limit", "-1"], "FB0707", 2),
+    "no number of seconds": (["--time-limit", "nan"], "FB0707", 2),
     "unknown backend": (["--emit", "jaxx"], "FB0707", 2),
     "bad dimension": (["--dim", "batch"], "FB0707", 2),
     "dimension given twice": (["--dim", "batch=8", "--dim", "batch=9"], "FB0707", 2),
@@ -191,3 +192,11 @@ def test_emit_writes_code(cli: Cli, tmp_path: Path) -> None:
     assert ran.code == 0, ran.err
     assert "def forward(" in (tmp_path / "step.py").read_text()
     assert cli("-", "--emit", "torch", stdin=source).code == 2
+
+
+def test_the_host_budget_stands_in_the_target(cli: Cli, chain: Path, tmp_path: Path) -> None:
+    out = tmp_path / "plan.fbir"
+    assert cli(chain, "-o", out, "--planner", "store-all", "--host-budget", "3GiB").code == 0
+    assert "granularity 1 host 3GiB }" in out.read_text()
+    ran = cli(chain, "-o", out, "--host-budget", "50%")
+    assert (ran.code, "error[FB0450]" in ran.err) == (2, True)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from cli_helpers import Cli, chain_text
 
+OFFLOAD = Path(__file__).parents[2] / "spec/conformance/valid/offload.fbir"
+
 
 def drop_line(path: Path, text: str, last: bool = False) -> int:
     """Removes the first (or last) line that holds `text`; its number."""
@@ -24,6 +26,17 @@ def test_proven(cli: Cli, planned: Path) -> None:
     assert ran.out.startswith("proven: plan @")
     assert "activations <= " in ran.out
     assert ran.err == ""
+
+
+def test_copies_and_the_host_budget(cli: Cli) -> None:
+    ran = cli("verify", OFFLOAD, "--schedule", "one_stream")
+    assert ran.code == 0, ran.err
+    assert "host copies <= " in ran.out
+    assert "races" in ran.out
+    facts = json.loads(cli("verify", OFFLOAD, "--format", "json").out)
+    assert facts["host_bytes"] == 64 * 17
+    ran = cli("verify", OFFLOAD, "--schedule", "one_stream", "--host-budget", "135B")
+    assert (ran.code, "error[FB0863]" in ran.err) == (1, True)
 
 
 def test_edited_plan_is_refuted_on_its_text(cli: Cli, planned: Path) -> None:

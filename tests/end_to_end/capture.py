@@ -46,7 +46,8 @@ class Captured:
 
     def plan(self, budget: Budget, planner: Planner) -> Plan:
         """A plan within `budget`, not proven yet: `bind` does that, or refuses."""
-        answer = planner.plan(self.base.program, budget)
+        # In a second, `auto` has asked the quick planners; it is not what is tested here.
+        answer = planner.plan(self.base.program, budget, time_limit_s=1.0)
         assert not isinstance(answer, Infeasible), answer
         assert answer.schedule is not None
         return replace(

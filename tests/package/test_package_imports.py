@@ -87,6 +87,28 @@ def test_no_framework_in_ir_planners_and_verifier() -> None:
     assert wrong == []
 
 
+def test_jax_is_imported_by_its_backend_only() -> None:
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in modules()
+        if path.relative_to(PACKAGE).parts[:2] != ("backends", "jax")
+        for name in imported(path)
+        if name.split(".")[0] == "jax"
+    ]
+    assert wrong == []
+
+
+def test_lowerings_know_jax_and_numpy_only() -> None:
+    wrong = [
+        f"{path.name} imports {name}"
+        for path in (PACKAGE / "backends" / "jax" / "lowerings").glob("[a-z]*.py")
+        for name in imported(path)
+        if name.split(".")[0] not in ("__future__", "jax", "numpy")
+        and not name.startswith("remat_compile.backends.jax.lowerings.")
+    ]
+    assert wrong == []
+
+
 def test_the_verifier_is_a_second_opinion() -> None:
     wrong = [
         f"{path.name} imports {name}"

@@ -109,6 +109,9 @@ class Builder:
         )
 
     def accumulate(self, g1: str, c: str, g2: str, kind: ANodeKind, size: int) -> str:
+        """Adds in place; a tangent belongs to the caller, so there the sum is another storage."""
+        if any(a.name == g1 and a.kind == "tangent" for a in self.anodes):
+            return self.op([g1, c], [(g2, kind, size)], phase="bwd")
         return self.op([g1, c], [(g2, kind, size)], phase="bwd", op=ACCUMULATE_OP)
 
     def program(self, granularity: int = 1) -> Program:

@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from remat_compile.ir.diagnostics import Diagnostic, FBError
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners import (
+    Feasible,
     Infeasible,
+    Optimal,
     Planner,
     PlanResult,
     available,
@@ -27,6 +29,7 @@ from remat_compile.planners import (
     parse_planner,
     registry,
 )
+from remat_compile.planners._results import check_budget
 from remat_compile.planners.auto import Auto
 from remat_compile.planners.chen import Chen
 from remat_compile.planners.contract import Progress
@@ -199,8 +202,10 @@ def test_a_plugin_that_does_not_load_is_named_and_stops_nobody() -> None:
         assert found.code == "FB0406"
         assert name in found.message
     told: list[str] = []
-    result = parse_planner("auto").plan(chain(6), Budget(1, "activation"), progress=told.append)
-    assert isinstance(result, Infeasible)
+    result = parse_planner("auto").plan(
+        chain(6), Budget(700, "activation"), time_limit_s=5, progress=told.append
+    )
+    assert isinstance(result, Feasible | Optimal)
     assert any("gone left out" in line for line in told)
 
 
@@ -241,3 +246,9 @@ def test_auto_says_who_won_and_asks_for_acceptance() -> None:
     assert not isinstance(other, Infeasible)
     assert other.schedule is not None
     assert other.schedule.planner != winner
+
+
+def test_a_host_budget_is_not_for_planners() -> None:
+    with pytest.raises(FBError) as caught:
+        check_budget(Budget(100, "host"))
+    assert [d.code for d in caught.value.diagnostics] == ["FB0408"]

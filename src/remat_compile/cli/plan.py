@@ -50,6 +50,10 @@ def command(
             help="Bound on what comes on top of parameters, buffers, inputs and gradients.",
         ),
     ] = None,
+    host_budget: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Bound on copies on the host, in bytes: 64GiB."),
+    ] = None,
     planner: Annotated[
         str | None,
         typer.Option(
@@ -106,6 +110,7 @@ def command(
         errors,
         budget=budget,
         activation_budget=activation_budget,
+        host_budget=host_budget,
         planner=planner or "auto",
         time_limit_s=time_limit,
         costs=costs,
@@ -122,7 +127,7 @@ def command(
     errors.collect(lambda: code.check(output, given=jax_style is not None))
     errors.raise_if_any()
     assert options is not None
-    planning = (budget, activation_budget, costs, device, grads)
+    planning = (budget, activation_budget, host_budget, costs, device, grads)
     as_it_is = emit is not None and planner is None and not any(planning)
     made = _make(model, options, model_options, threads, quiet, as_it_is)
     _write(made, output, code, model, quiet)

@@ -10,23 +10,37 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+WIDTH = 96
+
 
 def command() -> None:
-    """List the planners and their options."""
-    from .._table import columns
+    """List the planners: what graphs they take, their source, their options and defaults."""
     from ..ir.diagnostics import FBError
     from ..planners.registry import available
 
-    rows = [("planner", "what it does")]
     broken: list[FBError] = []
     for name, info in available().items():
         try:
-            rows.append((_form(name, info), _first_sentence(info)))
+            print("\n".join(_entry(name, info)))
         except FBError as error:
             broken.append(error)
-    print("\n".join(columns(rows, "<<")))
     if broken:
         raise FBError(d for error in broken for d in error.diagnostics)
+
+
+def _entry(name: str, info: PlannerInfo) -> list[str]:
+    """The planner as `--planner` takes it, and what to know about it, indented."""
+    from textwrap import wrap
+
+    planner = info.load()
+    facts = [f"Takes: {getattr(planner, 'applicability', 'not said')}."]
+    if source := getattr(planner, "source", ""):
+        facts.append(f"Source: {source}.")
+    if info.package != "remat-compile":
+        facts.append(f"Of package {info.package}.")
+    lines = [f"{_first_sentence(info)}.", " ".join(facts)]
+    indented = [f"    {part}" for line in lines for part in wrap(line, WIDTH - 4)]
+    return [_form(name, info), *indented, ""]
 
 
 def _form(name: str, info: PlannerInfo) -> str:

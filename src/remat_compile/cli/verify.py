@@ -23,6 +23,9 @@ def command(
     activation_budget: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Bound on activation bytes.")
     ] = None,
+    host_budget: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bound on copies on the host, in bytes.")
+    ] = None,
     schedule: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which schedule of the file (the last).")
     ] = None,
@@ -38,7 +41,7 @@ def command(
     from ..ir.diagnostics import FBError
 
     errors = Errors()
-    found = errors.collect(lambda: _bounds(budget, activation_budget))
+    found = errors.collect(lambda: _bounds(budget, activation_budget, host_budget))
     if time_limit <= 0:
         errors.add("FB0707", f"a time limit of {time_limit:g} s: it must be more than zero")
     errors.raise_if_any()
@@ -54,12 +57,16 @@ def command(
     return _report(plan, read, verdict, format)
 
 
-def _bounds(budget: str | None, activation_budget: str | None) -> list[Any]:
+def _bounds(
+    budget: str | None, activation_budget: str | None, host_budget: str | None
+) -> list[Any]:
     from .._budget import parse_budget
 
     found = [] if budget is None else [parse_budget(budget)]
     if activation_budget is not None:
         found.append(parse_budget(activation_budget, "activation"))
+    if host_budget is not None:
+        found.append(parse_budget(host_budget, "host"))
     return found
 
 
@@ -85,6 +92,7 @@ def _report(path: str, plan: Plan, verdict: Verdict, format: str) -> int:
             facts = {
                 "device_bytes": proven.device_bytes,
                 "activation_bytes": proven.activation_bytes,
+                "host_bytes": proven.host_bytes,
                 "obligations": list(proven.obligations),
                 "prover": proven.prover,
             }
@@ -119,7 +127,10 @@ def _print_proven(plan: Plan, facts: dict[str, Any], warned: tuple[Diagnostic, .
 
     print_warnings(warned)
     print(f"proven: plan @{plan.schedule.name} by {plan.planner}")
-    for name, key in (("device", "device_bytes"), ("activations", "activation_bytes")):
+    bounds = [("device", "device_bytes"), ("activations", "activation_bytes")]
+    if facts["host_bytes"]:
+        bounds.append(("host copies", "host_bytes"))
+    for name, key in bounds:
         count = facts[key]
         print(f"  {name:<11} <= {format_bytes(count)} ({count} bytes) at every step")
     print(f"  {', '.join(facts['obligations'])}; by {facts['prover']}")

@@ -19,7 +19,7 @@ from ._syntax import (
 )
 from .expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym, format_expr
 from .graph import ANode, Arg, Atom, Call, CNode, Graph, Ref, View
-from .program import Binding, Header, Program, Proven, Symbol, Target
+from .program import Binding, Certificate, Header, Program, Proven, Symbol, Target
 from .schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
 from .span import Loc
 
@@ -238,10 +238,25 @@ def _proven(proven: Proven) -> str:
         f"obligations {words}".rstrip(),
         f"device <= {proven.device_bytes} bytes",
         f"activation <= {proven.activation_bytes} bytes",
+        *((f"host <= {proven.host_bytes} bytes",) if proven.host_bytes else ()),
         f"by {quote(proven.prover)}",
         f"graph sha256 {quote(proven.graph_sha256)}",
+        *(() if proven.certificate is None else _certificate(proven.certificate)),
     )
     return "\n  ".join([f"proven {_title(proven.schedule)} {{", *entries]) + "\n}"
+
+
+def _certificate(c: Certificate) -> Iterator[str]:
+    yield "certificate {"
+    yield f"  time {format_duration(c.time_ns)} of {format_duration(c.least_time_ns)}"
+    yield f"  floor {c.least_bytes} bytes"
+    for budget in c.budgets:
+        yield f"  budget {budget.kind} {budget.bytes} bytes"
+    for name, low, high in c.ranges:
+        yield f"  range {name} in [{low}, {high}]"
+    yield f"  version {quote(c.version)}"
+    yield f"  seal sha256 {quote(c.seal_sha256)}"
+    yield "}"
 
 
 def _strings(names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.span import Span
 
-__all__ = ["Option", "PlannerText", "Value", "format_value", "parse_text", "span_of"]
+__all__ = ["Option", "PlannerText", "Value", "format_value", "parse_list", "parse_text", "span_of"]
 
 FILE = "<planner>"
 _TOKEN = re.compile(
@@ -157,6 +157,17 @@ def _refusal(column: int, length: int, message: str) -> FBError:
         ),
         usage=True,
     )
+
+
+def parse_list(text: str) -> tuple[PlannerText, ...]:
+    """Reads planners with commas between them; FB0402 where they are none."""
+    parser = _Parser(text)
+    found = [parser.planner()]
+    while parser.take(","):
+        found.append(parser.planner())
+    if parser.now.kind != "end":
+        raise parser.refuse('"," or the end')
+    return tuple(found)
 
 
 def parse_text(text: str) -> PlannerText:

@@ -1,42 +1,42 @@
-"""`auto`: every planner within the time limit, and the best plan of them."""
+"""`auto`: a portfolio of planners within the time limit, and the best plan of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass
 from time import monotonic
-from typing import ClassVar
+from typing import ClassVar, assert_never
 
+from ..ir.analysis import capture_order
 from ..ir.diagnostics import FBError
+from ..ir.liveness import lower_bound_bytes
 from ..ir.program import Budget, Program
-from ..ir.schedule import Schedule
-from ..ir.simulate import simulate
-from ._results import check_budget, peak_of
-from .contract import (
-    Feasible,
-    Infeasible,
-    Optimal,
-    Planner,
-    PlanResult,
-    Progress,
-    TimedOut,
-)
-from .registry import available, format_planner
+from ._crew import Crew, Ended
+from ._portfolio import Member, members, polisher, quick_members
+from ._race import Accept, Race
+from ._remote import Answered, Failed, Refused, Strange, Unloadable, is_foreign, is_portable
+from ._results import check_budget, kind_of
+from .contract import Planner, PlanResult, Progress
+from .dtr import Dtr
+from .registry import format_planner
 
 __all__ = ["Auto"]
 
-Accept = Callable[[Schedule], bool]
-
-_FIRST = ("store-all", "chen", "periodic", "dtr")
-"""The order in which planners run; plug-ins follow."""
+FALLBACK_S = 10.0
+"""The fallback may take so long, whatever the time limit."""
 
 
 @dataclass(frozen=True)
 class Auto:
-    """Runs `planners` (none given: every registered one) and takes the fastest plan that
-    simulates under the budget. The schedule carries the text of the planner that won."""
+    """Runs `planners` (none given: those that suit the graph, plug-ins included) and takes
+    the fastest plan that is proven. Quick ones answer first; slow ones follow in two
+    processes; then the best plan is polished, until the time limit, or until it is within
+    0.1 % of the proven bound. Ctrl-C takes the best so far. The schedule carries the text
+    of the planner that won."""
 
     name: ClassVar[str] = "auto"
+    applicability: ClassVar[str] = "any graph"
+    source: ClassVar[str] = "ours: a portfolio"
     planners: tuple[Planner, ...] = ()
 
     def plan(
@@ -47,92 +47,150 @@ class Auto:
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
         accept: Accept | None = None,
+        keep_on_interrupt: bool = True,
     ) -> PlanResult:
-        """As every planner; `accept` (a verifier) has the last word on each schedule."""
+        """As every planner; `accept` (a verifier) has the last word on each schedule.
+
+        Ctrl-C ends the search, and the best plan so far is the answer, unless there is
+        none or `keep_on_interrupt` is off.
+        """
         check_budget(budget)
-        deadline = monotonic() + time_limit_s
         tell = progress or (lambda line: None)
-        race = _Race(program, budget, accept, tell)
-        entrants = list(self._entrants(tell))
-        for at, planner in enumerate(entrants):
-            left = deadline - monotonic()
-            if race.settled or left <= 0:
-                race.late = race.late or not race.settled
-                break
-            share = left if at == len(entrants) - 1 else max(left / 2, left / (len(entrants) - at))
-            race.run(planner, share, progress)
-        return race.result()
-
-    def _entrants(self, tell: Progress) -> Iterator[Planner]:
-        if self.planners:
-            yield from self.planners
-            return
-        known = available()
-        names = [*(n for n in _FIRST if n in known), *(n for n in known if n not in _FIRST)]
-        for name in names:
-            if name == self.name:
-                continue
-            try:
-                yield known[name].load()()
-            except (FBError, TypeError) as error:
-                # A broken plug-in, or one that needs options, must not stop the others.
-                tell(f"auto: {name} left out: {error}")
+        race = Race(program, budget, _base_ns(program), tell)
+        run = _Run(race, monotonic() + time_limit_s, tell, may_polish=not self.planners)
+        run.enter(self.planners)
+        try:
+            run.run_here()
+            run.run_crew()
+        except KeyboardInterrupt:
+            if race.best is None or not keep_on_interrupt:
+                raise
+            tell(f"auto: stopped early, {race.standing()}")
+        return race.result(accept)
 
 
-@dataclass
-class _Race:
-    program: Program
-    budget: Budget | None
-    accept: Accept | None
-    tell: Progress
-    best: Optimal | Feasible | TimedOut | None = None
-    refused: list[Infeasible] = field(default_factory=list)
-    late: bool = False
+def _base_ns(program: Program) -> int:
+    """The time with nothing recomputed."""
+    graph = program.graph
+    return sum(graph.cnode[name].time_ns_at(1) for name in capture_order(graph))
+
+
+class _Run:
+    """One call of `auto`: what runs in this process, then what runs in others."""
+
+    def __init__(self, race: Race, deadline: float, tell: Progress, *, may_polish: bool):
+        self.race = race
+        self.deadline = deadline
+        self.tell = tell
+        self.may_polish = may_polish
+        self.here: deque[Planner] = deque()
+        self.waiting: deque[Member] = deque()
+        self.polishing = 0
+        self.polished = 0
+        self.polished_ns = 0
 
     @property
-    def settled(self) -> bool:
-        return isinstance(self.best, Optimal)
+    def left_s(self) -> float:
+        return self.deadline - monotonic()
 
-    def run(self, planner: Planner, time_limit_s: float, progress: Progress | None) -> None:
-        name = format_planner(planner)
-        self.tell(f"auto: {name}")
-        result = planner.plan(
-            self.program, self.budget, time_limit_s=time_limit_s, progress=progress
+    def enter(self, chosen: tuple[Planner, ...]) -> None:
+        """Decides who runs where: of this package's planners on a small graph, the quick
+        ones here, and all others in processes."""
+        size = len(self.race.program.graph.cnodes)
+        if chosen:
+            for planner in chosen:
+                if is_portable(planner):
+                    self.waiting.append(Member(planner, 1 / len(chosen)))
+                else:
+                    self.here.append(planner)
+            return
+        self.here += quick_members(size)
+        budget = self.race.budget
+        if budget is not None:
+            floor, where = lower_bound_bytes(self.race.program, kind_of(budget))
+            if floor > budget.bytes:
+                self.tell(f"auto: no plan can exist, {where} alone needs {floor} bytes")
+                return
+        self.waiting += members(size, self.tell)
+
+    def run_here(self) -> None:
+        """The quick members, one after the other; with no time left, the fallback."""
+        while self.here and not self.race.settled and self.left_s > 0:
+            planner = self.here.popleft()
+            share = self.left_s / (2 if self.here or self.waiting else 1)
+            name = format_planner(planner)
+            try:
+                result = planner.plan(
+                    self.race.program, self.race.budget, time_limit_s=share, progress=self.tell
+                )
+            except FBError as error:
+                self.tell(f"auto: {name} left out: {error.diagnostics[0].message}")
+            except Exception as error:  # a plug-in may raise anything at all
+                self.tell(f"auto: {name} failed: {type(error).__name__}: {error}")
+            else:
+                self.race.take(name, result, trusted=not is_foreign(planner))
+        if self.left_s <= 0 and self.race.best is None and self.may_polish:
+            self._fall_back()
+
+    def _fall_back(self) -> None:
+        fallback = Dtr(rounds=0)
+        result = fallback.plan(self.race.program, self.race.budget, time_limit_s=FALLBACK_S)
+        self.race.take(format_planner(fallback), result)
+        self.waiting.clear()
+
+    def run_crew(self) -> None:
+        """The slow members, and `polish` while there is time and use in it."""
+        if self.race.settled or not (self.waiting or self.may_polish):
+            return
+        with Crew(self.race.program, self.race.budget, self.tell) as crew:
+            while not self.race.settled and self.left_s > 0:
+                while crew.has_room and self._start_next(crew):
+                    pass
+                if crew.is_idle:
+                    return
+                for ended in crew.wait(self.deadline):
+                    self._take(ended)
+            self.race.late = self.race.late or not self.race.settled
+
+    def _start_next(self, crew: Crew) -> bool:
+        """Starts a member where one waits, or else a polish of the best plan."""
+        if self.left_s < 1.0:
+            return False
+        # Starting a process, and handing over its answer, takes from the same limit.
+        whole = max(0.5, 0.97 * self.left_s - 1.0)
+        if self.waiting:
+            member = self.waiting.popleft()
+            crew.start(member.planner, format_planner(member.planner), whole * member.share)
+            return True
+        best = self.race.best
+        if not self.may_polish or self.polishing or best is None:
+            return False
+        if best.time_ns == self.polished_ns:
+            return False  # it was polished, and nothing came of it
+        planner = polisher(best.schedule, self.polished)
+        if planner is None:
+            return False
+        name = (
+            best.planner if best.planner.startswith("polish{") else f"polish{{of={best.planner}}}"
         )
-        match result:
-            case Infeasible():
-                self.refused.append(result)
-            case TimedOut(schedule=None):
-                self.late = True
-            case _ if self.best is not None and result.time_ns >= self.best.time_ns:
-                pass
-            case _ if self._holds(name, result.schedule):
-                self.best = result
-                self.tell(f"auto: {name} leads with {result.time_ns / 1e6:.3f} ms")
-
-    def _holds(self, name: str, schedule: Schedule | None) -> bool:
-        if schedule is None:
-            return False
-        try:
-            trace = simulate(self.program, schedule)
-        except FBError as error:
-            self.tell(f"auto: the plan of {name} is not valid and left out: {error}")
-            return False
-        if self.budget is not None and peak_of(trace, self.budget.kind) > self.budget.bytes:
-            self.tell(f"auto: the plan of {name} is over the budget and left out")
-            return False
-        if self.accept is not None and not self.accept(schedule):
-            self.tell(f"auto: the plan of {name} was not accepted")
-            return False
+        self.polishing += 1
+        self.polished += 1
+        self.polished_ns = best.time_ns
+        crew.start(planner, name, min(whole, max(5.0, whole / 3)))
         return True
 
-    def result(self) -> PlanResult:
-        """The best plan; else the refusal that knows the least budget."""
-        if self.best is not None:
-            return self.best
-        if self.late or not self.refused:
-            return TimedOut(None, 0, None)
-        return min(
-            self.refused,
-            key=lambda r: r.min_budget.bytes if r.min_budget is not None else 1 << 62,
-        )
+    def _take(self, ended: Ended) -> None:
+        if ended.planner.name == "polish":
+            self.polishing -= 1
+        match ended.ending:
+            case Answered(result):
+                self.race.take(ended.name, result, trusted=not is_foreign(ended.planner))
+            case Refused(diagnostics):
+                self.tell(f"auto: {ended.name} left out: {diagnostics[0].message}")
+            case Failed(what) | Strange(what) | Unloadable(what):
+                self.tell(f"auto: {ended.name} failed and is left out: {what}")
+            case None:
+                self.race.late = True
+                self.tell(f"auto: {ended.name} did not come back and was ended")
+            case _:
+                assert_never(ended.ending)

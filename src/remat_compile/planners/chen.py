@@ -22,6 +22,8 @@ class Chen:
     homogeneous chain (Shilova 2021, section 2.1); the rest as `periodic`. Linear time."""
 
     name: ClassVar[str] = "chen"
+    applicability: ClassVar[str] = "any graph"
+    source: ClassVar[str] = "Chen et al. 2016; Shilova 2021, 2.1"
 
     def plan(
         self,

@@ -27,6 +27,8 @@ class Dtr:
     """
 
     name: ClassVar[str] = "dtr"
+    applicability: ClassVar[str] = "any graph"
+    source: ClassVar[str] = "Kirisame et al. 2021, offline"
     scope: Literal["forward", "all"] | None = None
     rounds: int | None = None
     seed: int = 0

@@ -29,6 +29,8 @@ class Periodic:
     """
 
     name: ClassVar[str] = "periodic"
+    applicability: ClassVar[str] = "any graph"
+    source: ClassVar[str] = "Shilova 2021, 2.1"
     segments: int | None = None
     by: Weight | None = None
 

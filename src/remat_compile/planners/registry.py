@@ -9,13 +9,23 @@ from typing import Any
 
 from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ._options import default_of, read_options
-from ._text import PlannerText, format_value, parse_text, span_of
+from ._text import PlannerText, format_value, parse_list, parse_text, span_of
 from .contract import Planner
 
-__all__ = ["GROUP", "PlannerInfo", "available", "format_planner", "load_planner", "parse_planner"]
+__all__ = [
+    "GROUP",
+    "PlannerInfo",
+    "add",
+    "available",
+    "format_planner",
+    "load_planner",
+    "parse_planner",
+]
 
 GROUP = "remat_compile.planners"
 """The entry point group that planners register in."""
+
+_added: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,14 @@ def available() -> dict[str, PlannerInfo]:
         package = point.dist.name if point.dist is not None else "an unknown package"
         if point.name not in found or package == "remat-compile":
             found[point.name] = PlannerInfo(point.name, point.value, package)
+    for name, target in _added.items():
+        found[name] = PlannerInfo(name, target, "this process")
     return dict(sorted(found.items()))
+
+
+def add(name: str, target: str) -> None:
+    """Makes the planner at `module:Class` known in this process, without an entry point."""
+    _added[name] = target
 
 
 def load_planner(name: str, column: int = 1) -> type[Planner]:
@@ -85,6 +102,20 @@ def parse_planner(text: str) -> Planner:
     range, FB0405 options that contradict each other, FB0406 plug-in that does not load.
     """
     return build_planner(parse_text(text))
+
+
+def parse_planners(text: str) -> tuple[Planner, ...]:
+    """Planners from a text such as `auto, periodic{segments=4}`; raises as `parse_planner`."""
+    found: list[Planner] = []
+    problems: list[Diagnostic] = []
+    for parsed in parse_list(text):
+        try:
+            found.append(build_planner(parsed))
+        except FBError as error:
+            problems += error.diagnostics
+    if problems:
+        raise FBError(problems, usage=True)
+    return tuple(found)
 
 
 def build_planner(parsed: PlannerText) -> Planner:

@@ -17,6 +17,8 @@ class StoreAll:
     """The unplanned step: nothing is recomputed. Linear time. Optimal where it fits."""
 
     name: ClassVar[str] = "store-all"
+    applicability: ClassVar[str] = "any graph"
+    source: ClassVar[str] = "baseline: the unplanned step"
 
     def plan(
         self,

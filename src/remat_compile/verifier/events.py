@@ -22,10 +22,10 @@ MOST_HINTS = 20
 class Event:
     """One step. Names are aNodes (storages), never views.
 
-    `execution` counts the runs of the cNode from 1 (0 for a free). `needs` maps what must
-    be alive to the name that the cNode reads it by. `token` is the state that a later run
-    of a random operator restores. `makes` takes memory; `ends` goes on as `becomes`
-    without taking any; `gives_back` is what stops to exist after the step.
+    `execution` counts the runs of the cNode from 1 (0 for other steps). `needs` maps what must
+    be alive to the name that the cNode (or an offload) reads it by. `token` is the state that
+    a later run of a random operator restores. `makes` takes memory; `ends` goes on as
+    `becomes` without taking any; `gives_back` is what stops to exist after the step.
     """
 
     index: int
@@ -38,6 +38,21 @@ class Event:
     ends: str | None
     becomes: str | None
     gives_back: tuple[str, ...]
+
+    @property
+    def takes(self) -> bool:
+        """Whether the step may take memory on the device while it runs."""
+        return self.cnode is not None or bool(self.makes)
+
+    @property
+    def to_host(self) -> tuple[str, ...]:
+        """What takes memory on the host."""
+        return (self.step.anode,) if isinstance(self.step, Offload) else ()
+
+    @property
+    def off_host(self) -> tuple[str, ...]:
+        """What gives its memory on the host back."""
+        return (self.step.anode,) if isinstance(self.step, HostFree) else ()
 
     @property
     def name(self) -> str:
@@ -74,7 +89,12 @@ def unfold(statements: Statements, schedule: Schedule) -> list[Event] | tuple[Di
                 runs[name] += 1
                 c = statements.cnodes[name]
                 found.append(_run(statements, c, index, step, runs[name], total[name], nosave))
-            case Offload() | Prefetch() | Wait() | HostFree():
+            case Offload(anode):
+                read = {anode: anode}
+                found.append(Event(index, step, None, 0, read, None, (), None, None, ()))
+            case Prefetch(anode):
+                found.append(Event(index, step, None, 0, {}, None, (anode,), None, None, ()))
+            case Wait() | HostFree():
                 found.append(Event(index, step, None, 0, {}, None, (), None, None, ()))
             case _:
                 assert_never(step)

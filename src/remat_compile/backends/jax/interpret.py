@@ -93,7 +93,8 @@ class _Run:
 
     def _derive(self, view: View) -> Array:
         found = self._call(view.call)
-        return found if view.index is None else found[view.index]
+        array: Array = found if view.index is None else found[view.index]
+        return array
 
     def _call(self, call: Call, **extra: Any) -> Any:
         reads = {name: self.read(name) for name in call.refs()}

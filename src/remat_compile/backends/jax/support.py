@@ -41,7 +41,8 @@ def _diagnostic(graph: Graph, op: str) -> Diagnostic:
     places = list(dict.fromkeys(place for call, place in _calls(graph) if call.op == op))
     shown = ", ".join(places[:_SHOWN])
     more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
-    spans = (n.span for n in (*graph.cnodes, *graph.views) if n.call.op == op)
+    spans = [c.span for c in graph.cnodes if c.call.op == op]
+    spans += [v.span for v in graph.views if v.call.op == op]
     return Diagnostic(
         "FB0912",
         f"{op} has no JAX lowering; used at {shown}{more}.{nearest(op, table())}",

@@ -22,6 +22,7 @@ from ...ir.schedule import Schedule
 from .emit import emit
 from .interface import Interface, saved_at_loss
 from .module import Flight, PlannedModule, planned_module
+from .unused import UnusedOutputs
 
 __all__ = ["build"]
 
@@ -54,11 +55,11 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         return _borders(lowered, joint, interface, saved)
 
-    flight = Flight()
+    flight = Flight(UnusedOutputs(lowered))
 
     def landing(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
         flight.landed()
-        return backward(args, constants)
+        return flight.unused.leave_out(backward(args, constants))
 
     try:
         run = lowered.joint.compile(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from ._dtypes import _floating, _wide
@@ -55,22 +54,22 @@ def aten_silu_backward_default(grad_output: Array, x: Array) -> Array:
 def aten_gelu_default(x: Array, *, approximate: str = "none") -> Array:
     wide = _wide(x)
     if approximate == "tanh":
-        inner = np.sqrt(2 / np.pi).item() * (wide + 0.044715 * wide * wide * wide)
+        inner = 0.7978845608028654 * (wide + 0.044715 * wide * wide * wide)
         return (0.5 * wide * (1 + jnp.tanh(inner))).astype(x.dtype)
-    return (0.5 * wide * (1 + lax.erf(wide * np.sqrt(0.5).item()))).astype(x.dtype)
+    return (0.5 * wide * (1 + lax.erf(wide * 0.7071067811865476))).astype(x.dtype)
 
 
 @lowers("aten.gelu_backward.default")
 def aten_gelu_backward_default(grad_output: Array, x: Array, *, approximate: str = "none") -> Array:
     g, wide = _wide(grad_output), _wide(x)
     if approximate == "tanh":
-        scale = np.sqrt(2 / np.pi).item()
+        scale = 0.7978845608028654  # the root of 2 / pi
         t = jnp.tanh(scale * (wide + 0.044715 * wide * wide * wide))
         inner = scale * (1 + 3 * 0.044715 * wide * wide)
         slope = 0.5 * (1 + t) + 0.5 * wide * (1 - t * t) * inner
     else:
-        cdf = 0.5 * (1 + lax.erf(wide * np.sqrt(0.5).item()))
-        slope = cdf + wide * jnp.exp(-0.5 * wide * wide) / np.sqrt(2 * np.pi).item()
+        cdf = 0.5 * (1 + lax.erf(wide * 0.7071067811865476))
+        slope = cdf + wide * jnp.exp(-0.5 * wide * wide) * 0.3989422804014327
     return (g * slope).astype(grad_output.dtype)
 
 
@@ -159,8 +158,9 @@ def aten_hardsigmoid_default(x: Array) -> Array:
 
 @lowers("aten.hardsigmoid_backward.default")
 def aten_hardsigmoid_backward_default(grad_output: Array, x: Array) -> Array:
+    # PyTorch multiplies by the float32 nearest to a sixth, in float64 too.
     inside = (x > -3) & (x < 3)
-    return jnp.where(inside, grad_output / 6, jnp.zeros_like(grad_output))
+    return jnp.where(inside, grad_output * 0.1666666716337204, jnp.zeros_like(grad_output))
 
 
 @lowers("aten.log_sigmoid_forward.default")
@@ -188,3 +188,45 @@ def aten_mish_backward_default(grad_output: Array, x: Array) -> Array:
     g, wide = _wide(grad_output), _wide(x)
     t = jnp.tanh(jax.nn.softplus(wide))
     return (g * (t + wide * jax.nn.sigmoid(wide) * (1 - t * t))).astype(grad_output.dtype)
+
+
+def _halves(x: Array, dim: int) -> tuple[Array, Array]:
+    first, second = jnp.split(_wide(x), 2, dim)
+    return first, second
+
+
+@lowers("aten.glu.default")
+def aten_glu_default(x: Array, dim: int = -1) -> Array:
+    value, gate = _halves(x, dim)
+    return (value * jax.nn.sigmoid(gate)).astype(x.dtype)
+
+
+@lowers("aten.glu_backward.default")
+def aten_glu_backward_default(grad_output: Array, x: Array, dim: int) -> Array:
+    value, gate = _halves(x, dim)
+    g, s = _wide(grad_output), jax.nn.sigmoid(gate)
+    return jnp.concatenate((g * s, g * value * s * (1 - s)), dim).astype(x.dtype)
+
+
+@lowers("aten.celu.default")
+def aten_celu_default(x: Array, alpha: float = 1.0) -> Array:
+    wide = _wide(x)
+    low = alpha * jnp.expm1(jnp.minimum(wide, 0) / alpha)
+    return jnp.where(wide <= 0, low, wide).astype(x.dtype)
+
+
+@lowers("aten._prelu_kernel.default")
+def aten__prelu_kernel_default(x: Array, weight: Array) -> Array:
+    return jnp.where(x > 0, x, weight * x)
+
+
+@lowers("aten._prelu_kernel_backward.default")
+def aten__prelu_kernel_backward_default(
+    grad_output: Array, x: Array, weight: Array
+) -> tuple[Array, Array]:
+    """The second result has the shape of `x`: the sum over what `weight` serves comes after."""
+    positive = x > 0
+    return (
+        jnp.where(positive, grad_output, weight * grad_output),
+        jnp.where(positive, jnp.zeros_like(x), x * grad_output),
+    )

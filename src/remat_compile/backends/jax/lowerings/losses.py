@@ -136,7 +136,7 @@ def _nll_forward(
     classes, weights = _class_weights(target, weight, ignore_index, scores)
     picked = jnp.take_along_axis(scores, jnp.expand_dims(classes, axis), axis)
     losses = -jnp.squeeze(picked, axis) * weights
-    if reduction == 0:
+    if reduction == 0 and x.ndim > 1:
         return losses.astype(x.dtype), jnp.zeros((), x.dtype)
     total = jnp.sum(weights)
     loss = jnp.sum(losses)

@@ -11,14 +11,10 @@ from ._dtypes import _dtype, _wide
 from ._registry import lowers
 
 
-def _pair(value: tuple[int, ...] | int, default: tuple[int, int] | None = None) -> tuple[int, int]:
-    """A size given for both axes at once, for each, or (empty) by its default."""
-    if isinstance(value, int):
-        return value, value
-    if not value:
-        assert default is not None
-        return default
-    return value[0], value[-1]
+def _pair(value: tuple[int, ...], default: tuple[int, ...] = ()) -> tuple[int, int]:
+    """A size for each of two axes, given once for both, for each, or (empty) by default."""
+    given = value or default
+    return given[0], given[-1]
 
 
 def _pooled_length(
@@ -35,8 +31,8 @@ def aten_max_pool2d_with_indices_default(
     x: Array,
     kernel_size: tuple[int, ...],
     stride: tuple[int, ...] = (),
-    padding: tuple[int, ...] | int = 0,
-    dilation: tuple[int, ...] | int = 1,
+    padding: tuple[int, ...] = (0, 0),
+    dilation: tuple[int, ...] = (1, 1),
     ceil_mode: bool = False,
 ) -> tuple[Array, Array]:
     kernel, pad, gap = _pair(kernel_size), _pair(padding), _pair(dilation)
@@ -45,7 +41,7 @@ def aten_max_pool2d_with_indices_default(
     counts = [
         _pooled_length(sizes[i], kernel[i], step[i], pad[i], gap[i], ceil_mode) for i in (0, 1)
     ]
-    lowest = -jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
+    lowest = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else np.iinfo(x.dtype).min
     high = [(counts[i] - 1) * step[i] + gap[i] * (kernel[i] - 1) + 1 for i in (0, 1)]
     config = [(0, 0, 0)] * (x.ndim - 2)
     config += [(pad[i], max(high[i] - sizes[i] - pad[i], 0), 0) for i in (0, 1)]
@@ -77,8 +73,8 @@ def aten_max_pool2d_with_indices_backward_default(
     x: Array,
     kernel_size: tuple[int, ...],
     stride: tuple[int, ...],
-    padding: tuple[int, ...] | int,
-    dilation: tuple[int, ...] | int,
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
     ceil_mode: bool,
     indices: Array,
 ) -> Array:
@@ -94,7 +90,7 @@ def _average(
     x: Array,
     kernel_size: tuple[int, ...],
     stride: tuple[int, ...],
-    padding: tuple[int, ...] | int,
+    padding: tuple[int, ...],
     ceil_mode: bool,
     count_include_pad: bool,
     divisor_override: int | None,
@@ -126,7 +122,7 @@ def aten_avg_pool2d_default(
     x: Array,
     kernel_size: tuple[int, ...],
     stride: tuple[int, ...] = (),
-    padding: tuple[int, ...] | int = 0,
+    padding: tuple[int, ...] = (0, 0),
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
@@ -141,7 +137,7 @@ def aten_avg_pool2d_backward_default(
     x: Array,
     kernel_size: tuple[int, ...],
     stride: tuple[int, ...],
-    padding: tuple[int, ...] | int,
+    padding: tuple[int, ...],
     ceil_mode: bool,
     count_include_pad: bool,
     divisor_override: int | None,

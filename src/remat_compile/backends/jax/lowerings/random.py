@@ -28,7 +28,7 @@ def aten_native_dropout_backward_default(grad_output: Array, mask: Array, scale:
 
 
 @lowers("aten.bernoulli.p")
-def aten_bernoulli_p(x: Array, p: float = 0.5, *, generator: object = None, key: Array) -> Array:
+def aten_bernoulli_p(x: Array, p: float, *, generator: object = None, key: Array) -> Array:
     return jax.random.bernoulli(key, p, x.shape).astype(x.dtype)
 
 
@@ -96,13 +96,13 @@ def aten_randint_default(
     high: int,
     size: tuple[int, ...],
     *,
-    dtype: DTypeLike | None = None,
+    dtype: DTypeLike = jnp.int64,
     layout: object = None,
     device: object = None,
     pin_memory: object = None,
     key: Array,
 ) -> Array:
-    return jax.random.randint(key, tuple(size), 0, high).astype(_dtype(dtype or jnp.int64))
+    return jax.random.randint(key, tuple(size), 0, high).astype(_dtype(dtype))
 
 
 @lowers("aten.randint.low")
@@ -111,23 +111,30 @@ def aten_randint_low(
     high: int,
     size: tuple[int, ...],
     *,
-    dtype: DTypeLike | None = None,
+    dtype: DTypeLike = jnp.int64,
     layout: object = None,
     device: object = None,
     pin_memory: object = None,
     key: Array,
 ) -> Array:
-    return jax.random.randint(key, tuple(size), low, high).astype(_dtype(dtype or jnp.int64))
+    return jax.random.randint(key, tuple(size), low, high).astype(_dtype(dtype))
 
 
 @lowers("aten.randperm.default")
 def aten_randperm_default(
     n: int,
     *,
-    dtype: DTypeLike | None = None,
+    dtype: DTypeLike = jnp.int64,
     layout: object = None,
     device: object = None,
     pin_memory: object = None,
     key: Array,
 ) -> Array:
-    return jax.random.permutation(key, n).astype(_dtype(dtype or jnp.int64))
+    return jax.random.permutation(key, n).astype(_dtype(dtype))
+
+
+@lowers("aten.exponential.default")
+def aten_exponential_default(
+    x: Array, lambd: float = 1.0, *, generator: object = None, key: Array
+) -> Array:
+    return jax.random.exponential(key, x.shape, x.dtype) / lambd

@@ -16,11 +16,6 @@ def aten_clone_default(x: Array, *, memory_format: object = None) -> Array:
     return x
 
 
-@lowers("aten.contiguous.default")
-def aten_contiguous_default(x: Array, *, memory_format: object = None) -> Array:
-    return x
-
-
 @lowers("aten.lift_fresh_copy.default")
 def aten_lift_fresh_copy_default(x: Array) -> Array:
     return x
@@ -143,24 +138,30 @@ def aten_select_scatter_default(x: Array, src: Array, dim: int, index: int) -> A
     return x.at[(slice(None),) * (dim % x.ndim) + (index,)].set(src)
 
 
+def _chosen(condition: Array, x: ArrayLike, other: ArrayLike) -> Array:
+    """`x` where the condition holds, else `other`, in their common dtype."""
+    first, second = _promoted(x, other)
+    return jnp.where(condition, first, second)
+
+
 @lowers("aten.where.self")
 def aten_where_self(condition: Array, x: Array, other: Array) -> Array:
-    return jnp.where(condition, *_promoted(x, other))
+    return _chosen(condition, x, other)
 
 
 @lowers("aten.where.ScalarSelf")
 def aten_where_ScalarSelf(condition: Array, x: float, other: Array) -> Array:
-    return jnp.where(condition, *_promoted(x, other))
+    return _chosen(condition, x, other)
 
 
 @lowers("aten.where.ScalarOther")
 def aten_where_ScalarOther(condition: Array, x: Array, other: float) -> Array:
-    return jnp.where(condition, *_promoted(x, other))
+    return _chosen(condition, x, other)
 
 
 @lowers("aten.where.Scalar")
 def aten_where_Scalar(condition: Array, x: float, other: float) -> Array:
-    return jnp.where(condition, *_promoted(x, other))
+    return _chosen(condition, x, other)
 
 
 @lowers("aten.masked_fill.Scalar")

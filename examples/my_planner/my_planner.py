@@ -1,0 +1,100 @@
+"""`drop-largest`: drop what frees most bytes per nanosecond until the step fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import monotonic
+from typing import ClassVar
+
+from remat_compile.planners.kit import (
+    Budget,
+    Instance,
+    Order,
+    PlanResult,
+    Program,
+    Progress,
+    Task,
+    TimedOut,
+    checked,
+    format_planner,
+)
+
+
+@dataclass(frozen=True)
+class DropLargest:
+    """Drops results of the forward, those first that free most bytes for the time that it
+    takes to make them again, as long as that lowers the peak. Each is made again once, in
+    the backward. Quadratic time."""
+
+    name: ClassVar[str] = "drop-largest"
+    applicability: ClassVar[str] = "any graph"
+    source: ClassVar[str] = "docs/writing_a_planner.md"
+
+    time_power: float = 1.0
+    """How much the time counts: 0 looks at bytes alone."""
+
+    def __post_init__(self) -> None:
+        checked(self)
+
+    @classmethod
+    def check_options(cls, time_power: float) -> Iterator[tuple[str, str]]:
+        if time_power < 0:
+            yield "time_power", f"must be at least 0, not {time_power}"
+
+    def plan(
+        self,
+        program: Program,
+        budget: Budget | None,
+        *,
+        time_limit_s: float = 60.0,
+        progress: Progress | None = None,
+    ) -> PlanResult:
+        deadline = monotonic() + time_limit_s
+        task = Task.of(program, budget, format_planner(self))
+        instance = task.instance
+        best, peak = instance.capture, instance.peak(instance.capture)
+        dropped: frozenset[int] = frozenset()
+        for c in self.candidates(instance):
+            if peak <= task.limit_bytes:
+                break
+            if monotonic() > deadline:
+                return TimedOut(None, 0, instance.base_time_ns)
+            order = order_without(instance, dropped | {c})
+            if instance.peak(order) <= peak:
+                best, peak, dropped = order, instance.peak(order), dropped | {c}
+                if progress is not None:
+                    progress(f"drop-largest: {len(dropped)} dropped, peak {peak} bytes")
+        return task.answer(best) if peak <= task.limit_bytes else task.infeasible(best)
+
+    def candidates(self, instance: Instance) -> list[int]:
+        """Forward cNodes that may run again, in the order in which they are dropped."""
+
+        def gain(c: int) -> float:
+            size = sum(instance.size_A[a] for a in instance.rewrites_C[c])
+            return float(size / (instance.retime_C[c] + 1) ** self.time_power)
+
+        forward = [c for c, phase in enumerate(instance.phase_C) if phase == "fwd"]
+        return sorted((c for c in forward if instance.makable_C[c]), key=gain, reverse=True)
+
+
+def order_without(instance: Instance, dropped: frozenset[int]) -> Order:
+    """The captured order, with each dropped cNode run again before the first cNode after
+    the loss that needs one of its results."""
+    order: Order = []
+    again: set[int] = set()
+
+    def make(c: int, reads: tuple[int, ...]) -> None:
+        for a in reads:
+            writer = instance.writer_A[a]
+            if writer in dropped and writer not in again:
+                again.add(writer)
+                make(writer, instance.rereads_C[writer])
+        order.append(c)
+
+    for c in instance.capture:
+        if instance.phase_C[c] == "bwd":
+            make(c, instance.reads_C[c])
+        else:
+            order.append(c)
+    return order

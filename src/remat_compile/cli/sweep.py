@@ -1,0 +1,189 @@
+"""`remat-compile sweep`: the time that planners need under a range of budgets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from ._model import Dim, Sample, Trainable, TrainBn, read_model_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .._budget import BudgetText
+    from .._options import PlanOptions
+    from .._sources import ModelOptions
+    from .._sweep import Cell, Sweep
+    from ..ir.program import Program
+    from ..planners.contract import Planner
+
+__all__ = ["command"]
+
+BUDGETS = "as in 8GiB,12GiB or 20%..100%:9"
+
+
+def command(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="See remat-compile --help.")],
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Where to write; - is standard output."
+        ),
+    ] = None,
+    budgets: Annotated[
+        str | None, typer.Option(metavar="SIZES", help=f"Bounds on all device bytes, {BUDGETS}.")
+    ] = None,
+    activation_budgets: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZES",
+            help="Bounds on what comes on top of parameters, buffers, inputs and gradients "
+            "(20%..100%:9 where neither is given).",
+        ),
+    ] = None,
+    planners: Annotated[
+        str, typer.Option(help='With commas between, as in "auto,rotor,periodic{segments=4}".')
+    ] = "auto",
+    time_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", help="For each planner under each budget.")
+    ] = 60.0,
+    costs: Annotated[
+        Literal["measured", "roofline"] | None,
+        typer.Option(help="Measured on this machine (default), or estimated for --device."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="See remat-compile devices.")
+    ] = None,
+    dim: Dim = None,
+    sample: Sample = None,
+    train_bn: TrainBn = False,
+    trainable: Trainable = None,
+    grads: Annotated[
+        Literal["fresh", "accumulate"] | None,
+        typer.Option(help="Whether the caller already holds gradients (accumulate)."),
+    ] = None,
+    format: Annotated[
+        Literal["csv", "json"] | None, typer.Option(help="By the name of the file, else CSV.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Take over the cells that FILE holds already.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
+) -> int:
+    """The time that planners need under a range of budgets; every plan is proven.
+
+    FILE is written after each cell. A planner that fails under a budget leaves a cell that
+    says why.
+    """
+    from .._files import check_writable
+    from .._options import Errors, read_options
+    from .._sources import check_spec
+    from .._sweep_asked import read_sweep
+
+    errors = Errors()
+    asked = read_sweep(errors, budgets, activation_budgets, planners)
+    options = read_options(
+        errors,
+        budget=None,
+        activation_budget=None,
+        planner="auto",
+        time_limit_s=time_limit,
+        costs=costs,
+        device=device,
+        grads=grads,
+    )
+    model_options = read_model_options(errors, dim, sample, train_bn, trainable)
+    errors.collect(lambda: check_spec(model, model_options))
+    if output is not None:
+        errors.collect(lambda: check_writable(output))
+    if resume and output in (None, "-"):
+        errors.add("FB0707", "--resume needs a file to go on with", "give -o FILE")
+    known = errors.collect(lambda: _known(output)) if resume else ()
+    errors.raise_if_any()
+    assert options is not None
+    assert known is not None
+    return _run(model, options, model_options, asked, known, output, format, quiet)
+
+
+def _known(output: str | None) -> tuple[Cell, ...]:
+    """The cells of the file to go on with; none where there is no file yet."""
+    from pathlib import Path
+
+    from .._files import read_text
+    from .._sweep import read_cells
+    from ..ir.diagnostics import Diagnostic, FBError
+
+    if output in (None, "-") or not Path(output).exists():
+        return ()
+    try:
+        return read_cells(read_text(output))
+    except ValueError as error:
+        message = f"cannot go on with {output}: {error}"
+        raise FBError(Diagnostic("FB0716", message), usage=True) from None
+
+
+def _run(
+    model: str,
+    options: PlanOptions,
+    model_options: ModelOptions,
+    asked: tuple[tuple[Planner, ...], tuple[BudgetText, ...]],
+    known: tuple[Cell, ...],
+    output: str | None,
+    format: Literal["csv", "json"] | None,
+    quiet: bool,
+) -> int:
+    import sys
+
+    from .._sweep import run_sweep
+    from ._progress import progress
+
+    made: Sweep | None = None
+
+    def keep(so_far: Sweep) -> None:
+        nonlocal made
+        made = so_far
+        if output not in (None, "-"):
+            so_far.save(output, format)
+
+    code = 0
+    with progress(quiet=quiet) as say:
+        program = _program(model, options, model_options, say)
+        try:
+            run_sweep(
+                program,
+                *asked,
+                time_limit_s=options.time_limit_s,
+                progress=say,
+                known=known,
+                done=keep,
+            )
+        except KeyboardInterrupt:
+            code = 130
+    if made is not None and output == "-":
+        made.save(output, format)
+    if made is not None and not quiet:
+        print(made.table(), end="", file=sys.stderr if output == "-" else sys.stdout)
+    if code:
+        kept = f"; {output} holds what was done, --resume goes on" if made and output else ""
+        print(f"interrupted{kept}", file=sys.stderr)
+    return code
+
+
+def _program(
+    model: str, options: PlanOptions, model_options: ModelOptions, say: Callable[[str], None]
+) -> Program:
+    """The program with its costs, made once for all cells."""
+    from .._pipeline import Phases
+    from .._sources import is_program, load_source
+    from ..api import as_asked, costed, costed_text, read_program
+
+    phases = Phases(say)
+    if is_program(model):
+        with phases.phase("capture", f"reading {model}"):
+            program = read_program(model)
+        return costed_text(program, options, phases)
+    with phases.phase("capture", f"capturing {model}"):
+        source = load_source(model, model_options)
+    with costed(source, options.device, phases) as (program, _):
+        return as_asked(program, options)

@@ -1,0 +1,141 @@
+"""`rk-checkmate`: an integer program on the whole graph, in two forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import floor, isfinite
+from time import monotonic
+from typing import ClassVar, Literal
+
+from ..ir.program import Budget, Program
+from ._compact_solve import CompactAnswer, saved_bytes_of, solve_compact
+from ._events import useful_pairs
+from ._exact import conclude, quick_order, teller, too_large
+from ._instance import Order
+from ._options import checked
+from ._results import Task
+from ._thesis import thesis_model
+from .contract import PlanResult, Progress
+from .registry import format_planner
+from .solvers import MilpSolver
+
+__all__ = ["RkCheckmate"]
+
+_MOST_COMPACT = 1500
+_MOST_THESIS = 120
+"""cNodes; the program grows with their square."""
+
+
+@dataclass(frozen=True)
+class RkCheckmate:
+    """Zhao 2024, section 2.4: the fastest plan with first executions as captured and each
+    cNode at most once more between two of them.
+
+    `form` is `compact`, or `thesis`: as printed, for graphs of 35 cNodes or so. `backward`
+    lets backward cNodes run again too (none: the compact form only where there is no plan
+    without, the thesis form always). `saved_bytes` bounds what is alive when the loss
+    starts, counted as the budget is.
+    """
+
+    name: ClassVar[str] = "rk-checkmate"
+    applicability: ClassVar[str] = "any graph of up to 1500 cNodes"
+    source: ClassVar[str] = "Zhao 2024, 2.4"
+    form: Literal["compact", "thesis"] = "compact"
+    backward: bool | None = None
+    saved_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        checked(self)
+
+    @classmethod
+    def check_options(
+        cls, form: str, backward: bool | None, saved_bytes: int | None
+    ) -> Iterator[tuple[str, str]]:
+        if saved_bytes is not None and saved_bytes < 0:
+            yield "saved_bytes", f"must be at least 0, not {saved_bytes}"
+        if form == "thesis" and backward is False:
+            yield "backward", "cannot be false with form=thesis, which always has it"
+
+    def plan(
+        self,
+        program: Program,
+        budget: Budget | None,
+        *,
+        time_limit_s: float = 60.0,
+        progress: Progress | None = None,
+    ) -> PlanResult:
+        deadline = monotonic() + time_limit_s
+        task = Task.of(program, budget, format_planner(self))
+        thesis = self.form == "thesis"
+        refusal = too_large(
+            task,
+            _MOST_THESIS if thesis else _MOST_COMPACT,
+            "use rk-checkmate" if thesis else "use rockmate, polish or dtr",
+        )
+        if refusal is not None:
+            return refusal
+        if self._fits(task, task.instance.capture):
+            return task.answer(task.instance.capture)
+        found = _thesis(task, self, deadline) if thesis else self._compact(task, deadline, progress)
+        return conclude(task, found, self.saved_bytes)
+
+    def _fits(self, task: Task, order: Order) -> bool:
+        if task.instance.peak(order) > task.limit_bytes:
+            return False
+        saved = self.saved_bytes
+        return saved is None or saved_bytes_of(task.instance, order) <= saved
+
+    def _compact(self, task: Task, deadline: float, progress: Progress | None) -> CompactAnswer:
+        scopes = (False, True) if self.backward is None else (self.backward,)
+        found = CompactAnswer("unknown", None, 0, task.instance.base_time_ns)
+        with MilpSolver() as solver:
+            for backward in scopes:
+                found = self._in_scope(task, backward, deadline, progress, solver)
+                if found.status != "infeasible":
+                    break
+        return found
+
+    def _in_scope(
+        self,
+        task: Task,
+        backward: bool,
+        deadline: float,
+        progress: Progress | None,
+        solver: MilpSolver,
+    ) -> CompactAnswer:
+        inst, limit, saved = task.instance, task.limit_bytes, self.saved_bytes
+        start = quick_order(inst, limit, deadline, backward=backward, saved_bytes=saved)
+        found = solve_compact(
+            inst,
+            limit,
+            saved_bytes=saved,
+            time_limit_s=deadline - monotonic(),
+            pairs=useful_pairs(inst, backward=backward),
+            start=start,
+            solver=solver,
+            on_order=teller(self.name, inst, progress),
+        )
+        if start is not None and (found.order is None or inst.time_ns(start) < found.time_ns):
+            # Not in the family, or not yet found by the solver.
+            time_ns = inst.time_ns(start)
+            bound = inst.base_time_ns if found.status == "infeasible" else found.bound_ns
+            return CompactAnswer("feasible", start, time_ns, min(bound, time_ns))
+        return found
+
+
+def _thesis(task: Task, options: RkCheckmate, deadline: float) -> CompactAnswer:
+    inst = task.instance
+    model = thesis_model(inst, task.limit_bytes, options.saved_bytes)
+    with MilpSolver() as solver:
+        found = solver.solve(model.milp, deadline - monotonic())
+    bound = inst.base_time_ns
+    if isfinite(found.bound):
+        bound = max(bound, floor(found.bound * model.scale_ns - 1e-3))
+    if found.point is None:
+        return CompactAnswer(found.status, None, 0, bound)
+    order = model.order(found.point)
+    time_ns = inst.time_ns(order)
+    if found.status == "optimal":
+        bound = time_ns
+    return CompactAnswer(found.status, order, time_ns, min(bound, time_ns))

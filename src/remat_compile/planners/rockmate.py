@@ -1,0 +1,133 @@
+"""`rockmate`: integer programs inside blocks, dynamic programming across them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import ClassVar, Literal
+
+from ..ir.blocks import identical_blocks
+from ..ir.program import Budget, Program
+from ._block_options import Grid, block_instance, option_of
+from ._chain import Chain, chain_of_program
+from ._chain_plan import answer, least_order, no_chain, persistent_orders
+from ._grouping import blocks_of_stages, grouped
+from ._options import checked
+from ._results import Task
+from ._stages import BlockOption, save_all, stages_of
+from .contract import PlanResult, Progress
+from .registry import format_planner
+from .solvers import MilpSolver
+
+__all__ = ["Rockmate"]
+
+_FOR_BLOCKS = 0.7
+"""The share of the time limit that the blocks may take."""
+
+
+@dataclass(frozen=True)
+class Rockmate:
+    """Zhao 2024, chapter 2: each unique block is solved for `peaks` times `saves` budgets
+    with the compact integer program, in `processes` of their own (none: one per core), and
+    Rk-Rotor chooses an option for every block of the chain. Blocks are joined up to
+    `block_size` forward cNodes.
+
+    O(N^2 (N + options) slots) after the blocks, for N of them.
+    """
+
+    name: ClassVar[str] = "rockmate"
+    applicability: ClassVar[Literal["blocks"]] = "blocks"
+    source: ClassVar[str] = "Zhao 2024, chapter 2"
+    peaks: int = 10
+    saves: int = 10
+    slots: int = 500
+    block_size: int = 20
+    processes: int | None = None
+
+    def __post_init__(self) -> None:
+        checked(self)
+
+    @classmethod
+    def check_options(
+        cls, peaks: int, saves: int, slots: int, block_size: int, processes: int | None
+    ) -> Iterator[tuple[str, str]]:
+        numbers = (peaks, saves, slots, block_size, processes)
+        names = ("peaks", "saves", "slots", "block_size", "processes")
+        for name, value in zip(names, numbers, strict=True):
+            if value is not None and value < 1:
+                yield name, f"must be at least 1, not {value}"
+
+    def plan(
+        self,
+        program: Program,
+        budget: Budget | None,
+        *,
+        time_limit_s: float = 60.0,
+        progress: Progress | None = None,
+    ) -> PlanResult:
+        start = monotonic()
+        deadline = start + time_limit_s
+        task = Task.of(program, budget, format_planner(self))
+        if task.instance.peak(task.instance.capture) <= task.limit_bytes:
+            return task.answer(task.instance.capture)
+        chain = chain_of_program(task.instance)
+        if (refusal := no_chain(task, chain)) is not None:
+            return refusal
+        chain = grouped(chain, self.block_size)
+        options = self._options(chain, start + _FOR_BLOCKS * time_limit_s, progress)
+        stages = stages_of(chain, options)
+        room = task.limit_bytes - task.instance.base_bytes
+        orders = persistent_orders(stages, room, self.slots, deadline)
+        return answer(task, orders, lambda: least_order(stages, deadline))
+
+    def _options(
+        self, chain: Chain, deadline: float, progress: Progress | None
+    ) -> list[list[BlockOption]]:
+        """For every stage, all that its class was solved for."""
+        last = len(chain) - 1
+        classes = _classes(chain)
+        grids = [Grid(block_instance(chain, c[0]), self.peaks, self.saves) for c in classes]
+        if progress is not None:
+            progress(f"{self.name}: {last} blocks, {len(classes)} of them unique")
+        _solve_all(grids, self.processes, deadline)
+        found: list[list[BlockOption]] = [[] for _ in range(last)]
+        for grid, members in zip(grids, classes, strict=True):
+            for i in members:
+                found[i] = [option_of(chain, i, order) for order in grid.found]
+                found[i].append(save_all(chain, i))
+        found.append([save_all(chain, last)])
+        if progress is not None:
+            progress(f"{self.name}: {sum(len(g.found) for g in grids)} options in all")
+        return found
+
+
+def _classes(chain: Chain) -> list[list[int]]:
+    """Stages (the loss left out) that are identical up to names."""
+    place = {block: i for i, block in enumerate(blocks_of_stages(chain))}
+    return [[place[b] for b in c.blocks] for c in identical_blocks(chain.instance.program, place)]
+
+
+def _solve_all(grids: Sequence[Grid], processes: int | None, deadline: float) -> None:
+    """Solves every row of every grid, several at a time, each in its own process."""
+    todo: SimpleQueue[tuple[Grid, int]] = SimpleQueue()
+    for grid in grids:
+        for peak in dict.fromkeys(grid.rows()):
+            todo.put((grid, peak))
+
+    def work() -> None:
+        with MilpSolver() as solver:
+            while monotonic() < deadline:
+                try:
+                    grid, peak = todo.get_nowait()
+                except Empty:
+                    return
+                grid.solve_row(peak, solver, deadline)
+
+    workers = processes or len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(workers) as pool:
+        for done in [pool.submit(work) for _ in range(workers)]:
+            done.result()

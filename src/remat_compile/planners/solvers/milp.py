@@ -1,0 +1,119 @@
+"""A mixed-integer linear program as arrays, and what a solver answers about it.
+
+minimise cost·x  subject to  row_lower <= A x <= row_upper,  lower <= x <= upper,
+with x integer where `integer` says so. A is stored by rows: row r has the entries
+`index[starts[r]:starts[r + 1]]` and `value[...]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["INFINITY", "Answer", "Milp", "MilpBuilder", "OnPoint", "Status", "Vector"]
+
+INFINITY = float("inf")
+
+Vector = NDArray[np.float64]
+Status = Literal["optimal", "feasible", "infeasible", "unknown"]
+"""`feasible`: a point, not proven optimal; `unknown`: no point, and none ruled out."""
+
+OnPoint = Callable[[Vector, float], None]
+"""Takes each point that a solver finds, with its objective."""
+
+
+@dataclass(frozen=True, eq=False)
+class Milp:
+    cost: Vector
+    lower: Vector
+    upper: Vector
+    integer: NDArray[np.uint8]
+    starts: NDArray[np.int32]
+    index: NDArray[np.int32]
+    value: Vector
+    row_lower: Vector
+    row_upper: Vector
+
+    @property
+    def columns(self) -> int:
+        return len(self.cost)
+
+    @property
+    def rows(self) -> int:
+        return len(self.row_lower)
+
+    def relaxed(self) -> Milp:
+        """Without the integrality: its optimum is a lower bound."""
+        return replace(self, integer=np.zeros_like(self.integer))
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """The best point found (None: none), its objective, and a proven lower bound on the
+    objective of every point (-inf where there is none)."""
+
+    status: Status
+    point: Vector | None
+    objective: float
+    bound: float
+    seconds: float = 0.0
+
+
+class MilpBuilder:
+    """Collects columns and rows one by one."""
+
+    def __init__(self) -> None:
+        self._cost: list[float] = []
+        self._lower: list[float] = []
+        self._upper: list[float] = []
+        self._integer: list[int] = []
+        self._starts: list[int] = [0]
+        self._index: list[int] = []
+        self._value: list[float] = []
+        self._row_lower: list[float] = []
+        self._row_upper: list[float] = []
+
+    @property
+    def columns(self) -> int:
+        return len(self._cost)
+
+    def column(
+        self, cost: float = 0.0, lower: float = 0.0, upper: float = 1.0, integer: bool = True
+    ) -> int:
+        """Adds a column and returns its number; binary by default."""
+        self._cost.append(cost)
+        self._lower.append(lower)
+        self._upper.append(upper)
+        self._integer.append(integer)
+        return len(self._cost) - 1
+
+    def row(
+        self,
+        terms: Iterable[tuple[int, float]],
+        lower: float = -INFINITY,
+        upper: float = INFINITY,
+    ) -> None:
+        """Adds lower <= sum of value * column <= upper; each column at most once."""
+        for column, value in terms:
+            self._index.append(column)
+            self._value.append(value)
+        self._starts.append(len(self._index))
+        self._row_lower.append(lower)
+        self._row_upper.append(upper)
+
+    def build(self) -> Milp:
+        return Milp(
+            np.array(self._cost, dtype=np.float64),
+            np.array(self._lower, dtype=np.float64),
+            np.array(self._upper, dtype=np.float64),
+            np.array(self._integer, dtype=np.uint8),
+            np.array(self._starts, dtype=np.int32),
+            np.array(self._index, dtype=np.int32),
+            np.array(self._value, dtype=np.float64),
+            np.array(self._row_lower, dtype=np.float64),
+            np.array(self._row_upper, dtype=np.float64),
+        )

@@ -1,0 +1,64 @@
+"""What a user is told where there is no plan: what would fit, what holds it up, and who can."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from graphs import chain, residual, transformer
+
+from remat_compile import FBError
+from remat_compile._budget import parse_budget
+from remat_compile._options import PlanOptions
+from remat_compile._pipeline import Phases
+from remat_compile.api import plan_program
+from remat_compile.ir.diagnostics import Diagnostic
+from remat_compile.ir.program import Program
+from remat_compile.planners import parse_planner
+
+
+def refused(program: Program, planner: str, budget: str) -> Diagnostic:
+    bound = parse_budget(budget, "activation")
+    with pytest.raises(FBError) as caught:
+        plan_program(program, PlanOptions(parse_planner(planner), bound, 20.0), Phases())
+    (found,) = caught.value.diagnostics
+    return found
+
+
+def test_the_least_budget_is_the_least_that_is_known() -> None:
+    program = transformer(1)
+    found = refused(program, "chen", "5%")
+    assert found.code == "FB0466"
+    said = "\n".join(note.message for note in found.notes)
+    own, best = (int(n) for n in re.findall(r"the least it found is (\d+) bytes", said))
+    assert best < own
+    assert found.hint == f"give --activation-budget {best}B or more, and --planner dtr or auto"
+    made = plan_program(
+        program,
+        PlanOptions(parse_planner("dtr"), parse_budget(f"{best}B", "activation")),
+        Phases(),
+    )
+    assert made.activation_peak_bytes <= best
+
+
+def test_it_says_what_holds_the_memory_and_where_it_was_made() -> None:
+    for planner in ("store-all", "dtr", "auto"):
+        found = refused(residual(), planner, "5%")
+        said = [note.message for note in found.notes]
+        assert any(re.match(r"the memory is held at step \d+, ", line) for line in said)
+        assert any(re.search(r"\d+ bytes +%\w+ \(\w+\), made at model.py:\d+", s) for s in said)
+        assert any(re.match(r"no plan of any planner needs less than \d+ bytes: ", s) for s in said)
+        assert any("with nothing recomputed the step takes" in line for line in said)
+
+
+def test_where_another_planner_fits_the_budget_it_is_named() -> None:
+    found = refused(chain(8), "store-all", "60%")
+    assert found.hint == "dtr finds a plan within it: give --planner dtr, or auto"
+
+
+def test_a_planner_that_does_not_apply_says_so_and_who_does() -> None:
+    found = refused(chain(1), "rotor", "60%")
+    assert found.code == "FB0409"
+    assert "rotor plans chains of blocks" in found.message
+    assert found.hint is not None
+    assert "dtr" in found.hint

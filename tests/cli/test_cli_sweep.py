@@ -1,0 +1,204 @@
+"""`remat-compile sweep` and `remat_compile.sweep`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_helpers import Cli
+
+import remat_compile
+from remat_compile import FBError, _sweep
+
+QUICK = ("--planners", "store-all,periodic{segments=2, by=count},dtr{rounds=0}")
+RANGE = ("--activation-budgets", "40%..100%:4")
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(StringIO(text)))
+
+
+def test_a_frontier_in_csv(cli: Cli, chain: Path, tmp_path: Path) -> None:
+    out = tmp_path / "sweep.csv"
+    ran = cli("sweep", chain, *RANGE, *QUICK, "-o", out)
+    assert ran.code == 0, ran.err
+    found = rows(out.read_text())
+    assert len(found) == 12
+    assert [row["budget"] for row in found[:4]] == ["40%", "60%", "80%", "100%"]
+    assert [row["budget_bytes"] for row in found[:4]] == ["4000", "6000", "8000", "10000"]
+    by = {(row["planner"], row["budget"]): row for row in found}
+    assert by["store-all", "100%"]["status"] == "optimal"
+    assert by["store-all", "80%"]["status"] == "infeasible"
+    assert by["store-all", "80%"]["least_bytes"] == "10000"
+    dtr = by["dtr{rounds=0}", "40%"]
+    assert dtr["status"] == "feasible"
+    assert int(dtr["activation_peak_bytes"]) <= 4000
+    assert float(dtr["overhead"]) > 0
+    assert "[12/12] dtr{rounds=0} at 100%: 1.000*" in ran.err
+    assert "periodic{segments=2, by=count}" in ran.out
+    assert "infeasible" in ran.out
+
+
+def test_json_on_standard_output(cli: Cli, chain: Path) -> None:
+    ran = cli(
+        "sweep", chain, "--budgets", "10KB,12KB", "--planners", "dtr", "--format", "json", "-o", "-"
+    )
+    assert ran.code == 0, ran.err
+    data = json.loads(ran.out)
+    assert [cell["budget_bytes"] for cell in data["cells"]] == [10000, 12000]
+    assert {cell["kind"] for cell in data["cells"]} == {"device"}
+    assert data["baseline"]["peak_bytes"] == 11900
+    assert "dtr" in ran.err
+
+
+def counting(to: list[str]) -> Callable[..., _sweep.Cell]:
+    """`_cell`, which also keeps the names of the planners that it ran."""
+    real = _sweep._cell
+
+    def count(attempt: _sweep.Attempt, *rest: Any) -> _sweep.Cell:
+        to.append(attempt.name)
+        return real(attempt, *rest)
+
+    return count
+
+
+def test_resume_takes_over_what_is_there(
+    cli: Cli, chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("sweep.csv", "sweep.json"):
+        out = tmp_path / name
+        assert cli("sweep", chain, *RANGE, "--planners", "dtr", "-o", out, "-q").code == 0
+        before = out.read_text()
+        asked: list[str] = []
+        monkeypatch.setattr(_sweep, "_cell", counting(asked))
+        again = cli("sweep", chain, *RANGE, "--planners", "dtr,chen", "-o", out, "--resume")
+        assert again.code == 0, again.err
+        assert set(asked) == {"chen"}
+        monkeypatch.undo()
+        assert before.splitlines()[:3] == out.read_text().splitlines()[:3]
+        # Another graph, another time limit: nothing is taken over.
+        limited = cli("sweep", chain, *RANGE, *QUICK, "-o", out, "--resume", "--time-limit", "9")
+        assert limited.code == 0
+
+
+def test_failures_are_cells(
+    cli: Cli, chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_plug.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from typing import ClassVar\n"
+        "@dataclass(frozen=True)\n"
+        "class Broken:\n"
+        "    name: ClassVar[str] = 'broken'\n"
+        "    def plan(self, program, budget, *, time_limit_s=60.0, progress=None):\n"
+        "        raise KeyError('nix')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from remat_compile.planners import registry
+
+    monkeypatch.setitem(registry._added, "broken", "broken_plug:Broken")
+    ran = cli("sweep", chain, "--budgets", "80%,100%", "--planners", "broken,dtr", "-o", "-")
+    assert ran.code == 0, ran.err
+    found = rows(ran.out)
+    assert [row["status"] for row in found] == ["failed", "failed", "feasible", "optimal"]
+    assert "KeyError: 'nix' [FB0460]" in found[0]["message"]
+    assert "broken, 80%: planner broken failed" in ran.err
+
+
+BAD: dict[str, tuple[list[str], tuple[str, ...]]] = {
+    "unknown planner": (["--planners", "dtrr,nix"], ("FB0401", "FB0401")),
+    "no planner": (["--planners", ""], ("FB0402",)),
+    "no comma": (["--planners", "dtr chen"], ("FB0402",)),
+    "one budget in a range": (["--budgets", "20%..100%:1"], ("FB0450",)),
+    "no count": (["--budgets", "20%..100%"], ("FB0450",)),
+    "mixed range": (["--budgets", "20%..8GiB:3"], ("FB0450",)),
+    "bad ends": (["--budgets", "x..8GiB:3"], ("FB0450",)),
+    "zero": (["--budgets", "0%..100%:3"], ("FB0451",)),
+    "two lists": (["--budgets", "50%", "--activation-budgets", "50%"], ("FB0452",)),
+    "nothing to resume": (["--resume"], ("FB0707",)),
+    "everything at once": (
+        ["--planners", "nix", "--budgets", "8", "--device", "y", "--time-limit", "-1"],
+        ("FB0401", "FB0450", "FB0906", "FB0707"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_options(case: str, cli: Cli, chain: Path) -> None:
+    words, codes = BAD[case]
+    ran = cli("sweep", chain, *words)
+    assert ran.code == 2
+    for code in set(codes):
+        assert ran.err.count(f"error[{code}]") == codes.count(code), ran.err
+
+
+def test_resume_refuses_another_file(cli: Cli, chain: Path, tmp_path: Path) -> None:
+    for name, text in (("a.csv", "a,b\n1,2\n"), ("a.json", "{"), ("b.json", '{"cells": [{}]}')):
+        (tmp_path / name).write_text(text)
+        ran = cli("sweep", chain, "-o", tmp_path / name, "--resume")
+        assert (ran.code, "error[FB0716]" in ran.err) == (2, True), ran.err
+        assert (tmp_path / name).read_text() == text
+
+
+def test_from_python(chain: Path) -> None:
+    found = remat_compile.sweep(
+        chain, activation_budgets=["50%", 7000], planners=["dtr", "chen"], progress=None
+    )
+    assert [(c.planner, c.budget_bytes) for c in found.cells] == [
+        ("dtr", 5000),
+        ("dtr", 7000),
+        ("chen", 5000),
+        ("chen", 7000),
+    ]
+    assert _sweep.read_cells(found.to_csv()) == found.cells
+    assert _sweep.read_cells(found.to_json()) == found.cells
+    with pytest.raises(FBError) as caught:
+        remat_compile.sweep(chain, budgets="8", planners=["nix"], time_limit_s=-1)
+    assert {d.code for d in caught.value.diagnostics} == {"FB0450", "FB0401", "FB0707"}
+
+
+def test_ctrl_c_keeps_what_was_done(chain: Path, tmp_path: Path) -> None:
+    (tmp_path / "slow_plug.py").write_text(
+        "import time\n"
+        "from dataclasses import dataclass\n"
+        "from typing import ClassVar\n"
+        "@dataclass(frozen=True)\n"
+        "class Slow:\n"
+        "    name: ClassVar[str] = 'slow'\n"
+        "    def plan(self, program, budget, *, time_limit_s=60.0, progress=None):\n"
+        "        progress('asleep')\n"
+        "        time.sleep(600)\n"
+    )
+    out = tmp_path / "sweep.csv"
+    code = (
+        "import sys; from remat_compile.planners import registry;"
+        "from remat_compile.cli import main; registry.add('slow', 'slow_plug:Slow');"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    words = ["sweep", str(chain), "--budgets", "100%", "--planners", "dtr,slow", "-o", str(out)]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "asleep" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        printed, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "--resume goes on" in said
+    assert "dtr" in printed
+    assert [row["planner"] for row in rows(out.read_text())] == ["dtr"]

@@ -1,0 +1,275 @@
+"""`auto`: a portfolio that keeps its limit, its word, and what it has when it is stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from graphs import chain, random_dag, transformer, unet
+
+from remat_compile.api import load
+from remat_compile.ir.liveness import lower_bound_bytes
+from remat_compile.ir.printer import format_program
+from remat_compile.ir.program import Budget, Program
+from remat_compile.ir.simulate import simulate
+from remat_compile.planners import (
+    Feasible,
+    Infeasible,
+    Optimal,
+    PlanResult,
+    TimedOut,
+    _portfolio,
+    format_planner,
+    parse_planner,
+    registry,
+)
+from remat_compile.planners._race import Race
+from remat_compile.planners.auto import Auto
+from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.store_all import StoreAll
+from remat_compile.verifier import ProvenPlan, verify
+
+PLUGIN = '''
+import os, time
+from dataclasses import dataclass
+from typing import ClassVar
+from remat_compile.planners.kit import *
+
+@dataclass(frozen=True)
+class Odd:
+    """Does what `how` says."""
+    name: ClassVar[str] = "odd"
+    how: str = "raise"
+
+    def plan(self, program, budget, *, time_limit_s=60.0, progress=None):
+        if progress is not None:
+            progress("odd: at work")
+        task = Task.of(program, budget, "odd")
+        good = task.schedule(task.instance.capture)
+        match self.how:
+            case "raise":
+                raise KeyError("nix")
+            case "hang":
+                time.sleep(600)
+            case "crash":
+                os.abort()
+            case "none":
+                return None
+            case "invalid":
+                return Feasible(Schedule("plan", "odd", good.steps[1:]), 1, 1, 0.0)
+            case "over":
+                return Feasible(good, 1, 1, 0.0)
+'''
+WORSE = ("raise", "crash", "none", "invalid", "over")
+
+
+@pytest.fixture
+def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    (tmp_path / "odd_plugin.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("odd_plugin", None)
+    import odd_plugin  # type: ignore[import-not-found]
+
+    yield odd_plugin.Odd
+    sys.modules.pop("odd_plugin", None)
+
+
+def at(program: Program, share: float) -> Budget:
+    """A budget between what any plan needs and what the unplanned step takes."""
+    refused = StoreAll().plan(program, Budget(1, "activation"))
+    assert isinstance(refused, Infeasible)
+    assert refused.min_budget is not None
+    low, high = lower_bound_bytes(program, "activation")[0], refused.min_budget.bytes
+    return Budget(int(low + share * (high - low)), "activation")
+
+
+def schedule_of(result: PlanResult) -> Any:
+    assert isinstance(result, Feasible | Optimal)
+    return result.schedule
+
+
+@pytest.mark.parametrize("make", [lambda: chain(9), unet, lambda: random_dag(7)])
+def test_the_best_of_all_is_taken_and_its_bound_is_told(make: Any) -> None:
+    program = make()
+    budget = at(program, 0.5)
+    said: list[str] = []
+    best = Auto().plan(program, budget, time_limit_s=20, progress=said.append)
+    assert isinstance(best, Optimal | Feasible)
+    for name in ("store-all", "chen", "periodic", "dtr"):
+        other = parse_planner(name).plan(program, budget)
+        if isinstance(other, Optimal | Feasible):
+            assert best.time_ns <= other.time_ns
+    trace = simulate(program, best.schedule)
+    assert trace.activation_peak_bytes <= budget.bytes
+    assert trace.time_ns == best.time_ns
+    assert best.lower_bound_ns is not None
+    assert best.lower_bound_ns <= best.time_ns
+    assert isinstance(verify(program, best.schedule, (budget,)), ProvenPlan)
+    assert any("leads" in line and "at most" in line for line in said)
+
+
+def test_where_nothing_needs_to_run_again_it_answers_at_once() -> None:
+    start = time.monotonic()
+    result = Auto().plan(transformer(4), at(transformer(4), 1.0))
+    assert isinstance(result, Optimal)
+    assert time.monotonic() - start < 5
+
+
+def test_below_the_proven_floor_it_refuses_at_once() -> None:
+    program = transformer(4)
+    floor = lower_bound_bytes(program, "activation")[0]
+    start = time.monotonic()
+    said: list[str] = []
+    result = Auto().plan(program, Budget(floor - 1, "activation"), progress=said.append)
+    assert isinstance(result, Infeasible)
+    assert result.floor_bytes == floor
+    assert result.min_budget is not None
+    assert time.monotonic() - start < 10
+    assert any("no plan can exist" in line for line in said)
+
+
+def test_the_time_limit_holds() -> None:
+    program = transformer(6)
+    budget = at(program, 0.4)
+    for limit in (0.0, 3.0):
+        start = time.monotonic()
+        result = Auto().plan(program, budget, time_limit_s=limit)
+        assert time.monotonic() - start < limit + 4
+        assert simulate(program, schedule_of(result)).activation_peak_bytes <= budget.bytes
+
+
+def test_members_that_fail_are_named_and_stop_nobody(odd: Any) -> None:
+    program = chain(9)
+    budget = at(program, 0.4)
+    said: list[str] = []
+    auto = Auto((*(odd(how) for how in WORSE), Dtr(rounds=0)))
+    result = auto.plan(program, budget, time_limit_s=30, progress=said.append)
+    assert schedule_of(result).planner == "dtr{rounds=0}"
+    text = "\n".join(said)
+    for how in WORSE:
+        name = "odd" if how == "raise" else format_planner(odd(how))
+        assert any(name in line and ("left out" in line) for line in said), (how, text)
+    assert "KeyError: 'nix'" in text
+    assert "SIGABRT" in text
+
+
+def test_a_member_that_hangs_is_ended(odd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remat_compile.planners._crew.GRACE_S", 0.2)
+    program = chain(9)
+    said: list[str] = []
+    auto = Auto((odd("hang"), Dtr(rounds=0)))
+    result = auto.plan(program, at(program, 0.4), time_limit_s=4, progress=said.append)
+    assert schedule_of(result).planner == "dtr{rounds=0}"
+    assert any("odd{how=hang} did not come back" in line for line in said)
+
+
+def test_a_registered_plugin_takes_part(odd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._added, "odd", "odd_plugin:Odd")
+    monkeypatch.setattr(_portfolio, "_ON_SMALL", ())
+    program = chain(9)
+    said: list[str] = []
+    result = Auto().plan(program, at(program, 0.4), time_limit_s=9, progress=said.append)
+    assert isinstance(result, Feasible)
+    assert any(line.startswith("auto: odd failed") for line in said)
+
+
+def test_a_bound_below_a_known_plan_is_not_believed() -> None:
+    program = chain(9)
+    budget = at(program, 0.4)
+    good = Dtr().plan(program, budget)
+    assert isinstance(good, Feasible)
+    said: list[str] = []
+    race = Race(program, budget, 10, said.append)
+    race.take("mine", good)
+    wrong = Feasible(good.schedule, good.time_ns, good.time_ns + 1, 0.0)
+    race.take("theirs", wrong, trusted=False)
+    assert race.bound_ns < good.time_ns
+    race.take("ours", wrong)
+    assert race.bound_ns <= good.time_ns
+    assert any("bound of ours" in line for line in said)
+
+
+def test_who_has_the_last_word() -> None:
+    program = chain(8)
+    budget = at(program, 0.5)
+    asked: list[str] = []
+
+    def refuse(schedule: Any) -> bool:
+        asked.append(schedule.planner)
+        return False
+
+    result = Auto().plan(program, budget, time_limit_s=10, accept=refuse)
+    assert isinstance(result, TimedOut | Infeasible)
+    assert len(asked) >= 2
+
+
+SLOW = """
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+@dataclass(frozen=True)
+class Slow:
+    name: ClassVar[str] = "slow"
+
+    def plan(self, program, budget, *, time_limit_s=60.0, progress=None):
+        progress("slow: asleep")
+        time.sleep(600)
+"""
+
+
+def test_ctrl_c_gives_the_best_so_far(tmp_path: Path) -> None:
+    """A real process, a real signal: the plan is proven and written."""
+    program = transformer(2)
+    (tmp_path / "graph.fbir").write_text(format_program(program))
+    (tmp_path / "slow_plugin.py").write_text(SLOW)
+    code = (
+        "import sys; from remat_compile.planners import registry;"
+        "registry.add('slow', 'slow_plugin:Slow');"
+        "from remat_compile.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    plan = tmp_path / "plan.fbir"
+    words = [str(tmp_path / "graph.fbir"), "-o", str(plan)]
+    words += ["--activation-budget", f"{at(program, 0.4).bytes}B"]
+    words += ["--planner", "auto{planners=[dtr{rounds=0}, slow]}", "--time-limit", "600"]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        seen = ""
+        for line in process.stderr:
+            seen += line
+            if "slow: asleep" in seen and "auto: dtr{rounds=0} leads" in seen:
+                break
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        printed, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert time.monotonic() - start < 20
+    assert "auto: stopped early" in said
+    assert f"wrote {plan}" in printed
+    made = load(plan)
+    assert made.planner == "dtr{rounds=0}"
+    assert isinstance(made.verify(), ProvenPlan)
+
+
+def test_ctrl_c_before_there_is_a_plan_is_an_interruption(odd: Any) -> None:
+    program = chain(9)
+
+    def interrupt(line: str) -> None:
+        if "at work" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Auto((odd("hang"),)).plan(program, at(program, 0.4), time_limit_s=60, progress=interrupt)

@@ -1,0 +1,267 @@
+"""Planners in processes of their own: whatever they do, the caller lives and says who it was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from graphs import chain, stochastic
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remat_compile import FBError
+from remat_compile._budget import parse_budget
+from remat_compile._options import PlanOptions
+from remat_compile._pipeline import Phases
+from remat_compile.api import plan_program
+from remat_compile.ir.diagnostics import Diagnostic, Note
+from remat_compile.ir.program import Budget
+from remat_compile.ir.schedule import Compute, Free, Schedule
+from remat_compile.planners import (
+    Feasible,
+    Infeasible,
+    Optimal,
+    Planner,
+    PlanResult,
+    TimedOut,
+    parse_planner,
+)
+from remat_compile.planners._remote import Answered, ask_remote, is_foreign, is_portable
+from remat_compile.planners._wire import decode, encode
+from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.periodic import Periodic
+
+PLUGIN = '''
+import os, signal, subprocess, sys, time
+from dataclasses import dataclass
+from typing import ClassVar
+from remat_compile.planners.kit import *
+
+@dataclass(frozen=True)
+class Bad:
+    """Does what `how` says."""
+    name: ClassVar[str] = "bad"
+    how: str = "raise"
+    file: str = ""
+
+    def plan(self, program, budget, *, time_limit_s=60.0, progress=None):
+        print("noise on standard output", flush=True)
+        task = Task.of(program, budget, "bad")
+        good = task.schedule(task.instance.capture)
+        match self.how:
+            case "raise":
+                raise KeyError("nix")
+            case "exit":
+                os._exit(7)
+            case "SystemExit":
+                raise SystemExit(3)
+            case "crash":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            case "hang":
+                child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+                open(self.file, "w").write(f"{os.getpid()} {child.pid}")
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                time.sleep(600)
+            case "none":
+                return None
+            case "text":
+                return Feasible("F1 F2", 1, None, 0.0)
+            case "odd steps":
+                return Feasible(Schedule("plan", "bad", ("F1",)), 1, None, 0.0)
+            case "odd time":
+                return Feasible(good, "soon", None, 0.0)
+            case "invalid":
+                return Feasible(Schedule("plan", "bad", good.steps[1:]), 1, None, 0.0)
+            case "unknown":
+                return Feasible(Schedule("plan", "bad", (Compute("nix"),)), 1, None, 0.0)
+            case "strange name":
+                return Feasible(Schedule('a"} b', "x\\ny", good.steps), 1, None, 0.0)
+            case "over":
+                return Feasible(good, 1, None, 0.0)
+            case "bound":
+                return Feasible(good, 1, 10**18, 0.0)
+            case "late":
+                return TimedOut(None, 0, None)
+            case "refuse":
+                return task.infeasible(None)
+'''
+
+
+@pytest.fixture
+def bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The class of a plug-in that misbehaves as told."""
+    (tmp_path / "bad_plugin.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("bad_plugin", None)
+    import bad_plugin  # type: ignore[import-not-found]
+
+    yield bad_plugin.Bad
+    sys.modules.pop("bad_plugin", None)
+
+
+def refusal(planner: Planner, time_limit_s: float = 30.0, budget: str = "70%") -> FBError:
+    options = PlanOptions(planner, parse_budget(budget, "activation"), time_limit_s)
+    with pytest.raises(FBError) as caught:
+        plan_program(chain(6), options, Phases())
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "words"),
+    [
+        ("raise", "FB0460", "KeyError: 'nix'"),
+        ("exit", "FB0460", "ended without an answer (exit code 7)"),
+        ("SystemExit", "FB0460", "SystemExit: 3"),
+        ("crash", "FB0460", "ended without an answer (SIGSEGV)"),
+        ("none", "FB0464", "NoneType, which is not a result"),
+        ("text", "FB0464", "a str as schedule"),
+        ("odd steps", "FB0464", "a schedule with the step 'F1'"),
+        ("odd time", "FB0464", "'soon' where a number is wanted"),
+        ("invalid", "FB0462", "reads %x1"),
+        ("unknown", "FB0462", "nix"),
+        ("strange name", "FB0463", "for a budget of"),
+        ("over", "FB0463", "for a budget of"),
+        ("refuse", "FB0466", "finds no plan within"),
+    ],
+)
+def test_what_a_plugin_does_wrong_is_said_with_its_name(
+    bad: Any, how: str, code: str, words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    error = refusal(bad(how))
+    assert error.diagnostics[0].code == code
+    assert (
+        f"bad{{how={how}}}" in str(error) or f'bad{{how="{how}"}}' in str(error) or how == "raise"
+    )
+    assert "planner bad" in str(error)
+    assert words in str(error)
+    assert capfd.readouterr().out == ""
+
+
+def gone(pid: int) -> bool:
+    """Whether no process of that number runs any more (one that nobody reaped counts)."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state == "Z"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_a_plugin_that_hangs_is_killed_with_its_children(
+    bad: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remat_compile._ask.GRACE_S", 1.0)
+    note = tmp_path / "pids"
+    error = refusal(bad("hang", str(note)), time_limit_s=0.5)
+    assert error.diagnostics[0].code == "FB0461"
+    assert "planner bad" in str(error)
+    pids = [int(word) for word in note.read_text().split()]
+    deadline = time.monotonic() + 5
+    while not all(map(gone, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert all(map(gone, pids))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_a_worker_ends_when_its_parent_is_gone(bad: Any, tmp_path: Path) -> None:
+    note = tmp_path / "pids"
+    code = f"""
+import sys
+sys.path[:0] = {sys.path[:12]!r}
+from bad_plugin import Bad
+from graphs import chain
+from remat_compile.planners import _remote
+_remote.START_S = -5.5
+_remote.Remote(Bad("hang", {str(note)!r}), chain(4), None, 0.5, print, patience_s=3.0)
+import os, time
+while not os.path.exists({str(note)!r}): time.sleep(0.05)
+time.sleep(0.2)
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    worker = int(note.read_text().split()[0])
+    deadline = time.monotonic() + 10
+    while not gone(worker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert gone(worker)
+    os.kill(int(note.read_text().split()[1]), 9)
+
+
+def test_a_wrong_bound_is_not_shown(bad: Any) -> None:
+    made = plan_program(chain(6), PlanOptions(bad("bound")), Phases())
+    assert made.proven is not None
+    assert made.lower_bound_s is None
+
+
+def test_when_a_plugin_runs_out_of_time_the_fallback_stands_in(bad: Any) -> None:
+    budget = parse_budget("70%", "activation")
+    made = plan_program(chain(6), PlanOptions(bad("late"), budget), Phases())
+    assert made.planner == "dtr{rounds=0}"
+    assert "planner bad" in made.warnings[0].message
+
+
+def test_who_runs_where(bad: Any) -> None:
+    assert is_foreign(bad())
+    assert is_portable(bad())
+    assert not is_foreign(Dtr())
+    auto = parse_planner("auto{planners=[dtr, chen]}")
+    assert not is_foreign(auto)
+    assert is_foreign(replace(auto, planners=(Dtr(), bad())))  # type: ignore[type-var]
+
+
+def test_a_process_gives_the_same_answer() -> None:
+    cases = (
+        (chain(9), Budget(700, "activation"), Dtr(rounds=3)),
+        (stochastic(), Budget(1, "activation"), Dtr(rounds=3)),
+        (stochastic(), None, Periodic(3)),
+    )
+    for program, budget, planner in cases:
+        here = planner.plan(program, budget)
+        there = ask_remote(planner, program, budget, time_limit_s=30, patience_s=60, progress=None)
+        assert there == Answered(here)
+
+
+STEPS = st.builds(Compute, st.sampled_from(["F1", "B12"]), st.booleans()) | st.builds(
+    Free, st.sampled_from(["x", "a_1"])
+)
+SCHEDULES = st.builds(
+    Schedule, st.just("plan"), st.sampled_from(["dtr", 'x{a="q \\\\ "}']), st.tuples(STEPS, STEPS)
+)
+COUNTS = st.integers(0, 10**15)
+BUDGETS = st.builds(Budget, COUNTS, st.sampled_from(["device", "activation"]))
+REASONS = st.builds(
+    Diagnostic, st.just("FB0407"), st.text(), notes=st.tuples(st.builds(Note, st.text()))
+)
+RESULTS = st.one_of(
+    st.builds(Optimal, SCHEDULES, COUNTS, COUNTS),
+    st.builds(Feasible, SCHEDULES, COUNTS, st.none() | COUNTS, st.floats(0, 9)),
+    st.builds(TimedOut, st.none() | SCHEDULES, COUNTS, st.none() | COUNTS),
+    st.builds(Infeasible, st.none() | BUDGETS, COUNTS, REASONS),
+)
+
+
+@settings(max_examples=60)
+@given(RESULTS)
+def test_results_travel_unchanged(result: PlanResult) -> None:
+    assert decode(encode(result)) == result
+
+
+@pytest.mark.parametrize("data", [None, {}, [], "x", {"is": "Optimal"}, {"is": "Feasible", "x": 1}])
+def test_what_is_no_result_is_refused(data: Any) -> None:
+    with pytest.raises(ValueError, match="unreadable"):
+        decode(data)
+
+
+def test_numbers_of_numpy_travel() -> None:
+    import numpy as np
+
+    schedule = Schedule("plan", "dtr", (Compute("F1"),))
+    result: Any = Feasible(schedule, np.int64(5), np.int64(4), np.float64(0.25))
+    assert decode(encode(result)) == Feasible(schedule, 5, 4, 0.25)
