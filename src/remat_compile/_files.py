@@ -115,8 +115,8 @@ def write_together(writers: Mapping[str | Path, Callable[[IO[bytes]], None]]) ->
 
     What was there before is put back where a rename fails. FB0703 where that happens.
     """
-    for path in writers:
-        check_writable(path)
+    for name in writers:
+        check_writable(name)
     aside: list[tuple[str, Path]] = []
     done: list[tuple[Path, str | None]] = []
     path: str | Path = ""

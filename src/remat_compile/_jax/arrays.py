@@ -28,8 +28,10 @@ def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
     plain = tensor.detach().cpu().contiguous()
     if plain.dtype in _BITS:
         bits, dtype = _BITS[plain.dtype]
-        return plain.view(bits).numpy().view(dtype).copy()
-    return plain.numpy().copy()
+        array: np.ndarray[Any, Any] = plain.view(bits).numpy().view(dtype).copy()
+        return array
+    made: np.ndarray[Any, Any] = plain.numpy().copy()
+    return made
 
 
 def to_tensor(array: Any, device: torch.device | str = "cpu") -> Tensor:
@@ -44,7 +46,7 @@ def to_tensor(array: Any, device: torch.device | str = "cpu") -> Tensor:
 
 def write_npz(file: IO[bytes], stored: Stored) -> None:
     """Entries `kind|name|dtype`; types that numpy cannot store go as integers."""
-    entries = {}
+    entries: dict[str, Any] = {}
     for kind, arrays in stored.items():
         for name, array in arrays.items():
             plain = np.asarray(array)

@@ -106,8 +106,8 @@ class _Draws:
     program: Program
 
     def draw(self, c: CNode, values: Mapping[str, Tensor]) -> tuple[Tensor | None, ...]:
-        tokens = [node.token for node in self.program.graph.cnodes if node.token is not None]
-        key = jax.random.fold_in(jax.random.key(SEED), tokens.index(c.token))
+        random = [node.name for node in self.program.graph.cnodes if node.token is not None]
+        key = jax.random.fold_in(jax.random.key(SEED), random.index(c.name))
         reads = {name: jax.numpy.asarray(to_numpy(values[name])) for name in c.call.refs()}
         env = self.program.sample
         args = [to_jax(arg, env, reads) for arg in c.call.args]

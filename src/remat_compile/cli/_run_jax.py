@@ -34,7 +34,7 @@ def run_jax(
     from ._progress import progress
 
     read = load(path, schedule)
-    jax.config.update("jax_enable_x64", needs_x64(read.program))
+    jax.config.update("jax_enable_x64", needs_x64(read.program))  # type: ignore[no-untyped-call]
     from .._jax.make import jax_step
     from .._jax.run import run_step
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -178,7 +179,7 @@ def _write(made: Plan, output: str | None, code: Code, model: str, quiet: bool) 
 
     from .._files import STREAM
 
-    written = [output]
+    written: Sequence[str | None] = (output,)
     if output is not None:
         if code.backend is None:
             made.save(output)

@@ -22,7 +22,8 @@ def example(program: Program) -> tuple[Any, ...]:
     def of(name: str) -> jax.ShapeDtypeStruct:
         node = graph.anode[name]
         shape = tuple(evaluate(extent, program.sample) for extent in node.shape)
-        return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(jax_dtype(node.dtype)))
+        dtype = jax.dtypes.canonicalize_dtype(jax_dtype(node.dtype))
+        return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
 
     random = any(c.token is not None for c in graph.cnodes)
     tangents = tuple(None if r.tangent is None else of(r.tangent) for r in binding.results)

@@ -22,7 +22,7 @@ SMALL_GROUP = 3
 """Groups of fewer members have no barrier at their end: they may be fused with what reads
 them. Larger ones are segments, all of whose results are kept for a while anyway."""
 
-STRIDE = 10
+STRIDE = 5
 """Computations of the backward after which a barrier keeps XLA to the order of the plan,
 where no group has begun. Between them it may fuse and move what it likes."""
 
@@ -61,7 +61,11 @@ def barriers(graph: Graph, schedule: Schedule) -> dict[int, Barrier]:
 
 class _Walk:
     """Goes through a schedule. A group is a run of computations that run again, and of
-    prefetches, which no first execution interrupts and in which none occurs twice."""
+    prefetches, which no first execution interrupts and in which none occurs twice.
+
+    In the backward, all that is read between one barrier and the next goes through the
+    first of them: nothing can be computed before its turn.
+    """
 
     def __init__(self, graph: Graph, schedule: Schedule):
         self.graph = graph
@@ -73,16 +77,17 @@ class _Walk:
         self._group: _Group | None = None
         self._start = 0
         self._since = 0
+        self._written: set[str] = set()
 
     def step(self, now: Numbered) -> None:
         if now.index == self._border:
             # What is saved has already gone through the barrier at the loss.
-            self._start, self._since = now.index, 0
+            self._open(now.index)
         if isinstance(now.step, Prefetch) or now.execution > 1:
             if self._group is None or self._repeats(now):
                 self._end(now.index)
                 self._group = _Group(self.graph, self.history.latest(self._start, now.index))
-                self._start, self._since = now.index, 0
+                self._open(now.index)
             self._group.add(now)
             self._put(self._start, self._group.barrier())
         elif now.cnode is not None:
@@ -92,10 +97,25 @@ class _Walk:
             if now.index > self._border and self._since > STRIDE:
                 anchors = self.history.latest(self._start, now.index)
                 self._put(now.index, Barrier((), anchors=anchors))
-                self._start, self._since = now.index, 0
+                self._open(now.index)
         if now.cnode is not None and now.cnode.call.op in _SUMS:
             reads = self.graph.reads(now.cnode, now.execution)
             self._put(now.index, Barrier(tuple(n for n in reads if n in self._scattered)))
+        self._gate(now)
+
+    def _open(self, index: int) -> None:
+        self._start, self._since = index, 0
+        self._written = set()
+
+    def _gate(self, now: Numbered) -> None:
+        if now.cnode is None:
+            return
+        if now.index > self._border and self._start in self.found:
+            reads = self.graph.reads(now.cnode, now.execution)
+            anode = self.graph.anode
+            old = (n for n in reads if n not in self._written and anode[n].kind not in CALLER_KINDS)
+            self._put(self._start, Barrier(tuple(old)))
+        self._written.update(now.cnode.results)
 
     def _repeats(self, now: Numbered) -> bool:
         members = self._group.members if self._group is not None else {}
@@ -114,7 +134,10 @@ class _Walk:
         for c in members:
             for other in self._backward_of.get(c.name, ()):
                 names.update(dict.fromkeys(_twins(self.graph, c, other)))
-        self._put(index, Barrier(tuple(n for n in names if self.history.is_read(n, index))))
+        again = tuple(n for n in names if self.history.is_read(n, index))
+        if again:
+            self._put(index, Barrier(again))
+            self._open(index)
 
 
 def _twins(graph: Graph, c: CNode, other: CNode) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 from jax.extend import core
+from jax.interpreters import partial_eval
 
 from ...ir.diagnostics import Diagnostic
 from ...ir.graph import Graph
@@ -49,6 +50,7 @@ class Observed:
     output_bytes: int
     planned_products: Mapping[str, int]
     executed_products: Mapping[str, int]
+    vector_products: int
     scopes: tuple[str, ...]
     missing: tuple[str, ...]
     planned_placements: int
@@ -114,7 +116,8 @@ def observe(
     text = compiled.as_text() or ""
     names = [name for found in _OP_NAME.findall(text) for name in _SCOPE.findall(found)]
     seen = set(names)
-    work = Counter(_work(traced.jaxpr.jaxpr, ""))
+    alive_code = _needed(traced.jaxpr.jaxpr)
+    work = Counter(_work(alive_code))
     planned = planned_scopes(graph, schedule) if named else ()
     scopes = tuple(name for name in planned if work[name])
     alive = set(scopes)
@@ -126,10 +129,11 @@ def observe(
         output_bytes=memory.output_size_in_bytes,
         planned_products={
             name: count
-            for name, count in Counter(_work(traced.jaxpr.jaxpr, "", _PRODUCTS)).items()
+            for name, count in Counter(_work(alive_code, _PRODUCTS)).items()
             if name in alive or not named
         },
         executed_products=dict(Counter(_executed(text))),
+        vector_products=sum(map(_is_of_vectors, _equations(alive_code))),
         scopes=scopes,
         missing=tuple(name for name in scopes if name not in seen),
         planned_placements=copies,
@@ -143,28 +147,45 @@ def _placements(traced: Any) -> int:
     return text.count(f"@{_PLACEMENT}")
 
 
-def _work(jaxpr: core.Jaxpr, outer: str, only: frozenset[str] = _ALL) -> Iterator[str]:
-    """The name of the execution that each primitive of a program belongs to."""
+def _needed(jaxpr: core.Jaxpr) -> core.Jaxpr:
+    """The program without what no result depends on: a lowering may need no more than the
+    shape of what it reads."""
+    found, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return found
+
+
+def _equations(jaxpr: core.Jaxpr) -> Iterator[core.JaxprEqn]:
+    """The primitives of a program, those of its inner programs included."""
+    return (eqn for eqn, _ in _located(jaxpr, ""))
+
+
+def _located(jaxpr: core.Jaxpr, outer: str) -> Iterator[tuple[core.JaxprEqn, str]]:
     for eqn in jaxpr.eqns:
         stack = f"{outer}/{eqn.source_info.name_stack}"
-        if not only or (eqn.primitive.name in only and not _is_of_vectors(eqn)):
-            yield _innermost(stack)
+        yield eqn, stack
         for value in eqn.params.values():
             for part in value if isinstance(value, tuple | list) else (value,):
                 inner = getattr(part, "jaxpr", part)
                 if isinstance(inner, core.Jaxpr):
-                    yield from _work(inner, stack, only)
+                    yield from _located(inner, stack)
+
+
+def _work(jaxpr: core.Jaxpr, only: frozenset[str] = _ALL) -> Iterator[str]:
+    """The name of the execution that each primitive of a program belongs to."""
+    for eqn, stack in _located(jaxpr, ""):
+        if not only or (eqn.primitive.name in only and not _is_of_vectors(eqn)):
+            yield _innermost(stack)
 
 
 def _is_of_vectors(eqn: core.JaxprEqn) -> bool:
     """Whether a product is none to XLA: by a vector, or of an outer dimension of one."""
     if eqn.primitive.name != "dot_general":
         return False
-    left, right = (v.aval.shape for v in eqn.invars)
+    left, right = (getattr(v.aval, "shape", ()) for v in eqn.invars)
     (over, over_right), (batch, batch_right) = eqn.params["dimension_numbers"]
     rows = prod(n for i, n in enumerate(left) if i not in (*over, *batch))
     columns = prod(n for i, n in enumerate(right) if i not in (*over_right, *batch_right))
-    return min(rows, columns, prod(left[i] for i in over)) <= 1
+    return bool(min(rows, columns, prod(left[i] for i in over)) <= 1)
 
 
 def _executed(text: str) -> Iterator[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
 
 from ...ir.graph import CNode, Graph
 from ...ir.schedule import Compute, Free, Offload, Prefetch, Schedule, Step
@@ -14,7 +14,8 @@ from ...ir.schedule import Compute, Free, Offload, Prefetch, Schedule, Step
 __all__ = ["History", "Numbered", "numbered"]
 
 
-class Numbered(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Numbered:
     """A step with its index, and for a computation the cNode and which execution it is."""
 
     index: int
