@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import jax
@@ -93,7 +94,7 @@ def check_falling(name: str) -> None:
     for budget in BUDGETS:
         found.append(observed(name, "dtr", budget).temp_bytes)
         made.append(case(name, "dtr", budget))
-    assert all(after <= before * 1.05 for before, after in zip(found, found[1:], strict=False))
+    assert all(after <= before * 1.05 for before, after in itertools.pairwise(found))
     program = made[0].plan.program
     base = made[0].plan.baseline
     held = base.peak_bytes - predicted_temp_bytes(program, made[0].plan.schedule)
