@@ -56,8 +56,8 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def test_the_reader_of_imports_reads() -> None:
-    found = set(imported(PACKAGE / "cli" / "verify.py"))
-    assert "remat_compile.ir.program.Budget" in found
+    found = set(imported(PACKAGE / "cli" / "_verdicts.py"))
+    assert "remat_compile.ir.program.Proven" in found
     assert "remat_compile.cli._app.print_warnings" in found
     assert "json" in found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from time import monotonic
 
-from exhaustive import fastest_ns
+from exhaustive_orders import fastest_ns
 from graphs import chain, random_dag, residual, stochastic, transformer, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st

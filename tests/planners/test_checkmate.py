@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from exhaustive import fastest_ns
+from exhaustive_orders import fastest_ns
 from graphs import chain, random_dag, residual, stochastic
 from small import budget_at, holds, reachable
 

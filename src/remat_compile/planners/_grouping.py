@@ -8,6 +8,7 @@ joined, so that blocks stay identical.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ..ir.blocks import Block, fingerprint
 from ._chain import Chain, chain_from_stages
@@ -62,10 +63,7 @@ def grouped(chain: Chain, most: int) -> Chain:
         start = repeats[-1] + step if repeats else start
     cuts += _greedy(sizes, start, len(sizes), most)
     cuts.append(len(sizes))
-    stages = [
-        [c for i in range(a, b) for c in chain.forward_N[i]]
-        for a, b in zip(cuts, cuts[1:], strict=False)
-    ]
+    stages = [[c for i in range(a, b) for c in chain.forward_N[i]] for a, b in pairwise(cuts)]
     return chain_from_stages(chain.instance, stages)
 
 

@@ -49,7 +49,7 @@ class Rotor:
         progress: Progress | None = None,
     ) -> PlanResult:
         deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self))
+        task = Task.of(program, budget, format_planner(self), deadline)
         chain = chain_of_program(task.instance)
         if (refusal := no_chain(task, chain)) is not None:
             return refusal

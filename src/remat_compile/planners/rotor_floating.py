@@ -28,8 +28,8 @@ from .registry import format_planner
 
 __all__ = ["RotorFloating"]
 
-_MOST_ENTRIES = 200_000_000
-"""Larger tables (800 MB) are made coarser."""
+_MOST_ENTRIES = 100_000_000
+"""Larger tables (400 MB) are made coarser."""
 _LEAST_SLOTS = 20
 
 
@@ -63,7 +63,7 @@ class RotorFloating:
         progress: Progress | None = None,
     ) -> PlanResult:
         deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self))
+        task = Task.of(program, budget, format_planner(self), deadline)
         chain = chain_of_program(task.instance)
         if (refusal := no_chain(task, chain)) is not None:
             return refusal

@@ -106,18 +106,38 @@ def _batch_norm_backward(m: Make) -> list[Call]:
 
 add("native_batch_norm_backward.default", _batch_norm_backward)
 
+add(
+    "_native_batch_norm_legit_no_training.default",
+    lambda m: [Call((*c.args[:5], *c.args[6:])) for c in _batch_norm(m, (False,))],
+)
+add(
+    "_weight_norm_interface.default",
+    lambda m: [call(m.f(4, 3), m.pos(4, 1), 0), call(m.f(2, 3, 4), m.pos(1, 1, 4), 2)],
+)
+
+
+def _weight_norm_backward(m: Make) -> list[Call]:
+    v, g = m.f(4, 3), m.pos(4, 1)
+    return [call(m.f(4, 3), v, g, aten._weight_norm_interface(v, g, 0)[1], 0)]
+
+
+add("_weight_norm_interface_backward.default", _weight_norm_backward)
+
 # --- attention ----------------------------------------------------------------------
 
 
 def _attention(m: Make) -> list[Call]:
     q, k, v = m.f(2, 3, 5, 4), m.f(2, 3, 7, 4), m.f(2, 3, 7, 4)
     square = m.f(2, 3, 5, 4)
+    blind = m.f(5, 7)
+    blind[2] = -float("inf")
     return [
         call(q, k, v),
         call(q, square, m.f(2, 3, 5, 4), 0.0, True),
         call(q, k, v, scale=0.3),
         call(q, k, v, attn_mask=m.f(2, 1, 5, 7)),
         call(q, k, v, 0.0, False, attn_mask=m.f(5, 7), scale=0.7),
+        call(q, k, v, attn_mask=blind),
     ]
 
 
@@ -225,6 +245,25 @@ add(
     "_adaptive_avg_pool2d_backward.default",
     lambda m: [call(m.f(2, 3, 3, 4), m.f(2, 3, 7, 8)), call(m.f(2, 3, 7, 1), m.f(2, 3, 5, 4))],
 )
+
+add(
+    "reflection_pad1d.default replication_pad1d.default",
+    lambda m: [call(m.f(2, 3, 6), [2, 1])],
+)
+add(
+    "reflection_pad2d.default replication_pad2d.default",
+    lambda m: [call(m.f(2, 3, 6, 5), [2, 1, 0, 3])],
+)
+add(
+    "reflection_pad1d_backward.default replication_pad1d_backward.default",
+    lambda m: [call(m.f(2, 3, 9), m.f(2, 3, 6), [2, 1])],
+)
+add(
+    "reflection_pad2d_backward.default replication_pad2d_backward.default",
+    lambda m: [call(m.f(2, 3, 9, 8), m.f(2, 3, 6, 5), [2, 1, 0, 3])],
+)
+add("pixel_shuffle.default", lambda m: [call(m.f(2, 8, 3, 2), 2)])
+add("pixel_unshuffle.default", lambda m: [call(m.f(2, 2, 6, 4), 2)])
 
 # --- losses -------------------------------------------------------------------------
 
@@ -406,7 +445,7 @@ add(
     "scalar_tensor.default",
     lambda m: [call(-float("inf"), dtype=m.dtype), call(2), call(3, dtype=torch.int64)],
 )
-add("arange.default", lambda m: [call(7), call(3.5), call(7, dtype=m.dtype), call(0)])
+add("arange.default", lambda m: [call(7), call(3.5), call(2999, dtype=m.dtype), call(0)])
 add("arange.start", lambda m: [call(2, 7), call(1.5, 4, dtype=m.dtype)])
 add("arange.start_step", lambda m: [call(2, 9, 3), call(9, 2, -2), call(0, 2, 0.25, dtype=m.dtype)])
 add("linspace.default", lambda m: [call(0, 1, 5, dtype=m.dtype), call(2.0, -1.0, 7)])

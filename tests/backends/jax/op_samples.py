@@ -57,6 +57,7 @@ SAMPLES: dict[str, Samples] = {}
 RANDOM: set[str] = {
     "aten.bernoulli.default",
     "aten.bernoulli.p",
+    "aten.exponential.default",
     "aten.native_dropout.default",
     "aten.rand.default",
     "aten.rand_like.default",
@@ -119,6 +120,8 @@ add(
     "clamp.Tensor",
     lambda m: [call(m.f(4, 5), m.f(5) - 1, m.f(5) + 1), call(m.f(4, 5), None, m.f())],
 )
+add("clamp_min.Tensor clamp_max.Tensor", lambda m: [call(m.f(4, 5), m.f(5)), call(m.f(4), m.f())])
+add("fill.Scalar", lambda m: [call(m.f(4), 2), call(m.i(9, 4), 3)])
 add("clamp_min.default clamp_max.default", lambda m: [call(m.f(4, 5), 0.1), call(m.i(9, 5), 3)])
 
 # --- arithmetic ------------------------------------------------------------------------
@@ -233,6 +236,7 @@ add("pow.Tensor_Tensor", lambda m: [call(m.pos(3, 4), m.f(4)), call(m.pos(3, 4),
 add("pow.Scalar", lambda m: [call(2, m.f(4)), call(1.5, m.f(4)), call(2, m.i(4, 4))])
 add("maximum.default minimum.default", lambda m: [call(m.f(3, 4), m.f(4)), call(m.i(9, 4), m.f(4))])
 add("atan2.default", lambda m: [call(m.f(3, 4), m.f(4))])
+add("xlogy.Tensor", lambda m: [call(m.i(2, 9), m.pos(9)), call(m.f(3, 4), m.pos(4))])
 add("lerp.Scalar", lambda m: [call(m.f(3, 4), m.f(3, 4), 0.3)])
 add(
     "addcmul.default addcdiv.default",
@@ -305,6 +309,11 @@ add(
     lambda m: [call(m.f(9), 1.67, 1.05, 0.9, result, m.f(9)) for result in (False, True)],
 )
 add("hardtanh.default", lambda m: [*_wide_range(m), call(m.f(9), -0.3, 6.0)])
+add("glu.default", lambda m: [call(m.f(4, 6)), call(m.f(4, 6), 0)])
+add("glu_backward.default", lambda m: [call(m.f(4, 3), m.f(4, 6), -1)])
+add("celu.default", lambda m: [*_wide_range(m), call(m.f(9), 0.7)])
+add("_prelu_kernel.default", lambda m: [call(m.f(2, 3, 4), m.f(1, 3, 1))])
+add("_prelu_kernel_backward.default", lambda m: [call(m.f(2, 3), m.f(2, 3), m.f(1, 3))])
 add("hardtanh_backward.default", _with_grad(-0.3, 1.0))
 
 
@@ -319,6 +328,7 @@ add("log_sigmoid_backward.default", _log_sigmoid_backward)
 add("mm.default", lambda m: [call(m.f(3, 4), m.f(4, 5)), call(m.i(5, 3, 4), m.i(5, 4, 2))])
 add("bmm.default", lambda m: [call(m.f(2, 3, 4), m.f(2, 4, 5))])
 add("mv.default", lambda m: [call(m.f(3, 4), m.f(4))])
+add("vdot.default", lambda m: [call(m.f(4), m.f(4))])
 add("dot.default", lambda m: [call(m.f(4), m.f(4))])
 add(
     "addmm.default",
@@ -386,6 +396,11 @@ add("split.Tensor", lambda m: [call(m.f(5, 4), 2), call(m.f(5, 4), 2, -1)])
 add("split_with_sizes.default", lambda m: [call(m.f(5, 4), [1, 3], -1), call(m.f(5), [2, 0, 3])])
 add("unbind.int", lambda m: [call(m.f(3, 2)), call(m.f(3, 2), -1)])
 add("diagonal.default", lambda m: [call(m.f(3, 4)), call(m.f(2, 3, 4), 1, 2, 1)])
+add(
+    "diagonal_backward.default",
+    lambda m: [call(m.f(3), [3, 4], 1, 0, 1), call(m.f(4, 2), [2, 4, 3], -1, 2, 0)],
+)
+add("diag_embed.default", lambda m: [call(m.f(2, 3)), call(m.f(2, 3), 1, 0, -1), call(m.f(3), -2)])
 add("unfold.default", lambda m: [call(m.f(3, 7), 1, 3, 2), call(m.f(7, 2), 0, 2, 2)])
 add(
     "_to_copy.default",
@@ -495,6 +510,9 @@ add(
     "cumsum.default",
     lambda m: [call(m.f(3, 4), 1), call(m.b(5), -1), call(m.i(5, 4).int(), 0), call(m.f(), 0)],
 )
+add("cumprod.default", lambda m: [call(m.pos(3, 4), 1), call(m.i(3, 4) + 1, -1)])
+add("trace.default", lambda m: [call(m.f(3, 4)), call(m.i(9, 3, 3))])
+add("norm.ScalarOpt_dim", lambda m: [call(m.f(3, 4), 2, [1]), call(m.f(3, 4), None, [0], True)])
 add(
     "linalg_vector_norm.default",
     lambda m: [

@@ -20,6 +20,7 @@ ONES = jnp.ones(SIZE)
 DRAWS: dict[str, tuple[Any, ...]] = {
     "aten.bernoulli.default": (ONES * 0.25,),
     "aten.bernoulli.p": (ONES, 0.25),
+    "aten.exponential.default": (ONES, 2.0),
     "aten.native_dropout.default": (ONES, 0.25, True),
     "aten.rand.default": (SIZE,),
     "aten.rand_like.default": (ONES,),
@@ -32,6 +33,7 @@ DRAWS: dict[str, tuple[Any, ...]] = {
 MOMENTS: dict[str, tuple[float, float]] = {
     "aten.bernoulli.default": (0.25, 0.25 * 0.75),
     "aten.bernoulli.p": (0.25, 0.25 * 0.75),
+    "aten.exponential.default": (0.5, 0.25),
     "aten.native_dropout.default": (1.0, 1 / 3),
     "aten.rand.default": (0.5, 1 / 12),
     "aten.rand_like.default": (0.5, 1 / 12),

@@ -188,3 +188,45 @@ def aten_mish_backward_default(grad_output: Array, x: Array) -> Array:
     g, wide = _wide(grad_output), _wide(x)
     t = jnp.tanh(jax.nn.softplus(wide))
     return (g * (t + wide * jax.nn.sigmoid(wide) * (1 - t * t))).astype(grad_output.dtype)
+
+
+def _halves(x: Array, dim: int) -> tuple[Array, Array]:
+    first, second = jnp.split(_wide(x), 2, dim)
+    return first, second
+
+
+@lowers("aten.glu.default")
+def aten_glu_default(x: Array, dim: int = -1) -> Array:
+    value, gate = _halves(x, dim)
+    return (value * jax.nn.sigmoid(gate)).astype(x.dtype)
+
+
+@lowers("aten.glu_backward.default")
+def aten_glu_backward_default(grad_output: Array, x: Array, dim: int) -> Array:
+    value, gate = _halves(x, dim)
+    g, s = _wide(grad_output), jax.nn.sigmoid(gate)
+    return jnp.concatenate((g * s, g * value * s * (1 - s)), dim).astype(x.dtype)
+
+
+@lowers("aten.celu.default")
+def aten_celu_default(x: Array, alpha: float = 1.0) -> Array:
+    wide = _wide(x)
+    low = alpha * jnp.expm1(jnp.minimum(wide, 0) / alpha)
+    return jnp.where(wide <= 0, low, wide).astype(x.dtype)
+
+
+@lowers("aten._prelu_kernel.default")
+def aten__prelu_kernel_default(x: Array, weight: Array) -> Array:
+    return jnp.where(x > 0, x, weight * x)
+
+
+@lowers("aten._prelu_kernel_backward.default")
+def aten__prelu_kernel_backward_default(
+    grad_output: Array, x: Array, weight: Array
+) -> tuple[Array, Array]:
+    """The second result has the shape of `x`: the sum over what `weight` serves comes after."""
+    positive = x > 0
+    return (
+        jnp.where(positive, grad_output, weight * grad_output),
+        jnp.where(positive, jnp.zeros_like(x), x * grad_output),
+    )

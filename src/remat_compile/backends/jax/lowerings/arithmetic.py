@@ -169,3 +169,10 @@ def aten_addcmul_default(x: Array, tensor1: Array, tensor2: Array, *, value: flo
 def aten_addcdiv_default(x: Array, tensor1: Array, tensor2: Array, *, value: float = 1) -> Array:
     x, first, second = _promoted(x, tensor1, tensor2)
     return (_wide(x) + value * _wide(first) / _wide(second)).astype(x.dtype)
+
+
+@lowers("aten.xlogy.Tensor")
+def aten_xlogy_Tensor(x: Array, other: Array) -> Array:
+    x, other = _promoted(x, other)
+    first, second = _floating(x), _floating(other)
+    return jnp.where((first == 0) & ~jnp.isnan(second), 0, first * jnp.log(second))

@@ -40,12 +40,12 @@ def aten__scaled_dot_product_flash_attention_for_cpu_default(
     assert dropout_p == 0, "this kernel has no dropout"
     scores, _ = _scores(query, key, is_causal, attn_mask, scale)
     top = jnp.max(scores, -1, keepdims=True)
-    # Where a row sees nothing, PyTorch gives zeros, and infinity for the logarithm.
+    # Where a row sees nothing, PyTorch gives zeros, for the logarithm too.
     blind = jnp.isneginf(top)
     weights = jnp.exp(scores - jnp.where(blind, 0, top))
     total = jnp.sum(weights, -1, keepdims=True)
     out = jnp.matmul(weights / jnp.where(blind, 1, total), _wide(value))
-    logsumexp = jnp.where(blind, jnp.inf, top + jnp.log(total))
+    logsumexp = jnp.where(blind, 0, top + jnp.log(jnp.where(blind, 1, total)))
     return out.astype(query.dtype), logsumexp[..., 0]
 
 

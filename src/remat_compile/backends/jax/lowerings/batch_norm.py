@@ -103,6 +103,19 @@ def aten__native_batch_norm_legit_default(
     return _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[:3]
 
 
+@lowers("aten._native_batch_norm_legit_no_training.default")
+def aten__native_batch_norm_legit_no_training_default(
+    input: Array,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array,
+    running_var: Array,
+    momentum: float,
+    eps: float,
+) -> tuple[Array, Array, Array]:
+    return _batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)[:3]
+
+
 @lowers("aten.native_batch_norm.default")
 def aten_native_batch_norm_default(
     input: Array,

@@ -211,7 +211,9 @@ def _stepped(start: float, end: float, step: float, dtype: DTypeLike | None) -> 
     if dtype is None:
         dtype = jnp.int64 if _rank(_promoted_dtype(start, end, step)) < 2 else jnp.float32
     count = max(int(np.ceil((end - start) / step)), 0)
-    return (start + step * jnp.arange(count, dtype=_dtype(dtype))).astype(_dtype(dtype))
+    # Half precision counts to 256 or 2048 only: it is rounded to at the end.
+    exact = jnp.promote_types(_dtype(dtype), jnp.float32 if _rank(dtype) == 2 else jnp.int32)
+    return (start + step * jnp.arange(count, dtype=exact)).astype(_dtype(dtype))
 
 
 @lowers("aten.arange.default")

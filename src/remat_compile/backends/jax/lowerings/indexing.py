@@ -1,4 +1,8 @@
-"""Reading and writing at computed places. A place outside reads NaN (or the least integer)."""
+"""Reading and writing at computed places.
+
+PyTorch refuses a place outside. Here `embedding` and `index_select` read NaN there, other
+reads take the nearest place, and writes are dropped.
+"""
 
 from __future__ import annotations
 

@@ -49,3 +49,8 @@ def aten_baddbmm_default(
     x: Array, batch1: Array, batch2: Array, *, beta: float = 1, alpha: float = 1
 ) -> Array:
     return _scaled_sum(x, jnp.matmul(batch1, batch2), beta, alpha)
+
+
+@lowers("aten.vdot.default")
+def aten_vdot_default(x: Array, other: Array) -> Array:
+    return jnp.matmul(x, other)

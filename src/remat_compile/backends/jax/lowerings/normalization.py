@@ -126,3 +126,23 @@ def aten_native_group_norm_backward_default(
     if output_mask[2]:
         grad_bias = jnp.sum(g, (0, 3)).reshape(C).astype(dtype)
     return grad_input, grad_weight, grad_bias
+
+
+@lowers("aten._weight_norm_interface.default")
+def aten__weight_norm_interface_default(v: Array, g: Array, dim: int = 0) -> tuple[Array, Array]:
+    """`v` with the norm `g` on each slice along `dim`, and its norms, in float32 or wider."""
+    axes = tuple(axis for axis in range(v.ndim) if axis != dim)
+    wide = _wide(v)
+    norms = jnp.sqrt(jnp.sum(wide * wide, axes, keepdims=True))
+    return (wide * (_wide(g) / norms)).astype(v.dtype), norms
+
+
+@lowers("aten._weight_norm_interface_backward.default")
+def aten__weight_norm_interface_backward_default(
+    grad_w: Array, saved_v: Array, saved_g: Array, saved_norms: Array, dim: int
+) -> tuple[Array, Array]:
+    axes = tuple(axis for axis in range(saved_v.ndim) if axis != dim)
+    grad, v, g, norms = (_wide(a) for a in (grad_w, saved_v, saved_g, saved_norms))
+    along = jnp.sum(grad * v, axes, keepdims=True)
+    grad_v = g / norms * (grad - v * along / (norms * norms))
+    return grad_v.astype(saved_v.dtype), (along / norms).astype(saved_g.dtype)

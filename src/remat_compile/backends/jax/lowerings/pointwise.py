@@ -186,3 +186,18 @@ def _clamped(x: Array, low: ArrayLike | None, high: ArrayLike | None) -> Array:
     if low is not None:
         x = jnp.maximum(x, jnp.asarray(low, x.dtype))
     return x if high is None else jnp.minimum(x, jnp.asarray(high, x.dtype))
+
+
+@lowers("aten.clamp_min.Tensor")
+def aten_clamp_min_Tensor(x: Array, min: Array) -> Array:
+    return _clamped(x, min, None)
+
+
+@lowers("aten.clamp_max.Tensor")
+def aten_clamp_max_Tensor(x: Array, max: Array) -> Array:
+    return _clamped(x, None, max)
+
+
+@lowers("aten.fill.Scalar")
+def aten_fill_Scalar(x: Array, value: float) -> Array:
+    return jnp.full(x.shape, value, x.dtype)

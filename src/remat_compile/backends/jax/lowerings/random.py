@@ -131,3 +131,10 @@ def aten_randperm_default(
     key: Array,
 ) -> Array:
     return jax.random.permutation(key, n).astype(_dtype(dtype))
+
+
+@lowers("aten.exponential.default")
+def aten_exponential_default(
+    x: Array, lambd: float = 1.0, *, generator: object = None, key: Array
+) -> Array:
+    return jax.random.exponential(key, x.shape, x.dtype) / lambd

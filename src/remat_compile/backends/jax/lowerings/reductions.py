@@ -196,6 +196,22 @@ def aten_cumsum_default(x: Array, dim: int, *, dtype: DTypeLike | None = None) -
     return jnp.cumsum(x, dim, dtype=_dtype(dtype)) if x.ndim else _in_dtype(x, dtype)
 
 
+def _norm(x: Array, order: float, axes: tuple[int, ...], keepdim: bool) -> Array:
+    """The vector norm of an order over axes, in the dtype of `x`."""
+    size = jnp.abs(_wide(x))
+    if order == 2:
+        norm = jnp.sqrt(jnp.sum(size * size, axes, keepdims=keepdim))
+    elif order == float("inf"):
+        norm = jnp.max(size, axes, keepdims=keepdim)
+    elif order == float("-inf"):
+        norm = jnp.min(size, axes, keepdims=keepdim)
+    elif order == 0:
+        norm = jnp.sum(size != 0, axes, keepdims=keepdim)
+    else:
+        norm = jnp.sum(size**order, axes, keepdims=keepdim) ** (1 / order)
+    return norm.astype(x.dtype)
+
+
 @lowers("aten.linalg_vector_norm.default")
 def aten_linalg_vector_norm_default(
     x: Array,
@@ -205,16 +221,23 @@ def aten_linalg_vector_norm_default(
     *,
     dtype: DTypeLike | None = None,
 ) -> Array:
-    wanted = _in_dtype(x, dtype)
-    size, axes = jnp.abs(_wide(wanted)), _axes(x, dim)
-    if ord == 2:
-        norm = jnp.sqrt(jnp.sum(size * size, axes, keepdims=keepdim))
-    elif ord == float("inf"):
-        norm = jnp.max(size, axes, keepdims=keepdim)
-    elif ord == float("-inf"):
-        norm = jnp.min(size, axes, keepdims=keepdim)
-    elif ord == 0:
-        norm = jnp.sum(size != 0, axes, keepdims=keepdim)
-    else:
-        norm = jnp.sum(size**ord, axes, keepdims=keepdim) ** (1 / ord)
-    return norm.astype(wanted.dtype)
+    return _norm(_in_dtype(x, dtype), ord, _axes(x, dim), keepdim)
+
+
+@lowers("aten.norm.ScalarOpt_dim")
+def aten_norm_ScalarOpt_dim(
+    x: Array, p: float | None, dim: tuple[int, ...], keepdim: bool = False
+) -> Array:
+    return _norm(x, 2 if p is None else p, _axes(x, dim), keepdim)
+
+
+@lowers("aten.cumprod.default")
+def aten_cumprod_default(x: Array, dim: int, *, dtype: DTypeLike | None = None) -> Array:
+    if dtype is None:
+        dtype = x.dtype if _rank(x.dtype) == 2 else jnp.int64
+    return jnp.cumprod(x, dim, dtype=_dtype(dtype)) if x.ndim else _in_dtype(x, dtype)
+
+
+@lowers("aten.trace.default")
+def aten_trace_default(x: Array) -> Array:
+    return _summed(jnp.diagonal(x), None, False, None)

@@ -140,7 +140,8 @@ def aten_unbind_int(x: Array, dim: int = 0) -> tuple[Array, ...]:
 
 @lowers("aten.diagonal.default")
 def aten_diagonal_default(x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
-    return jnp.diagonal(x, offset, dim1, dim2)
+    found: Array = jnp.diagonal(x, offset, dim1, dim2)
+    return found
 
 
 @lowers("aten.unfold.default")
@@ -149,3 +150,22 @@ def aten_unfold_default(x: Array, dimension: int, size: int, step: int) -> Array
     starts = range(0, x.shape[axis] - size + 1, step)
     windows = [lax.slice_in_dim(x, s, s + size, 1, axis) for s in starts]
     return jnp.moveaxis(jnp.stack(windows, axis), axis + 1, -1)
+
+
+@lowers("aten.diagonal_backward.default")
+def aten_diagonal_backward_default(
+    grad_output: Array, input_sizes: tuple[int, ...], offset: int, dim1: int, dim2: int
+) -> Array:
+    moved = jnp.moveaxis(jnp.zeros(tuple(input_sizes), grad_output.dtype), (dim1, dim2), (-2, -1))
+    place = jnp.arange(grad_output.shape[-1])
+    rows, columns = place + max(-offset, 0), place + max(offset, 0)
+    return jnp.moveaxis(moved.at[..., rows, columns].set(grad_output), (-2, -1), (dim1, dim2))
+
+
+@lowers("aten.diag_embed.default")
+def aten_diag_embed_default(x: Array, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Array:
+    length = x.shape[-1] + abs(offset)
+    place = jnp.arange(x.shape[-1])
+    rows, columns = place + max(-offset, 0), place + max(offset, 0)
+    square = jnp.zeros((*x.shape[:-1], length, length), x.dtype)
+    return jnp.moveaxis(square.at[..., rows, columns].set(x), (-2, -1), (dim1, dim2))
