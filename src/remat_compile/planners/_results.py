@@ -88,7 +88,8 @@ class Task:
         time_ns = inst.time_ns(order)
         bound = max(bound_ns, inst.base_time_ns)
         if time_ns > bound:
-            left = min(_BOUND_S, self.deadline - monotonic())
+            # The plan must not come late for the sake of its bound.
+            left = min(_BOUND_S, (self.deadline - monotonic()) / 3)
             bound = max(bound, lower_bound_ns(inst, self.limit_bytes, left, _BOUND_CNODES))
         schedule = self.schedule(order)
         if time_ns <= bound:
