@@ -25,7 +25,9 @@ from remat_compile.planners import Feasible, Infeasible, Optimal, available, par
 PLANNERS = sorted({*available(), NAME})
 ANY_BUDGET = {"auto", "dtr", "polish"}
 """Those that must find a plan under every budget that `dtr` reaches."""
-TIME_LIMIT_S = 3.0
+SLOW = {"auto", "checkmate", "moccasin", "polish", "rk-checkmate", "rockmate"}
+"""These use up their limit: two budgets here, all six in `make matrix`."""
+TIME_LIMIT_S = 1.5
 GOLDEN = Path(__file__).parent / "golden"
 
 pytestmark = pytest.mark.usefixtures("drop_largest")
@@ -34,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("drop_largest")
 @pytest.mark.parametrize("graph", SMALL)
 @pytest.mark.parametrize("planner", PLANNERS)
 def test_plans_keep_their_word(planner: str, graph: str) -> None:
-    for share in SHARES:
+    for share in (SHARES[1], SHARES[3]) if planner in SLOW else SHARES:
         found = outcome(planner, graph, share, TIME_LIMIT_S)
         if planner in ANY_BUDGET:
             assert found.status in PLANS
@@ -44,7 +46,7 @@ def test_plans_keep_their_word(planner: str, graph: str) -> None:
 
 def test_plans_are_near_their_bounds() -> None:
     """A bound that says nothing would not pass."""
-    planners = [p for p in PLANNERS if p in ("dtr", "rk-checkmate", "rotor", "periodic")]
+    planners = ("dtr", "rotor", "periodic")
     found = [
         outcome(planner, graph, share, TIME_LIMIT_S)
         for planner in planners
@@ -54,20 +56,15 @@ def test_plans_are_near_their_bounds() -> None:
     assert median(gaps(found)) <= 0.10
 
 
-@pytest.mark.parametrize("graph", SMALL)
-def test_optimal_planners_agree_where_they_assume_the_same(graph: str) -> None:
-    """More freedom is never slower; equal freedom is equally fast."""
-    for share in SHARES[1::2]:
-        times = {}
-        for planner in ("rotor", "rotor-floating", "rk-checkmate{backward=false}"):
-            if planner.partition("{")[0] not in available():
-                continue
-            found = outcome(planner, graph, share, 10.0)
-            if found.status == "optimal" or (found.time is not None and planner[:2] != "rk"):
-                times[planner] = found.time
-        exact = times.get("rk-checkmate{backward=false}")
-        for planner, time in times.items():
-            assert exact is None or time is None or exact <= time + 1e-9, (planner, times)
+@pytest.mark.parametrize("graph", ["chain", "uneven chain", "transformer"])
+def test_more_freedom_is_never_slower(graph: str) -> None:
+    """`rotor` decides for blocks, `rk-checkmate` for single computations in the same order."""
+    found = outcome("rk-checkmate", graph, 0.42, 10.0)
+    for planner in ("rotor", "rotor-floating", "revolve", "rockmate"):
+        other = outcome(planner, graph, 0.42, 3.0)
+        if found.status == "optimal" and other.time is not None:
+            assert found.time is not None
+            assert found.time <= other.time + 1e-9, planner
 
 
 TINY: dict[str, Callable[[], Program]] = {
@@ -77,7 +74,7 @@ TINY: dict[str, Callable[[], Program]] = {
     "residual": lambda: residual(2),
     "unet": lambda: unet(2),
     "encoder-decoder": lambda: encoder_decoder(2),
-    "random": lambda: random_dag(11, nodes=4),
+    "random": lambda: random_dag(31, nodes=4),
 }
 
 
@@ -86,12 +83,13 @@ def test_optimal_planners_equal_exhaustive_search(graph: str) -> None:
     program = TINY[graph]()
     base = Baseline.of(program)
     low = lower_bound_bytes(program, "activation")[0]
-    for share in (0.0, 0.2, 0.4, 0.6, 0.8):
+    quick = [name for name in PLANNERS if name not in SLOW]
+    for share in (0.0, 0.25, 0.6):
         size = int(low + share * (base.activation_peak_bytes - low))
         budget = Budget(size, "activation")
         best = least_time_ns(program, budget)
         forward_only = least_time_ns(program, budget, backward=False)
-        for planner in PLANNERS:
+        for planner in (*quick, "rk-checkmate"):
             result = parse_planner(planner).plan(program, budget, time_limit_s=10.0)
             status, time_ns, bound_ns = check(program, budget, result)
             if time_ns is None:
@@ -118,18 +116,20 @@ def test_random_graphs(seed: int, nodes: int, share: float) -> None:
     high = Baseline.of(program).activation_peak_bytes
     budget = Budget(int(low + share * (high - low)), "activation")
     for planner in PLANNERS:
-        result = parse_planner(planner).plan(program, budget, time_limit_s=1.5)
+        if planner in SLOW and seed % 4:
+            continue
+        result = parse_planner(planner).plan(program, budget, time_limit_s=1.0)
         check(program, budget, result, trusted=planner != NAME)
 
 
 def test_refusals_say_why_and_who_does(golden: Callable[[Path, str], None]) -> None:
     """Planner × graph that it does not accept."""
     lines: list[str] = []
-    for planner in PLANNERS:
-        for graph in SMALL:
-            result = parse_planner(planner).plan(
-                program_of(graph), budget_of(graph, 0.5), time_limit_s=TIME_LIMIT_S
-            )
+    choosy = [n for n, info in available().items() if info.load().applicability != "any graph"]  # type: ignore[attr-defined]
+    for planner in choosy:
+        for graph, program in (("one layer", chain(1)), *((g, program_of(g)) for g in SMALL)):
+            budget = Budget(lower_bound_bytes(program, "activation")[0], "activation")
+            result = parse_planner(planner).plan(program, budget, time_limit_s=0.5)
             if isinstance(result, Infeasible) and result.why.code == "FB0409":
                 lines += [f"== {planner} on {graph}", render(result.why), ""]
     golden(GOLDEN / "refusals.txt", "\n".join(lines))

@@ -29,6 +29,7 @@ from remat_compile.planners import (
     parse_planner,
     registry,
 )
+from remat_compile.planners._results import check_budget
 from remat_compile.planners.auto import Auto
 from remat_compile.planners.chen import Chen
 from remat_compile.planners.contract import Progress
@@ -236,12 +237,18 @@ def test_no_plain_file_is_left_behind(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_auto_says_who_won_and_asks_for_acceptance() -> None:
     program = chain(8)
     budget = Budget(820, "activation")
-    best = Auto().plan(program, budget)
+    best = Auto().plan(program, budget, time_limit_s=5)
     assert not isinstance(best, Infeasible)
     assert best.schedule is not None
     winner = best.schedule.planner
-    assert winner in available()
-    other = Auto().plan(program, budget, accept=lambda s: s.planner != winner)
+    assert parse_planner(winner).name in available()
+    other = Auto().plan(program, budget, time_limit_s=5, accept=lambda s: s.planner != winner)
     assert not isinstance(other, Infeasible)
     assert other.schedule is not None
     assert other.schedule.planner != winner
+
+
+def test_a_host_budget_is_not_for_planners() -> None:
+    with pytest.raises(FBError) as caught:
+        check_budget(Budget(100, "host"))
+    assert [d.code for d in caught.value.diagnostics] == ["FB0408"]

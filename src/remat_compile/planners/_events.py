@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from ._instance import Instance, Order
 
-__all__ = ["Event", "Pairs", "all_events", "order_of", "useful_pairs"]
+__all__ = ["FEW", "Event", "Pairs", "all_events", "order_of", "useful_pairs"]
 
 
-_FEW = 500
+FEW = 500
 """So many pairs are never thinned out."""
 
 
@@ -31,28 +31,29 @@ def useful_pairs(
     instance: Instance, *, backward: bool = False, every: bool | None = None
 ) -> list[list[int]]:
     """For each stage (named by the cNode that first runs at its end) what may be
-    recomputed in it, rising.
+    recomputed in it, rising. With `backward` false, forward cNodes only.
 
-    A cNode qualifies where it may run again, is captured before the stage, and what it
-    makes is read by the stage's own cNode, directly or through others that qualify. With
-    `backward` false, only forward cNodes qualify.
-
-    Stages up to the loss have pairs only for the sake of storage that the forward reads
-    again after more than a third of its length, unless `every` (none: in graphs with few
-    pairs).
+    `every`: each cNode that may run again and whose results somebody may ask for later.
+    Otherwise a stage has what its own cNode reads, directly or through others, and stages
+    up to the loss only towards storage that the forward reads again after more than a
+    third of its length. None: every one in graphs with few pairs.
     """
-    found = Pairs(instance, backward)
-    all_pairs = [found.of(t, instance.reads_C[t]) for t in range(len(instance.names_C))]
-    if every or (every is None and sum(map(len, all_pairs)) <= _FEW):
-        return all_pairs
+    pairs = Pairs(instance, backward)
+    if every or every is None:
+        found = pairs.every()
+        if every or sum(map(len, found)) <= FEW:
+            return found
     long = max(1, instance.phase_C.count("fwd") // 3)
     touched: dict[int, int] = {}
-    for t in range(instance.loss + 1):
-        again = [a for a in instance.reads_C[t] if t - touched.get(a, t) > long]
-        all_pairs[t] = found.of(t, again)
-        for a in (*instance.reads_C[t], *instance.writes_C[t]):
-            touched[a] = t
-    return all_pairs
+    useful = []
+    for t, reads in enumerate(instance.reads_C):
+        if t <= instance.loss:
+            again = [a for a in reads if t - touched.get(a, t) > long]
+            touched.update(dict.fromkeys((*reads, *instance.writes_C[t]), t))
+            useful.append(pairs.of(t, again))
+        else:
+            useful.append(pairs.of(t, reads))
+    return useful
 
 
 class Pairs:
@@ -66,6 +67,21 @@ class Pairs:
                 for a in instance.rewrites_C[c]:
                     if not instance.kept_A[a]:
                         self.maker[a] = c
+
+    def every(self) -> list[list[int]]:
+        """For each stage all that can be run again and is asked for in it or later."""
+        inst = self.instance
+        until = [-1] * len(inst.names_A)
+        for c, reads in enumerate(inst.reads_C):
+            for a in reads:
+                until[a] = c
+        last = [-1] * len(inst.names_C)
+        for c in range(len(inst.names_C) - 1, -1, -1):
+            made = [a for a in inst.rewrites_C[c] if self.maker.get(a) == c]
+            last[c] = max((until[a] for a in made), default=-1)
+            for a in inst.rereads_C[c]:
+                until[a] = max(until[a], last[c])
+        return [[k for k in range(t) if last[k] >= t] for t in range(len(inst.names_C))]
 
     def of(self, stage: int, reads: Collection[int], depth: int = 1 << 30) -> list[int]:
         """All that can be run again towards `reads`, at most `depth` reads away."""

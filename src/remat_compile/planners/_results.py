@@ -7,7 +7,8 @@ from math import inf
 from time import monotonic
 
 from ..ir.diagnostics import Diagnostic, FBError, Note
-from ..ir.liveness import lower_bound_bytes, working_set
+from ..ir.liveness import BudgetKind, lower_bound_bytes, working_set
+from ..ir.printer import format_step
 from ..ir.program import Budget, Program
 from ..ir.schedule import Compute, Schedule
 from ..ir.simulate import Trace, simulate
@@ -15,7 +16,7 @@ from ._bounds import lower_bound_ns
 from ._instance import Instance, Order
 from .contract import Feasible, Infeasible, Optimal
 
-__all__ = ["Task", "check_budget", "peak_of"]
+__all__ = ["Task", "check_budget", "kind_of", "peak_of"]
 
 _SHOWN = 8
 """So many tensors are named where a budget cannot be met."""
@@ -25,7 +26,10 @@ _BOUND_S = 5.0
 
 
 def check_budget(budget: Budget | None) -> None:
-    """FB0408 for a budget that is not positive."""
+    """FB0408 for a budget that is not positive, or one of the host, which the target has."""
+    if budget is not None and budget.kind == "host":
+        message = "a planner takes the bound on host bytes from the target of the program"
+        raise FBError(Diagnostic("FB0408", message, hint="set target.host_bytes"), usage=True)
     if budget is not None and budget.bytes <= 0:
         raise FBError(
             Diagnostic(
@@ -40,6 +44,11 @@ def check_budget(budget: Budget | None) -> None:
 def peak_of(trace: Trace, kind: str) -> int:
     """The peak in bytes as a budget of this kind counts it."""
     return trace.peak_bytes if kind == "device" else trace.activation_peak_bytes
+
+
+def kind_of(budget: Budget | None) -> BudgetKind:
+    """What a budget that `check_budget` lets pass counts; the device where there is none."""
+    return "activation" if budget is not None and budget.kind == "activation" else "device"
 
 
 @dataclass(frozen=True)
@@ -59,8 +68,7 @@ class Task:
     @staticmethod
     def of(program: Program, budget: Budget | None, planner: str, deadline: float = inf) -> Task:
         check_budget(budget)
-        kind = budget.kind if budget is not None else "device"
-        return Task(program, budget, planner, Instance.of(program, kind), deadline)
+        return Task(program, budget, planner, Instance.of(program, kind_of(budget)), deadline)
 
     @property
     def limit_bytes(self) -> int:
@@ -135,7 +143,7 @@ class Task:
         device = self.instance.kind == "device"
         step = trace.peak_step if device else trace.activation_peak_step
         now = schedule.steps[step]
-        label = now.cnode if isinstance(now, Compute) else f"free %{now.anode}"
+        label = now.cnode if isinstance(now, Compute) else format_step(now)
         c = graph.cnode.get(label)
         place = f" at {c.loc}" if c is not None and c.loc else ""
         notes = [Note(f"the memory is held at step {step + 1}, {label}{place}, by")]

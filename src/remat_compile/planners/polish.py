@@ -28,7 +28,7 @@ _SMALLEST, _FIRST, _LARGEST = 40, 150, 4000
 """Options of a window: the least, those of the first one, and the most."""
 _QUICK_S, _SLOW_S = 1.0, 10.0
 """Windows grow while they are solved in less than the one, and end after the other."""
-_IDLE = 60
+_IDLE = 40
 """So many windows of which none gains anything end the search."""
 
 
@@ -37,7 +37,7 @@ class Polish:
     """Large neighbourhood search; ours. Takes the plan of the planner `of` and decides
     windows of it anew with the compact ILP, all else as it was. The result is never slower
     and never over the budget. Ends with the time limit (half of it at most is the other
-    planner's), or after 60 windows without gain. `seed` is that of the windows."""
+    planner's), or after 40 windows without gain. `seed` is that of the windows."""
 
     name: ClassVar[str] = "polish"
     applicability: ClassVar[str] = "what the planner it improves accepts"

@@ -99,7 +99,7 @@ def _solve(head: dict[str, Any], _: Arrays, say: Callable[..., None]) -> None:
 
     model = _Model(head)
 
-    class Report(cp_model.CpSolverSolutionCallback):
+    class Report(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
         def on_solution_callback(self) -> None:
             say({"runs": model.runs(self.Value)})
 
