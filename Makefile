@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 demo: install
 	@mkdir -p $(DEMO)
 	$(BIN)/python examples/gpt2_onnx.py -o $(DEMO)/gpt2.onnx
-	$(BIN)/remat-compile $(DEMO)/gpt2.onnx -o $(DEMO)/gpt2.fbir --activation-budget 50%
+	$(BIN)/remat-compile $(DEMO)/gpt2.onnx -o $(DEMO)/gpt2.fbir --activation-budget 50% --time-limit 20
 	$(BIN)/remat-compile verify $(DEMO)/gpt2.fbir
 	$(BIN)/remat-compile run $(DEMO)/gpt2.fbir --model $(DEMO)/gpt2.onnx
 

@@ -69,7 +69,7 @@ def _gpt(layers: int, width: int, seq: int) -> tuple[nn.Module, tuple[Tensor, ..
 
 def _towers() -> tuple[nn.Module, tuple[Tensor, ...]]:
     torch.manual_seed(0)
-    return Towers(), (torch.randn(64, 64), torch.randn(64, 64))
+    return Towers(), (torch.randn(1024, 64), torch.randn(1024, 64))
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ def test_a_member_that_hangs_is_ended(odd: Any, monkeypatch: pytest.MonkeyPatch)
     program = chain(9)
     said: list[str] = []
     auto = Auto((odd("hang"), Dtr(rounds=0)))
-    result = auto.plan(program, at(program, 0.4), time_limit_s=4, progress=said.append)
+    result = auto.plan(program, at(program, 0.4), time_limit_s=10, progress=said.append)
     assert schedule_of(result).planner == "dtr{rounds=0}"
     assert any("odd{how=hang} did not come back" in line for line in said)
 

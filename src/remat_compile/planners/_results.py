@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -16,13 +19,26 @@ from ._bounds import lower_bound_ns
 from ._instance import Instance, Order
 from .contract import Feasible, Infeasible, Optimal
 
-__all__ = ["Task", "check_budget", "kind_of", "peak_of"]
+__all__ = ["Task", "check_budget", "kind_of", "peak_of", "without_relaxation"]
 
 _SHOWN = 8
 """So many tensors are named where a budget cannot be met."""
 _BOUND_CNODES = 80
 _BOUND_S = 5.0
 """Up to this size the relaxation takes a second or so, and never longer than this."""
+
+
+_relaxing: ContextVar[bool] = ContextVar("relaxing", default=True)
+
+
+@contextmanager
+def without_relaxation() -> Iterator[None]:
+    """Inside, results carry the bounds that cost nothing: `auto` wants quick answers first."""
+    token = _relaxing.set(False)
+    try:
+        yield
+    finally:
+        _relaxing.reset(token)
 
 
 def check_budget(budget: Budget | None) -> None:
@@ -87,7 +103,7 @@ class Task:
         inst = self.instance
         time_ns = inst.time_ns(order)
         bound = max(bound_ns, inst.base_time_ns)
-        if time_ns > bound:
+        if time_ns > bound and _relaxing.get():
             # The plan must not come late for the sake of its bound.
             left = min(_BOUND_S, (self.deadline - monotonic()) / 3)
             bound = max(bound, lower_bound_ns(inst, self.limit_bytes, left, _BOUND_CNODES))

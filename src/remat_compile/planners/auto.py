@@ -15,7 +15,7 @@ from ._crew import Crew, Ended
 from ._portfolio import Member, members, polisher, quick_members
 from ._race import Accept, Race
 from ._remote import Answered, Failed, Refused, Strange, Unloadable, is_foreign, is_portable
-from ._results import check_budget, kind_of
+from ._results import check_budget, kind_of, without_relaxation
 from .contract import Planner, PlanResult, Progress
 from .dtr import Dtr
 from .registry import format_planner
@@ -62,7 +62,8 @@ class Auto:
         run = _Run(race, monotonic() + time_limit_s, tell, may_polish=not self.planners)
         run.enter(self.planners)
         try:
-            run.run_here()
+            with without_relaxation():
+                run.run_here()
             run.run_crew()
         except KeyboardInterrupt:
             if race.best is None or not keep_on_interrupt:
