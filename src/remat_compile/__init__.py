@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._import import import_plan
+    from ._jax.make import jax_step
     from ._plan import Plan
     from ._sweep import Sweep
     from .api import compile, load, plan, sweep
@@ -28,6 +29,7 @@ __all__ = [
     "__version__",
     "compile",
     "import_plan",
+    "jax_step",
     "load",
     "plan",
     "sweep",
@@ -41,6 +43,7 @@ _HOMES = {
     "Sweep": "._sweep",
     "compile": ".api",
     "import_plan": "._import",
+    "jax_step": "._jax.make",
     "load": ".api",
     "plan": ".api",
     "sweep": ".api",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ._budget import Baseline, format_bytes
 from ._files import write_text
@@ -25,7 +25,20 @@ if TYPE_CHECKING:
     from .ir.simulate import Trace
     from .verifier import Largest, Refuted, Scope, Undecided, Verdict
 
-__all__ = ["Plan", "pick_schedule", "recorded_budgets"]
+Backend = Literal["torch", "jax"]
+BACKENDS: tuple[str, ...] = get_args(Backend)
+JaxStyle = Literal["explicit", "annotated", "annotated-nearest"]
+JAX_STYLES: tuple[str, ...] = get_args(JaxStyle)
+
+__all__ = [
+    "BACKENDS",
+    "JAX_STYLES",
+    "Backend",
+    "JaxStyle",
+    "Plan",
+    "pick_schedule",
+    "recorded_budgets",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,15 +133,24 @@ class Plan:
 
         write_text(path, format_program(self.trusted().program))
 
-    def emit(self, backend: Literal["torch"] = "torch") -> str:
-        """The plan as the source of `backend`. FB0707 for one that does not exist."""
-        if backend != "torch":
-            message = f'no backend "{backend}".{nearest(backend, ["torch"])}'
-            raise FBError(Diagnostic("FB0707", message, hint="write torch"), usage=True)
-        from .backends.torch import emit
+    def emit(self, backend: Backend = "torch", *, jax_style: JaxStyle = "explicit") -> str:
+        """The plan as the source of `backend`: "torch" or "jax".
 
+        FB0707 for one that does not exist, FB0931 where JAX is missing, FB0912 and FB0933
+        for what JAX cannot express. `jax_style` is one of `JAX_STYLES`; see docs/jax.md.
+        """
+        if backend not in BACKENDS:
+            message = f'no backend "{backend}".{nearest(backend, BACKENDS)}'
+            hint = f"write {' or '.join(BACKENDS)}"
+            raise FBError(Diagnostic("FB0707", message, hint=hint), usage=True)
         plan = self.trusted()
-        return emit(plan.program, plan.schedule)
+        if backend == "torch":
+            from .backends.torch import emit
+
+            return emit(plan.program, plan.schedule)
+        from ._jax.source import source_of_plan
+
+        return source_of_plan(plan, jax_style)
 
     def bind(
         self,

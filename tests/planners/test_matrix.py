@@ -56,20 +56,15 @@ def test_plans_are_near_their_bounds() -> None:
     assert median(gaps(found)) <= 0.10
 
 
-@pytest.mark.parametrize("graph", SMALL)
-def test_optimal_planners_agree_where_they_assume_the_same(graph: str) -> None:
-    """More freedom is never slower; equal freedom is equally fast."""
-    for share in SHARES[1::2]:
-        times = {}
-        for planner in ("rotor", "rotor-floating", "rk-checkmate{backward=false}"):
-            if planner.partition("{")[0] not in available():
-                continue
-            found = outcome(planner, graph, share, 10.0)
-            if found.status == "optimal" or (found.time is not None and planner[:2] != "rk"):
-                times[planner] = found.time
-        exact = times.get("rk-checkmate{backward=false}")
-        for planner, time in times.items():
-            assert exact is None or time is None or exact <= time + 1e-9, (planner, times)
+@pytest.mark.parametrize("graph", ["chain", "uneven chain", "transformer"])
+def test_more_freedom_is_never_slower(graph: str) -> None:
+    """`rotor` decides for blocks, `rk-checkmate` for single computations in the same order."""
+    found = outcome("rk-checkmate", graph, 0.42, 10.0)
+    for planner in ("rotor", "rotor-floating", "revolve", "rockmate"):
+        other = outcome(planner, graph, 0.42, 3.0)
+        if found.status == "optimal" and other.time is not None:
+            assert found.time is not None
+            assert found.time <= other.time + 1e-9, planner
 
 
 TINY: dict[str, Callable[[], Program]] = {
@@ -79,7 +74,7 @@ TINY: dict[str, Callable[[], Program]] = {
     "residual": lambda: residual(2),
     "unet": lambda: unet(2),
     "encoder-decoder": lambda: encoder_decoder(2),
-    "random": lambda: random_dag(11, nodes=4),
+    "random": lambda: random_dag(31, nodes=4),
 }
 
 
@@ -89,7 +84,7 @@ def test_optimal_planners_equal_exhaustive_search(graph: str) -> None:
     base = Baseline.of(program)
     low = lower_bound_bytes(program, "activation")[0]
     quick = [name for name in PLANNERS if name not in SLOW]
-    for share in (0.0, 0.25, 0.5, 0.75):
+    for share in (0.0, 0.25, 0.6):
         size = int(low + share * (base.activation_peak_bytes - low))
         budget = Budget(size, "activation")
         best = least_time_ns(program, budget)

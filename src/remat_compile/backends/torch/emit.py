@@ -16,10 +16,11 @@ from ..._torch.copies import refuse_copies
 from ...ir.graph import CALLER_KINDS
 from ...ir.program import Program
 from ...ir.schedule import Compute, Schedule
+from .._names import loss_index
+from .._views import identities, without_identities
 from .expressions import Expressions
 from .function import FunctionBody, Progress
-from .interface import Interface, default_interface, loss_index, saved_at_loss
-from .views import identities, without_identities
+from .interface import Interface, default_interface, saved_at_loss
 
 __all__ = ["emit"]
 
