@@ -91,7 +91,7 @@ class Task:
         bound = max(bound_ns, inst.base_time_ns)
         if time_ns > bound:
             # The plan must not come late for the sake of its bound.
-            left = min(_BOUND_S, (self.deadline - monotonic()) / 3)
+            left = min(_BOUND_S, (self.deadline - monotonic()) / 10)
             if left >= _START_S:
                 bound = max(bound, lower_bound_ns(inst, self.limit_bytes, left, _BOUND_CNODES))
         schedule = self.schedule(order)
