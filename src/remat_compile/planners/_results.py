@@ -25,7 +25,9 @@ _SHOWN = 8
 """So many tensors are named where a budget cannot be met."""
 _BOUND_CNODES = 80
 _BOUND_S = 5.0
-"""Up to this size the relaxation takes a second or so, and never longer than this."""
+_START_S = 0.7
+"""Up to this size the relaxation takes a second or so, never longer than the one, and in
+less than the other a solver hardly starts."""
 
 
 _relaxing: ContextVar[bool] = ContextVar("relaxing", default=True)
@@ -105,8 +107,9 @@ class Task:
         bound = max(bound_ns, inst.base_time_ns)
         if time_ns > bound and _relaxing.get():
             # The plan must not come late for the sake of its bound.
-            left = min(_BOUND_S, (self.deadline - monotonic()) / 3)
-            bound = max(bound, lower_bound_ns(inst, self.limit_bytes, left, _BOUND_CNODES))
+            left = min(_BOUND_S, (self.deadline - monotonic()) / 10)
+            if left >= _START_S:
+                bound = max(bound, lower_bound_ns(inst, self.limit_bytes, left, _BOUND_CNODES))
         schedule = self.schedule(order)
         if time_ns <= bound:
             return Optimal(schedule, time_ns, time_ns)
