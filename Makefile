@@ -1,5 +1,6 @@
 # make demo: one run from a GPT-2-shaped ONNX file to a proven plan and a compared step.
 # make matrix: every planner on every graph, with its results written down.
+# make mutants: seeds faults into correct plans and counts those that the verifier misses (some minutes).
 # make test: the whole test suite, in JOBS processes of one thread each. Both make the virtual environment if there is none.
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ DEMO ?= .demo
 JOBS ?= 2
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint matrix install clean
+.PHONY: demo test lint matrix mutants install clean
 
 demo: install
 	@mkdir -p $(DEMO)
@@ -28,6 +29,9 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
+
+mutants: install
+	$(BIN)/python tests/verifier/run_mutants.py --each 3
 
 install: $(VENV)/.remat-compile
 

@@ -45,7 +45,9 @@ from remat_compile.ir.graph import (
 from remat_compile.ir.program import (
     Argument,
     Binding,
+    Budget,
     BufferBinding,
+    Certificate,
     Header,
     ParamBinding,
     Program,
@@ -54,7 +56,16 @@ from remat_compile.ir.program import (
     Symbol,
     Target,
 )
-from remat_compile.ir.schedule import Compute, Free, Schedule, Step
+from remat_compile.ir.schedule import (
+    Compute,
+    Free,
+    HostFree,
+    Offload,
+    Prefetch,
+    Schedule,
+    Step,
+    Wait,
+)
 from remat_compile.ir.simulate import KEPT_KINDS
 from remat_compile.ir.span import Loc
 
@@ -360,15 +371,23 @@ def _target(rng: Random) -> Target:
 
 @dataclass
 class _Run:
-    """Grows a valid order of computations and frees, ignoring tokens."""
+    """Grows a valid order of computations, frees and copies, ignoring tokens.
+
+    `live` holds what is alive or arriving, `host` the host copies that are not stale,
+    `flying` the aNodes with a copy in flight (True: to the device).
+    """
 
     rng: Random
     program: Program
     evict: float
+    copy: float = 0.0
     steps: list[Step] = field(default_factory=list)
     live: set[str] = field(default_factory=set)
     runs: dict[str, int] = field(default_factory=dict)
     updated: set[str] = field(default_factory=set)
+    host: set[str] = field(default_factory=set)
+    stale: set[str] = field(default_factory=set)
+    flying: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.graph = self.program.graph
@@ -388,16 +407,27 @@ class _Run:
     def ensure(self, names: Sequence[str], keep: frozenset[str]) -> None:
         """Makes `names` alive by running their writers again; frees nothing in `keep`."""
         for name in names:
-            if name not in self.live:
+            if name not in self.live and name in self.host:
+                self.prefetch(name)
+            elif name not in self.live:
                 self.run(self.graph.writer[name], keep | frozenset(names))
+        for name in names:
+            if self.flying.get(name):
+                self.wait(name)
 
     def run(self, c: CNode, keep: frozenset[str] = frozenset()) -> None:
         n = self.runs.get(c.name, 0) + 1
         self.ensure(self.graph.reads(c, n), keep)
         n = self.runs[c.name] = self.runs.get(c.name, 0) + 1
         results = c.results_at(n)
-        if c.is_accumulate:
-            self.live.discard(self.graph.reads(c)[0])
+        ended = self.graph.reads(c)[:1] if c.is_accumulate else ()
+        for name in (*results, *ended):
+            self.wait(name)
+        for name in ended:
+            self.live.discard(name)
+            if name in self.host:
+                self.host.discard(name)
+                self.stale.add(name)
         phantoms = [r for r in results if self.graph.anode[r].kind == "phantom"]
         droppable = phantoms and not set(phantoms) & keep and all(map(self.replayable, phantoms))
         nosave = bool(droppable) and self.rng.random() < self.evict
@@ -407,28 +437,82 @@ class _Run:
             self.live.difference_update(phantoms)
         if not keep:
             self.drop_some()
+            if self.copy:
+                self.copy_some()
 
     def drop_some(self) -> None:
         for name in sorted(self.live):
-            if self.rng.random() < self.evict and self.replayable(name):
+            if self.rng.random() < self.evict and (self.replayable(name) or name in self.host):
                 self.free(name)
 
     def free(self, name: str) -> None:
+        self.wait(name)
         self.live.discard(name)
         self.steps.append(Free(name))
 
+    def copy_some(self) -> None:
+        """Issues some copies, waits for some, and gives some host copies back."""
+        for name in sorted(self.flying):
+            if self.rng.random() < 0.4:
+                self.wait(name)
+        for name in sorted(self.live):
+            held = name in self.host or name in self.stale or name in self.flying
+            ours = self.graph.anode[name].kind not in CALLER_KINDS
+            if ours and not held and self.rng.random() < self.copy:
+                self.steps.append(Offload(name))
+                self.host.add(name)
+                self.flying[name] = False
+        for name in sorted(self.host - self.live):
+            if self.rng.random() < self.copy:
+                self.prefetch(name)
+        for name in sorted(self.host & self.live) + sorted(self.stale):
+            if name not in self.flying and self.rng.random() < self.copy:
+                self.host_free(name)
+
+    def prefetch(self, name: str) -> None:
+        self.wait(name)
+        self.steps.append(Prefetch(name))
+        self.flying[name] = True
+        self.live.add(name)
+
+    def wait(self, name: str) -> None:
+        if self.flying.pop(name, None) is not None:
+            self.steps.append(Wait(name))
+
+    def host_free(self, name: str) -> None:
+        self.wait(name)
+        self.steps.append(HostFree(name))
+        self.host.discard(name)
+        self.stale.discard(name)
+
+    def end(self) -> None:
+        """Brings back what is wanted, and leaves nothing else."""
+        kept = sorted(a.name for a in self.graph.anodes if a.kind in KEPT_KINDS)
+        self.ensure([name for name in kept if name in self.host], frozenset(kept))
+        for left in sorted(self.live):
+            if self.graph.anode[left].kind not in CALLER_KINDS | KEPT_KINDS:
+                self.free(left)
+        for name in sorted(self.host | self.stale):
+            self.host_free(name)
+
 
 def random_schedule(
-    rng: Random, program: Program, *, evict: float | None = None, name: str = "plan"
+    rng: Random,
+    program: Program,
+    *,
+    evict: float | None = None,
+    copy: float = 0.0,
+    name: str = "plan",
 ) -> Schedule:
-    """A valid schedule: the order of capture, with random frees and what they force to rerun."""
+    """A valid schedule: the order of capture, with random frees and what they force to rerun.
+
+    With `copy`, a rate, also copies to the host and back.
+    """
     rate = rng.choice((0.0, 0.1, 0.4)) if evict is None else evict
-    run = _Run(rng, program, rate)
+    run = _Run(rng, program, rate, copy)
     for c in program.graph.cnodes:
         run.run(c)
-    for left in sorted(run.live):
-        if program.graph.anode[left].kind not in CALLER_KINDS | KEPT_KINDS:
-            run.free(left)
+    run.end()
     tokens = [c.token for c in program.graph.cnodes if c.token and run.runs[c.name] > 1]
     steps = (*run.steps, *(Free(token) for token in tokens))
     return Schedule(name, rng.choice(("random", "periodic{segments=4}", "")), steps)
@@ -443,6 +527,13 @@ def programs(draw: st.DrawFn, *, size: int = 5, schedules: int = 0) -> Program:
         program = program.with_schedule(random_schedule(rng, program, name=f"plan{index}"))
     if schedules and rng.random() < 0.5:
         proven = Proven("plan0", ("validity", "memory"), 10**9, 12345, "z3 5.4.0", "ab" * 32)
+        if rng.random() < 0.5:
+            proven = replace(proven, host_bytes=rng.randrange(1, 10**6))
+        if rng.random() < 0.5:
+            budgets = (Budget(10**9), Budget(12345, "activation"))
+            ranges = tuple((s.name, s.low, s.high) for s in program.symbols)
+            found = Certificate(1500, 1000, 77, budgets, ranges, "0.1.0", "cd" * 32)
+            proven = replace(proven, certificate=found)
         program = replace(program, proven=(proven,))
     return program
 
@@ -452,6 +543,15 @@ def scheduled(draw: st.DrawFn, *, size: int = 5) -> tuple[Program, Schedule]:
     """A program and a valid schedule of it (which is also its only one)."""
     program = draw(programs(size=size, schedules=1))
     return program, program.schedules[0]
+
+
+@st.composite
+def copying(draw: st.DrawFn, *, size: int = 5) -> tuple[Program, Schedule]:
+    """The same with copies to the host and back, at some rate."""
+    rng = draw(st.randoms(use_true_random=False))
+    program = random_program(rng, size=size)
+    schedule = random_schedule(rng, program, copy=rng.choice((0.1, 0.3, 0.6)))
+    return program.with_schedule(schedule), schedule
 
 
 @st.composite

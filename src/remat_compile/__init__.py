@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ._import import import_plan
+    from ._jax.make import jax_step
     from ._plan import Plan
     from ._sweep import Sweep
     from .api import compile, load, plan, sweep
@@ -26,6 +28,8 @@ __all__ = [
     "Sweep",
     "__version__",
     "compile",
+    "import_plan",
+    "jax_step",
     "load",
     "plan",
     "sweep",
@@ -38,6 +42,8 @@ _HOMES = {
     "Plan": "._plan",
     "Sweep": "._sweep",
     "compile": ".api",
+    "import_plan": "._import",
+    "jax_step": "._jax.make",
     "load": ".api",
     "plan": ".api",
     "sweep": ".api",

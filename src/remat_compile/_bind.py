@@ -16,30 +16,38 @@ if TYPE_CHECKING:
     from .ir.graph import CNode
     from .ir.program import Program
 
-__all__ = ["bind", "graph_differences"]
+__all__ = ["bind", "check_same_graph", "graph_differences"]
 
 
 def bind(plan: Plan, exported: Exported) -> nn.Module:
     """The drop-in module; FB0710 where the model gives another graph than the plan's.
 
-    The graph is run once against eager before the module is handed out (FB0512).
+    FB0912 for a plan that copies to the host. The graph is run once against eager before
+    the module is handed out (FB0512).
     """
+    from ._torch.copies import refuse_copies
     from .backends.torch import build
     from .frontends.torch_export import ensure_trusted, lower
 
+    refuse_copies(plan.schedule.steps)
     with lower(exported) as lowered:
-        if different := graph_differences(plan.program, lowered.program):
-            raise FBError(
-                Diagnostic(
-                    "FB0710",
-                    "the model gives another graph than the one that was planned",
-                    notes=tuple(Note(line) for line in different),
-                    hint="plan the model again",
-                )
-            )
+        check_same_graph(plan.program, lowered.program)
         module = build(lowered.with_program(plan.program), plan.schedule)
     ensure_trusted(lowered)
     return module
+
+
+def check_same_graph(planned: Program, captured: Program) -> None:
+    """FB0710 where two captures of a model differ."""
+    if different := graph_differences(planned, captured):
+        raise FBError(
+            Diagnostic(
+                "FB0710",
+                "the model gives another graph than the one that was planned",
+                notes=tuple(Note(line) for line in different),
+                hint="plan the model again",
+            )
+        )
 
 
 def graph_differences(planned: Program, captured: Program, limit: int = 5) -> list[str]:

@@ -16,7 +16,7 @@ from .ir.simulate import simulate
 
 __all__ = ["Baseline", "BudgetText", "format_bytes", "parse_budget", "resolve_budget"]
 
-BudgetKind = Literal["device", "activation"]
+BudgetKind = Literal["device", "activation", "host"]
 
 _PREFIXES = "KMGTP"
 UNITS: dict[str, int] = {
@@ -77,8 +77,16 @@ class Baseline:
 def parse_budget(value: str | int, kind: BudgetKind = "device") -> BudgetText:
     """Reads a budget. An `int` counts bytes; a `str` needs a unit, `%` or `range:`.
 
-    FB0450 where it cannot be read, FB0451 where it is not more than zero.
+    One of the host has no peak to be a share of, so only bytes do there. FB0450 where it
+    cannot be read, FB0451 where it is not more than zero.
     """
+    found = _parse(value, kind)
+    if kind == "host" and found.form != "bytes":
+        raise _unreadable(found.text, "a host budget is a number of bytes; write for example 8GiB")
+    return found
+
+
+def _parse(value: str | int, kind: BudgetKind) -> BudgetText:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise _unreadable(str(value), f"a budget is a number of bytes or a text; {_FORMS}")
     text = str(value).strip()
@@ -125,7 +133,7 @@ def _unreadable(text: str, hint: str) -> FBError:
 
 
 def _not_positive(text: str, kind: BudgetKind, why: str) -> FBError:
-    name = "activation budget" if kind == "activation" else "budget"
+    name = "budget" if kind == "device" else f"{kind} budget"
     return FBError(Diagnostic("FB0451", f'{name} "{text}": {why}', hint=_FORMS), usage=True)
 
 

@@ -6,9 +6,10 @@ import hashlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from .ir.diagnostics import Diagnostic, FBError
 
@@ -20,6 +21,7 @@ __all__ = [
     "sha256_of",
     "text_of",
     "write_text",
+    "write_together",
 ]
 
 STREAM = "-"
@@ -108,19 +110,70 @@ def write_text(path: str | Path, text: str) -> None:
         raise _unwritable(path, error.strerror or str(error)) from None
 
 
+def write_together(writers: Mapping[str | Path, Callable[[IO[bytes]], None]]) -> None:
+    """Writes several files, all of them or none: each aside, then all renamed.
+
+    What was there before is put back where a rename fails. FB0703 where that happens.
+    """
+    for name in writers:
+        check_writable(name)
+    aside: list[tuple[str, Path]] = []
+    done: list[tuple[Path, str | None]] = []
+    path: str | Path = ""
+    try:
+        for path, write in writers.items():
+            target = Path(os.path.realpath(path))
+            aside.append((_write_aside(target, write), target))
+        for made, target in aside:
+            path = target
+            old = f"{made}.old" if target.exists() else None
+            if old is not None:
+                os.link(target, old)
+            done.append((target, old))
+            os.replace(made, target)
+    except BaseException as error:
+        for target, old in reversed(done):
+            if old is None:
+                target.unlink(missing_ok=True)
+            else:
+                os.replace(old, target)
+        for made, _ in aside:
+            Path(made).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise _unwritable(path, error.strerror or str(error)) from None
+        raise
+    for _, old in done:
+        if old is not None:
+            os.unlink(old)
+
+
 def _replace(target: Path, text: str) -> None:
+    made = _write_aside(target, lambda file: _write_text(file, text))
+    try:
+        os.replace(made, target)
+    except BaseException:
+        os.unlink(made)
+        raise
+
+
+def _write_text(file: IO[bytes], text: str) -> None:
+    file.write(text.encode())
+
+
+def _write_aside(target: Path, write: Callable[[IO[bytes]], None]) -> str:
+    """A file beside `target` with what `write` puts in it; gone again where that fails."""
     mode = target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask()
     handle, aside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            write(file)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(aside, mode)
-        os.replace(aside, target)
     except BaseException:
         os.unlink(aside)
         raise
+    return aside
 
 
 def _umask() -> int:

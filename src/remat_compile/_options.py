@@ -48,10 +48,12 @@ class Errors:
 @dataclass(frozen=True)
 class PlanOptions:
     """`costs` and `grads` are None where those of the text at hand are kept (for a model:
-    measured costs, fresh gradients); `device` is that of roofline costs."""
+    measured costs, fresh gradients); `device` is that of roofline costs; `host_bytes` takes
+    the place of the target's."""
 
     planner: Planner
     budget: BudgetText | None = None
+    host_bytes: int | None = None
     time_limit_s: float = 60.0
     costs: Costs | None = None
     device: Device | None = None
@@ -63,6 +65,7 @@ def read_options(
     *,
     budget: str | int | None,
     activation_budget: str | int | None,
+    host_budget: str | int | None = None,
     planner: str | Planner,
     time_limit_s: float,
     costs: str | None,
@@ -79,6 +82,9 @@ def read_options(
         bound = errors.collect(lambda: parse_budget(budget))
     if activation_budget is not None:
         bound = errors.collect(lambda: parse_budget(activation_budget, "activation"))
+    host = None
+    if host_budget is not None:
+        host = errors.collect(lambda: parse_budget(host_budget, "host"))
     if not time_limit_s >= 0:
         errors.add("FB0707", f"a time limit of {time_limit_s:g} s: it cannot be negative")
     if grads not in (None, "fresh", "accumulate"):
@@ -91,6 +97,7 @@ def read_options(
     return PlanOptions(
         chosen,
         bound,
+        None if host is None else int(host.amount),
         time_limit_s,
         source,
         target,

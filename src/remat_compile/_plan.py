@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ._budget import Baseline, format_bytes
 from ._files import write_text
@@ -23,9 +23,22 @@ if TYPE_CHECKING:
     from .ir.program import Program, Proven
     from .ir.schedule import Schedule
     from .ir.simulate import Trace
-    from .verifier import Verdict
+    from .verifier import Largest, Refuted, Scope, Undecided, Verdict
 
-__all__ = ["Plan", "pick_schedule", "recorded_budgets"]
+Backend = Literal["torch", "jax"]
+BACKENDS: tuple[str, ...] = get_args(Backend)
+JaxStyle = Literal["explicit", "annotated", "annotated-nearest"]
+JAX_STYLES: tuple[str, ...] = get_args(JaxStyle)
+
+__all__ = [
+    "BACKENDS",
+    "JAX_STYLES",
+    "Backend",
+    "JaxStyle",
+    "Plan",
+    "pick_schedule",
+    "recorded_budgets",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +91,13 @@ class Plan:
         return self.trace.activation_peak_bytes
 
     @property
+    def host_peak_bytes(self) -> int:
+        """The largest number of bytes of copies on the host."""
+        return self.trace.host_peak_bytes
+
+    @property
     def time_s(self) -> float:
-        """The predicted time of the computations of one step."""
+        """The predicted time of one step: its computations, and its waits for copies."""
         return self.trace.time_ns / 1e9
 
     @property
@@ -88,12 +106,23 @@ class Plan:
         found = [p for p in self.program.proven if p.schedule == self.schedule.name]
         return found[-1] if found else None
 
-    def verify(self, *budgets: Budget, time_limit_s: float = 60.0) -> Verdict:
+    def verify(
+        self, *budgets: Budget, time_limit_s: float = 60.0, scope: Scope = "widest"
+    ) -> Verdict:
         """Proves the plan again, within `budgets`, or those it was made for and claims."""
         from .verifier import verify
 
         wanted = budgets or recorded_budgets(self)
-        return verify(self.program, self.schedule, wanted, time_limit_s=time_limit_s)
+        return verify(self.program, self.schedule, wanted, time_limit_s=time_limit_s, scope=scope)
+
+    def largest(
+        self, symbol: str, *budgets: Budget, time_limit_s: float = 60.0
+    ) -> Largest | Refuted | Undecided:
+        """The largest value of `symbol` that holds `budgets`, or those the plan is made for."""
+        from .verifier import prove_largest
+
+        wanted = budgets or recorded_budgets(self)
+        return prove_largest(self.program, self.schedule, wanted, symbol, time_limit_s=time_limit_s)
 
     def save(self, path: str | Path) -> None:
         """Writes the `.fbir` file, whole or not at all; `-` is standard output.
@@ -104,15 +133,24 @@ class Plan:
 
         write_text(path, format_program(self.trusted().program))
 
-    def emit(self, backend: Literal["torch"] = "torch") -> str:
-        """The plan as the source of `backend`. FB0707 for one that does not exist."""
-        if backend != "torch":
-            message = f'no backend "{backend}".{nearest(backend, ["torch"])}'
-            raise FBError(Diagnostic("FB0707", message, hint="write torch"), usage=True)
-        from .backends.torch import emit
+    def emit(self, backend: Backend = "torch", *, jax_style: JaxStyle = "explicit") -> str:
+        """The plan as the source of `backend`: "torch" or "jax".
 
+        FB0707 for one that does not exist, FB0931 where JAX is missing, FB0912 and FB0933
+        for what JAX cannot express. `jax_style` is one of `JAX_STYLES`; see docs/jax.md.
+        """
+        if backend not in BACKENDS:
+            message = f'no backend "{backend}".{nearest(backend, BACKENDS)}'
+            hint = f"write {' or '.join(BACKENDS)}"
+            raise FBError(Diagnostic("FB0707", message, hint=hint), usage=True)
         plan = self.trusted()
-        return emit(plan.program, plan.schedule)
+        if backend == "torch":
+            from .backends.torch import emit
+
+            return emit(plan.program, plan.schedule)
+        from ._jax.source import source_of_plan
+
+        return source_of_plan(plan, jax_style)
 
     def bind(
         self,
@@ -143,11 +181,13 @@ class Plan:
         """This plan once it is proven, with the proof recorded. FB0714 where it is not."""
         if self._is_proven:
             return self
-        from .verifier import ProvenPlan, Refuted
+        from .verifier import ProvenPlan, Refuted, accept_certificate
 
         verdict = self.verify()
         match verdict:
             case ProvenPlan(proven):
+                if not accept_certificate(self.program, self.schedule, self.proven):
+                    return replace(self, _is_proven=True)  # it was proven before, and is again
                 others = tuple(p for p in self.program.proven if p.schedule != proven.schedule)
                 program = replace(self.program, proven=(*others, proven))
                 return replace(self, program=program, _is_proven=True)
@@ -164,6 +204,7 @@ class Plan:
         shown = "proven" if self._is_proven else "predicted"
         slower = f"{self.time_s / (base.time_ns / 1e9):.2f} ×" if base.time_ns else ""
         computes = sum(self.trace.executions.values())
+        copies = self.trace.copies
         again = computes - len(self.trace.executions)
         rows = [
             ("", shown, "nothing recomputed", "floor"),
@@ -179,6 +220,7 @@ class Plan:
                 format_bytes(base.activation_peak_bytes),
                 "",
             ),
+            *([("host copies", format_bytes(self.host_peak_bytes), "", "")] if copies else []),
             ("time, predicted", f"{self.time_s:.4g} s", f"{base.time_ns / 1e9:.4g} s", slower),
         ]
         lines = [f"plan @{self.schedule.name} by {self.planner}"]
@@ -208,6 +250,8 @@ def recorded_budgets(plan: Plan) -> tuple[Budget, ...]:
             Budget(plan.proven.device_bytes, "device"),
             Budget(plan.proven.activation_bytes, "activation"),
         )
+        if plan.proven.host_bytes:
+            found = (*found, Budget(plan.proven.host_bytes, "host"))
     return found
 
 

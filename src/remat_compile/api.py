@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .planners.contract import Planner
 
 __all__ = [
+    "as_asked",
     "compile",
     "costed",
     "costed_text",
@@ -37,7 +38,6 @@ __all__ = [
     "plan_source",
     "read_program",
     "sweep",
-    "with_grads",
 ]
 
 
@@ -48,6 +48,7 @@ def plan(
     *,
     budget: str | int | None = None,
     activation_budget: str | int | None = None,
+    host_budget: str | int | None = None,
     planner: str | Planner = "auto",
     time_limit_s: float = 60.0,
     costs: Literal["measured", "roofline"] = "measured",
@@ -60,6 +61,7 @@ def plan(
 
     `budget` bounds all device bytes, `activation_budget` what comes on top of parameters,
     buffers, inputs and parameter gradients; bytes, or a text such as `"8GiB"` or `"50%"`.
+    `host_budget` bounds the bytes of copies on the host, for planners that make some.
     `costs="roofline"` plans for the `device` of that name. `grads="accumulate"` counts
     gradients that the caller already holds. `model` may also be the path of an ONNX or
     `.pt2` file, or `file.py:factory`. Nothing of the model is changed. FBError with a
@@ -73,6 +75,7 @@ def plan(
         progress=progress,
         budget=budget,
         activation_budget=activation_budget,
+        host_budget=host_budget,
         planner=planner,
         time_limit_s=time_limit_s,
         costs=costs,
@@ -87,6 +90,7 @@ class PlanKeywords(TypedDict, total=False):
 
     budget: str | int | None
     activation_budget: str | int | None
+    host_budget: str | int | None
     planner: str | Planner
     time_limit_s: float
     costs: Literal["measured", "roofline"]
@@ -118,7 +122,7 @@ def compile(  # the name users expect, as in torch.compile
     with phases.phase("check", "running the graph once against eager"):
         ensure_trusted(lowered)
     for diagnostic in made.warnings:
-        warnings.warn(render(diagnostic).replace("error[", "[", 1), stacklevel=2)
+        warnings.warn(render(diagnostic, level="warning"), stacklevel=2)
     return compiled
 
 
@@ -165,7 +169,7 @@ def sweep(
     else:
         source = _source(model, args, kwargs, dynamic_shapes, phases)
         with costed(source, options.device, phases) as (program, _):
-            program = with_grads(program, options)
+            program = as_asked(program, options)
     return run_sweep(program, *asked, time_limit_s=time_limit_s, progress=progress)
 
 
@@ -254,18 +258,20 @@ def costed_text(program: Program, options: PlanOptions, phases: Phases) -> Progr
         message = "costs cannot be measured from a text alone"
         hint = "leave --costs away to keep those in the file, or give the model itself"
         raise FBError(Diagnostic("FB0713", message, hint=hint), usage=True)
-    return with_grads(replace(program, schedules=(), proven=()), options)
+    return as_asked(replace(program, schedules=(), proven=()), options)
 
 
-def with_grads(program: Program, options: PlanOptions) -> Program:
-    """The program with `grads` as the options ask, where they do."""
-    if options.grads is None:
-        return program
-    return replace(program, binding=replace(program.binding, grads=options.grads))
+def as_asked(program: Program, options: PlanOptions) -> Program:
+    """The program with `grads` and the host memory as the options ask, where they do."""
+    if options.grads is not None:
+        program = replace(program, binding=replace(program.binding, grads=options.grads))
+    if options.host_bytes is not None:
+        program = replace(program, target=replace(program.target, host_bytes=options.host_bytes))
+    return program
 
 
 def _plan_costed(program: Program, options: PlanOptions, phases: Phases) -> Plan:
-    program = with_grads(program, options)
+    program = as_asked(program, options)
     baseline = Baseline.of(program)
     budget = None if options.budget is None else resolve_budget(options.budget, baseline)
     planned = run_planner(
@@ -311,6 +317,7 @@ def _prepare(
     progress: Callable[[str], None] | None = None,
     budget: str | int | None = None,
     activation_budget: str | int | None = None,
+    host_budget: str | int | None = None,
     planner: str | Planner = "auto",
     time_limit_s: float = 60.0,
     costs: str = "measured",
@@ -323,6 +330,7 @@ def _prepare(
         errors,
         budget=budget,
         activation_budget=activation_budget,
+        host_budget=host_budget,
         planner=planner,
         time_limit_s=time_limit_s,
         costs=costs,

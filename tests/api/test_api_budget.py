@@ -94,3 +94,15 @@ def test_nearest_unit() -> None:
 )
 def test_bytes_for_people(count: int, text: str) -> None:
     assert format_bytes(count) == text
+
+
+def test_a_host_budget_is_bytes() -> None:
+    assert resolve_budget(parse_budget("2KiB", "host"), BASE) == Budget(2048, "host")
+    for text in ("50%", "range:0.5"):
+        with pytest.raises(FBError) as refused:
+            parse_budget(text, "host")
+        assert [d.code for d in refused.value.diagnostics] == ["FB0450"]
+    with pytest.raises(FBError) as refused:
+        parse_budget("0B", "host")
+    assert [d.code for d in refused.value.diagnostics] == ["FB0451"]
+    assert 'host budget "0B"' in refused.value.diagnostics[0].message

@@ -192,3 +192,11 @@ def test_emit_writes_code(cli: Cli, tmp_path: Path) -> None:
     assert ran.code == 0, ran.err
     assert "def forward(" in (tmp_path / "step.py").read_text()
     assert cli("-", "--emit", "torch", stdin=source).code == 2
+
+
+def test_the_host_budget_stands_in_the_target(cli: Cli, chain: Path, tmp_path: Path) -> None:
+    out = tmp_path / "plan.fbir"
+    assert cli(chain, "-o", out, "--planner", "store-all", "--host-budget", "3GiB").code == 0
+    assert "granularity 1 host 3GiB }" in out.read_text()
+    ran = cli(chain, "-o", out, "--host-budget", "50%")
+    assert (ran.code, "error[FB0450]" in ran.err) == (2, True)

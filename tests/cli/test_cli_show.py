@@ -8,6 +8,8 @@ from cli_helpers import Cli
 
 from remat_compile.cli.show import curve
 
+OFFLOAD = Path(__file__).parents[2] / "spec/conformance/valid/offload.fbir"
+
 
 def test_show(cli: Cli, planned: Path) -> None:
     ran = cli("show", planned)
@@ -36,6 +38,18 @@ def test_show_refuses_an_invalid_plan(cli: Cli, planned: Path) -> None:
     planned.write_text(head + "schedule @" + tail.replace("  F0\n", "", 1))
     ran = cli("show", planned)
     assert (ran.code, "error[FB0301]" in ran.err) == (1, True)
+
+
+def test_show_tells_the_copies(cli: Cli) -> None:
+    ran = cli("show", OFFLOAD, "--schedule", "one_stream")
+    assert ran.code == 0, ran.err
+    lines = [" ".join(line.split()) for line in ran.out.splitlines()]
+    assert "host copies 136 B" in lines
+    assert "host: 136 B at step 3 of 20: offload %m" in lines
+    assert "%a 128 B, %m 8 B" in lines
+    assert "%m host 0.003 ms 0.003 ms 0.001 ms 3 to 4" in lines
+    assert "%a device 0.004 ms 0.005 ms 0.001 ms 13 to 14" in lines
+    assert "the step waits 0.002 ms for copies" in lines
 
 
 def test_curve_keeps_the_peak() -> None:

@@ -17,7 +17,8 @@ SPEC = Path(__file__).parents[2] / "spec"
 VALID = sorted((SPEC / "conformance" / "valid").glob("*.fbir"))
 INVALID = sorted((SPEC / "conformance" / "invalid").glob("*.fbir"))
 EXPECTED_RUN = re.compile(
-    r"// expect @(\"[^\"]*\"|\S+) device (\d+) activation (\d+) time ([\d.]+)(ns|us|ms|s)"
+    r"// expect @(\"[^\"]*\"|\S+) device (\d+) activation (\d+)(?: host (\d+))?"
+    r" time ([\d.]+)(ns|us|ms|s)"
 )
 UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 
@@ -43,12 +44,18 @@ def test_valid(path: Path) -> None:
     assert repr(again) == repr(program)
     assert format_program(again) == written
     expected = {
-        name.strip('"'): (int(device), int(activation), round(float(time) * UNITS[unit]))
-        for name, device, activation, time, unit in EXPECTED_RUN.findall(text)
+        name.strip('"'): (
+            int(device),
+            int(activation),
+            int(host or 0),
+            round(float(time) * UNITS[unit]),
+        )
+        for name, device, activation, host, time, unit in EXPECTED_RUN.findall(text)
     }
     traces = {s.name: simulate(program, s) for s in program.schedules}
     assert expected == {
-        name: (t.peak_bytes, t.activation_peak_bytes, t.time_ns) for name, t in traces.items()
+        name: (t.peak_bytes, t.activation_peak_bytes, t.host_peak_bytes, t.time_ns)
+        for name, t in traces.items()
     }
 
 

@@ -198,7 +198,7 @@ def test_a_bound_below_a_known_plan_is_not_believed() -> None:
 
 def test_who_has_the_last_word() -> None:
     program = chain(8)
-    budget = at(program, 0.5)
+    budget = at(program, 0.35)  # more than one plan is near the bound
     asked: list[str] = []
 
     def refuse(schedule: Any) -> bool:

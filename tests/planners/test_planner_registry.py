@@ -29,6 +29,7 @@ from remat_compile.planners import (
     parse_planner,
     registry,
 )
+from remat_compile.planners._results import check_budget
 from remat_compile.planners.auto import Auto
 from remat_compile.planners.chen import Chen
 from remat_compile.planners.contract import Progress
@@ -245,3 +246,9 @@ def test_auto_says_who_won_and_asks_for_acceptance() -> None:
     assert not isinstance(other, Infeasible)
     assert other.schedule is not None
     assert other.schedule.planner != winner
+
+
+def test_a_host_budget_is_not_for_planners() -> None:
+    with pytest.raises(FBError) as caught:
+        check_budget(Budget(100, "host"))
+    assert [d.code for d in caught.value.diagnostics] == ["FB0408"]

@@ -12,7 +12,8 @@ from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Schedule
 from remat_compile.ir.simulate import simulate
 from remat_compile.verifier import ProvenPlan, Refuted, verify
-from remat_compile.verifier.sizes import rises, value
+from remat_compile.verifier.ranges import bounds, direction
+from remat_compile.verifier.sizes import value
 
 BATCHED = (
     GRAPH.replace('costs none\n', 'costs none\nsym b in [1, 64] = 8 of arg 0 dim 0\n')
@@ -21,6 +22,9 @@ BATCHED = (
     .replace("%e : act f32[8] bytes 300", "%e : act f32[b] bytes max(300, roundup(37*b, 64))")
     .replace("workspace 5", "workspace ceildiv(b, 2)")
 )  # fmt: skip
+
+
+AFTER = ("values", "races", "claims")
 
 
 def _peaks(made: Program, plan: Schedule, env: dict[str, int]) -> tuple[int, int]:
@@ -33,7 +37,7 @@ def test_the_bound_is_the_peak_and_one_byte_less_is_refuted() -> None:
     assert isinstance(proven, ProvenPlan)
     device, activation = proven.proven.device_bytes, proven.proven.activation_bytes
     assert (device, activation) == (1440, 1328)
-    assert proven.proven.obligations == ("validity", "memory")
+    assert proven.proven.obligations == ("validity", "memory", *AFTER)
     assert isinstance(verdict(PLAN, Budget(1440), Budget(1328, "activation")), ProvenPlan)
     refuted = verdict(PLAN, Budget(1439), Budget(1327, "activation"))
     assert isinstance(refuted, Refuted)
@@ -118,7 +122,7 @@ def test_a_rising_size_is_proven_for_the_whole_range() -> None:
     made, plan = schedule(PLAN, BATCHED)
     answer = verify(made, plan)
     assert isinstance(answer, ProvenPlan)
-    assert answer.proven.obligations == ("validity", "memory for b in [1, 64]")
+    assert answer.proven.obligations == ("validity", "memory for b in [1, 64]", *AFTER)
     sample, corner = answer.bounds
     assert (sample.device_bytes, sample.activation_bytes) == _peaks(made, plan, {"b": 8})
     assert (corner.device_bytes, corner.activation_bytes) == _peaks(made, plan, {"b": 64})
@@ -131,7 +135,7 @@ def test_a_budget_that_only_the_sample_meets_is_claimed_for_the_sample_only() ->
     device, activation = _peaks(made, plan, {"b": 8})
     answer = verify(made, plan, (Budget(device), Budget(activation, "activation")))
     assert isinstance(answer, ProvenPlan)
-    assert answer.proven.obligations == ("validity", "memory at sample")
+    assert answer.proven.obligations == ("validity", "memory at sample", *AFTER)
     assert answer.proven.device_bytes == device
     assert len(answer.bounds) == 1
     refuted = verify(made, plan, (Budget(device - 1),))
@@ -139,48 +143,60 @@ def test_a_budget_that_only_the_sample_meets_is_claimed_for_the_sample_only() ->
     assert "at b = 8" in refuted.diagnostics[0].message
 
 
-def test_a_size_that_may_fall_is_proven_at_the_sample_only() -> None:
+def test_a_size_that_falls_is_proven_at_its_own_corner() -> None:
     graph = BATCHED.replace("bytes 37*b + 4", "bytes max(0, 8000 - 37*b)")
-    answer = verify(*schedule(PLAN, graph))
+    made, plan = schedule(PLAN, graph)
+    answer = verify(made, plan)
     assert isinstance(answer, ProvenPlan)
-    assert answer.proven.obligations == ("validity", "memory at sample")
+    assert answer.proven.obligations == ("validity", "memory for b in [1, 64]", *AFTER)
+    peaks = {b: _peaks(made, plan, {"b": b}) for b in range(1, 65)}
+    assert answer.proven.device_bytes == max(device for device, _ in peaks.values())
+    assert answer.proven.activation_bytes == max(activation for _, activation in peaks.values())
 
 
 def test_a_fixed_symbol_is_no_range() -> None:
     graph = BATCHED.replace("b in [1, 64] = 8", "b in [8, 8] = 8")
     answer = verify(*schedule(PLAN, graph))
     assert isinstance(answer, ProvenPlan)
-    assert answer.proven.obligations == ("validity", "memory")
+    assert answer.proven.obligations == ("validity", "memory", *AFTER)
 
 
 B, C = Sym("b"), Sym("c")
 MINUS = Add((B, Const(-5)))
+LESS = Mul((Const(-1), B))
 
 
 @pytest.mark.parametrize(
-    ("expr", "expected"),
+    ("expr", "along_b", "along_c"),
     [
-        (Mul((Const(4), B, C)), True),
-        (Add((Mul((Const(4), B)), Const(-3))), True),
-        (Max((Const(-1), FloorDiv(B, 4))), True),
-        (RoundUp(CeilDiv(Mul((B, B)), 3), 512), True),
-        (Const(-7), True),
-        (Mul((Const(-1), B)), False),
-        (Mul((MINUS, MINUS)), False),
-        (Mul((MINUS, C)), False),
-        (Max((Const(0), Add((C, Mul((Const(-1), B)))))), False),
+        (Mul((Const(4), B, C)), "rises", "rises"),
+        (Add((Mul((Const(4), B)), Const(-3))), "rises", "flat"),
+        (Max((Const(-1), FloorDiv(B, 4))), "rises", "flat"),
+        (RoundUp(CeilDiv(Mul((B, B)), 3), 512), "rises", "flat"),
+        (Const(-7), "flat", "flat"),
+        (LESS, "falls", "flat"),
+        (Mul((LESS, LESS)), "rises", "flat"),
+        (Mul((LESS, C)), "falls", "falls"),
+        (Mul((MINUS, MINUS)), "mixed", "flat"),
+        (Mul((MINUS, C)), "rises", "mixed"),
+        (Max((Const(0), Add((C, LESS)))), "falls", "rises"),
+        (Add((C, LESS, B)), "mixed", "rises"),
     ],
 )
-def test_what_rises_is_told_from_what_may_fall(expr: Expr, expected: bool) -> None:
-    low = {"b": 1, "c": 2}
-    assert rises(expr, low) is expected
+def test_which_way_a_size_goes_along_a_symbol(expr: Expr, along_b: str, along_c: str) -> None:
+    box = {"b": (1, 11), "c": (2, 7)}
+    found = direction(expr, "b", box), direction(expr, "c", box)
+    assert found == (along_b, along_c)
     grid = [(b, c) for b in range(1, 12) for c in range(2, 8)]
-    never_falls = all(
-        value(expr, {"b": b, "c": c}) <= value(expr, {"b": b + db, "c": c + dc})
-        for b, c in grid
-        for db, dc in ((1, 0), (0, 1))
-    )
-    assert never_falls is expected
+    at = {(b, c): value(expr, {"b": b, "c": c}) for b, c in grid}
+    low, high = bounds(expr, box)
+    assert all(low <= number <= high for number in at.values())
+    for (b, c), number in at.items():
+        for after, way in ((at.get((b + 1, c)), along_b), (at.get((b, c + 1)), along_c)):
+            if after is not None:
+                assert way != "flat" or after == number
+                assert way != "rises" or after >= number
+                assert way != "falls" or after <= number
 
 
 def test_bytes_are_rounded_up_to_the_granularity() -> None:

@@ -22,10 +22,12 @@ from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.simulate import simulate
 from .alloc import Mark
+from .copies import refuse_copies
 from .instances import Instances, get_rng_state, plain_mode, run_cnode
 from .ops import from_torch_dtype, to_torch, torch_dtype
 
 __all__ = [
+    "Draw",
     "Execution",
     "Loss",
     "check_values",
@@ -33,6 +35,9 @@ __all__ = [
     "ones",
     "result_names",
 ]
+
+Draw = Callable[[CNode, Mapping[str, Tensor]], tuple[Tensor | None, ...]]
+"""The results of a random cNode, one per write, from what can be read when it runs."""
 
 Loss = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 """From the model's results by name (aNode or view) to the tangents by aNode name."""
@@ -112,27 +117,31 @@ def execute(
     env: Mapping[str, int] | None = None,
     mark: Mark | None = None,
     write_back: bool = True,
+    draw: Draw | None = None,
 ) -> Execution:
     """Runs `steps` on `values`, the tensors of everything that the caller holds.
 
     `loss` gives the tangents (ones by default); `env` binds the symbols (the sample by
     default); each computation runs inside `mark(str(index of the step))`. With
-    `write_back` the buffers of `values` are updated in place at the loss. Raises FBError
-    for a schedule that is not valid (as the simulator does), and FB0904/FB0905 where the
-    tensors do not fit the graph.
+    `write_back` the buffers of `values` are updated in place at the loss. Where `draw` is
+    given, it does the work of the random operators, each time they run. Raises FBError
+    for a schedule that is not valid (as the simulator does), FB0904/FB0905 where the
+    tensors do not fit the graph, and FB0912 for steps that copy to the host.
     """
     at = program.sample if env is None else env
     check_values(program, values, at)
+    steps = tuple(steps)
+    refuse_copies(steps)
     marked = mark or _unmarked
     device = torch.device(program.header.device)
     with plain_mode(device):
-        run = _Run(program, tuple(steps), values, at, loss or ones(program, at), write_back)
+        run = _Run(program, steps, values, at, loss or ones(program, at), write_back, draw)
         for index, step in enumerate(run.steps):
-            if isinstance(step, Free):
-                run.instances.drop(step.anode)
-            else:
+            if isinstance(step, Compute):
                 with marked(str(index)):
                     run.compute(step)
+            elif isinstance(step, Free):
+                run.instances.drop(step.anode)
         return run.finish()
 
 
@@ -151,6 +160,7 @@ class _Run:
         env: Mapping[str, int],
         loss: Loss,
         write_back: bool,
+        draw: Draw | None,
     ):
         trace = simulate(program, Schedule("executed", "", steps), env)
         self.program = program
@@ -158,6 +168,7 @@ class _Run:
         self.values = values
         self.loss = loss
         self.write_back = write_back
+        self.draw = draw
         self.device = torch.device(program.header.device)
         self.instances = Instances(program.graph, env, values)
         self.total = trace.executions
@@ -175,7 +186,10 @@ class _Run:
                 self.instances.put(c.token, get_rng_state(self.device))
             else:
                 token = self.instances[c.token]
-        results = run_cnode(c, n, self.instances, token=token, device=self.device)
+        if c.token is not None and self.draw is not None:
+            results = self.draw(c, self.instances)
+        else:
+            results = run_cnode(c, n, self.instances, token=token, device=self.device)
         if c.is_accumulate:
             self.instances.drop(c.call.refs()[0])
         writes = c.writes if n == 1 or c.replay is None else c.replay.writes

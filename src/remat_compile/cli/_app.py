@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from .._files import text_of
-from ..ir.diagnostics import Diagnostic, FBError, render
+from ..ir.diagnostics import Diagnostic, FBError, Level, render
 from . import COMMANDS
 
 __all__ = ["print_errors", "print_warnings", "run"]
@@ -55,10 +55,9 @@ def print_errors(error: FBError) -> None:
 
 def print_warnings(found: Iterable[Diagnostic]) -> None:
     for diagnostic in found:
-        text = _rendered(diagnostic)
-        print(text.replace("error[", "warning[", 1), file=sys.stderr)
+        print(_rendered(diagnostic, "warning"), file=sys.stderr)
 
 
-def _rendered(diagnostic: Diagnostic) -> str:
+def _rendered(diagnostic: Diagnostic, level: Level = "error") -> str:
     text = None if diagnostic.span is None else text_of(diagnostic.span.file)
-    return render(diagnostic, text)
+    return render(diagnostic, text, level)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from .._options import PlanOptions
     from .._plan import Plan
     from .._sources import ModelOptions
+    from ._code import Code
 
 __all__ = ["command"]
 
@@ -49,9 +51,17 @@ def command(
             help="Bound on what comes on top of parameters, buffers, inputs and gradients.",
         ),
     ] = None,
+    host_budget: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Bound on copies on the host, in bytes: 64GiB."),
+    ] = None,
     planner: Annotated[
-        str, typer.Option(help='See remat-compile planners; options as "periodic{segments=4}".')
-    ] = "auto",
+        str | None,
+        typer.Option(
+            help='See remat-compile planners; options as "periodic{segments=4}".',
+            show_default="auto",
+        ),
+    ] = None,
     time_limit: Annotated[float, typer.Option(metavar="SECONDS", help="For the planner.")] = 60.0,
     costs: Annotated[
         Literal["measured", "roofline"] | None,
@@ -69,7 +79,17 @@ def command(
         typer.Option(help="Whether the caller already holds gradients (accumulate)."),
     ] = None,
     emit: Annotated[
-        Literal["torch"] | None, typer.Option(help="Write the plan as code instead.")
+        Literal["torch", "jax"] | None, typer.Option(help="Write the plan as code instead.")
+    ] = None,
+    jax_style: Annotated[
+        Literal["explicit", "annotated", "annotated-nearest"] | None,
+        typer.Option(help="How --emit jax writes: every step, or jax.checkpoint by name."),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--model", metavar="MODEL", help="The model of a .fbir file that is written as code."
+        ),
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of PyTorch.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
@@ -84,13 +104,15 @@ def command(
     from .._files import check_writable
     from .._options import Errors, read_options
     from .._sources import check_spec
+    from ._code import Code
 
     errors = Errors()
     options = read_options(
         errors,
         budget=budget,
         activation_budget=activation_budget,
-        planner=planner,
+        host_budget=host_budget,
+        planner=planner or "auto",
         time_limit_s=time_limit,
         costs=costs,
         device=device,
@@ -102,16 +124,27 @@ def command(
         errors.collect(lambda: check_writable(output))
     elif emit is not None:
         errors.add("FB0707", "--emit writes a file and none is named", "give -o FILE")
+    code = Code(emit, jax_style or "explicit", source)
+    errors.collect(lambda: code.check(output, given=jax_style is not None))
     errors.raise_if_any()
     assert options is not None
-    made = _make(model, options, model_options, threads, quiet)
-    _write(made, output, emit, quiet)
+    planning = (budget, activation_budget, host_budget, costs, device, grads)
+    as_it_is = emit is not None and planner is None and not any(planning)
+    made = _make(model, options, model_options, threads, quiet, as_it_is)
+    _write(made, output, code, model, quiet)
 
 
 def _make(
-    model: str, options: PlanOptions, model_options: ModelOptions, threads: int | None, quiet: bool
+    model: str,
+    options: PlanOptions,
+    model_options: ModelOptions,
+    threads: int | None,
+    quiet: bool,
+    as_it_is: bool,
 ) -> Plan:
+    """The plan; with `as_it_is`, the last one of a file that holds any."""
     from .._pipeline import Phases
+    from .._plan import Plan
     from .._sources import is_program, load_source
     from ..api import plan_program, plan_source, read_program
     from ._app import print_warnings
@@ -122,6 +155,8 @@ def _make(
         if is_program(model):
             with phases.phase("capture", f"reading {model}"):
                 program = read_program(model)
+            if as_it_is and program.schedules:
+                return Plan(program, program.schedules[-1])
             made = plan_program(program, options, phases)
         else:
             with phases.phase("capture", f"capturing {model}"):
@@ -139,21 +174,22 @@ def _set_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def _write(made: Plan, output: str | None, emit: Literal["torch"] | None, quiet: bool) -> None:
+def _write(made: Plan, output: str | None, code: Code, model: str, quiet: bool) -> None:
     import sys
 
-    from .._files import STREAM, write_text
+    from .._files import STREAM
 
+    written: Sequence[str | None] = (output,)
     if output is not None:
-        if emit is None:
+        if code.backend is None:
             made.save(output)
         else:
-            write_text(output, made.emit(emit))
+            written = code.write(made, output, model, quiet)
     if quiet:
         return
     table = sys.stderr if output == STREAM else sys.stdout
     print(made.summary(), end="", file=table)
     if output not in (None, STREAM):
-        print(f"wrote {output}", file=table)
+        print(f"wrote {' and '.join(map(str, written))}", file=table)
     elif output is None:
         print("nothing was written; give -o FILE to keep the plan", file=table)

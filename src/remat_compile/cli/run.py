@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from .._options import Errors
 from ._model import Dim, Sample, Trainable, TrainBn, read_model_options
 
 if TYPE_CHECKING:
@@ -30,60 +31,40 @@ def command(
     train_bn: TrainBn = False,
     trainable: Trainable = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs; the median counts.")] = 3,
+    backend: Annotated[
+        Literal["torch", "jax"], typer.Option(help="What runs the step. JAX needs no model.")
+    ] = "torch",
+    jax_style: Annotated[
+        Literal["explicit", "annotated", "annotated-nearest"],
+        typer.Option(help="As with --emit jax."),
+    ] = "explicit",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> int:
     """Run one step of a plan and compare it with ordinary autograd.
 
     The model is read again and must be the one that was planned. Exit code 1 where the
-    gradients differ from ordinary autograd, or the measured peak exceeds the proven one.
+    gradients differ from ordinary autograd, or the measured peak exceeds the proven one;
+    with --backend jax, where XLA does not follow the plan.
     """
-    from .._options import Errors
+    if backend == "jax":
+        from ._run_jax import run_jax
+
+        options = read_model_options(errors := Errors(), dim, sample, train_bn, trainable)
+        errors.raise_if_any()
+        return run_jax(plan, schedule, model, options, jax_style, quiet)
     from .._sources import check_spec
     from ..api import load
+    from ._code import check_same_file, recorded_model
 
     read = load(plan, schedule)
-    spec = model if model is not None else _recorded(read, plan)
+    spec = model if model is not None else recorded_model(read, plan)
     errors = Errors()
     options = read_model_options(errors, dim, sample, train_bn, trainable)
     errors.collect(lambda: check_spec(spec, options))
     errors.raise_if_any()
-    _check_same(read, spec)
+    check_same_file(read, spec)
     proven, report = _run(read, spec, options, repeats, quiet)
     return _print(proven, report)
-
-
-def _recorded(plan: Plan, path: str) -> str:
-    """The model's file next to the plan. FB0709 where none is recorded or found."""
-    from pathlib import Path
-
-    from .._sources import file_of
-    from ..ir.diagnostics import Diagnostic, FBError
-
-    name = plan.program.header.source
-    if name is None:
-        message = "the plan does not record a model file"
-        raise FBError(Diagnostic("FB0709", message, hint="give --model MODEL"), usage=True)
-    for folder in (Path(path).parent, Path()):
-        if (folder / file_of(name)).is_file():
-            return str(folder / name)
-    message = f"the model {name} is not beside the plan"
-    raise FBError(Diagnostic("FB0709", message, hint="give --model MODEL"), usage=True)
-
-
-def _check_same(plan: Plan, spec: str) -> None:
-    """FB0715 where the file is not the one that was planned, by its hash."""
-    from .._files import sha256_of
-    from .._sources import file_of
-    from ..ir.diagnostics import Diagnostic, FBError, Note
-
-    recorded = plan.program.header.sha256
-    if recorded is None:
-        return
-    found = sha256_of(file_of(spec))
-    if found != recorded:
-        notes = (Note(f"planned: sha256 {recorded}"), Note(f"now:     sha256 {found}"))
-        message = f"{file_of(spec)} has changed since the plan was made"
-        raise FBError(Diagnostic("FB0715", message, notes=notes, hint="plan the model again"))
 
 
 def _run(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command", "curve"]
 
-OWNERS, RECOMPUTED = 12, 20
+OWNERS, RECOMPUTED, COPIED = 12, 20, 20
 WIDTH, HEIGHT = 64, 10
 
 
@@ -33,7 +33,8 @@ def command(
 
     read = load(plan, schedule)
     parts = (_header(read), [read.summary().rstrip()], _owners(read, all), _memory(read))
-    lines = [line for part in (*parts, _recomputed(read, all)) for line in (*part, "")]
+    more = (_recomputed(read, all), *([_copied(read, all)] if read.trace.copies else []))
+    lines = [line for part in (*parts, *more) for line in (*part, "")]
     print("\n".join(lines[:-1]))
 
 
@@ -94,12 +95,13 @@ def _by_kind(plan: Plan, alive: Sequence[tuple[str, int]]) -> str:
 
 
 def _step(plan: Plan, index: int) -> str:
+    from ..ir.printer import format_step
     from ..ir.schedule import Compute
 
     step = plan.schedule.steps[index]
     of = f"step {index + 1} of {len(plan.schedule.steps)}"
     if not isinstance(step, Compute):
-        return of
+        return f"{of}: {format_step(step)}"
     c = plan.graph.cnode[step.cnode]
     place = f" at {c.loc}" if c.loc else ""
     return f"{of}: {c.name} {c.call.op}{place}"
@@ -149,4 +151,28 @@ def _recomputed(plan: Plan, all: bool) -> list[str]:
     lines = columns(rows, "<>><<")
     if len(again) > len(shown):
         lines.append(f"and {len(again) - len(shown)} more (--all)")
+    return lines
+
+
+def _copied(plan: Plan, all: bool) -> list[str]:
+    """The copies to the host and back: when they run, and for how long the step waits."""
+    from .._budget import format_bytes
+    from .._table import columns
+
+    trace = plan.trace
+    sizes = dict(trace.host_at(trace.host_peak_step))
+    copies = sorted(trace.copies, key=lambda copy: (copy.start_ns, copy.issued))
+    shown = copies if all else copies[:COPIED]
+    rows: list[tuple[str, ...]] = [("copied", "to the", "from", "until", "waited", "steps")]
+    for copy in shown:
+        times = [f"{t / 1e6:.3f} ms" for t in (copy.start_ns, copy.end_ns, copy.stall_ns)]
+        steps = f"{copy.issued + 1} to {copy.waited + 1}"
+        where = "host" if copy.direction == "d2h" else "device"
+        rows.append((f"%{copy.anode}", where, *times, steps))
+    peak = f"host: {format_bytes(trace.host_peak_bytes)} at {_step(plan, trace.host_peak_step)}"
+    held = ", ".join(f"%{name} {format_bytes(size)}" for name, size in list(sizes.items())[:OWNERS])
+    lines = [peak, f"{held}{', …' if len(sizes) > OWNERS else ''}", *columns(rows, "<<>>><")]
+    if len(copies) > len(shown):
+        lines.append(f"and {len(copies) - len(shown)} more (--all)")
+    lines.append(f"the step waits {trace.stall_ns / 1e6:.3f} ms for copies")
     return lines

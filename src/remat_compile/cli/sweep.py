@@ -176,7 +176,7 @@ def _program(
     """The program with its costs, made once for all cells."""
     from .._pipeline import Phases
     from .._sources import is_program, load_source
-    from ..api import costed, costed_text, read_program, with_grads
+    from ..api import as_asked, costed, costed_text, read_program
 
     phases = Phases(say)
     if is_program(model):
@@ -186,4 +186,4 @@ def _program(
     with phases.phase("capture", f"capturing {model}"):
         source = load_source(model, model_options)
     with costed(source, options.device, phases) as (program, _):
-        return with_grads(program, options)
+        return as_asked(program, options)

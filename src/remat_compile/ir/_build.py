@@ -10,12 +10,14 @@ from typing import Any, cast
 
 from ._build_calls import CallRules, ExpressionRules
 from ._build_graph import GraphRules
-from ._tokens import amount_of, integer, name_of, once, span_of, string, title, word
+from ._tokens import amount_of, duration_of, integer, name_of, once, span_of, string, title, word
 from .graph import Graph
 from .program import (
     Argument,
     Binding,
+    Budget,
     BufferBinding,
+    Certificate,
     Header,
     ParamBinding,
     Program,
@@ -24,7 +26,7 @@ from .program import (
     Symbol,
     Target,
 )
-from .schedule import Compute, Free, Schedule
+from .schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
 
 __all__ = ["Builder"]
 
@@ -134,6 +136,18 @@ class _Rest:
     def free(self, c: list[Any]) -> Free:
         return Free(str(c[1][1:]), span_of(c[0], c[1]))
 
+    def offload(self, c: list[Any]) -> Offload:
+        return Offload(str(c[1][1:]), span_of(c[0], c[1]))
+
+    def prefetch(self, c: list[Any]) -> Prefetch:
+        return Prefetch(str(c[1][1:]), span_of(c[0], c[1]))
+
+    def wait(self, c: list[Any]) -> Wait:
+        return Wait(str(c[1][1:]), span_of(c[0], c[1]))
+
+    def hostfree(self, c: list[Any]) -> HostFree:
+        return HostFree(str(c[1][1:]), span_of(c[0], c[1]))
+
     def schedule(self, c: list[Any]) -> Schedule:
         planner = "" if c[1] is None else string(c[1])
         return Schedule(title(c[0]), planner, tuple(c[2:]), span_of(c[0]))
@@ -144,11 +158,40 @@ class _Rest:
     def bound(self, c: list[Any]) -> int:
         return amount_of(c[0])
 
+    def budget(self, c: list[Any]) -> Budget:
+        return Budget(c[1], cast(Any, str(c[0])))
+
+    def range(self, c: list[Any]) -> tuple[str, int, int]:
+        return str(c[0]), integer(c[1]), integer(c[2])
+
+    def certificate(self, c: list[Any]) -> Certificate:
+        time, least, floor, *covers, version, seal = c
+        return Certificate(
+            duration_of(time),
+            duration_of(least),
+            floor,
+            tuple(part for part in covers if type(part) is Budget),
+            tuple(part for part in covers if type(part) is tuple),
+            string(version),
+            string(seal),
+        )
+
+    def host_bound(self, c: list[Any]) -> int:
+        return int(c[0])
+
     def proven(self, c: list[Any]) -> Proven:
         words = c[1] if type(c[1]) is tuple else ()
-        device, activation, prover, graph = c[-4:]
+        device, activation, host, prover, graph, certificate = c[-6:]
         return Proven(
-            title(c[0]), words, device, activation, string(prover), string(graph), span_of(c[0])
+            title(c[0]),
+            words,
+            device,
+            activation,
+            string(prover),
+            string(graph),
+            host or 0,
+            certificate,
+            span_of(c[0]),
         )
 
     def start(self, c: list[Any]) -> Program:

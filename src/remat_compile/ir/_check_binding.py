@@ -169,5 +169,5 @@ def check_schedules(program: Program, found: Findings) -> None:
     for proven in program.proven:
         if proven.schedule not in known:
             found.unknown("schedule", proven.schedule, known, proven.span, f"@{proven.schedule}")
-        if proven.device_bytes < 0 or proven.activation_bytes < 0:
+        if min(proven.device_bytes, proven.activation_bytes, proven.host_bytes) < 0:
             found.add("FB0221", f"a bound of @{proven.schedule} is negative", proven.span)

@@ -2,55 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
-from .diagnostics import Diagnostic, Note, nearest
-from .expr import evaluate
+from ._copies import Copies
+from ._sizes import KEPT_KINDS, NON_ACTIVATION_KINDS, Sizes, existing_grads
+from .diagnostics import Diagnostic, Note
 from .graph import CALLER_KINDS, CNode, Graph
 from .program import Program
-from .schedule import Compute, Free, Schedule, Step
+from .schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
 from .span import Span
 
-__all__ = ["KEPT_KINDS", "NON_ACTIVATION_KINDS", "Machine", "Sizes", "check_names"]
-
-MAX_SUGGESTIONS = 10
-"""Looking for near names takes time in large graphs, so only the first findings get it."""
-
-NON_ACTIVATION_KINDS: frozenset[str] = CALLER_KINDS | {"param_grad"}
-"""What an activation budget leaves out."""
-
-KEPT_KINDS: frozenset[str] = frozenset(("output", "param_grad"))
-"""What must be alive when the step ends."""
+__all__ = ["During", "Machine"]
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Bytes of every aNode and workspace at one assignment of the symbols, rounded up."""
+@dataclass(frozen=True, slots=True)
+class During:
+    """Bytes during a step."""
 
-    anode: Mapping[str, int]
-    workspace: Mapping[str, int]
-    replay_workspace: Mapping[str, int]
-
-    @staticmethod
-    def of(program: Program, env: Mapping[str, int] | None = None) -> Sizes:
-        at = program.sample if env is None else env
-        unit = program.target.granularity_bytes
-
-        def rounded(value: int) -> int:
-            return -(-value // unit) * unit
-
-        graph = program.graph
-        return Sizes(
-            anode={a.name: rounded(evaluate(a.size, at)) for a in graph.anodes},
-            workspace={c.name: rounded(evaluate(c.workspace, at)) for c in graph.cnodes},
-            replay_workspace={
-                c.name: rounded(evaluate(c.workspace_at(2), at)) for c in graph.cnodes
-            },
-        )
-
-    def workspace_at(self, cnode: CNode, execution: int) -> int:
-        return (self.workspace if execution == 1 else self.replay_workspace)[cnode.name]
+    device: int
+    activation: int
+    host: int
 
 
 class Machine:
@@ -64,7 +36,7 @@ class Machine:
         for step in steps:
             if isinstance(step, Compute):
                 self.runs[step.cnode] = self.runs.get(step.cnode, 0) + 1
-        self.extra = _existing_grads(program, sizes)
+        self.extra = existing_grads(program, sizes)
         self.live: dict[str, None] = {
             a.name: None for a in self.graph.anodes if a.kind in CALLER_KINDS
         }
@@ -78,6 +50,7 @@ class Machine:
         self.draw_order = {name: i for i, name in enumerate(ordered)}
         self.drawn: list[str] = []
         self.diagnostics: list[Diagnostic] = []
+        self.copies = Copies(sizes.anode, program.target, self.diagnostics)
 
     def bytes_of_live(self) -> dict[str, int]:
         found = {name: self.sizes.anode[name] for name in self.live}
@@ -92,13 +65,53 @@ class Machine:
         token = (c.token,) if c.token and execution == 1 and self.runs[c.name] > 1 else ()
         return (*c.results_at(execution), *token)
 
-    def apply(self, index: int, step: Step) -> tuple[int, int]:
-        """Runs a step; returns the device and activation bytes during it."""
-        if isinstance(step, Free):
-            before = self.total, self.activation
-            self._free(step.anode, step.span)
-            return before
-        return self._compute(step)
+    def apply(self, index: int, step: Step) -> During:
+        """Runs a step; returns the bytes during it."""
+        device, activation = self.total, self.activation
+        host = self.copies.host_bytes
+        match step:
+            case Compute():
+                device, activation = self._compute(step)
+            case Free(anode, span):
+                self.copies.at_rest(anode, "free of", span)
+                self._free(anode, span)
+            case Offload():
+                self._offload(index, step)
+                host = self.copies.host_bytes
+            case Prefetch():
+                self._prefetch(index, step)
+                device, activation = self.total, self.activation
+            case Wait(anode, span):
+                self.copies.wait(index, anode, span)
+            case HostFree():
+                self.copies.hostfree(step)
+            case _:
+                assert_never(step)
+        return During(device, activation, host)
+
+    def _offload(self, index: int, step: Offload) -> None:
+        name, span = step.anode, step.span
+        kind = self.graph.anode[name].kind
+        if kind in CALLER_KINDS:
+            message = f"offload of %{name}, a {kind}: it belongs to the caller"
+            hint = "offload what the step makes itself"
+            self.diagnostics.append(Diagnostic("FB0312", message, span, hint=hint))
+        elif name not in self.live:
+            self._report_dead("offload", name, span)
+        if self.copies.may_issue(name, "offload of", span):
+            self.copies.offload(index, step)
+
+    def _prefetch(self, index: int, step: Prefetch) -> None:
+        name, span = step.anode, step.span
+        if not self.copies.may_issue(name, "prefetch of", span):
+            return
+        if name in self.live:
+            message = f"prefetch of %{name}, which is alive on the device"
+            hint = f"remove this step, or put `free %{name}` before it"
+            self.diagnostics.append(Diagnostic("FB0316", message, span, hint=hint))
+        else:
+            self._take(name)
+        self.copies.prefetch(index, step)
 
     def _compute(self, step: Compute) -> tuple[int, int]:
         c = self.graph.cnode[step.cnode]
@@ -107,6 +120,8 @@ class Machine:
         if n == 1 and c.name in self.draw_order:
             self._check_draw(c, step)
         taken = self.allocated(c, n)
+        for name in c.results if c.is_accumulate else taken:
+            self.copies.at_rest(name, f"{c.name} makes", step.span)
         transient = sum(self.sizes.anode[name] for name in taken)
         transient_activation = sum(
             self.sizes.anode[name] for name in taken if self._is_activation(name)
@@ -121,6 +136,7 @@ class Machine:
         for name in taken:
             if name not in self.live:
                 self._take(name)
+        self.copies.streams.compute(c.time_ns_at(n))
         if c.is_loss:
             self.loss_done = True
         if step.nosave:
@@ -134,7 +150,11 @@ class Machine:
         ended = self.graph.reads(c)[0]
         (named,) = c.results
         if ended in self.live and self.graph.anode[ended].kind not in CALLER_KINDS:
-            self._drop(ended, Note(f"{c.name} ended %{ended} here", step.span))
+            if not self.copies.arriving(ended):  # else the read was refused already
+                self.copies.at_rest(ended, f"{c.name} ends", step.span)
+            how = Note(f"{c.name} ended %{ended} here", step.span)
+            self._drop(ended, how)
+            self.copies.age(ended, how)
         if named not in self.live:
             self._take(named)
 
@@ -160,7 +180,11 @@ class Machine:
             wanted.append(c.token)
         for name in wanted:
             if name not in self.live:
-                self._report_dead(c, name, step)
+                self._report_dead(c.name, name, step.span)
+            elif issued := self.copies.arriving(name):
+                message = f"{c.name} reads %{name} before its prefetch is waited for"
+                hint = f"put `wait %{name}` before it"
+                self.diagnostics.append(Diagnostic("FB0313", message, step.span, (issued,), hint))
             elif self.loss_done and not c.is_loss and name in self.updated:
                 self.diagnostics.append(
                     Diagnostic(
@@ -175,13 +199,13 @@ class Machine:
                 Diagnostic("FB0304", f"%{c.results[0]} is already alive", step.span)
             )
 
-    def _report_dead(self, c: CNode, name: str, step: Compute) -> None:
+    def _report_dead(self, who: str, name: str, span: Span | None) -> None:
         notes = (self.ended[name],) if name in self.ended else ()
         self.diagnostics.append(
             Diagnostic(
                 "FB0301",
-                f"{c.name} reads %{name}, which is not alive here",
-                step.span,
+                f"{who} reads %{name}, which is not alive here",
+                span,
                 notes,
                 "compute its writer again before this step, or free it later"
                 if notes
@@ -234,6 +258,7 @@ class Machine:
                 )
 
     def check_end(self, schedule: Schedule) -> None:
+        self.copies.check_end(self.graph.anode, schedule)
         for a in self.graph.anodes:
             if a.kind in KEPT_KINDS and a.name not in self.live:
                 notes = (self.ended[a.name],) if a.name in self.ended else ()
@@ -255,26 +280,3 @@ class Machine:
                         hint=f"add `free %{a.name}` after its last use",
                     )
                 )
-
-
-def _existing_grads(program: Program, sizes: Sizes) -> int:
-    """Bytes of the gradients that the caller already holds (`grads accumulate`)."""
-    if program.binding.grads != "accumulate":
-        return 0
-    return sum(sizes.anode[p.name] for p in program.binding.params if p.grad is not None)
-
-
-def check_names(graph: Graph, schedule: Schedule) -> list[Diagnostic]:
-    """Steps that name nodes the graph does not have."""
-    found: list[Diagnostic] = []
-    for step in schedule.steps:
-        if isinstance(step, Compute) and step.cnode not in graph.cnode:
-            near = nearest(step.cnode, graph.cnode) if len(found) < MAX_SUGGESTIONS else ""
-            message = f"no cNode {step.cnode} in this graph.{near}"
-            found.append(Diagnostic("FB0307", message, step.span))
-        elif isinstance(step, Free) and step.anode not in graph.anode:
-            what = (
-                "is a view; free its base" if step.anode in graph.view else "is not in this graph"
-            )
-            found.append(Diagnostic("FB0308", f"%{step.anode} {what}", step.span))
-    return found

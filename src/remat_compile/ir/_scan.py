@@ -19,7 +19,7 @@ from ._syntax import duration_ns
 from .expr import Const, Expr
 from .graph import ANode, Arg, Call, CNode, Graph, Ref, View
 from .program import Program
-from .schedule import Compute, Free, Schedule, Step
+from .schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
 from .span import Loc, Span
 
 __all__ = ["Scan", "Scanner"]
@@ -40,7 +40,7 @@ _CNODE = re.compile(
     r"(?: at ([A-Za-z0-9_.\\+@~-]+):([0-9]{1,9})(?: \"([^\"\\]*)\")?)?"
 )
 _COMPUTE = re.compile(rf"  ({_NAME})( nosave)?")
-_FREE = re.compile(rf"  free ({_REF})")
+_ON_ANODE = re.compile(rf"  (free|offload|prefetch|wait|hostfree) ({_REF})")
 _GRAPH = re.compile(r"graph @[^ \";/]+ \{")
 _SCHEDULE = re.compile(r"schedule @[^ \";/]+ (?:by \"[^\"\\]*\" )?\{")
 _PIECE = re.compile(r"(\[[^\[\]]*\]|[^,\[\]]+)(?:, (?!$)|$)")
@@ -48,7 +48,14 @@ _PLAIN_INT = re.compile(r"-?[0-9]{1,18}")
 _PLAIN_REF = re.compile(_REF)
 _KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 
-_STEP_WORDS = frozenset(("free", "nosave"))
+_STEPS: dict[str, Callable[[str, Span], Step]] = {
+    "free": Free,
+    "offload": Offload,
+    "prefetch": Prefetch,
+    "wait": Wait,
+    "hostfree": HostFree,
+}
+_STEP_WORDS = frozenset((*_STEPS, "nosave"))
 
 
 @dataclass
@@ -210,8 +217,8 @@ def _pieces(text: str) -> list[str]:
 
 
 def _step(line: str, number: int, file: str) -> Step | None:
-    if found := _FREE.fullmatch(line):
-        return Free(found[1][1:], Span(number, 3, 3 + len(line) - 2, file))
+    if found := _ON_ANODE.fullmatch(line):
+        return _STEPS[found[1]](found[2][1:], Span(number, 3, 3 + len(line) - 2, file))
     found = _COMPUTE.fullmatch(line)
     if found is None or found[1] in _STEP_WORDS:
         return None

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from .graph import CALLER_KINDS, Graph
-from .schedule import Compute, Free, Step
+from .schedule import Compute, Free
 from .simulate import KEPT_KINDS
 
 __all__ = ["capture_order", "frees_after_last_use"]
@@ -17,7 +17,7 @@ def capture_order(graph: Graph) -> tuple[str, ...]:
     return tuple(c.name for c in graph.cnodes)
 
 
-def frees_after_last_use(graph: Graph, order: Iterable[str]) -> tuple[Step, ...]:
+def frees_after_last_use(graph: Graph, order: Iterable[str]) -> tuple[Compute | Free, ...]:
     """Steps that run `order` (cNode names, repeats allowed) and free as early as possible.
 
     An instance of an aNode is freed after its last read before the aNode is written
@@ -54,7 +54,7 @@ def frees_after_last_use(graph: Graph, order: Iterable[str]) -> tuple[Step, ...]
     kept = KEPT_KINDS | CALLER_KINDS
     for name, index in last_event.items():
         frees[index].append(name)
-    steps: list[Step] = []
+    steps: list[Compute | Free] = []
     for name, freed in zip(names, frees, strict=True):
         steps.append(Compute(name))
         steps.extend(Free(a) for a in freed if graph.anode[a].kind not in kept)

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Literal
 
 from .span import Span
 
-__all__ = ["Diagnostic", "FBError", "Note", "nearest", "render"]
+__all__ = ["Diagnostic", "FBError", "Level", "Note", "nearest", "render"]
+
+Level = Literal["error", "warning"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +48,11 @@ class FBError(Exception):
         super().__init__("\n".join(render(d) for d in self.diagnostics))
 
 
-def render(diagnostic: Diagnostic, text: str | None = None) -> str:
+def render(diagnostic: Diagnostic, text: str | None = None, level: Level = "error") -> str:
     """The diagnostic as lines for people; with `text`, the source line and a caret."""
     lines = text.splitlines() if text is not None else None
     place = f"{diagnostic.span}: " if diagnostic.span else ""
-    out = [f"{place}error[{diagnostic.code}]: {diagnostic.message}"]
+    out = [f"{place}{level}[{diagnostic.code}]: {diagnostic.message}"]
     out += _excerpt(diagnostic.span, lines)
     for note in diagnostic.notes:
         place = f"{note.span}: " if note.span else ""

@@ -19,11 +19,11 @@ from ._syntax import (
 )
 from .expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym, format_expr
 from .graph import ANode, Arg, Atom, Call, CNode, Graph, Ref, View
-from .program import Binding, Header, Program, Proven, Symbol, Target
-from .schedule import Compute, Free, Schedule
+from .program import Binding, Certificate, Header, Program, Proven, Symbol, Target
+from .schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
 from .span import Loc
 
-__all__ = ["format_program", "format_schedule", "format_statement", "graph_sha256"]
+__all__ = ["format_program", "format_schedule", "format_statement", "format_step", "graph_sha256"]
 
 
 def format_program(program: Program) -> str:
@@ -62,15 +62,27 @@ def format_schedule(schedule: Schedule) -> str:
     """The lines of one schedule."""
     by = f" by {quote(schedule.planner)}" if schedule.planner else ""
     lines = [f"schedule {_title(schedule.name)}{by} {{"]
-    for step in schedule.steps:
-        match step:
-            case Compute(cnode, nosave):
-                lines.append(f"  {cnode} nosave" if nosave else f"  {cnode}")
-            case Free(anode):
-                lines.append(f"  free %{anode}")
-            case _:
-                assert_never(step)
+    lines += [f"  {format_step(step)}" for step in schedule.steps]
     return "\n".join([*lines, "}"])
+
+
+def format_step(step: Step) -> str:
+    """The line of a step, without indentation."""
+    match step:
+        case Compute(cnode, nosave):
+            return f"{cnode} nosave" if nosave else cnode
+        case Free(anode):
+            return f"free %{anode}"
+        case Offload(anode):
+            return f"offload %{anode}"
+        case Prefetch(anode):
+            return f"prefetch %{anode}"
+        case Wait(anode):
+            return f"wait %{anode}"
+        case HostFree(anode):
+            return f"hostfree %{anode}"
+        case _:
+            assert_never(step)
 
 
 def _header(header: Header) -> Iterator[str]:
@@ -226,10 +238,25 @@ def _proven(proven: Proven) -> str:
         f"obligations {words}".rstrip(),
         f"device <= {proven.device_bytes} bytes",
         f"activation <= {proven.activation_bytes} bytes",
+        *((f"host <= {proven.host_bytes} bytes",) if proven.host_bytes else ()),
         f"by {quote(proven.prover)}",
         f"graph sha256 {quote(proven.graph_sha256)}",
+        *(() if proven.certificate is None else _certificate(proven.certificate)),
     )
     return "\n  ".join([f"proven {_title(proven.schedule)} {{", *entries]) + "\n}"
+
+
+def _certificate(c: Certificate) -> Iterator[str]:
+    yield "certificate {"
+    yield f"  time {format_duration(c.time_ns)} of {format_duration(c.least_time_ns)}"
+    yield f"  floor {c.least_bytes} bytes"
+    for budget in c.budgets:
+        yield f"  budget {budget.kind} {budget.bytes} bytes"
+    for name, low, high in c.ranges:
+        yield f"  range {name} in [{low}, {high}]"
+    yield f"  version {quote(c.version)}"
+    yield f"  seal sha256 {quote(c.seal_sha256)}"
+    yield "}"
 
 
 def _strings(names: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ __all__ = [
     "Binding",
     "Budget",
     "BufferBinding",
+    "Certificate",
     "Header",
     "ParamBinding",
     "Program",
@@ -58,7 +59,10 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The device planned for. Bandwidths in bytes per second; sizes in bytes."""
+    """The device planned for. Bandwidths in bytes per second; sizes in bytes.
+
+    `host_bytes` bounds the copies on the host of every plan for this target.
+    """
 
     name: str = "cpu"
     memory_bytes: int | None = None
@@ -129,11 +133,30 @@ class Budget:
     """A bound in bytes.
 
     `device` bounds all device bytes of the step; `activation` bounds what comes on top
-    of parameters, buffers, constants, inputs and parameter gradients.
+    of parameters, buffers, constants, inputs and parameter gradients; `host` bounds the
+    copies that the host holds. (Planners take the bound of the host from the target.)
     """
 
     bytes: int
-    kind: Literal["device", "activation"] = "device"
+    kind: Literal["device", "activation", "host"] = "device"
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What else a proof claims and covers, and a seal over all of it.
+
+    `time_ns` is the time of the schedule, `least_time_ns` and `least_bytes` what no schedule of
+    the graph can do without, all at the sample. `budgets` were asked for; `ranges` are the
+    symbols (name, low, high) that the bounds hold for. `version` is that of remat-compile.
+    """
+
+    time_ns: int
+    least_time_ns: int
+    least_bytes: int
+    budgets: tuple[Budget, ...]
+    ranges: tuple[tuple[str, int, int], ...]
+    version: str
+    seal_sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +169,8 @@ class Proven:
     activation_bytes: int
     prover: str
     graph_sha256: str
+    host_bytes: int = 0
+    certificate: Certificate | None = None
     span: Span | None = field(default=None, compare=False, repr=False)
 
 

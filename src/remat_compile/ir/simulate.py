@@ -1,10 +1,11 @@
 """Reference semantics: a linear-time simulator of a schedule.
 
-It runs a schedule over sizes only. Memory is taken at `compute` and given back
-exactly at `free`; the bytes of a step are what lives before it, what it writes
-(results of a replay that are still alive are written again and dropped), and its
-workspace, each rounded up to the granularity of the target. `spec/semantics.md`
-states the rules; the verifier proves the same ones a second time, on its own.
+It runs a schedule over sizes only. Memory is taken at `compute` and `prefetch` (on the
+host: at `offload`) and given back exactly at `free` (`hostfree`). The bytes of a step are
+what lives before it, what it writes (results of a replay that are still alive are written
+again and dropped), and its workspace, each rounded up to the granularity of the target.
+Copies take time on streams of their own. `spec/semantics.md` states the rules; the
+verifier proves the same ones a second time, on its own.
 """
 
 from __future__ import annotations
@@ -13,12 +14,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ._machine import KEPT_KINDS, NON_ACTIVATION_KINDS, Machine, Sizes, check_names
+from ._check_steps import check_names
+from ._copies import Copy
+from ._machine import During, Machine
+from ._sizes import KEPT_KINDS, NON_ACTIVATION_KINDS, Sizes
 from .diagnostics import Diagnostic, FBError
 from .program import Program
-from .schedule import Compute, Schedule, Step
+from .schedule import Compute, Offload, Prefetch, Schedule, Step
 
-__all__ = ["KEPT_KINDS", "NON_ACTIVATION_KINDS", "Sizes", "Trace", "check_names", "simulate"]
+__all__ = [
+    "KEPT_KINDS",
+    "NON_ACTIVATION_KINDS",
+    "Copy",
+    "Sizes",
+    "Trace",
+    "check_names",
+    "simulate",
+]
 
 
 @dataclass(frozen=True)
@@ -26,16 +38,19 @@ class Trace:
     """Memory and time of a valid schedule, one entry per step (index as in `steps`).
 
     `during` counts a step's transients; `after` what lives when it is done; the
-    `_activation` lists leave out `NON_ACTIVATION_KINDS`. `time_ns` is the sum over the
-    computations.
+    `_activation` lists leave out `NON_ACTIVATION_KINDS`; `during_host` counts host copies.
+    `time_ns` is when the compute stream is done: the sum over the computations, and the
+    time that it stood still to wait for copies, which `copies` lists as they ended.
     """
 
     during: tuple[int, ...]
     after: tuple[int, ...]
     during_activation: tuple[int, ...]
+    during_host: tuple[int, ...]
     executions: Mapping[str, int]
     time_ns: int
     loss_step: int
+    copies: tuple[Copy, ...]
     _program: Program
     _steps: tuple[Step, ...]
     _sizes: Sizes
@@ -56,15 +71,45 @@ class Trace:
     def activation_peak_step(self) -> int:
         return self.during_activation.index(self.activation_peak_bytes)
 
+    @cached_property
+    def host_peak_bytes(self) -> int:
+        return max(self.during_host)
+
+    @cached_property
+    def host_peak_step(self) -> int:
+        return self.during_host.index(self.host_peak_bytes)
+
+    @cached_property
+    def stall_ns(self) -> int:
+        """How much of `time_ns` the compute stream stood still in waits."""
+        return sum(copy.stall_ns for copy in self.copies)
+
+    def host_at(self, step: int) -> tuple[tuple[str, int], ...]:
+        """aNodes whose copies the host holds during a step, largest first, with bytes.
+
+        The sum is `during_host[step]`.
+        """
+        state = self._state_at(step)
+        held = dict.fromkeys(state.copies.host)
+        now = self._steps[step]
+        if isinstance(now, Offload):
+            held[now.anode] = None
+        sizes = self._sizes.anode
+        return tuple(sorted(((n, sizes[n]) for n in held), key=lambda item: (-item[1], item[0])))
+
+    def _state_at(self, step: int) -> Machine:
+        state = Machine(self._program, self._sizes, self._steps)
+        for index in range(step):
+            state.apply(index, self._steps[index])
+        return state
+
     def live_at(self, step: int) -> tuple[tuple[str, int], ...]:
         """aNodes and bytes alive during a step, largest first, `(workspace)` included.
 
         `(dropped x)` are the results of a replay of aNodes that are still alive. The sum
         is `during[step]`.
         """
-        state = Machine(self._program, self._sizes, self._steps)
-        for index in range(step):
-            state.apply(index, self._steps[index])
+        state = self._state_at(step)
         alive = dict(state.bytes_of_live())
         now = self._steps[step]
         if isinstance(now, Compute):
@@ -75,6 +120,8 @@ class Trace:
                 alive[shown] = self._sizes.anode[name]
             if workspace := self._sizes.workspace_at(c, n):
                 alive["(workspace)"] = workspace
+        elif isinstance(now, Prefetch):
+            alive[now.anode] = self._sizes.anode[now.anode]
         return tuple(sorted(alive.items(), key=lambda item: (-item[1], item[0])))
 
 
@@ -88,21 +135,14 @@ def simulate(program: Program, schedule: Schedule, env: Mapping[str, int] | None
         raise FBError(unknown)
     sizes = Sizes.of(program, env)
     state = Machine(program, sizes, schedule.steps)
-    during: list[int] = []
-    during_activation: list[int] = []
+    during: list[During] = []
     after: list[int] = []
-    time_ns = 0
     loss_steps: list[int] = []
     for index, step in enumerate(schedule.steps):
-        total, activation = state.apply(index, step)
-        during.append(total)
-        during_activation.append(activation)
+        during.append(state.apply(index, step))
         after.append(state.total)
-        if isinstance(step, Compute):
-            c = graph.cnode[step.cnode]
-            time_ns += c.time_ns_at(state.executions[c.name])
-            if c.is_loss:
-                loss_steps.append(index)
+        if isinstance(step, Compute) and graph.cnode[step.cnode].is_loss:
+            loss_steps.append(index)
     if len(loss_steps) != 1:
         state.diagnostics.append(
             Diagnostic(
@@ -116,12 +156,14 @@ def simulate(program: Program, schedule: Schedule, env: Mapping[str, int] | None
     if state.diagnostics:
         raise FBError(state.diagnostics)
     return Trace(
-        tuple(during),
+        tuple(d.device for d in during),
         tuple(after),
-        tuple(during_activation),
+        tuple(d.activation for d in during),
+        tuple(d.host for d in during),
         state.executions,
-        time_ns,
+        state.copies.streams.now_ns,
         loss_steps[0],
+        tuple(state.copies.done),
         program,
         schedule.steps,
         sizes,

@@ -17,6 +17,7 @@ of a stage, this leaves them free.
 
 from __future__ import annotations
 
+import atexit
 from dataclasses import dataclass
 from math import ceil, gcd, isfinite
 from os import getpid
@@ -85,7 +86,10 @@ _solvers: dict[int, MilpSolver] = {}
 
 def _solver() -> MilpSolver:
     """One process that waits for the next question; a fork gets its own."""
-    return _solvers.setdefault(getpid(), MilpSolver())
+    if getpid() not in _solvers:
+        _solvers[getpid()] = MilpSolver()
+        atexit.register(_solvers[getpid()].close)
+    return _solvers[getpid()]
 
 
 def relaxation(instance: Instance, limit_bytes: int) -> tuple[Milp, float]:
@@ -152,7 +156,7 @@ class _Relaxation:
 
     def _stage(self, t: int) -> None:
         """The replays before cNode t, then its first execution."""
-        inst, b = self.inst, self.b
+        inst = self.inst
         runs = self._replays(t)
         after: dict[int, _State] = {}
         whole: Terms = []
@@ -167,32 +171,34 @@ class _Relaxation:
                 continue
             if self.until[a] < t:
                 continue
-            made = runs.get(self.maker.get(a, -1), -1)
-            before = self._get(a)
-            wanted = a in inst.reads_C[t]
-            now = _State(1.0) if wanted else _State(0.0, self._column())
-            after[a] = now
-            terms = [*now.terms, *((c, -v) for c, v in before.terms)]
-            if made >= 0:
-                terms.append((made, -1.0))
-            b.row(terms, upper=before.constant - now.constant)
-            if size and made >= 0:
-                held[a] = self._column()
-                row = [(held[a], 1.0), *((c, -v) for c, v in now.terms), (made, 1.0)]
-                b.row(row, lower=now.constant)
-            whole += (
-                [(held[a], float(size))] if a in held else [(c, v * size) for c, v in now.terms]
-            )
-            constant += 0.0 if a in held else now.constant * size
+            now = after[a] = self._at_the_end(t, a, runs, held)
+            if a in held:
+                whole.append((held[a], float(size)))
+            else:
+                whole += [(c, v * size) for c, v in now.terms]
+                constant += now.constant * size
         if runs:
             total = self._column(upper=INFINITY)
-            b.row(
-                [(total, 1.0), *((c, -v / self.unit) for c, v in whole)],
-                lower=constant / self.unit,
-            )
+            entries = [(c, -v / self.unit) for c, v in whole]
+            self.b.row([(total, 1.0), *entries], lower=constant / self.unit)
             for k, run in runs.items():
                 self._replay(k, run, total, held, after)
         self._first(t, after)
+
+    def _at_the_end(self, t: int, a: int, runs: dict[int, int], held: dict[int, int]) -> _State:
+        """A[t, a], and in `held` the column H[t, a] where it is not the same."""
+        made = runs.get(self.maker.get(a, -1), -1)
+        before = self._get(a)
+        now = _State(1.0) if a in self.inst.reads_C[t] else _State(0.0, self._column())
+        terms = [*now.terms, *((c, -v) for c, v in before.terms)]
+        if made >= 0:
+            terms.append((made, -1.0))
+        self.b.row(terms, upper=before.constant - now.constant)
+        if self.inst.size_A[a] and made >= 0:
+            held[a] = self._column()
+            row = [(held[a], 1.0), *((c, -v) for c, v in now.terms), (made, 1.0)]
+            self.b.row(row, lower=now.constant)
+        return now
 
     def _replays(self, t: int) -> dict[int, int]:
         """The columns Q[t, k], with what each replay needs."""

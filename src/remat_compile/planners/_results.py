@@ -10,7 +10,8 @@ from math import inf
 from time import monotonic
 
 from ..ir.diagnostics import Diagnostic, FBError, Note
-from ..ir.liveness import lower_bound_bytes, working_set
+from ..ir.liveness import BudgetKind, lower_bound_bytes, working_set
+from ..ir.printer import format_step
 from ..ir.program import Budget, Program
 from ..ir.schedule import Compute, Schedule
 from ..ir.simulate import Trace, simulate
@@ -18,13 +19,15 @@ from ._bounds import lower_bound_ns
 from ._instance import Instance, Order
 from .contract import Feasible, Infeasible, Optimal
 
-__all__ = ["Task", "check_budget", "peak_of", "without_relaxation"]
+__all__ = ["Task", "check_budget", "kind_of", "peak_of", "without_relaxation"]
 
 _SHOWN = 8
 """So many tensors are named where a budget cannot be met."""
 _BOUND_CNODES = 80
 _BOUND_S = 5.0
-"""Up to this size the relaxation takes a second or so, and never longer than this."""
+_START_S = 0.7
+"""Up to this size the relaxation takes a second or so, never longer than the one, and in
+less than the other a solver hardly starts."""
 
 
 _relaxing: ContextVar[bool] = ContextVar("relaxing", default=True)
@@ -41,7 +44,10 @@ def without_relaxation() -> Iterator[None]:
 
 
 def check_budget(budget: Budget | None) -> None:
-    """FB0408 for a budget that is not positive."""
+    """FB0408 for a budget that is not positive, or one of the host, which the target has."""
+    if budget is not None and budget.kind == "host":
+        message = "a planner takes the bound on host bytes from the target of the program"
+        raise FBError(Diagnostic("FB0408", message, hint="set target.host_bytes"), usage=True)
     if budget is not None and budget.bytes <= 0:
         raise FBError(
             Diagnostic(
@@ -56,6 +62,11 @@ def check_budget(budget: Budget | None) -> None:
 def peak_of(trace: Trace, kind: str) -> int:
     """The peak in bytes as a budget of this kind counts it."""
     return trace.peak_bytes if kind == "device" else trace.activation_peak_bytes
+
+
+def kind_of(budget: Budget | None) -> BudgetKind:
+    """What a budget that `check_budget` lets pass counts; the device where there is none."""
+    return "activation" if budget is not None and budget.kind == "activation" else "device"
 
 
 @dataclass(frozen=True)
@@ -75,8 +86,7 @@ class Task:
     @staticmethod
     def of(program: Program, budget: Budget | None, planner: str, deadline: float = inf) -> Task:
         check_budget(budget)
-        kind = budget.kind if budget is not None else "device"
-        return Task(program, budget, planner, Instance.of(program, kind), deadline)
+        return Task(program, budget, planner, Instance.of(program, kind_of(budget)), deadline)
 
     @property
     def limit_bytes(self) -> int:
@@ -96,8 +106,10 @@ class Task:
         time_ns = inst.time_ns(order)
         bound = max(bound_ns, inst.base_time_ns)
         if time_ns > bound and _relaxing.get():
-            left = min(_BOUND_S, self.deadline - monotonic())
-            bound = max(bound, lower_bound_ns(inst, self.limit_bytes, left, _BOUND_CNODES))
+            # The plan must not come late for the sake of its bound.
+            left = min(_BOUND_S, (self.deadline - monotonic()) / 10)
+            if left >= _START_S:
+                bound = max(bound, lower_bound_ns(inst, self.limit_bytes, left, _BOUND_CNODES))
         schedule = self.schedule(order)
         if time_ns <= bound:
             return Optimal(schedule, time_ns, time_ns)
@@ -151,7 +163,7 @@ class Task:
         device = self.instance.kind == "device"
         step = trace.peak_step if device else trace.activation_peak_step
         now = schedule.steps[step]
-        label = now.cnode if isinstance(now, Compute) else f"free %{now.anode}"
+        label = now.cnode if isinstance(now, Compute) else format_step(now)
         c = graph.cnode.get(label)
         place = f" at {c.loc}" if c is not None and c.loc else ""
         notes = [Note(f"the memory is held at step {step + 1}, {label}{place}, by")]

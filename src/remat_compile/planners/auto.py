@@ -15,7 +15,7 @@ from ._crew import Crew, Ended
 from ._portfolio import Member, members, polisher, quick_members
 from ._race import Accept, Race
 from ._remote import Answered, Failed, Refused, Strange, Unloadable, is_foreign, is_portable
-from ._results import check_budget, without_relaxation
+from ._results import check_budget, kind_of, without_relaxation
 from .contract import Planner, PlanResult, Progress
 from .dtr import Dtr
 from .registry import format_planner
@@ -110,7 +110,7 @@ class _Run:
         self.here += quick_members(size)
         budget = self.race.budget
         if budget is not None:
-            floor, where = lower_bound_bytes(self.race.program, budget.kind)
+            floor, where = lower_bound_bytes(self.race.program, kind_of(budget))
             if floor > budget.bytes:
                 self.tell(f"auto: no plan can exist, {where} alone needs {floor} bytes")
                 return

@@ -6,17 +6,22 @@ are derived here from the statements. `spec/verification.md` states what is prov
 
 from __future__ import annotations
 
-from .certificate import certificate_sha256, check_certificate
-from .prove import verify
-from .verdict import Bound, ProvenPlan, Refuted, Undecided, Verdict
+from .certificate import accept_certificate, certificate_sha256, check_certificate
+from .prove import prove_largest, verify
+from .task import Scope
+from .verdict import Bound, Largest, ProvenPlan, Refuted, Undecided, Verdict
 
 __all__ = [
     "Bound",
+    "Largest",
     "ProvenPlan",
     "Refuted",
+    "Scope",
     "Undecided",
     "Verdict",
+    "accept_certificate",
     "certificate_sha256",
     "check_certificate",
+    "prove_largest",
     "verify",
 ]

@@ -1,15 +1,27 @@
-"""What a proof is bound to: the graph it is about, and the steps that were proven."""
+"""What a proof is bound to, and whether a recorded one may be taken for a new one.
+
+A certificate is a cache: it saves proving again what was proven of the same graph and
+steps. It is no signature, since whoever can write the file can write a certificate.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import assert_never
 
 from ..ir.diagnostics import Diagnostic
-from ..ir.program import Program, Proven
-from ..ir.schedule import Compute, Free, Schedule
+from ..ir.program import Budget, Certificate, Program, Proven
+from ..ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
+from .smt import prover
 
-__all__ = ["certificate_sha256", "check_certificate"]
+__all__ = ["accept_certificate", "certificate_sha256", "check_certificate", "own_version", "seal"]
+
+OBLIGATIONS = ("validity", "memory", "values", "races", "claims")
+"""What a full proof names; that of memory says for which sizes."""
+
+AGAIN = "the file was edited since; verify the plan again"
 
 
 def certificate_sha256(program: Program, schedule: Schedule) -> str:
@@ -27,20 +39,99 @@ def certificate_sha256(program: Program, schedule: Schedule) -> str:
                 lines.append(f"compute {cnode}{' nosave' if nosave else ''}")
             case Free(anode):
                 lines.append(f"free {anode}")
+            case Offload(anode):
+                lines.append(f"offload {anode}")
+            case Prefetch(anode):
+                lines.append(f"prefetch {anode}")
+            case Wait(anode):
+                lines.append(f"wait {anode}")
+            case HostFree(anode):
+                lines.append(f"hostfree {anode}")
             case _:
                 assert_never(step)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
+def own_version() -> str:
+    """The version of remat-compile that proves; `unknown` where it is not installed."""
+    try:
+        return version("remat-compile")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def seal(proven: Proven, certificate: Certificate) -> str:
+    """SHA-256 (hex) of everything else that a proof says."""
+    return hashlib.sha256("\n".join(_lines(proven, certificate)).encode()).hexdigest()
+
+
+def _lines(proven: Proven, c: Certificate) -> Iterator[str]:
+    yield f"graph {proven.graph_sha256}"
+    yield from (f"obligation {name}" for name in proven.obligations)
+    yield f"device {proven.device_bytes} activation {proven.activation_bytes}"
+    yield f"host {proven.host_bytes}"
+    yield f"time {c.time_ns} of {c.least_time_ns} floor {c.least_bytes}"
+    yield from (f"budget {budget.kind} {budget.bytes}" for budget in c.budgets)
+    yield from (f"range {name} {low} {high}" for name, low, high in c.ranges)
+    yield f"by {proven.prover}"
+    yield f"version {c.version}"
+
+
 def check_certificate(program: Program, proven: Proven) -> Diagnostic | None:
-    """FB0830 where `proven` is about another graph, or other steps, than `program` holds."""
+    """FB0830 where `proven` is about another graph, or other steps, than `program` holds;
+    FB0831 where what it says was edited."""
     schedule = next((s for s in program.schedules if s.name == proven.schedule), None)
     if schedule is None:
         message = f"a proof is recorded for schedule @{proven.schedule}, which is not there"
-    elif proven.graph_sha256 != certificate_sha256(program, schedule):
+        return Diagnostic("FB0830", message, proven.span, hint=AGAIN)
+    if proven.graph_sha256 != certificate_sha256(program, schedule):
         message = f"the proof recorded for @{proven.schedule} is of another graph or other steps"
-    else:
-        return None
-    return Diagnostic(
-        "FB0830", message, proven.span, hint="the file was edited since; verify the plan again"
-    )
+        return Diagnostic("FB0830", message, proven.span, hint=AGAIN)
+    c = proven.certificate
+    if c is not None and c.seal_sha256 != seal(proven, c):
+        message = f"the certificate of @{proven.schedule} does not match its seal"
+        return Diagnostic("FB0831", message, proven.span, hint=AGAIN)
+    return None
+
+
+def accept_certificate(
+    program: Program, schedule: Schedule, proven: Proven | None, budgets: Iterable[Budget] = ()
+) -> tuple[Diagnostic, ...]:
+    """Why the recorded proof may not stand for one within `budgets`; nothing where it may.
+
+    FB0830 and FB0831 as `check_certificate`, FB0832 where there is none, FB0833 where
+    another version made it, FB0834 where it covers less than is asked.
+    """
+    if proven is None or proven.certificate is None:
+        message = f"no certificate is recorded for schedule @{schedule.name}"
+        hint = "verify the plan without --require-certificate, or save it again"
+        return (Diagnostic("FB0832", message, schedule.span, hint=hint),)
+    if (stale := check_certificate(program, proven)) is not None:
+        return (stale,)
+    found: list[str] = []
+    made = f"{proven.prover}, remat-compile {proven.certificate.version}"
+    here = f"{prover()}, remat-compile {own_version()}"
+    if made != here:
+        message = f"the certificate of @{schedule.name} is by {made}; this is {here}"
+        return (Diagnostic("FB0833", message, proven.span, hint="verify the plan again"),)
+    names = [obligation.split(" ")[0] for obligation in proven.obligations]
+    if missing := [name for name in OBLIGATIONS if name not in names]:
+        found.append(f"it does not say {', '.join(missing)}")
+    found += _above(proven, tuple(budgets))
+    if not found:
+        return ()
+    message = f"the certificate of @{schedule.name} covers less than is asked: {'; '.join(found)}"
+    return (Diagnostic("FB0834", message, proven.span, hint="verify the plan again"),)
+
+
+def _above(proven: Proven, budgets: Sequence[Budget]) -> Iterator[str]:
+    """Budgets that the recorded bounds do not keep."""
+    bounds = {
+        "device": proven.device_bytes,
+        "activation": proven.activation_bytes,
+        "host": proven.host_bytes,
+    }
+    for budget in budgets:
+        bound = bounds[budget.kind]
+        if bound > budget.bytes:
+            yield f"its {budget.kind} bound of {bound} bytes is above {budget.bytes} bytes"

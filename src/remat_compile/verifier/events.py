@@ -9,7 +9,7 @@ from typing import assert_never
 
 from ..ir.diagnostics import Diagnostic, nearest
 from ..ir.graph import ACCUMULATE_OP, CNode
-from ..ir.schedule import Compute, Free, Schedule, Step
+from ..ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
 from .statements import Statements
 
 __all__ = ["Event", "alive_before", "unfold"]
@@ -22,10 +22,10 @@ MOST_HINTS = 20
 class Event:
     """One step. Names are aNodes (storages), never views.
 
-    `execution` counts the runs of the cNode from 1 (0 for a free). `needs` maps what must
-    be alive to the name that the cNode reads it by. `token` is the state that a later run
-    of a random operator restores. `makes` takes memory; `ends` goes on as `becomes`
-    without taking any; `gives_back` is what stops to exist after the step.
+    `execution` counts the runs of the cNode from 1 (0 for other steps). `needs` maps what must
+    be alive to the name that the cNode (or an offload) reads it by. `token` is the state that
+    a later run of a random operator restores. `makes` takes memory; `ends` goes on as
+    `becomes` without taking any; `gives_back` is what stops to exist after the step.
     """
 
     index: int
@@ -40,6 +40,21 @@ class Event:
     gives_back: tuple[str, ...]
 
     @property
+    def takes(self) -> bool:
+        """Whether the step may take memory on the device while it runs."""
+        return self.cnode is not None or bool(self.makes)
+
+    @property
+    def to_host(self) -> tuple[str, ...]:
+        """What takes memory on the host."""
+        return (self.step.anode,) if isinstance(self.step, Offload) else ()
+
+    @property
+    def off_host(self) -> tuple[str, ...]:
+        """What gives its memory on the host back."""
+        return (self.step.anode,) if isinstance(self.step, HostFree) else ()
+
+    @property
     def name(self) -> str:
         """How messages call the step."""
         match self.step:
@@ -47,6 +62,14 @@ class Event:
                 return cnode
             case Free(anode):
                 return f"free %{anode}"
+            case Offload(anode):
+                return f"offload %{anode}"
+            case Prefetch(anode):
+                return f"prefetch %{anode}"
+            case Wait(anode):
+                return f"wait %{anode}"
+            case HostFree(anode):
+                return f"hostfree %{anode}"
             case _:
                 assert_never(self.step)
 
@@ -66,6 +89,13 @@ def unfold(statements: Statements, schedule: Schedule) -> list[Event] | tuple[Di
                 runs[name] += 1
                 c = statements.cnodes[name]
                 found.append(_run(statements, c, index, step, runs[name], total[name], nosave))
+            case Offload(anode):
+                read = {anode: anode}
+                found.append(Event(index, step, None, 0, read, None, (), None, None, ()))
+            case Prefetch(anode):
+                found.append(Event(index, step, None, 0, {}, None, (anode,), None, None, ()))
+            case Wait() | HostFree():
+                found.append(Event(index, step, None, 0, {}, None, (), None, None, ()))
             case _:
                 assert_never(step)
     return found
@@ -84,7 +114,9 @@ def _unknown(statements: Statements, schedule: Schedule) -> Iterator[Diagnostic]
             case Compute(name) if name not in statements.cnodes:
                 message = f"the graph has no cNode {name}.{near(name, statements.cnodes)}"
                 yield Diagnostic("FB0801", message, step.span)
-            case Free(name) if name not in statements.anodes:
+            case Free(name) | Offload(name) | Prefetch(name) | Wait(name) | HostFree(name) if (
+                name not in statements.anodes
+            ):
                 base = statements.alias.get(name)
                 why = f" It is a view of %{base}." if base else near(name, statements.anodes)
                 yield Diagnostic("FB0801", f"the graph has no aNode %{name}.{why}", step.span)

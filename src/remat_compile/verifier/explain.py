@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 
 from ..ir.diagnostics import Diagnostic, Note
-from ..ir.schedule import Compute, Schedule
+from ..ir.schedule import Compute, CopyStep, Schedule
 from .events import Event
+from .explain_copies import explain_copy, explain_race, grouped, sifted
+from .races import Racing
 from .statements import Statements
 from .validity import Broken, Clause
 
@@ -26,11 +28,18 @@ class History:
         self.made: dict[str, list[int]] = defaultdict(list)
         self.gone: dict[str, list[int]] = defaultdict(list)
         self.runs: dict[str, list[int]] = defaultdict(list)
+        self.copied: dict[str, list[int]] = defaultdict(list)
+        self.takes: dict[str, list[int]] = {"device": [], "host": []}
         for event in events:
             for name in (*event.makes, *([event.becomes] if event.becomes else ())):
                 self.made[name].append(event.index)
             for name in (*event.gives_back, *([event.ends] if event.ends else ())):
                 self.gone[name].append(event.index)
+            if isinstance(event.step, CopyStep):
+                self.copied[event.step.anode].append(event.index)
+            for side, taken in (("device", event.makes), ("host", event.to_host)):
+                if taken:
+                    self.takes[side].append(event.index)
             if event.cnode is not None:
                 self.runs[event.cnode.name].append(event.index)
 
@@ -93,16 +102,28 @@ class History:
 
 
 def explain_broken(
-    statements: Statements, schedule: Schedule, events: Sequence[Event], broken: Broken
+    statements: Statements,
+    schedule: Schedule,
+    events: Sequence[Event],
+    broken: Broken | None,
+    racing: Racing | None = None,
 ) -> tuple[Diagnostic, ...]:
-    """One diagnostic per broken clause, in the order of the steps."""
+    """One diagnostic per broken clause and race, in the order of the steps."""
     history = History(statements, schedule, events)
-    return tuple(_explain(history, clause) for clause in broken.clauses)
+    end = len(events)
+    found: list[tuple[int, Diagnostic]] = []
+    for races in () if racing is None else grouped(racing):
+        found.append((races[0].use.event, explain_race(history, races)))
+    for clause in () if broken is None else sifted(broken.clauses, racing, end):
+        index = end if clause.event is None else clause.event
+        found.append((index, _explain(history, clause)))
+    return tuple(diagnostic for _, diagnostic in sorted(found, key=lambda pair: pair[0]))
 
 
 def _explain(history: History, clause: Clause) -> Diagnostic:
     if clause.event is None:
-        return _at_end(history, clause)
+        at_end = explain_copy if clause.rule in ("aloft", "ashore") else _at_end
+        return at_end(history, clause)
     event = history.events[clause.event]
     name, here, span = clause.subject, history.where(event), event.step.span
     match clause.rule:
@@ -145,6 +166,10 @@ def _explain(history: History, clause: Clause) -> Diagnostic:
             return _out_of_order(history, event, name)
         case "never" | "undrawn" | "kept" | "left":
             return _at_end(history, clause)
+        case "lent" | "arriving" | "flying" | "hosted" | "unhosted":
+            return explain_copy(history, clause)
+        case "aged" | "landed" | "idle" | "aloft" | "ashore":
+            return explain_copy(history, clause)
         case _:
             assert_never(clause.rule)
 

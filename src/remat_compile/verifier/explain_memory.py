@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 from ..ir.diagnostics import Diagnostic, Note
 from ..ir.program import Budget
@@ -72,7 +73,15 @@ class _Owner:
 
 
 def _bytes_of(during: Bytes, budget: Budget) -> int:
-    return during.device if budget.kind == "device" else during.activation
+    match budget.kind:
+        case "device":
+            return during.device
+        case "activation":
+            return during.activation
+        case "host":
+            return during.host
+        case _:
+            assert_never(budget.kind)
 
 
 def _peaks(during: Mapping[int, Bytes], budget: Budget) -> list[int]:
@@ -100,6 +109,10 @@ def _owners(
 ) -> Iterator[_Owner]:
     """Everything that a budget counts during a step; what the caller holds as one."""
     anodes = history.statements.anodes
+    if budget.kind == "host":
+        for name, copied in _on_host(history, event).items():
+            yield _Owner(sizes.anode[name], f"the copy of %{name} ({anodes[name].kind})", copied)
+        return
     device = budget.kind == "device"
     held = [sizes.anode[name] for name, made in alive.items() if made is None]
     if device:
@@ -121,8 +134,28 @@ def _owners(
         yield _Owner(workspace, "workspace of the step", event)
 
 
+def _on_host(history: History, event: Event) -> dict[str, Event]:
+    """The copies that the host holds during a step, each with the step that made it."""
+    found: dict[str, Event] = {}
+    for earlier in history.events[: event.index]:
+        for name in earlier.to_host:
+            found[name] = earlier
+        for name in earlier.off_host:
+            found.pop(name, None)
+    for name in event.to_host:
+        found[name] = event
+    return found
+
+
+_CODES = {
+    "device": ("FB0820", ""),
+    "activation": ("FB0821", " of activations"),
+    "host": ("FB0863", " on the host"),
+}
+
+
 def _describe(history: History, event: Event, owners: list[_Owner], peak: _Peak) -> Diagnostic:
-    code, where = ("FB0820", "") if peak.budget.kind == "device" else ("FB0821", " of activations")
+    code, where = _CODES[peak.budget.kind]
     limit = peak.budget.bytes
     message = (
         f"{history.where(event)} takes {_human(peak.count)}{where}{peak.at}: "

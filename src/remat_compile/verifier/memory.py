@@ -1,24 +1,40 @@
-"""Obligation 2: device and activation bytes within a bound at every step.
+"""Obligation 2: device, activation and host bytes within a bound at every step.
 
 Stands on obligation 1. Bytes are prefix sums: `act` counts activations, `held` the rest
-(what the caller holds and the gradients of parameters), in single-assignment form. A
+(what the caller holds and the gradients of parameters), `host` the copies on the host, in
+single-assignment form. A
 result that is still alive when its cNode runs again is made beside the old one and
 dropped, so what a step adds to the sum depends on what is alive, which z3 sees too.
+
+Sizes are numerals where the symbols are fixed. Where they range (`symbolic`) a size is a
+constant that may be any number >= 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ..ir.graph import CALLER_KINDS
 from .events import Event
-from .sizes import Sizes
+from .sizes import Amounts, Sizes, value
 from .smt import Deadline, Encoding, Facts, Model, NoModel, OutOfTime, numeral
 from .statements import Statements
+from .terms import total
 from .validity import advance, start
 
-__all__ = ["Bytes", "Excess", "Limits", "encode_memory", "guess", "prove_memory"]
+__all__ = [
+    "BESIDE_ACTIVATIONS",
+    "Bytes",
+    "Excess",
+    "Limits",
+    "Tally",
+    "encode_memory",
+    "guess",
+    "prove_memory",
+    "walk",
+]
 
 BESIDE_ACTIVATIONS = CALLER_KINDS | {"param_grad"}
 """The kinds that an activation budget leaves out."""
@@ -26,10 +42,16 @@ BESIDE_ACTIVATIONS = CALLER_KINDS | {"param_grad"}
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Bytes during a step: all that the device holds, and the activations among them."""
+    """Bytes during a step: all that the device holds, the activations among them, and the
+    copies on the host."""
 
     device: int
     activation: int
+    host: int = 0
+
+    @property
+    def all(self) -> tuple[int, int, int]:
+        return self.device, self.activation, self.host
 
 
 @dataclass(frozen=True)
@@ -38,10 +60,22 @@ class Limits:
 
     device: int | None
     activation: int | None
+    host: int | None = None
 
-    def allow(self, peak: Bytes) -> bool:
-        return (self.device is None or peak.device <= self.device) and (
-            self.activation is None or peak.activation <= self.activation
+    @property
+    def all(self) -> tuple[int | None, int | None, int | None]:
+        return self.device, self.activation, self.host
+
+    def at_most(self, bound: Bytes) -> Bytes:
+        """The lower of the bound and the budget, each for itself."""
+
+        def lower(count: int, limit: int | None) -> int:
+            return count if limit is None else min(count, limit)
+
+        return Bytes(
+            lower(bound.device, self.device),
+            lower(bound.activation, self.activation),
+            lower(bound.host, self.host),
         )
 
 
@@ -59,92 +93,196 @@ class Row:
     event: int
     act: str
     held: str
-    transient: Bytes
+    host: str
+    device: str
+    activation: str
+    on_host: str = "0"
+
+
+@dataclass(slots=True)
+class Tally:
+    """A sum of sizes: how many of each form, the fixed ones added up."""
+
+    fixed: int = 0
+    forms: Counter[int] = field(default_factory=Counter)
 
 
 class _Encoder:
-    def __init__(self, statements: Statements, sizes: Sizes):
+    """`number` holds, per form of `amounts`, its bytes; None for one that may be any."""
+
+    def __init__(self, statements: Statements, amounts: Amounts, number: Sequence[int | None]):
         self.statements = statements
-        self.sizes = sizes
+        self.amounts = amounts
+        self.number = number
         self.encoding = Encoding()
         self.facts = Facts(self.encoding)
+        self.declared: set[int] = set()
         self.rows: list[Row] = []
         self.count = 0
         start(self.facts, statements)
-        held = sizes.existing + sum(sizes.anode[name] for name in statements.caller)
-        self.act = self.encoding.define("act0", "Int", "0")
-        self.held = self.encoding.define("held0", "Int", str(held))
+        self.alive = set(statements.caller)
+        held = [amounts.anode[name] for name in statements.caller]
+        self.sums = {
+            "act": self.tally(()),
+            "held": self.tally([*amounts.existing, *held]),
+            "host": self.tally(()),
+        }
+        self.now: dict[str, str] = {}
+        self.begin()
 
-    def is_activation(self, name: str) -> bool:
-        return self.statements.anodes[name].kind not in BESIDE_ACTIVATIONS
+    def tally(self, forms: Iterable[int]) -> Tally:
+        found = Tally()
+        for form in forms:
+            self.add(found, form, 1)
+        return found
+
+    def add(self, sum_: Tally, form: int, sign: int) -> None:
+        number = self.number[form]
+        if number is None:
+            sum_.forms[form] += sign
+        else:
+            sum_.fixed += sign * number
+
+    def term(self, form: int) -> str:
+        number = self.number[form]
+        if number is not None:
+            return numeral(number)
+        if form not in self.declared:
+            self.declared.add(form)
+            self.encoding.state(f"(declare-const S{form} Int)(assert (>= S{form} 0))")
+        return f"S{form}"
+
+    def written(self, sum_: Tally) -> str:
+        """A sum as a term; equal sizes are counted."""
+        parts = [f"(* {numeral(n)} {self.term(form)})" for form, n in sum_.forms.items() if n]
+        if sum_.fixed or not parts:
+            parts.append(numeral(sum_.fixed))
+        return total(parts)
+
+    def begin(self) -> None:
+        """At the start of a part the sums have the values that the part before ends with."""
+        for name, sum_ in self.sums.items():
+            self.count += 1
+            term = self.written(sum_)
+            self.now[name] = self.encoding.define(f"{name}{self.count}", "Int", term)
+
+    def cut(self) -> None:
+        for name, sum_ in self.sums.items():
+            self.encoding.ask(f"(not (= {self.now[name]} {self.written(sum_)}))")
+        self.encoding.cut()
+        self.declared.clear()
+        self.begin()
+
+    def counts(self, name: str) -> str:
+        """The sum that counts an aNode."""
+        return "held" if self.statements.anodes[name].kind in BESIDE_ACTIVATIONS else "act"
 
     def step(self, event: Event) -> None:
-        if event.cnode is not None:
-            self.rows.append(Row(event.index, self.act, self.held, self.transient(event)))
+        if event.takes or event.to_host:
+            self.rows.append(self.row(event))
         changes = list(self.changes(event))
-        self.act = self.next(self.act, "act", [term for name, term in changes
-                                               if self.is_activation(name)])  # fmt: skip
-        self.held = self.next(self.held, "held", [term for name, term in changes
-                                                  if not self.is_activation(name)])  # fmt: skip
+        for sum_, now in list(self.now.items()):
+            if terms := [term for name, term in changes if name == sum_]:
+                self.count += 1
+                term = total([now, *terms])
+                self.now[sum_] = self.encoding.define(f"{sum_}{self.count}", "Int", term)
         advance(self.facts, self.statements, event)
+        self.follow(event)
         if event.ends is not None:
             # The storage may count as another class under its new name.
-            self.rows.append(Row(event.index, self.act, self.held, Bytes(0, 0)))
+            self.rows.append(self.row(None, event.index))
 
-    def transient(self, event: Event) -> Bytes:
-        """What a step takes while it runs: its results and its workspace."""
-        return transient(self.statements, self.sizes, event)
+    def row(self, event: Event | None, index: int = 0) -> Row:
+        """What is alive, and what a step takes while it runs: its results and its workspace."""
+        now = self.now["act"], self.now["held"], self.now["host"]
+        if event is None:
+            return Row(index, *now, "0", "0")
+        workspace: tuple[int, ...] = ()
+        if event.cnode is not None:
+            workspace = (self.amounts.workspace[event.cnode.name][event.execution > 1],)
+        made = [(self.amounts.anode[name], self.counts(name)) for name in event.makes]
+        on_top = (
+            self.tally([*workspace, *(form for form, _ in made)]),
+            self.tally([*workspace, *(form for form, sum_ in made if sum_ == "act")]),
+            self.tally(self.amounts.anode[name] for name in event.to_host),
+        )
+        return Row(event.index, *now, *map(self.written, on_top))
 
     def changes(self, event: Event) -> Iterator[tuple[str, str]]:
-        """Per aNode, the term that a step adds to the sum that counts it."""
-        size = self.sizes.anode
+        """Per aNode, the sum that counts it and the term that a step adds to that."""
+        form = self.amounts.anode
         for name in event.makes:
-            if size[name]:
-                yield name, f"(ite {self.facts.now('alive', name)} 0 {size[name]})"
+            if self.number[form[name]] != 0:
+                alive = self.facts.now("alive", name)
+                yield self.counts(name), f"(ite {alive} 0 {self.term(form[name])})"
         if event.ends is not None and event.becomes is not None:
             old, new = event.ends, event.becomes
-            if size[old] and self.is_activation(old) != self.is_activation(new):
-                yield old, f"(- {size[old]})"
-                yield new, f"{size[new]}"
+            if self.counts(old) != self.counts(new):
+                yield self.counts(old), f"(- {self.term(form[old])})"
+                yield self.counts(new), self.term(form[new])
         for name in event.gives_back:
-            if size[name]:
-                yield name, f"(- {size[name]})"
+            if self.number[form[name]] != 0:
+                yield self.counts(name), f"(- {self.term(form[name])})"
+        for name in event.to_host:
+            yield "host", self.term(form[name])
+        for name in event.off_host:
+            yield "host", f"(- {self.term(form[name])})"
 
-    def next(self, now: str, stem: str, terms: list[str]) -> str:
-        if not terms:
-            return now
-        self.count += 1
-        return self.encoding.define(f"{stem}{self.count}", "Int", f"(+ {now} {' '.join(terms)})")
-
-
-def transient(statements: Statements, sizes: Sizes, event: Event) -> Bytes:
-    """What a step takes beside what is alive before it: its results and its workspace."""
-    if event.cnode is None:
-        return Bytes(0, 0)
-    workspace = sizes.workspace[event.cnode.name][0 if event.execution == 1 else 1]
-    taken = [(sizes.anode[name], statements.anodes[name].kind) for name in event.makes]
-    activation = sum(size for size, kind in taken if kind not in BESIDE_ACTIVATIONS)
-    return Bytes(workspace + sum(size for size, _ in taken), workspace + activation)
+    def follow(self, event: Event) -> None:
+        """The same by a plain walk, to begin the next part with; `cut` asks whether it is so."""
+        made = event.makes if event.becomes is None else (event.becomes,)
+        gone = event.gives_back if event.ends is None else (event.ends,)
+        for name in made:
+            if name not in self.alive:
+                self.alive.add(name)
+                self.add(self.sums[self.counts(name)], self.amounts.anode[name], 1)
+        for name in gone:
+            if name in self.alive and name not in self.statements.caller:
+                self.alive.remove(name)
+                self.add(self.sums[self.counts(name)], self.amounts.anode[name], -1)
+        for name in event.to_host:
+            self.add(self.sums["host"], self.amounts.anode[name], 1)
+        for name in event.off_host:
+            self.add(self.sums["host"], self.amounts.anode[name], -1)
 
 
 def encode_memory(
-    statements: Statements, events: Sequence[Event], sizes: Sizes, limit: Bytes
+    statements: Statements,
+    events: Sequence[Event],
+    amounts: Amounts,
+    number: Sequence[int | None],
+    ceilings: Callable[[int], tuple[Tally, Tally]],
+    host_ceiling: Callable[[int], Tally],
 ) -> tuple[Encoding, list[Row]]:
-    """The definitions of the sums; the goals say that a step exceeds `limit`."""
-    encoder = _Encoder(statements, sizes)
+    """The definitions of the sums; the goals say that a step exceeds its ceilings.
+
+    `ceilings` gives those of a row by its number: for all bytes of the device, and for
+    activations; `host_ceiling` that of a row of the host, by its number among these.
+    """
+    encoder = _Encoder(statements, amounts, number)
+    asked = on_host = on_device = 0
     for event in events:
         encoder.step(event)
-    goals = encoder.encoding.goals
-    device, activation = numeral(limit.device), numeral(limit.activation)
-    for row in encoder.rows:
-        goals.append(f"(> (+ {row.act} {row.transient.activation}) {activation})")
-        goals.append(f"(> (+ {row.act} {row.held} {row.transient.device}) {device})")
+        for row in encoder.rows[asked:]:
+            if event.to_host:
+                host = encoder.written(host_ceiling(on_host))
+                encoder.encoding.ask(f"(> (+ {row.host} {row.on_host}) {host})")
+                on_host += 1
+                continue
+            device, activation = map(encoder.written, ceilings(on_device))
+            on_device += 1
+            encoder.encoding.ask(f"(> (+ {row.act} {row.activation}) {activation})")
+            encoder.encoding.ask(f"(> (+ {row.act} {row.held} {row.device}) {device})")
+        asked = len(encoder.rows)
+        if encoder.encoding.is_full:
+            encoder.cut()
     return encoder.encoding, encoder.rows
 
 
-def guess(statements: Statements, events: list[Event], sizes: Sizes) -> Bytes:
-    """The peak by plain arithmetic: a bound to try, not to trust."""
-    device = activation = 0
+def walk(statements: Statements, events: Iterable[Event], sizes: Sizes) -> dict[int, Bytes]:
+    """The bytes during every step that takes some, by plain arithmetic: to try, not to trust."""
+    found: dict[int, Bytes] = {}
+    host = 0
     act, held = 0, sizes.existing + sum(sizes.anode[name] for name in statements.caller)
     alive = set(statements.caller)
 
@@ -156,9 +294,11 @@ def guess(statements: Statements, events: list[Event], sizes: Sizes) -> Bytes:
             act += sign * sizes.anode[name]
 
     for event in events:
-        extra = transient(statements, sizes, event)
-        device = max(device, act + held + extra.device)
-        activation = max(activation, act + extra.activation)
+        host += sum(sizes.anode[name] for name in event.to_host)
+        if event.takes or event.to_host:
+            extra = _transient(statements, sizes, event)
+            found[event.index] = Bytes(act + held + extra.device, act + extra.activation, host)
+        host -= sum(sizes.anode[name] for name in event.off_host)
         made = event.makes if event.becomes is None else (event.becomes,)
         gone = event.gives_back if event.ends is None else (event.ends,)
         for name in made:
@@ -166,53 +306,74 @@ def guess(statements: Statements, events: list[Event], sizes: Sizes) -> Bytes:
                 alive.add(name)
                 count(name, 1)
         for name in gone:
-            if name in alive:
+            if name in alive and name not in statements.caller:
                 alive.remove(name)
                 count(name, -1)
         if event.ends is not None:
-            device, activation = max(device, act + held), max(activation, act)
-    return Bytes(device, activation)
+            before = found[event.index]
+            most = max(before.device, act + held), max(before.activation, act)
+            found[event.index] = Bytes(*most, host)
+    return found
+
+
+def _transient(statements: Statements, sizes: Sizes, event: Event) -> Bytes:
+    """What a step takes beside what is alive before it: its results and its workspace."""
+    workspace = 0
+    if event.cnode is not None:
+        workspace = sizes.workspace[event.cnode.name][event.execution > 1]
+    taken = [(sizes.anode[name], statements.anodes[name].kind) for name in event.makes]
+    activation = sum(size for size, kind in taken if kind not in BESIDE_ACTIVATIONS)
+    return Bytes(workspace + sum(size for size, _ in taken), workspace + activation)
+
+
+def guess(during: Mapping[int, Bytes]) -> Bytes:
+    """The peaks of a walk."""
+    bytes_ = during.values()
+    return Bytes(
+        max((b.device for b in bytes_), default=0),
+        max((b.activation for b in bytes_), default=0),
+        max((b.host for b in bytes_), default=0),
+    )
 
 
 def prove_memory(
     statements: Statements,
     events: list[Event],
-    sizes: Sizes,
+    amounts: Amounts,
+    env: Mapping[str, int],
     limits: Limits,
     deadline: Deadline,
 ) -> Bytes | Excess | OutOfTime:
-    """The least bound that z3 proves within `limits`, or the steps that exceed them."""
-    bound = guess(statements, events, sizes)
-    while True:
-        tried = bound if limits.allow(bound) else _at_most(bound, limits)
-        encoding, rows = encode_memory(statements, events, sizes, tried)
-        answer = encoding.check(deadline)
-        if isinstance(answer, OutOfTime):
+    """At `env`: the least bound that z3 proves within `limits`, or the steps above them."""
+    during = walk(statements, events, amounts.at(env))
+    bound = guess(during)
+    tried = limits.at_most(bound)
+    ceilings = Tally(tried.device), Tally(tried.activation)
+    number = [value(form, env) for form in amounts.forms]
+    host = Tally(tried.host)
+    encoding, rows = encode_memory(
+        statements, events, amounts, number, lambda _: ceilings, lambda _: host
+    )
+    match answer := encoding.check(deadline):
+        case OutOfTime():
             return answer
-        if isinstance(answer, NoModel):
-            return tried
-        during = _during(rows, answer)
-        bound = Bytes(
-            max(b.device for b in during.values()), max(b.activation for b in during.values())
-        )
-        if not limits.allow(bound):
+        case NoModel() if tried == bound:
+            return bound
+        case Model() if tried != bound and _agree(rows, answer, during):
             return Excess(during)
+        case _:
+            return OutOfTime("z3 and the plain walk do not agree on the bytes")
 
 
-def _at_most(bound: Bytes, limits: Limits) -> Bytes:
-    device = bound.device if limits.device is None else min(bound.device, limits.device)
-    activation = bound.activation
-    if limits.activation is not None:
-        activation = min(activation, limits.activation)
-    return Bytes(device, activation)
-
-
-def _during(rows: Sequence[Row], model: Model) -> dict[int, Bytes]:
-    found: dict[int, Bytes] = {}
+def _agree(rows: Sequence[Row], model: Model, during: Mapping[int, Bytes]) -> bool:
+    """Whether the model's sums are what the walk says, at every step that it speaks of."""
     for row in rows:
-        act, held = model.values[row.act], model.values[row.held]
-        device = act + held + row.transient.device
-        activation = act + row.transient.activation
-        before = found.get(row.event, Bytes(0, 0))
-        found[row.event] = Bytes(max(device, before.device), max(activation, before.activation))
-    return found
+        seen = during[row.event]
+        act, held, host = (model.values.get(name) for name in (row.act, row.held, row.host))
+        if act is not None and act + int(row.activation) > seen.activation:
+            return False
+        if act is not None and held is not None and act + held + int(row.device) > seen.device:
+            return False
+        if host is not None and host + int(row.on_host) > seen.host:
+            return False
+    return True

@@ -1,23 +1,22 @@
-"""The verifier's front door: read, prove validity, prove memory, sign."""
+"""The verifier's front door: read, prove every obligation, sign."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from ..ir.program import Budget, Program, Proven, Symbol
+from ..ir.diagnostics import Diagnostic, nearest
+from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
-from .certificate import certificate_sha256
-from .events import Event, unfold
-from .explain import explain_broken
-from .explain_memory import explain_excess
-from .memory import Excess, Limits, prove_memory
-from .sizes import all_rise, measure
-from .smt import Deadline, OutOfTime, prover
+from .events import unfold
+from .largest import find_largest
+from .sizes import Amounts, read_amounts
+from .smt import Deadline, OutOfTime
 from .statements import Statements, read_statements
-from .validity import Broken, prove_validity
-from .verdict import Bound, ProvenPlan, Refuted, Undecided, Verdict
+from .symbolic import Somewhere, check_sizes
+from .task import Scope, Task
+from .verdict import Bound, Largest, Refuted, Undecided, Verdict
 
-__all__ = ["verify"]
+__all__ = ["Scope", "prove_largest", "verify"]
 
 
 def verify(
@@ -26,94 +25,76 @@ def verify(
     budgets: Sequence[Budget] = (),
     *,
     time_limit_s: float = 60.0,
+    scope: Scope = "widest",
 ) -> Verdict:
-    """Proves that `schedule` is valid and within `budgets` at every step, or refutes it.
+    """Proves all obligations of `schedule` within `budgets`, or refutes it.
 
-    Memory is proven at the sample and, where every size rises with every symbol, at the
-    upper corner, which decides for the whole ranges; `Proven.obligations` says which.
-    A schedule that only fails beyond the sample is proven at the sample. Without
-    budgets, the bounds are the plan's own peaks. Never raises on a bad program.
+    Memory is proven at the sample and for all values of the symbols in their ranges;
+    `Proven.obligations` says which. A schedule that only fails beyond the sample is
+    proven at the sample, with what fails in `ProvenPlan.beyond`; with `scope="range"` it is
+    refuted. Without budgets, the bounds are the plan's own peaks. What a certificate in
+    `program` claims of the very same steps is checked too. Never raises on a bad program.
     """
-    deadline = Deadline(time_limit_s)
+    task = _read(program, schedule, budgets, Deadline(time_limit_s))
+    if isinstance(task, Refuted):
+        return task
+    return task.steps() or task.sizes(scope)
+
+
+def prove_largest(
+    program: Program,
+    schedule: Schedule,
+    budgets: Sequence[Budget],
+    symbol: str,
+    *,
+    time_limit_s: float = 60.0,
+) -> Largest | Refuted | Undecided:
+    """The largest value of `symbol` for which `budgets` hold, for all values of the others.
+
+    Refuted where no value does, where the schedule is wrong, or where there is no such
+    symbol (FB0823). Never raises on a bad program.
+    """
+    known = {s.name: (s.low, s.high) for s in program.symbols}
+    if symbol not in known:
+        message = f"the graph has no symbol {symbol}.{nearest(symbol, known)}"
+        hint = f"symbols with a range: {', '.join(known) or 'none'}"
+        return Refuted((Diagnostic("FB0823", message, hint=hint),))
+    task = _read(program, schedule, budgets, Deadline(time_limit_s))
+    if isinstance(task, Refuted):
+        return task
+    if (wrong := task.steps()) is not None:
+        return wrong
+    negative = check_sizes(task.statements, task.amounts, known, task.deadline)
+    if isinstance(negative, OutOfTime):
+        return Undecided(f"sizes: {negative.why}")
+    if negative:
+        return Refuted(negative)
+    found = find_largest(
+        task.statements, task.events, task.amounts, known, symbol, task.limits, task.deadline
+    )
+    if isinstance(found, OutOfTime):
+        return Undecided(f"memory: {found.why}")
+
+    def told(somewhere: Somewhere | None) -> tuple[Diagnostic, ...]:
+        return () if somewhere is None else task.explain(somewhere.excess, somewhere.env)
+
+    if found.value is None or found.bound is None:
+        return Refuted(told(found.blocked))
+    b = found.bound
+    bound = Bound(found.env, b.device, b.activation, found.gap is None, b.host)
+    return Largest(symbol, found.value, bound, told(found.gap), told(found.blocked))
+
+
+def _read(
+    program: Program, schedule: Schedule, budgets: Sequence[Budget], deadline: Deadline
+) -> Task | Refuted:
     statements = read_statements(program)
-    if isinstance(statements, tuple):
+    if not isinstance(statements, Statements):
         return Refuted(statements)
     events = unfold(statements, schedule)
     if isinstance(events, tuple):
         return Refuted(events)
-    valid = prove_validity(statements, events, deadline)
-    if isinstance(valid, Broken):
-        return Refuted(explain_broken(statements, schedule, events, valid))
-    if isinstance(valid, OutOfTime):
-        return Undecided(f"validity: {valid.why}")
-
-    def at(env: Mapping[str, int], everywhere: bool) -> Bound | Refuted | Undecided:
-        return _memory(program, schedule, statements, events, budgets, env, everywhere, deadline)
-
-    free = tuple(s for s in program.symbols if s.low < s.high)
-    sample = {s.name: s.sample for s in program.symbols}
-    corner = {s.name: s.high for s in program.symbols}
-    first = at(sample, not free)
-    if not isinstance(first, Bound):
-        return first
-    bounds = [first]
-    if free and all_rise(program):
-        last = at(corner, True)
-        if isinstance(last, Bound):
-            bounds.append(last)
-    return ProvenPlan(_sign(program, schedule, bounds[-1], free), tuple(bounds))
-
-
-def _memory(
-    program: Program,
-    schedule: Schedule,
-    statements: Statements,
-    events: list[Event],
-    budgets: Sequence[Budget],
-    env: Mapping[str, int],
-    everywhere: bool,
-    deadline: Deadline,
-) -> Bound | Refuted | Undecided:
-    sizes = measure(program, statements, env)
-    if isinstance(sizes, tuple):
-        return Refuted(sizes)
-    limits = Limits(_least(budgets, "device"), _least(budgets, "activation"))
-    found = prove_memory(statements, events, sizes, limits, deadline)
-    if isinstance(found, OutOfTime):
-        return Undecided(f"memory: {found.why}")
-    if isinstance(found, Excess):
-        shown = ", ".join(f"{name} = {number}" for name, number in env.items())
-        at = f" at {shown}" if shown else ""
-        return Refuted(
-            explain_excess(statements, schedule, events, sizes, found, _distinct(budgets), at)
-        )
-    return Bound(env, found.device, found.activation, everywhere)
-
-
-def _least(budgets: Sequence[Budget], kind: str) -> int | None:
-    return min((b.bytes for b in budgets if b.kind == kind), default=None)
-
-
-def _distinct(budgets: Sequence[Budget]) -> list[Budget]:
-    """The tightest budget of each kind: the others say nothing more."""
-    found: dict[str, Budget] = {}
-    for budget in sorted(budgets, key=lambda b: b.bytes):
-        found.setdefault(budget.kind, budget)
-    return list(found.values())
-
-
-def _sign(program: Program, schedule: Schedule, bound: Bound, free: Sequence[Symbol]) -> Proven:
-    memory = "memory"
-    if free and bound.everywhere:
-        ranges = ", ".join(f"{s.name} in [{s.low}, {s.high}]" for s in free)
-        memory = f"memory for {ranges}"
-    elif free:
-        memory = "memory at sample"
-    return Proven(
-        schedule.name,
-        ("validity", memory),
-        bound.device_bytes,
-        bound.activation_bytes,
-        prover(),
-        certificate_sha256(program, schedule),
-    )
+    amounts = read_amounts(program, statements)
+    if not isinstance(amounts, Amounts):
+        return Refuted(amounts)
+    return Task(program, schedule, statements, events, amounts, tuple(budgets), deadline)

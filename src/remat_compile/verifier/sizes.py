@@ -1,4 +1,4 @@
-"""Bytes at one assignment of the symbols, and where the largest assignment decides.
+"""Bytes of everything that a schedule takes memory for, as the statements give them.
 
 The verifier evaluates sizes itself: a slip in the evaluator that planners use must
 not reach the proof.
@@ -6,7 +6,7 @@ not reach the proof.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import assert_never
@@ -14,14 +14,16 @@ from typing import assert_never
 from ..ir.diagnostics import Diagnostic
 from ..ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
 from ..ir.program import Program
+from ..ir.span import Span
+from .ranges import names_of
 from .statements import Statements
 
-__all__ = ["Sizes", "all_rise", "measure", "rises", "value"]
+__all__ = ["Amounts", "Sizes", "measure", "read_amounts", "value"]
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes, rounded up to the target's granularity.
+    """Bytes, rounded up to the target's granularity, at one assignment of the symbols.
 
     `workspace` holds, per cNode, that of the first execution and that of every later one.
     `existing` is what the caller's gradients take before the step (`grads accumulate`).
@@ -30,6 +32,37 @@ class Sizes:
     anode: Mapping[str, int]
     workspace: Mapping[str, tuple[int, int]]
     existing: int
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """The same as expressions of the symbols: numbers of `forms`, equal sizes sharing one.
+
+    `declared` are the expressions before rounding, each with the nodes that have it.
+    """
+
+    forms: tuple[Expr, ...]
+    anode: Mapping[str, int]
+    workspace: Mapping[str, tuple[int, int]]
+    existing: tuple[int, ...]
+    declared: Mapping[Expr, tuple[Place, ...]]
+
+    def at(self, env: Mapping[str, int]) -> Sizes:
+        """The bytes at `env`, which binds every symbol."""
+        number = [value(form, env) for form in self.forms]
+        return Sizes(
+            {name: number[form] for name, form in self.anode.items()},
+            {name: (number[a], number[b]) for name, (a, b) in self.workspace.items()},
+            sum(number[form] for form in self.existing),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What an expression is the size of, in words, and where that stands."""
+
+    what: str
+    span: Span | None
 
 
 def value(expr: Expr, env: Mapping[str, int]) -> int:
@@ -59,78 +92,90 @@ def _ceil(a: int, n: int) -> int:
     return -(-a // n)
 
 
-def rises(expr: Expr, low: Mapping[str, int]) -> bool:
-    """Whether `expr` cannot fall as any symbol grows from its value in `low`.
+class _Reader:
+    """Collects the expressions, rounded up, and what is wrong with them."""
 
-    True is a proof, False is not one. A product rises where its factors rise and none is
-    negative at `low`, where each of them is least. Divisors are positive.
-    """
+    def __init__(self, program: Program):
+        self.unit = program.target.granularity_bytes
+        self.known = {s.name for s in program.symbols}
+        self.found: list[Diagnostic] = []
+        self.number: dict[Expr, int] = {}
+        self.declared: dict[Expr, list[Place]] = {}
+
+    def refuse(self, message: str, span: Span | None = None) -> None:
+        self.found.append(Diagnostic("FB0802", message, span))
+
+    def read(self, expr: Expr, what: str, span: Span | None) -> int:
+        """The number of the rounded form of `expr`."""
+        if expr not in self.declared:
+            self.declared[expr] = []
+        self.declared[expr].append(Place(what, span))
+        for name in sorted(names_of(expr) - self.known):
+            self.refuse(f"{what} depends on the symbol {name}, which is not declared", span)
+        if any(n < 1 for n in _divisors(expr)):
+            self.refuse(f"{what} divides by zero, or by less", span)
+            return 0
+        form: Expr = expr if self.unit == 1 else RoundUp(expr, self.unit)
+        if isinstance(expr, Const):
+            form = Const(_ceil(expr.value, self.unit) * self.unit)
+        return self.number.setdefault(form, len(self.number))
+
+
+def _divisors(expr: Expr) -> Iterator[int]:
     match expr:
         case Const() | Sym():
-            return True
-        case Add(parts) | Max(parts):
-            return all(rises(part, low) for part in parts)
-        case Mul(parts):
-            return all(rises(part, low) and value(part, low) >= 0 for part in parts)
+            return
+        case Add(parts) | Mul(parts) | Max(parts):
+            for part in parts:
+                yield from _divisors(part)
         case FloorDiv(inner, n) | CeilDiv(inner, n) | RoundUp(inner, n):
-            return n > 0 and rises(inner, low)
+            yield n
+            yield from _divisors(inner)
         case _:
             assert_never(expr)
 
 
-def all_rise(program: Program) -> bool:
-    """Whether every size and workspace is >= 0 and rises over the whole ranges."""
-    low = {s.name: s.low for s in program.symbols}
-    exprs = {a.size for a in program.graph.anodes}
-    for c in program.graph.cnodes:
-        exprs.add(c.workspace)
-        if c.replay is not None:
-            exprs.add(c.replay.workspace)
-    return all(value(expr, low) >= 0 and rises(expr, low) for expr in exprs)
-
-
-def measure(
-    program: Program, statements: Statements, env: Mapping[str, int]
-) -> Sizes | tuple[Diagnostic, ...]:
-    """The sizes at `env`, or why there are none (FB0802)."""
+def read_amounts(program: Program, statements: Statements) -> Amounts | tuple[Diagnostic, ...]:
+    """The sizes as expressions, or why there are none (FB0802)."""
     unit = program.target.granularity_bytes
     if unit < 1:
         return (Diagnostic("FB0802", f"the target's granularity is {unit} bytes, not positive"),)
-    found: list[Diagnostic] = []
-
-    def of(expr: Expr, what: str, node: object) -> int:
-        span = getattr(node, "span", None)
-        try:
-            size = value(expr, env)
-        except KeyError as unbound:
-            message = f"{what} depends on the symbol {unbound.args[0]}, which is not declared"
-            found.append(Diagnostic("FB0802", message, span))
-            return 0
-        except ZeroDivisionError:
-            found.append(Diagnostic("FB0802", f"{what} divides by zero", span))
-            return 0
-        if size < 0:
-            found.append(Diagnostic("FB0802", f"{what} is {size} bytes, less than none", span))
-        return _ceil(size, unit) * unit
-
-    graph = program.graph
-    anode = {a.name: of(a.size, f"the size of %{a.name}", a) for a in graph.anodes}
+    reader, graph = _Reader(program), program.graph
+    anode = {a.name: reader.read(a.size, f"the size of %{a.name}", a.span) for a in graph.anodes}
     workspace = {}
     for c in graph.cnodes:
-        first = of(c.workspace, f"the workspace of {c.name}", c)
-        again = first
+        first = again = reader.read(c.workspace, f"the workspace of {c.name}", c.span)
         if c.replay is not None:
-            again = of(c.replay.workspace, f"the workspace of {c.name}'s replay form", c)
+            what = f"the workspace of {c.name}'s replay form"
+            again = reader.read(c.replay.workspace, what, c.span)
         workspace[c.name] = first, again
-    existing = 0
+    existing: tuple[int, ...] = ()
     if program.binding.grads == "accumulate":
         params = (p for p in program.binding.params if p.grad is not None)
-        existing = sum(anode[statements.alias[p.name]] for p in params)
+        existing = tuple(anode[statements.alias[p.name]] for p in params)
+    if reader.found:
+        return tuple(reader.found)
+    declared = {expr: tuple(places) for expr, places in reader.declared.items()}
+    return Amounts(tuple(reader.number), anode, workspace, existing, declared)
+
+
+def measure(
+    statements: Statements, amounts: Amounts, env: Mapping[str, int]
+) -> Sizes | tuple[Diagnostic, ...]:
+    """The sizes at `env`, or what is wrong with them there (FB0802)."""
+    found: list[Diagnostic] = []
+    for expr, places in amounts.declared.items():
+        if (size := value(expr, env)) < 0:
+            for place in places:
+                message = f"{place.what} is {size} bytes, less than none"
+                found.append(Diagnostic("FB0802", message, place.span))
+    sizes = amounts.at(env)
     for name, (ended, named) in statements.accumulates.items():
-        if anode[ended] != anode[named]:
+        a, b = sizes.anode[ended], sizes.anode[named]
+        if a != b:
             message = (
-                f"{name} names the storage of %{ended} ({anode[ended]} bytes) %{named}, which "
-                f"is declared with {anode[named]} bytes"
+                f"{name} names the storage of %{ended} ({a} bytes) %{named}, which "
+                f"is declared with {b} bytes"
             )
             found.append(Diagnostic("FB0802", message, statements.cnodes[name].span))
-    return tuple(found) or Sizes(anode, workspace, existing)
+    return tuple(found) or sizes

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, assert_never
 
+from ..ir.schedule import Compute, CopyStep, Free, HostFree, Offload, Prefetch, Wait
 from .events import Event
-from .smt import Answer, Deadline, Encoding, Facts, Model
+from .smt import Answer, Deadline, Encoding, Facts, Model, OutOfTime
 from .statements import Statements
 
 __all__ = ["Broken", "Clause", "advance", "encode_validity", "prove_validity", "start"]
@@ -20,6 +21,7 @@ __all__ = ["Broken", "Clause", "advance", "encode_validity", "prove_validity", "
 Rule = Literal[
     "read", "token", "stale", "free", "caller", "rename", "twice", "never", "kept", "left",
     "pending", "order", "undrawn",
+    "lent", "arriving", "flying", "hosted", "unhosted", "aged", "landed", "idle", "aloft", "ashore",
 ]  # fmt: skip
 """What a clause demands; `explain` says it in words."""
 
@@ -71,10 +73,9 @@ def encode_validity(
         encoder.before(event)
         advance(encoder.facts, statements, event)
         encoder.after(event)
+        if encoder.encoding.is_full:
+            encoder.encoding.cut()
     encoder.end()
-    for clause in encoder.clauses:
-        literal = f"(not {clause.constant})" if clause.wanted else clause.constant
-        encoder.encoding.goals.append(literal)
     return encoder.encoding, encoder.clauses
 
 
@@ -86,6 +87,7 @@ class _Encoder:
         self.clauses: list[Clause] = []
         run = {event.cnode.name for event in events if event.cnode is not None}
         stream = [name for name in statements.stream if name in run]
+        self.copied = copied_names(events)
         self.draws_after = dict(zip(stream[1:], stream, strict=False))
         start(self.facts, statements)
         for name in statements.caller:
@@ -98,6 +100,7 @@ class _Encoder:
         constant = self.facts.now(*fact)
         index = None if event is None else event.index
         self.clauses.append(Clause(rule, index, subject, constant, wanted))
+        self.encoding.ask(f"(not {constant})" if wanted else constant)
 
     def before(self, event: Event) -> None:
         """What must hold when the step begins."""
@@ -107,10 +110,14 @@ class _Encoder:
             if at_loss and name in self.statements.pending:
                 continue  # demanded below, with a message of its own
             self.demand("read", event, name, ("alive", name), True)
+            if name in self.copied and not isinstance(event.step, Offload):
+                self.demand("arriving", event, name, ("arriving", name), False)
             if name in self.statements.updated and not at_loss:
                 self.demand("stale", event, name, ("done", "loss"), False)
         if event.token is not None:
             self.demand("token", event, event.token, ("alive", event.token), True)
+            if event.token in self.copied:
+                self.demand("arriving", event, event.token, ("arriving", event.token), False)
         if at_loss:
             self.demand("twice", event, event.name, ("done", "loss"), False)
             for name in self.statements.pending:
@@ -121,12 +128,56 @@ class _Encoder:
         if event.ends is not None and event.becomes is not None:
             self.demand("caller", event, event.ends, ("held", event.ends), False)
             self.demand("rename", event, event.becomes, ("alive", event.becomes), False)
-        if c is None:
-            (freed,) = event.gives_back
-            self.demand("caller", event, freed, ("held", freed), False)
-            self.demand("free", event, freed, ("alive", freed), True)
+        for name in touched(event):
+            if name in self.copied:
+                self.demand("flying", event, name, ("flying", name), False)
+        self.before_step(event)
+
+    def before_step(self, event: Event) -> None:
+        """What must hold when a step that is no computation begins."""
+        match event.step:
+            case Compute():
+                pass
+            case Free(name):
+                self.demand("caller", event, name, ("held", name), False)
+                self.demand("free", event, name, ("alive", name), True)
+            case Offload(name):
+                self.demand("lent", event, name, ("held", name), False)
+                self.demand("hosted", event, name, ("hosted", name), False)
+            case Prefetch(name):
+                self.demand("unhosted", event, name, ("hosted", name), True)
+                self.demand("aged", event, name, ("aged", name), False)
+                self.demand("landed", event, name, ("alive", name), False)
+            case HostFree(name):
+                self.demand("unhosted", event, name, ("hosted", name), True)
+            case Wait(name):
+                self.demand("idle", event, name, ("flying", name), True)
+            case _:
+                assert_never(event.step)
 
     def after(self, event: Event) -> None:
+        match event.step:
+            case Offload(name):
+                self.facts.set("flying", name, True)
+                self.facts.set("hosted", name, True)
+                self.facts.set("aged", name, False)
+            case Prefetch(name):
+                self.facts.set("flying", name, True)
+                self.facts.set("arriving", name, True)
+            case Wait(name):
+                self.facts.set("flying", name, False)
+                self.facts.set("arriving", name, False)
+            case HostFree(name):
+                self.facts.set("hosted", name, False)
+                self.facts.set("aged", name, False)
+            case Compute() | Free():
+                self.after_computation(event)
+            case _:
+                assert_never(event.step)
+
+    def after_computation(self, event: Event) -> None:
+        if event.ends is not None and event.ends in self.copied:
+            self.facts.set("aged", event.ends, True)
         c = event.cnode
         if c is None:
             return
@@ -146,6 +197,29 @@ class _Encoder:
                 self.demand("kept", None, name, ("alive", name), True)
             elif name not in self.statements.caller:
                 self.demand("left", None, name, ("alive", name), False)
+            if name in self.copied:
+                self.demand("aloft", None, name, ("flying", name), False)
+                self.demand("ashore", None, name, ("hosted", name), False)
+
+
+def copied_names(events: Sequence[Event]) -> frozenset[str]:
+    """The aNodes that some step about copies names."""
+    return frozenset(e.step.anode for e in events if isinstance(e.step, CopyStep))
+
+
+def touched(event: Event) -> tuple[str, ...]:
+    """The aNodes of which no copy may be in flight when a step begins."""
+    match event.step:
+        case Compute():
+            ended = () if event.ends is None else (event.ends,)
+            named = () if event.becomes is None else (event.becomes,)
+            return (*event.makes, *ended, *named)
+        case Free(name) | Offload(name) | Prefetch(name) | HostFree(name):
+            return (name,)
+        case Wait():
+            return ()
+        case _:
+            assert_never(event.step)
 
 
 def prove_validity(
@@ -157,4 +231,6 @@ def prove_validity(
     if not isinstance(answer, Model):
         return answer
     values = answer.values
-    return Broken(tuple(c for c in clauses if bool(values[c.constant]) != c.wanted))
+    broken = (c for c in clauses if bool(values.get(c.constant, c.wanted)) != c.wanted)
+    found = tuple(broken)
+    return Broken(found) if found else OutOfTime("z3's model breaks no clause")

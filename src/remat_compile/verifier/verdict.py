@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..ir.diagnostics import Diagnostic
 from ..ir.program import Proven
 
-__all__ = ["Bound", "ProvenPlan", "Refuted", "Undecided", "Verdict"]
+__all__ = ["Bound", "Largest", "ProvenPlan", "Refuted", "Undecided", "Verdict"]
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,35 @@ class Bound:
     device_bytes: int
     activation_bytes: int
     everywhere: bool
+    host_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class ProvenPlan:
-    """Every obligation is proven. `proven` carries the widest of `bounds` that holds."""
+    """Every obligation is proven. `proven` carries the widest of `bounds` that holds.
+
+    `beyond` shows a step over budget at other sizes than the sample, where there is one.
+    """
 
     proven: Proven
     bounds: tuple[Bound, ...]
+    beyond: tuple[Diagnostic, ...] = ()
+
+
+@dataclass(frozen=True)
+class Largest:
+    """`value` of `symbol` is the largest for which the budgets hold, with `bound`.
+
+    `gap` shows a smaller value that breaks them; without one they hold for all smaller
+    values, proven. `blocked` shows the steps that break them at the next value; it is
+    empty at the end of the range.
+    """
+
+    symbol: str
+    value: int
+    bound: Bound
+    gap: tuple[Diagnostic, ...]
+    blocked: tuple[Diagnostic, ...]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from ..._torch.copies import refuse_copies
 from ..._torch.lowered import Lowered
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.expr import evaluate
@@ -21,6 +22,7 @@ from ...ir.schedule import Schedule
 from .emit import emit
 from .interface import Interface, saved_at_loss
 from .module import Flight, PlannedModule, planned_module
+from .unused import UnusedOutputs
 
 __all__ = ["build"]
 
@@ -32,8 +34,10 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
 
     `schedule` must have been verified on `lowered.program`. Call it inside the `with`
     block that gave `lowered`; the result outlives the block. Raises FBError FB0901 for
-    an operator that is missing, FB0911 when PyTorch refuses the partition.
+    an operator that is missing, FB0911 when PyTorch refuses the partition, FB0912 for a
+    plan that copies to the host.
     """
+    refuse_copies(schedule.steps)
     interface = Interface(
         inputs=lowered.placeholders,
         outputs=lowered.forward_outputs,
@@ -51,11 +55,11 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         return _borders(lowered, joint, interface, saved)
 
-    flight = Flight()
+    flight = Flight(UnusedOutputs(lowered))
 
     def landing(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
         flight.landed()
-        return backward(args, constants)
+        return flight.unused.leave_out(backward(args, constants))
 
     try:
         run = lowered.joint.compile(

@@ -12,13 +12,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ... import __version__
+from ..._torch.copies import refuse_copies
 from ...ir.graph import CALLER_KINDS
 from ...ir.program import Program
 from ...ir.schedule import Compute, Schedule
+from .._names import loss_index
+from .._views import identities, without_identities
 from .expressions import Expressions
 from .function import FunctionBody, Progress
-from .interface import Interface, default_interface, loss_index, saved_at_loss
-from .views import identities, without_identities
+from .interface import Interface, default_interface, saved_at_loss
 
 __all__ = ["emit"]
 
@@ -54,8 +56,10 @@ def replay(state, op, *args, **kwargs):
 def emit(program: Program, schedule: Schedule, interface: Interface | None = None) -> str:
     """The source of `forward` and `backward` for a valid schedule.
 
-    Raises FBError FB0901 for an operator that this PyTorch does not have.
+    Raises FBError FB0901 for an operator that this PyTorch does not have, FB0912 for a
+    plan that copies to the host.
     """
+    refuse_copies(schedule.steps)
     interface = interface or default_interface(program)
     same = identities(program.graph)
     program = replace(program, graph=without_identities(program.graph, same))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import keyword
 import math
 import re
-from typing import assert_never
 
 from ..._torch.ops import resolve_op, torch_dtype
-from ...ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
 from ...ir.graph import Arg, Atom, Call, Ref
 from ...ir.program import Program
+from .._names import Names
 
 __all__ = ["Expressions"]
 
@@ -27,25 +25,12 @@ _METHODS = {
 _RESERVED = frozenset(("torch", "inf", "nan", "args", "constants", "replay", "forward", "backward"))
 
 
-class Expressions:
+class Expressions(Names):
     """Renders calls; `operators` collects the operators used, by variable name."""
 
     def __init__(self, program: Program):
+        super().__init__(program, _RESERVED)
         self.operators: dict[str, str] = {}
-        self._variables: dict[str, str] = {}
-        graph = program.graph
-        names = [*(s.name for s in program.symbols), *graph.anode, *graph.view]
-        taken = set(_RESERVED)
-        for name in names:
-            variable = re.sub(r"\W", "_", name)
-            while keyword.iskeyword(variable) or variable in taken or variable.startswith("_"):
-                variable = f"v{variable}"
-            taken.add(variable)
-            self._variables[name] = variable
-
-    def variable(self, name: str) -> str:
-        """The Python variable of an aNode, view or symbol."""
-        return self._variables[name]
 
     def operator(self, op: str) -> str:
         """The module-level variable of an operator. FBError FB0901 if it does not exist."""
@@ -87,27 +72,6 @@ class Expressions:
                 return repr(arg)
             case _:
                 return self.integer(arg)
-
-    def integer(self, expr: Expr) -> str:
-        match expr:
-            case Const(value):
-                return str(value)
-            case Sym(name):
-                return self.variable(name)
-            case Add(terms):
-                return "(" + " + ".join(map(self.integer, terms)) + ")"
-            case Mul(factors):
-                return " * ".join(map(self.integer, factors))
-            case FloorDiv(dividend, divisor):
-                return f"(({self.integer(dividend)}) // {divisor})"
-            case CeilDiv(dividend, divisor):
-                return f"(-(-({self.integer(dividend)}) // {divisor}))"
-            case Max(terms):
-                return "max(" + ", ".join(map(self.integer, terms)) + ")"
-            case RoundUp(value, multiple):
-                return f"(-(-({self.integer(value)}) // {multiple}) * {multiple})"
-            case _:
-                assert_never(expr)
 
     def returns_tuple(self, op: str) -> bool:
         """Whether the operator returns several tensors (a tuple or a list of them)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..._torch.copies import refuse_copies
 from ...ir.graph import Call, CNode
 from ...ir.program import Program
 from ...ir.schedule import Compute, Free, Step
@@ -80,6 +81,8 @@ class FunctionBody:
                     self._free(name)
                 case Compute(name, nosave):
                     self._compute(self.graph.cnode[name], nosave)
+                case _:
+                    refuse_copies((step,))
 
     def _free(self, name: str) -> None:
         self.progress.live.discard(name)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from ...ir.graph import CALLER_KINDS, Graph
+from ...ir.graph import CALLER_KINDS
 from ...ir.program import Program
 from ...ir.schedule import Compute, Free, Schedule
+from .._names import loss_index
 
-__all__ = ["Interface", "default_interface", "loss_index", "saved_at_loss"]
+__all__ = ["Interface", "default_interface", "saved_at_loss"]
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,6 @@ def default_interface(program: Program) -> Interface:
     )
 
 
-def loss_index(graph: Graph, schedule: Schedule) -> int:
-    """The step that runs the loss: the border between forward and backward."""
-    name = graph.loss.name
-    return next(
-        i for i, s in enumerate(schedule.steps) if isinstance(s, Compute) and s.cnode == name
-    )
-
-
 def saved_at_loss(program: Program, schedule: Schedule) -> tuple[str, ...]:
     """aNodes carried from forward to backward, in order of declaration.
 
@@ -74,6 +67,7 @@ def saved_at_loss(program: Program, schedule: Schedule) -> tuple[str, ...]:
     for index, step in enumerate(schedule.steps):
         if isinstance(step, Free):
             carried.discard(step.anode)
+        if not isinstance(step, Compute):
             continue
         c = graph.cnode[step.cnode]
         executions[c.name] += 1

@@ -17,6 +17,7 @@ from ..._torch.lowered import Lowered
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
+from .unused import UnusedOutputs
 
 __all__ = ["Flight", "GuardFailure", "PlannedModule", "PlannedStep", "planned_module"]
 
@@ -37,7 +38,8 @@ class Flight:
     time. `mark`, when set, is entered around each of the two functions (to measure them).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unused: UnusedOutputs) -> None:
+        self.unused = unused
         self.mark: Mark | None = None
         self._waiting: weakref.ref[Any] | None = None
         self._warned = False
@@ -55,6 +57,7 @@ class Flight:
                 "the memory bound covers one call in flight",
                 stacklevel=4,
             )
+        self.unused.watch(outputs)
         for leaf in tree_leaves(outputs):
             if isinstance(leaf, Tensor) and leaf.grad_fn is not None:
                 self._waiting = weakref.ref(leaf.grad_fn)

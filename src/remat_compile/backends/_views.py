@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...ir.graph import Arg, Call, CNode, Graph, Ref
+from ..ir.graph import Arg, Call, CNode, Graph, Ref
 
 __all__ = ["identities", "without_identities"]
 

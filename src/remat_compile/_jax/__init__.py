@@ -1,0 +1,1 @@
+"""What ties the JAX backend to models: their values, files, and the ready callable."""

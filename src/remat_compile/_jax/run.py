@@ -1,0 +1,83 @@
+"""One step of a plan in JAX: what XLA makes of it, and how far it is from PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from ..backends.jax.example import example
+from ..backends.jax.observe import Observed, observe
+from ..backends.jax.predict import predicted_temp_bytes
+from ..backends.jax.tables import SEED, tolerance
+from .arrays import Stored
+from .reference import held_tensors, reference_step
+from .step import JaxStep
+
+if TYPE_CHECKING:
+    from .._plan import Plan
+    from .._torch.lowered import Exported
+
+__all__ = ["JaxReport", "compare", "inspect_step", "run_step"]
+
+
+@dataclass(frozen=True)
+class JaxReport:
+    """What XLA makes of a plan. `difference` from PyTorch is a share of the largest
+    gradient; None where there is no model to compare with."""
+
+    observed: Observed
+    predicted_temp_bytes: int
+    difference: float | None
+    tolerance: float
+
+    @property
+    def is_sound(self) -> bool:
+        equal = self.difference is None or self.difference <= self.tolerance
+        return equal and not self.observed.defects()
+
+
+def inspect_step(step: JaxStep, plan: Plan) -> Observed:
+    """Compiles the step at the sample and looks at the result."""
+    program = plan.program
+    generated = step.generated
+    return observe(generated, example(program), program.graph, plan.schedule, step.compiler_options)
+
+
+def compare(step: JaxStep, stored: Stored) -> float:
+    """The largest difference of a gradient from the stored ones, as a share of the largest."""
+    binding = step.program.binding
+    run = jax.jit(step.generated, compiler_options=step.compiler_options)
+    arrays = {
+        kind: {name: jnp.asarray(array) for name, array in values.items()}
+        for kind, values in stored.items()
+    }
+    args = tuple(arrays["arg"][str(i)] for i in range(len(binding.arguments)))
+    tangents = tuple(arrays["tangent"].get(str(i)) for i in range(len(binding.results)))
+    random = any(c.token is not None for c in step.program.graph.cnodes)
+    key = jax.random.key(SEED) if random else None
+    with jax.default_matmul_precision("highest"):
+        _, _, grads, inputs = run(arrays["param"], arrays["buffer"], args, key, tangents)
+    pairs = [(grads[name], array) for name, array in stored["grad"].items()]
+    pairs += [(inputs[int(i)], array) for i, array in stored["input_grad"].items()]
+    wide = [(np.asarray(x, np.float64), np.asarray(y, np.float64)) for x, y in pairs]
+    scale = max((np.abs(y).max(initial=0.0) for _, y in wide), default=0.0) or 1.0
+    return float(max((np.abs(x - y).max(initial=0.0) for x, y in wide), default=0.0) / scale)
+
+
+def run_step(plan: Plan, step: JaxStep, exported: Exported | None) -> JaxReport:
+    """Looks at the compiled step, and compares one run with PyTorch where there is a model."""
+    program = plan.program
+    difference = None
+    if exported is not None:
+        values = held_tensors(program, exported)
+        difference = compare(step, reference_step(program, values))
+    return JaxReport(
+        inspect_step(step, plan),
+        predicted_temp_bytes(program, plan.schedule),
+        difference,
+        tolerance(program),
+    )

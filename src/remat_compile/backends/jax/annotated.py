@@ -1,0 +1,169 @@
+"""Annotated emission: the forward alone, with `jax.checkpoint` around each segment.
+
+JAX derives the backward. What the plan keeps has a name, and the policy of the segments
+keeps or offloads exactly these names. Phantoms (means, masks, indices) cannot be kept by
+name, as JAX's own derivatives read values inside the operators: they are computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from ...ir.diagnostics import Diagnostic, FBError, Note
+from ...ir.graph import CALLER_KINDS, CNode
+from ...ir.program import Program
+from ...ir.schedule import Compute, Schedule
+from .._views import identities, without_identities
+from .body import Body, State
+from .emit import SourceOf, defined_names, function_text, operators_of, tuple_text
+from .form import Form, form_of, misfit, schedule_of
+from .order import numbered
+from .predict import predicted_temp_bytes
+from .tables import tables
+from .template import ANNOTATED_RUN, CHECK, header
+from .text import KEY, JaxText
+
+__all__ = ["emit_form", "fitting_form", "names_of"]
+
+
+def names_of(program: Program, form: Form) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names that the policy keeps on the device, and those that it offloads."""
+    named = [a.name for a in program.graph.anodes if a.kind == "act"]
+    kept = tuple(name for name in named if name in form.kept)
+    return kept, tuple(name for name in named if name in form.offloaded)
+
+
+def fitting_form(program: Program, schedule: Schedule, *, nearest: bool) -> Form:
+    """The form of a plan that `jax.checkpoint` can express; with `nearest`, of the nearest
+    that it can. FB0935 with the first step that does not fit."""
+    graph = program.graph
+    form = form_of(graph, schedule)
+    found = None if nearest else misfit(graph, schedule, form)
+    if found is None:
+        return form
+    near = schedule_of(graph, form, schedule.name, schedule.planner)
+    name = found.step.cnode if isinstance(found.step, Compute) else str(found.step)
+    ours = predicted_temp_bytes(program, schedule)
+    theirs = predicted_temp_bytes(program, near)
+    notes = (Note(f"the nearest plan takes {theirs} temporary bytes, this one {ours}"),)
+    raise FBError(
+        Diagnostic(
+            "FB0935",
+            f"jax.checkpoint cannot express this plan: step {name} does not fit, as {found.why}",
+            found.step.span,
+            notes,
+            "use --jax-style explicit, or annotated-nearest for the nearest plan",
+        )
+    )
+
+
+def emit_form(program: Program, schedule: Schedule, form: Form, source_of: SourceOf) -> str:
+    """The source of a module with `model` and `step`, as `emit`, for a form of a schedule."""
+    graph = without_identities(program.graph, identities(program.graph))
+    program = replace(program, graph=graph)
+    taken = defined_names(source_of(operators_of(program))) | {"checkpoint_name", "KEEP"}
+    x = JaxText(program, taken)
+    model = _Model(program, form, x).text()
+    kept, offloaded = names_of(program, form)
+    head = header(graph.name, schedule)
+    operators = source_of(tuple(x.operators)).strip()
+    run = ANNOTATED_RUN.format(
+        inputs=tuple(sorted(i for i, _ in program.binding.input_grads)),
+        without=tuple(p.names[0] for p in program.binding.params if p.grad is None),
+    )
+    keep = _policy(kept, offloaded)
+    head += "from jax.ad_checkpoint import checkpoint_name\n"
+    return f"{head}{operators}\n\n\n{tables(program)}{keep}\n\n{model}{run}{CHECK}"
+
+
+def _policy(kept: Sequence[str], offloaded: Sequence[str]) -> str:
+    return (
+        f"KEPT = {list(kept)!r}\n"
+        f"OFFLOADED = {list(offloaded)!r}\n"
+        "KEEP = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
+        "    names_which_can_be_saved=KEPT,\n"
+        "    names_which_can_be_offloaded=OFFLOADED,\n"
+        '    offload_src="device",\n'
+        '    offload_dst="pinned_host",\n'
+        ")\n"
+    )
+
+
+@dataclass
+class _Named(Body):
+    """A body that names what the plan keeps."""
+
+    named: frozenset[str] = field(default_factory=frozenset)
+
+    def computed(self, c: CNode, names: Iterable[str]) -> None:
+        for name in names:
+            if name in self.named:
+                v = self.x.variable(name)
+                self.lines.append(f"{v} = checkpoint_name({v}, {name!r})")
+
+
+class _Model:
+    """The text of `model`: its segments as functions, and the calls of them."""
+
+    def __init__(self, program: Program, form: Form, x: JaxText):
+        self.program, self.graph, self.binding, self.x = program, program.graph, program.binding, x
+        self.held = {a.name for a in self.graph.anodes if a.kind in CALLER_KINDS}
+        tokens = [c.token for c in self.graph.cnodes if c.token is not None]
+        state = State(set(self.held), {token: i for i, token in enumerate(tokens)})
+        kept, offloaded = names_of(program, form)
+        named = frozenset((*kept, *offloaded))
+        forward = [c.name for c in self.graph.in_phase("fwd")]
+        ends = [*form.starts[1:], len(forward)]
+        self.segments: list[_Named] = []
+        for start, end in zip(form.starts, ends, strict=True):
+            body = _Named(self.graph, x, state, {}, named=named)
+            body.steps(numbered(self.graph, tuple(map(Compute, forward[start:end]))))
+            self.segments.append(body)
+        self.end = Body(self.graph, x, state, {})
+
+    def text(self) -> str:
+        binding = self.binding
+        outputs = [self.end.value(r.name) for r in binding.results]
+        updates = [(b.names[0], self.end.value(b.update)) for b in binding.buffers if b.update]
+        new = ", ".join(f"{name!r}: {value}" for name, value in updates)
+        lines = self._unpack()
+        for number, body in enumerate(self.segments, 1):
+            lines += self._segment(number, body)
+        lines += [*self.end.lines, f"return {tuple_text(outputs)}, {{{new}}}"]
+        return function_text("model(params, buffers, args, key=None)", lines)
+
+    def _segment(self, number: int, body: _Named) -> list[str]:
+        later = (*self.segments[number:], self.end)
+        wanted = {name for other in later for name in other.free}
+        # A segment that nothing reads is left out: JAX has no side effects.
+        made = [n for n in body.bound_names() if n not in body.free and n in wanted]
+        if not made:
+            return []
+        takes = [self.x.variable(n) for n in body.free if n not in self.held and n != KEY]
+        gives = tuple_text([self.x.variable(n) for n in made])
+        name = f"segment_{number}"
+        return [
+            "",
+            f"def {name}({', '.join(takes)}):",
+            *(f"    {line}" for line in body.lines),
+            f"    return {gives}",
+            "",
+            f"{gives} = jax.checkpoint({name}, policy=KEEP)({', '.join(takes)})",
+        ]
+
+    def _unpack(self) -> list[str]:
+        x, binding = self.x, self.binding
+        wanted = {name for body in (*self.segments, self.end) for name in body.free}
+        lines = [
+            f"{x.variable(b.name)} = {what}[{b.names[0]!r}]"
+            for what, bindings in (("params", binding.params), ("buffers", binding.buffers))
+            for b in bindings
+            if b.name in wanted
+        ]
+        arguments = [x.variable(a.name) for a in binding.arguments]
+        if arguments:
+            lines.append(f"{tuple_text(arguments)} = args")
+        for s in self.program.symbols:
+            lines.append(f"{x.variable(s.name)} = {arguments[s.argument]}.shape[{s.dim}]")
+        return lines

@@ -1,0 +1,63 @@
+"""Arguments of the IR as the lowerings take them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from ...ir.diagnostics import Diagnostic, FBError, nearest
+from ...ir.expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym, evaluate
+from ...ir.graph import Arg, Atom, Ref
+
+__all__ = ["JAX_DTYPES", "jax_dtype", "to_jax"]
+
+JAX_DTYPES: dict[str, str] = {
+    "f64": "float64",
+    "f32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    "i64": "int64",
+    "i32": "int32",
+    "i16": "int16",
+    "i8": "int8",
+    "u8": "uint8",
+    "u16": "uint16",
+    "u32": "uint32",
+    "u64": "uint64",
+    "bool": "bool_",
+    "c64": "complex64",
+    "c128": "complex128",
+}
+"""A dtype of the IR -> its name in `jax.numpy`."""
+
+
+def jax_dtype(name: str) -> Any:
+    """`f32` -> `jnp.float32`. Raises FBError FB0902 for an unknown name."""
+    if name not in JAX_DTYPES:
+        raise FBError(Diagnostic("FB0902", f"unknown dtype {name}.{nearest(name, JAX_DTYPES)}"))
+    return getattr(jnp, JAX_DTYPES[name])
+
+
+def to_jax(arg: Arg, env: Mapping[str, int], values: Mapping[str, Any]) -> Any:
+    """An argument of the IR as a lowering takes it.
+
+    `env` binds the symbols, `values` the names of aNodes and views. Devices, layouts and
+    memory formats become None: they mean nothing to JAX arrays.
+    """
+    match arg:
+        case Ref(name):
+            return values[name]
+        case Atom("dtype", value):
+            return jax_dtype(value)
+        case Atom():
+            return None
+        case tuple():
+            return tuple(to_jax(part, env, values) for part in arg)
+        case Add() | CeilDiv() | Const() | FloorDiv() | Max() | Mul() | RoundUp() | Sym():
+            return evaluate(arg, env)
+        case _:
+            return arg

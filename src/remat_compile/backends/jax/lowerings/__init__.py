@@ -1,0 +1,90 @@
+"""ATen operators as JAX functions: one plain function per overload.
+
+Each function takes what the operator's schema takes (`self` is called `x`), with arrays
+for tensors, JAX dtypes for dtypes and tuples for lists, and returns an array or a tuple
+as ATen does, with None where ATen returns no tensor. `device`, `layout`, `pin_memory`,
+`non_blocking` and `memory_format` are accepted and mean nothing. A random operator takes
+its `key` besides. Values follow PyTorch, promotion of dtypes included.
+
+The functions know only `jax` and `numpy`: what is emitted for a plan carries their text.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from . import (
+    activations,
+    arithmetic,
+    attention,
+    batch_norm,
+    comparisons,
+    convolution,
+    factories,
+    indexing,
+    linear,
+    losses,
+    normalization,
+    padding,
+    pointwise,
+    pooling,
+    random,
+    reductions,
+    shape,
+    softmax,
+    views,
+)
+from ._registry import REGISTERED, Lowering
+from ._source import IMPORTS, gather
+
+__all__ = ["IMPORTS", "Lowering", "is_random", "missing", "source_of", "table"]
+
+FAMILIES = (
+    activations,
+    arithmetic,
+    attention,
+    batch_norm,
+    comparisons,
+    convolution,
+    factories,
+    indexing,
+    linear,
+    losses,
+    normalization,
+    padding,
+    pointwise,
+    pooling,
+    random,
+    reductions,
+    shape,
+    softmax,
+    views,
+)
+"""The modules that make up the table."""
+
+
+def table() -> Mapping[str, Lowering]:
+    """`aten.addmm.default` -> the function that computes it."""
+    return MappingProxyType(REGISTERED)
+
+
+def missing(ops: Iterable[str]) -> list[str]:
+    """Those of `ops` that have no lowering, each once, sorted."""
+    return sorted({op for op in ops if op not in REGISTERED})
+
+
+def is_random(op: str) -> bool:
+    """Whether the operator's function takes a `key` by keyword. KeyError without a lowering."""
+    key = inspect.signature(REGISTERED[op]).parameters.get("key")
+    return key is not None and key.kind is inspect.Parameter.KEYWORD_ONLY
+
+
+def source_of(ops: Iterable[str]) -> str:
+    """The text of the lowerings of `ops` and of all that they call: a module of its own.
+
+    It begins with `IMPORTS` (jax and numpy), then the functions, in an order that
+    depends only on the set of `ops`. KeyError for an operator without a lowering.
+    """
+    return IMPORTS + "\n\n" + gather(REGISTERED[op] for op in sorted(set(ops)))

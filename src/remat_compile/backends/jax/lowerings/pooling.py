@@ -1,0 +1,176 @@
+"""Pooling and nearest upsampling of the last two axes, forward and backward."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ._dtypes import _dtype, _wide
+from ._registry import lowers
+
+
+def _pair(value: tuple[int, ...], default: tuple[int, ...] = ()) -> tuple[int, int]:
+    """A size for each of two axes, given once for both, for each, or (empty) by default."""
+    given = value or default
+    return given[0], given[-1]
+
+
+def _pooled_length(
+    length: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool
+) -> int:
+    """How many windows stand on an axis; with `ceil_mode`, the last may reach beyond it."""
+    span = length + 2 * padding - dilation * (kernel - 1) - 1
+    count = (span + (stride - 1 if ceil_mode else 0)) // stride + 1
+    return count - 1 if ceil_mode and (count - 1) * stride >= length + padding else count
+
+
+@lowers("aten.max_pool2d_with_indices.default")
+def aten_max_pool2d_with_indices_default(
+    x: Array,
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...] = (),
+    padding: tuple[int, ...] = (0, 0),
+    dilation: tuple[int, ...] = (1, 1),
+    ceil_mode: bool = False,
+) -> tuple[Array, Array]:
+    kernel, pad, gap = _pair(kernel_size), _pair(padding), _pair(dilation)
+    step = _pair(stride, kernel)
+    sizes = x.shape[-2:]
+    counts = [
+        _pooled_length(sizes[i], kernel[i], step[i], pad[i], gap[i], ceil_mode) for i in (0, 1)
+    ]
+    lowest = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else np.iinfo(x.dtype).min
+    high = [(counts[i] - 1) * step[i] + gap[i] * (kernel[i] - 1) + 1 for i in (0, 1)]
+    config = [(0, 0, 0)] * (x.ndim - 2)
+    config += [(pad[i], max(high[i] - sizes[i] - pad[i], 0), 0) for i in (0, 1)]
+    padded = lax.pad(x, jnp.asarray(lowest, x.dtype), config)
+    best = jnp.full((*x.shape[:-2], *counts), lowest, x.dtype)
+    index = jnp.full(best.shape, -1, _dtype(jnp.int64))
+    # One place of the window at a time, so that the first of equal values wins and
+    # nothing larger than the result is kept.
+    for place in range(kernel[0] * kernel[1]):
+        at = [place // kernel[1] * gap[0], place % kernel[1] * gap[1]]
+        value = padded[
+            ...,
+            at[0] : at[0] + (counts[0] - 1) * step[0] + 1 : step[0],
+            at[1] : at[1] + (counts[1] - 1) * step[1] + 1 : step[1],
+        ]
+        row, column = (np.arange(counts[i]) * step[i] + at[i] - pad[i] for i in (0, 1))
+        inside = np.logical_and.outer(
+            (row >= 0) & (row < sizes[0]), (column >= 0) & (column < sizes[1])
+        )
+        better = inside & ((index < 0) | (value > best) | jnp.isnan(value))
+        best = jnp.where(better, value, best)
+        index = jnp.where(better, np.add.outer(row * sizes[1], column), index)
+    return best, index
+
+
+@lowers("aten.max_pool2d_with_indices_backward.default")
+def aten_max_pool2d_with_indices_backward_default(
+    grad_output: Array,
+    x: Array,
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    ceil_mode: bool,
+    indices: Array,
+) -> Array:
+    planes = np.prod(x.shape[:-2], dtype=int).item()
+    area = x.shape[-2] * x.shape[-1]
+    zeros = jnp.zeros((planes, area), _wide(grad_output).dtype)
+    rows = jnp.arange(planes)[:, None]
+    found = zeros.at[rows, indices.reshape(planes, -1)].add(_wide(grad_output).reshape(planes, -1))
+    return found.reshape(x.shape).astype(grad_output.dtype)
+
+
+def _average(
+    x: Array,
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Array:
+    """Means over windows; each divides by the cells it covers, as PyTorch counts them."""
+    kernel, pad = _pair(kernel_size), _pair(padding)
+    step = _pair(stride, kernel)
+    sizes = x.shape[-2:]
+    pads, divisors = [], []
+    for i in (0, 1):
+        count = _pooled_length(sizes[i], kernel[i], step[i], pad[i], 1, ceil_mode)
+        first = np.arange(count) * step[i] - pad[i]
+        last = np.minimum(first + kernel[i], sizes[i] + pad[i])
+        covered = np.minimum(last, sizes[i]) - np.maximum(first, 0)
+        divisors.append(last - first if count_include_pad else covered)
+        pads.append((pad[i], max((count - 1) * step[i] + kernel[i] - sizes[i] - pad[i], 0)))
+    outer = x.ndim - 2
+    sums: Array = lax.reduce_window(
+        x,
+        np.zeros((), x.dtype),
+        lax.add,
+        (1,) * outer + kernel,
+        (1,) * outer + step,
+        [(0, 0)] * outer + pads,
+    )
+    area = np.multiply.outer(*divisors) if divisor_override is None else divisor_override
+    return sums / jnp.asarray(area, x.dtype)
+
+
+@lowers("aten.avg_pool2d.default")
+def aten_avg_pool2d_default(
+    x: Array,
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...] = (),
+    padding: tuple[int, ...] = (0, 0),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Array:
+    how = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    return _average(_wide(x), *how).astype(x.dtype)
+
+
+@lowers("aten.avg_pool2d_backward.default")
+def aten_avg_pool2d_backward_default(
+    grad_output: Array,
+    x: Array,
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Array:
+    how = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    (found,) = jax.linear_transpose(lambda v: _average(v, *how), _wide(x))(_wide(grad_output))
+    return jnp.asarray(found, x.dtype)
+
+
+def _adaptive_average(x: Array, output_size: tuple[int, ...]) -> Array:
+    """Means over windows that divide the last two axes into `output_size` parts."""
+    for i, parts in enumerate(output_size):
+        axis = x.ndim - 2 + i
+        length = x.shape[axis]
+        place, cells = np.arange(parts), np.arange(length)
+        first, last = place * length // parts, -(-(place + 1) * length // parts)
+        window = (cells >= first[:, None]) & (cells < last[:, None])
+        share = jnp.asarray(window / (last - first)[:, None], x.dtype)
+        x = jnp.moveaxis(jnp.tensordot(x, share, ((axis,), (1,))), -1, axis)
+    return x
+
+
+@lowers("aten._adaptive_avg_pool2d.default")
+def aten__adaptive_avg_pool2d_default(x: Array, output_size: tuple[int, ...]) -> Array:
+    return _adaptive_average(_wide(x), output_size).astype(x.dtype)
+
+
+@lowers("aten._adaptive_avg_pool2d_backward.default")
+def aten__adaptive_avg_pool2d_backward_default(grad_output: Array, x: Array) -> Array:
+    size = grad_output.shape[-2:]
+    pull = jax.linear_transpose(lambda v: _adaptive_average(v, size), _wide(x))
+    (found,) = pull(_wide(grad_output))
+    return jnp.asarray(found, x.dtype)

@@ -1,0 +1,100 @@
+"""Calls and arguments of the IR as Python text for JAX."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import assert_never
+
+from ...ir.expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym
+from ...ir.graph import Arg, Atom, Call, Ref
+from ...ir.program import Program
+from .._names import Names
+
+__all__ = ["DTYPES", "JaxText", "function_name"]
+
+DTYPES = {
+    "f64": "float64",
+    "f32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    "i64": "int64",
+    "i32": "int32",
+    "i16": "int16",
+    "i8": "int8",
+    "u8": "uint8",
+    "u16": "uint16",
+    "u32": "uint32",
+    "u64": "uint64",
+    "bool": "bool_",
+    "c64": "complex64",
+    "c128": "complex128",
+}
+"""Dtypes of the IR by their names in `jax.numpy`."""
+
+KEY = "key"
+"""The variable of the base key, from which each random operator derives its own."""
+
+_RESERVED = frozenset(
+    (
+        *("jax", "jnp", "lax", "np", "inf", "nan", "float", KEY),
+        *("params", "buffers", "args", "saved", "tangents", "sizes", "grads", "new_buffers"),
+        *("forward", "backward", "model", "step", "compiler_options"),
+    )
+)
+_OF_TORCH_ALONE = frozenset(("device", "layout", "memory_format", "pin_memory"))
+
+
+def function_name(op: str) -> str:
+    """The Python function that stands for an operator: `aten.t.default` -> `aten_t_default`."""
+    return re.sub(r"\W", "_", op)
+
+
+class JaxText(Names):
+    """Renders calls; `operators` collects the operators used, in order of appearance."""
+
+    def __init__(self, program: Program, functions: frozenset[str] = frozenset()):
+        super().__init__(program, _RESERVED | functions)
+        self.operators: dict[str, None] = {}
+        taken = {self.variable(name) for name in (*program.graph.anode, *program.graph.view)}
+        self._hosts: dict[str, str] = {}
+        for name in program.graph.anode:
+            host = f"{self.variable(name)}_host"
+            while host in taken:
+                host += "_"
+            self._hosts[name] = host
+
+    def host(self, name: str) -> str:
+        """The Python variable of the host copy of an aNode."""
+        return self._hosts[name]
+
+    def call(self, call: Call, key: str | None = None) -> str:
+        """The call; a random operator is given `key`, an expression for its own key."""
+        self.operators[call.op] = None
+        parts = [self.arg(a) for a in call.args]
+        parts += [f"{k}={self.arg(a)}" for k, a in call.kwargs if k not in _OF_TORCH_ALONE]
+        if key is not None:
+            parts.append(f"key={key}")
+        return f"{function_name(call.op)}({', '.join(parts)})"
+
+    def arg(self, arg: Arg) -> str:
+        match arg:
+            case Ref(name):
+                return self.variable(name)
+            case Atom("dtype", value):
+                return f"jnp.{DTYPES[value]}"
+            case Atom():
+                return "None"
+            case tuple():
+                comma = "," if len(arg) == 1 else ""
+                return "(" + ", ".join(self.arg(part) for part in arg) + comma + ")"
+            case float():
+                return repr(arg) if math.isfinite(arg) else f"float({str(arg)!r})"
+            case None | bool() | int() | str():
+                return repr(arg)
+            case Const() | Sym() | Add() | Mul() | FloorDiv() | CeilDiv() | Max() | RoundUp():
+                return self.integer(arg)
+            case _:
+                assert_never(arg)

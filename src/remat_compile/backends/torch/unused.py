@@ -1,0 +1,82 @@
+"""Outputs that the caller's loss does not use: eager leaves `None` where only they lead.
+
+AOTAutograd gives zeros for a tangent that never came. A hook on the autograd node sees
+which are missing, and the gradients that depend on these alone are left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from ..._torch.lowered import Lowered
+from ...ir.graph import Graph
+
+__all__ = ["UnusedOutputs"]
+
+_NODE = "CompiledFunctionBackward"
+
+
+class UnusedOutputs:
+    """Knows the tangents behind every gradient, and those missing in this backward."""
+
+    def __init__(self, lowered: Lowered):
+        graph, results = lowered.program.graph, lowered.program.binding.results
+        tangents = {r.name: r.tangent for r in results if r.tangent is not None}
+        often = Counter(lowered.forward_outputs)
+        # By output number of the autograd node; an output given twice is taken as used.
+        self._outputs = {
+            index: tangents[name]
+            for index, name in enumerate(lowered.forward_outputs)
+            if name in tangents and often[name] == 1
+        }
+        behind = _tangents_behind(graph, set(tangents.values()))
+        self._needs = [
+            behind[graph.storage[name]] if name is not None else frozenset()
+            for name in lowered.backward_outputs
+        ]
+        every = frozenset(tangents.values())
+        self._can_miss = any(needs and needs != every for needs in self._needs)
+        self._missing: frozenset[str] = frozenset()
+
+    def watch(self, outputs: Any) -> None:
+        """Hooks the node that made these outputs, where a missing tangent matters."""
+        if not self._can_miss:
+            return
+        for leaf in tree_leaves(outputs):
+            node = leaf.grad_fn if isinstance(leaf, Tensor) else None
+            if node is not None and node.name() == _NODE:
+                node.register_prehook(self._look)
+                return
+
+    def _look(self, tangents: tuple[Tensor | None, ...]) -> None:
+        self._missing = frozenset(
+            name for index, name in self._outputs.items() if tangents[index] is None
+        )
+
+    def leave_out(self, grads: Sequence[Any]) -> Sequence[Any]:
+        """`grads` with None where all tangents behind a gradient are missing."""
+        missing, self._missing = self._missing, frozenset()
+        if not missing:
+            return grads
+        return tuple(
+            None if needs and needs <= missing else gradient
+            for gradient, needs in zip(grads, self._needs, strict=True)
+        )
+
+
+def _tangents_behind(graph: Graph, tangents: set[str]) -> dict[str, frozenset[str]]:
+    """For every aNode, the tangents it is computed from."""
+    behind: dict[str, frozenset[str]] = {a.name: frozenset() for a in graph.anodes}
+    behind.update({t: frozenset((t,)) for t in tangents})
+    for c in graph.cnodes:
+        if c.is_loss:
+            continue
+        found = frozenset().union(*(behind[name] for name in graph.reads(c)))
+        for name in c.results:
+            behind[name] = found
+    return behind

@@ -1,0 +1,219 @@
+"""A schedule that was read, and what is proven of it, obligation by obligation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from ..ir.diagnostics import Diagnostic
+from ..ir.program import Budget, Certificate, Program, Proven, Symbol
+from ..ir.schedule import Schedule
+from .certificate import certificate_sha256, own_version, seal
+from .claims import Claims, compute_claims, prove_time
+from .events import Event
+from .explain import explain_broken
+from .explain_memory import explain_excess
+from .explain_values import explain_claims, explain_wrong
+from .memory import Bytes, Excess, Limits, prove_memory
+from .races import Racing, prove_races
+from .sizes import Amounts, Sizes, measure
+from .smt import Deadline, NoModel, OutOfTime, prover
+from .statements import Statements
+from .symbolic import Everywhere, Somewhere, check_sizes, prove_ranges
+from .validity import Broken, prove_validity
+from .values import Wrong, prove_values
+from .verdict import Bound, ProvenPlan, Refuted, Undecided, Verdict
+
+__all__ = ["Scope", "Task"]
+
+Scope = Literal["widest", "range", "sample"]
+"""For which sizes memory must be proven: for all in the ranges where that can be and else at the
+sample; for all; at the sample only."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Statements, steps and sizes as the proof sees them."""
+
+    program: Program
+    schedule: Schedule
+    statements: Statements
+    events: list[Event]
+    amounts: Amounts
+    budgets: tuple[Budget, ...]
+    deadline: Deadline
+
+    @cached_property
+    def bounds(self) -> list[Budget]:
+        """The budgets, the tightest of each kind: the others say nothing more."""
+        host = self.program.target.host_bytes
+        target = () if host is None else (Budget(host, "host"),)
+        found: dict[str, Budget] = {}
+        for budget in sorted((*self.budgets, *target), key=lambda b: b.bytes):
+            found.setdefault(budget.kind, budget)
+        return list(found.values())
+
+    @property
+    def limits(self) -> Limits:
+        """The tightest of the budgets; the target's host memory is one."""
+        least = {budget.kind: budget.bytes for budget in self.bounds}
+        return Limits(least.get("device"), least.get("activation"), least.get("host"))
+
+    @property
+    def free(self) -> tuple[Symbol, ...]:
+        """The symbols that may have more than one value."""
+        return tuple(s for s in self.program.symbols if s.low < s.high)
+
+    def steps(self) -> Refuted | Undecided | None:
+        """Obligations 1, 4 and 3, which no size matters to; None: proven."""
+        valid = prove_validity(self.statements, self.events, self.deadline)
+        ordered = prove_races(self.statements, self.events, self.deadline)
+        right = prove_values(self.statements, self.events, self.deadline)
+        found: tuple[Diagnostic, ...] = ()
+        broken = valid if isinstance(valid, Broken) else None
+        racing = ordered if isinstance(ordered, Racing) else None
+        if broken is not None or racing is not None:
+            found = explain_broken(self.statements, self.schedule, self.events, broken, racing)
+        if isinstance(right, Wrong):
+            wrong = explain_wrong(self.statements, self.schedule, self.events, right)
+            # A value that is wrong where a read, a token or a copy is refused follows from that.
+            found = found or wrong
+        if found:
+            return Refuted(found)
+        parts = {"validity": valid, "races": ordered, "values": right}
+        for name, answer in parts.items():
+            if not isinstance(answer, NoModel):
+                why = answer.why if isinstance(answer, OutOfTime) else "z3 has another model"
+                return Undecided(f"{name}: {why}")
+        return None
+
+    def sizes(self, scope: Scope) -> Verdict:
+        """Obligations 2 and 5 of a schedule whose steps are proven."""
+        env = {s.name: s.sample for s in self.program.symbols}
+        sizes = measure(self.statements, self.amounts, env)
+        if not isinstance(sizes, Sizes):
+            return Refuted(sizes)
+        claims = self.claims(sizes)
+        if isinstance(claims, Undecided):
+            return claims
+        verdict = self.memory(env, claims, scope)
+        refuted = self.refuted_claims(claims)
+        match verdict:
+            case Refuted(diagnostics):
+                return Refuted((*diagnostics, *refuted))
+            case _:
+                return Refuted(refuted) if refuted else verdict
+
+    def claims(self, sizes: Sizes) -> Claims | Undecided:
+        """What is true of the time and of lower bounds, the time by z3."""
+        target = self.program.target
+        claims = compute_claims(self.statements, self.events, sizes, target)
+        answer = prove_time(self.events, sizes, target, claims.time_ns, self.deadline)
+        if isinstance(answer, NoModel):
+            return claims
+        why = answer.why if isinstance(answer, OutOfTime) else "z3 and the plain sum do not agree"
+        return Undecided(f"claims: {why}")
+
+    def refuted_claims(self, true: Claims) -> tuple[Diagnostic, ...]:
+        """What the file claims of these very steps, and is not so."""
+        found: list[Diagnostic] = []
+        for proven in self.program.proven:
+            c = proven.certificate
+            if proven.schedule != self.schedule.name or c is None:
+                continue
+            if proven.graph_sha256 == certificate_sha256(self.program, self.schedule):
+                claimed = Claims(c.time_ns, c.least_time_ns, c.least_bytes)
+                found += explain_claims(self.schedule, proven, claimed, true)
+        return tuple(found)
+
+    def memory(self, env: Mapping[str, int], claims: Claims, scope: Scope) -> Verdict:
+        """Obligation 2 at the sample, and over the ranges of the symbols."""
+        at_sample = self.at_sample(env)
+        if not isinstance(at_sample, Bytes):
+            return at_sample
+        bounds = [_bound(env, at_sample, everywhere=not self.free)]
+        beyond: tuple[Diagnostic, ...] = ()
+        if self.free and scope != "sample":
+            match found := self.over_ranges():
+                case Everywhere(bound, where):
+                    bounds.append(_bound(where, bound, everywhere=True))
+                case Refuted():
+                    return found
+                case Somewhere():
+                    beyond = self.explain(found.excess, found.env)
+                    if scope == "range":
+                        return Refuted(beyond)
+                case OutOfTime(why):
+                    if scope == "range":
+                        return Undecided(f"memory over the ranges of the symbols: {why}")
+        return ProvenPlan(self.sign(bounds[-1], claims), tuple(bounds), beyond)
+
+    def at_sample(self, env: Mapping[str, int]) -> Bytes | Refuted | Undecided:
+        found = prove_memory(
+            self.statements, self.events, self.amounts, env, self.limits, self.deadline
+        )
+        match found:
+            case OutOfTime(why):
+                return Undecided(f"memory: {why}")
+            case Excess():
+                return Refuted(self.explain(found, env))
+            case Bytes():
+                return found
+
+    def over_ranges(self) -> Everywhere | Somewhere | Refuted | OutOfTime:
+        box = {s.name: (s.low, s.high) for s in self.program.symbols}
+        wrong = check_sizes(self.statements, self.amounts, box, self.deadline)
+        if isinstance(wrong, OutOfTime):
+            return wrong
+        if wrong:
+            return Refuted(wrong)
+        return prove_ranges(
+            self.statements, self.events, self.amounts, box, self.limits, self.deadline
+        )
+
+    def explain(self, excess: Excess, env: Mapping[str, int]) -> tuple[Diagnostic, ...]:
+        """The steps above a budget at `env`."""
+        shown = ", ".join(f"{name} = {number}" for name, number in env.items())
+        at = f" at {shown}" if shown else ""
+        sizes = self.amounts.at(env)
+        return explain_excess(
+            self.statements, self.schedule, self.events, sizes, excess, self.bounds, at
+        )
+
+    def sign(self, bound: Bound, claims: Claims) -> Proven:
+        """The proof, with its certificate."""
+        ranges = tuple((s.name, s.low, s.high) for s in self.free) if bound.everywhere else ()
+        certificate = Certificate(
+            claims.time_ns,
+            claims.least_time_ns,
+            claims.least_bytes,
+            tuple(self.bounds),
+            ranges,
+            own_version(),
+            "",
+        )
+        proven = Proven(
+            self.schedule.name,
+            ("validity", _memory_name(self.free, ranges), "values", "races", "claims"),
+            bound.device_bytes,
+            bound.activation_bytes,
+            prover(),
+            certificate_sha256(self.program, self.schedule),
+            bound.host_bytes,
+            certificate,
+        )
+        sealed = replace(certificate, seal_sha256=seal(proven, certificate))
+        return replace(proven, certificate=sealed)
+
+
+def _memory_name(free: Sequence[Symbol], ranges: Sequence[tuple[str, int, int]]) -> str:
+    """What a proof says of memory: never more than was proven."""
+    if ranges:
+        return "memory for " + ", ".join(f"{name} in [{low}, {high}]" for name, low, high in ranges)
+    return "memory at sample" if free else "memory"
+
+
+def _bound(env: Mapping[str, int], bytes_: Bytes, *, everywhere: bool) -> Bound:
+    return Bound(env, bytes_.device, bytes_.activation, everywhere, bytes_.host)

@@ -1,0 +1,63 @@
+"""PyTorch tensors and arguments as JAX has them, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch import Tensor
+
+from remat_compile._torch.ops import from_torch_dtype
+from remat_compile.backends.jax.arguments import jax_dtype
+
+__all__ = ["from_torch", "quick_compilation", "to_numpy", "translated"]
+
+
+@contextmanager
+def quick_compilation(*, x64: bool) -> Iterator[None]:
+    """XLA without most of its optimisations: compiling is what these tests spend time on.
+    What the optimised code does is tested where plans are emitted."""
+    with jax.enable_x64(x64):
+        jax.config.update("jax_disable_most_optimizations", True)
+        try:
+            yield
+        finally:
+            jax.config.update("jax_disable_most_optimizations", False)
+
+
+def from_torch(tensor: Tensor) -> jax.Array:
+    """A copy of a tensor as a JAX array of the same dtype."""
+    plain = tensor.detach().contiguous()
+    if plain.dtype == torch.bfloat16:
+        return jnp.asarray(plain.float().numpy().copy(), jnp.bfloat16)
+    return jnp.asarray(plain.numpy().copy())
+
+
+def to_numpy(value: Tensor | jax.Array) -> np.ndarray[Any, Any]:
+    """Values of either; bfloat16 as float32."""
+    if isinstance(value, Tensor):
+        plain = value.detach()
+        return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+    return np.asarray(value.astype(jnp.float32) if value.dtype == jnp.bfloat16 else value)
+
+
+def translated(argument: Any) -> Any:
+    """An argument of an ATen operator as its lowering takes it."""
+    match argument:
+        case Tensor():
+            return from_torch(argument)
+        case torch.dtype():
+            return jax_dtype(from_torch_dtype(argument))
+        case torch.device() | torch.layout() | torch.memory_format():
+            return None
+        case list() | tuple():
+            return tuple(translated(part) for part in argument)
+        case dict():
+            return {key: translated(part) for key, part in argument.items()}
+        case _:
+            return argument

@@ -1,0 +1,155 @@
+"""Every lowering against PyTorch: values, dtypes, shapes and signatures."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import nn_samples  # noqa: F401  (registers its samples)
+import numpy as np
+import pytest
+import torch
+from jax_helpers import quick_compilation, to_numpy, translated
+from op_samples import RANDOM, SAMPLES, Call, samples
+from torch import Tensor
+
+from remat_compile._torch.ops import resolve_op
+from remat_compile.backends.jax.lowerings import is_random, table
+
+TOLERANCE = {
+    torch.float64: 1e-12,
+    torch.float32: 1e-5,
+    torch.bfloat16: 2e-2,
+    torch.float16: 3e-3,
+}
+"""Largest difference, relative to the largest value (to 1 where all are smaller)."""
+
+INT64 = 4
+"""How a schema writes `torch.int64`."""
+
+UNDEFINED_CONTENTS = {op for op in table() if "empty" in op}
+
+
+def results(found: Any) -> tuple[Any, ...]:
+    return tuple(found) if isinstance(found, tuple | list) else (found,)
+
+
+def assert_same(ours: Any, theirs: Any, dtype: torch.dtype, *, values: bool = True) -> None:
+    """Equal as far as the less precise of `dtype` and of the result's own dtype allows."""
+    if theirs is None:
+        assert ours is None
+        return
+    assert tuple(ours.shape) == tuple(theirs.shape)
+    assert str(ours.dtype) == str(theirs.dtype).removeprefix("torch.")
+    if not values:
+        return
+    tolerance = max(TOLERANCE[dtype], TOLERANCE.get(theirs.dtype, 0))
+    a, b = to_numpy(ours), to_numpy(theirs)
+    finite = np.isfinite(b)
+    scale = max(1.0, float(np.abs(b[finite].astype(np.float64)).max(initial=0)))
+    np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * scale)
+
+
+def of_arrays(op: str, c: Call) -> tuple[Callable[..., Any], list[jax.Array]]:
+    """The lowering as a function of the call's arrays alone, and these."""
+    leaves, tree = jax.tree.flatten((translated(c.args), translated(c.kwargs)))
+
+    def function(arrays: list[jax.Array]) -> Any:
+        given = iter(arrays)
+        whole = [next(given) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
+        args, kwargs = jax.tree.unflatten(tree, whole)
+        return table()[op](*args, **kwargs)
+
+    return function, [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+
+
+def run(op: str, c: Call) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """What the lowering and what PyTorch give."""
+    function, arrays = of_arrays(op, c)
+    ours = results(jax.jit(function)(arrays))
+    with torch.no_grad():
+        theirs = results(resolve_op(op)(*c.args, **c.kwargs))
+    return ours, theirs
+
+
+def check(op: str, dtype: torch.dtype, at_most: int = 99) -> None:
+    for c in samples(op, dtype)[:at_most]:
+        ours, theirs = run(op, c)
+        assert len(ours) == len(theirs)
+        for a, b in zip(ours, theirs, strict=True):
+            assert_same(a, b, dtype, values=op not in UNDEFINED_CONTENTS)
+
+
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    with quick_compilation(x64=True):
+        yield
+
+
+def test_every_lowering_has_samples() -> None:
+    assert set(table()) == set(SAMPLES) | RANDOM
+    assert {op for op in table() if is_random(op)} == RANDOM
+
+
+@pytest.mark.parametrize("op", sorted(SAMPLES))
+def test_float64(op: str) -> None:
+    check(op, torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("op", sorted(SAMPLES))
+def test_narrower(op: str, dtype: torch.dtype) -> None:
+    check(op, dtype, at_most=1 if dtype == torch.float16 else 2)
+
+
+@pytest.mark.parametrize("op", sorted(SAMPLES))
+def test_vmap_traces(op: str) -> None:
+    """Each lowering under `jax.vmap` over all its arrays: the shapes, with an axis in front."""
+    function, arrays = of_arrays(op, samples(op, torch.float32)[0])
+    if not arrays:
+        return
+    plain = jax.eval_shape(function, arrays)
+    mapped = jax.eval_shape(jax.vmap(function), [jnp.stack((a, a)) for a in arrays])
+    for one, two in zip(jax.tree.leaves(plain), jax.tree.leaves(mapped), strict=True):
+        assert two.shape == (2, *one.shape)
+        assert two.dtype == one.dtype
+
+
+@pytest.mark.parametrize("op", sorted(table()))
+def test_signature_is_the_schema(op: str) -> None:
+    schema = resolve_op(op)._schema
+    ours = [p for p in inspect.signature(table()[op]).parameters.values() if not _is_key(p)]
+    assert [p.name for p in ours] == [
+        {"self": "x"}.get(argument.name, argument.name) for argument in schema.arguments
+    ]
+    for p, argument in zip(ours, schema.arguments, strict=True):
+        assert (p.kind is inspect.Parameter.KEYWORD_ONLY) == argument.kwarg_only, p.name
+        if argument.has_default_value():
+            default = argument.default_value
+            plain = tuple(default) if isinstance(default, list) else default
+            if argument.name == "dtype" and plain == INT64:
+                plain = jnp.int64
+            assert p.default == plain, p.name
+        else:
+            assert p.default is inspect.Parameter.empty, p.name
+
+
+def _is_key(p: inspect.Parameter) -> bool:
+    return p.name == "key" and p.kind is inspect.Parameter.KEYWORD_ONLY
+
+
+def test_a_wrong_lowering_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    from remat_compile.backends.jax.lowerings._registry import REGISTERED
+
+    right = table()["aten.gelu.default"]
+    monkeypatch.setitem(REGISTERED, "aten.gelu.default", lambda x, **kw: right(x, **kw) + 1e-11)
+    with pytest.raises(AssertionError):
+        check("aten.gelu.default", torch.float64)
+
+
+def test_tensors_are_translated() -> None:
+    assert isinstance(translated([torch.zeros(2), None])[0], jax.Array)
+    assert not isinstance(translated(torch.zeros(2)), Tensor)

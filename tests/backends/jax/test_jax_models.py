@@ -1,0 +1,144 @@
+"""Whole steps by the table of lowerings, against PyTorch, on every model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from jax_helpers import quick_compilation, to_numpy
+from torch_reference import Reference, interpreted, reference
+
+from models import BASE, GPT, LOSS_INSIDE, MODELS
+from remat_compile.backends.jax.interpret import Interpreted
+from remat_compile.frontends.torch_export import export, lower
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+"""Largest difference, relative to the largest gradient (or result)."""
+
+
+@pytest.fixture
+def x64() -> Iterator[None]:
+    with quick_compilation(x64=True):
+        yield
+
+
+@pytest.fixture
+def x32() -> Iterator[None]:
+    """JAX's default: integers have 32 bits."""
+    with quick_compilation(x64=False):
+        yield
+
+
+def lowered_reference(sample: Any) -> Reference:
+    module, args, kwargs = sample
+    with lower(export(module, args, kwargs)) as lowered:
+        return reference(lowered)
+
+
+def difference(ours: Mapping[Any, Any], theirs: Mapping[Any, Any]) -> float:
+    """The largest difference, relative to the largest value of all."""
+    assert set(ours) == set(theirs)
+    if not theirs:
+        return 0.0
+    largest = max(float(np.abs(to_numpy(t)).max(initial=0)) for t in theirs.values())
+    apart = 0.0
+    for name in theirs:
+        a, b = to_numpy(ours[name]), to_numpy(theirs[name])
+        assert a.shape == b.shape, name
+        apart = max(apart, float(np.abs(a.astype(np.float64) - b).max(initial=0)))
+    return apart / (largest or 1.0)
+
+
+def dtype_here(dtype: torch.dtype) -> str:
+    """A dtype of PyTorch as JAX has it: 32 bits where 64 are switched off."""
+    name = str(dtype).removeprefix("torch.")
+    return str(jax.dtypes.canonicalize_dtype(name))
+
+
+def assert_equal(ours: Interpreted, ref: Reference, tolerance: float) -> None:
+    for name, theirs in ref.computed.items():
+        if name in ours.values and theirs.dtype != torch.uint8:  # a generator's state
+            assert str(ours.values[name].dtype) == dtype_here(theirs.dtype), name
+            assert tuple(ours.values[name].shape) == tuple(theirs.shape), name
+    found = {
+        "results": difference(dict(enumerate(ours.results)), dict(enumerate(ref.results))),
+        "gradients": difference(ours.param_grads, ref.param_grads),
+        "gradients of inputs": difference(ours.input_grads, ref.input_grads),
+        "buffers": difference(ours.buffers, ref.buffers),
+    }
+    assert {what: d for what, d in found.items() if not d <= tolerance} == {}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", [*BASE, "gpt-p0", "two-inputgrad"])
+def test_float64(name: str) -> None:
+    ref = lowered_reference(MODELS[name](torch.float64))
+    assert_equal(interpreted(ref), ref, TOLERANCE[torch.float64])
+
+
+QUICK = ("mlp-loss", "resnet-loss", "two-loss")
+SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in LOSS_INSIDE if n not in QUICK]
+
+
+@pytest.mark.usefixtures("x32")
+@pytest.mark.filterwarnings("error:Explicitly requested dtype")
+@pytest.mark.parametrize("name", [*QUICK, *SLOW])
+def test_float32_without_x64(name: str) -> None:
+    ref = lowered_reference(MODELS[name](torch.float32))
+    assert_equal(interpreted(ref), ref, TOLERANCE[torch.float32])
+
+
+@pytest.mark.usefixtures("x32")
+def test_bfloat16() -> None:
+    ref = lowered_reference(MODELS["gpt-loss"](torch.bfloat16))
+    assert_equal(interpreted(ref), ref, 5e-2)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("batch", [2, 11])
+def test_dynamic_batch(batch: int) -> None:
+    """Sizes are Python integers when the step is traced, again for each batch."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        module = GPT(layers=1, seq=8).double()
+        sample, ids = torch.randint(0, 61, (3, 8)), torch.randint(0, 61, (batch, 8))
+    shapes = ({0: torch.export.Dim("batch", min=2, max=64)},)
+    with lower(export(module, (sample,), dynamic_shapes=shapes)) as lowered:
+        ref = reference(lowered, (ids,))
+    assert set(ref.env.values()) == {batch}
+    assert_equal(interpreted(ref), ref, TOLERANCE[torch.float64])
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_wrong_mask_is_seen() -> None:
+    ref = lowered_reference(MODELS["gpt-flash"](torch.float64))
+    for c in ref.program.graph.cnodes:
+        if c.token is not None:
+            mask = ref.computed[c.results[1]]
+            mask.view(-1)[0] = not bool(mask.view(-1)[0])
+            break
+    with pytest.raises(AssertionError):
+        assert_equal(interpreted(ref), ref, TOLERANCE[torch.float64])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", ["gpt2", "bart", "bert", "vit", "convnext"])
+def test_transformers_float64(name: str) -> None:
+    hf_models = pytest.importorskip("hf_models")
+    ref = lowered_reference(hf_models.HF_MODELS[name](torch.float64))
+    assert_equal(interpreted(ref), ref, TOLERANCE[torch.float64])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_transformers_with_float32_inside(name: str) -> None:
+    """These compute norms, angles or attention in float32 whatever their dtype."""
+    hf_models = pytest.importorskip("hf_models")
+    ref = lowered_reference(hf_models.HF_MODELS[name](torch.float64))
+    assert_equal(interpreted(ref), ref, 1e-6)

@@ -1,0 +1,88 @@
+"""Operators without a lowering: all at once, with the model's lines."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from remat_compile.backends.jax.support import operators, require_lowerings
+from remat_compile.frontends.torch_export import export, lower
+from remat_compile.ir.diagnostics import FBError
+from remat_compile.ir.parser import parse_program
+from remat_compile.ir.printer import format_program
+
+
+class Exotic(nn.Module):
+    """Two operators that no lowering exists for, one of them twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.lgamma(self.fc(x).abs() + 1)
+        x = torch.special.i0e(x)
+        out: Tensor = torch.lgamma(x + 1) + torch.lgamma(x + 2)
+        return out.cumsum(0)
+
+
+def test_all_operators_are_named_with_their_lines() -> None:
+    with lower(export(Exotic(), (torch.ones(2, 4),))) as lowered:
+        program = lowered.program
+    with pytest.raises(FBError) as refused:
+        require_lowerings(program.graph)
+    found = {d.message.split()[0]: d for d in refused.value.diagnostics}
+    assert {"aten.lgamma.default", "aten.special_i0e.default"} <= set(found)
+    assert {d.code for d in found.values()} == {"FB0920"}
+    lgamma = found["aten.lgamma.default"].message
+    assert lgamma.count("test_jax_support.py:") == 2  # two lines of the model
+    assert all(d.hint and "jax-operators.md" in d.hint for d in found.values())
+    assert set(found) < operators(program.graph)
+
+
+def test_a_file_shows_where_it_is_used() -> None:
+    with lower(export(Exotic(), (torch.ones(2, 4),))) as lowered:
+        text = format_program(lowered.program)
+    with pytest.raises(FBError) as refused:
+        require_lowerings(parse_program(text, "exotic.fbir").graph)
+    for d in refused.value.diagnostics:
+        assert d.span is not None
+        assert d.message.split()[0] in text.splitlines()[d.span.line - 1]
+
+
+def test_many_lines_are_counted() -> None:
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.lgamma(self.fc(x).abs() + 1)
+            x = torch.lgamma(x + 1)
+            x = torch.lgamma(x + 1)
+            x = torch.lgamma(x + 1)
+            return torch.lgamma(x + 1)
+
+    with (
+        lower(export(Deep(), (torch.ones(2, 4),))) as lowered,
+        pytest.raises(FBError, match="and 2 more"),
+    ):
+        require_lowerings(lowered.program.graph)
+
+
+def test_complex_numbers_are_refused() -> None:
+    class Spectrum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.fft.fft(self.fc(x)).abs()
+
+    with (
+        lower(export(Spectrum(), (torch.ones(2, 4),))) as lowered,
+        pytest.raises(FBError) as refused,
+    ):
+        require_lowerings(lowered.program.graph)
+    assert "FB0921" in {d.code for d in refused.value.diagnostics}

@@ -1,0 +1,187 @@
+"""Happens-before and all timings, written without the verifier: two oracles for races.
+
+Both know a program only by the core's data and reads, and a schedule by its steps. What is
+run are *operations*: every step on the compute stream, and every copy on the stream of its
+direction. An operation uses bytes: `(side, aNode, instance)`, and whether it only reads.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from remat_compile.ir.graph import Graph
+from remat_compile.ir.program import Program
+from remat_compile.ir.schedule import (
+    Compute,
+    Free,
+    HostFree,
+    Offload,
+    Prefetch,
+    Schedule,
+    Step,
+    Wait,
+)
+from remat_compile.ir.simulate import KEPT_KINDS
+
+Bytes = tuple[str, str, int]
+
+
+@dataclass
+class Operation:
+    """`after` are operations that must have ended before this one begins."""
+
+    name: str
+    stream: str
+    step: int
+    after: list[int] = field(default_factory=list)
+    uses: dict[Bytes, bool] = field(default_factory=dict)
+    """Whether more is done with the bytes than reading."""
+
+
+@dataclass
+class _Reader:
+    program: Program
+    steps: tuple[Step, ...]
+    instance: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+    there: set[str] = field(default_factory=set)
+
+    def use(
+        self, op: Operation, side: str, name: str, *, changes: bool, ends: bool = False
+    ) -> None:
+        key = (side, name, self.instance[side, name])
+        op.uses[key] = op.uses.get(key, False) or changes
+        if ends:
+            self.instance[side, name] += 1
+
+    def compute(self, op: Operation, step: Compute, execution: int, total: int) -> None:
+        graph: Graph = self.program.graph
+        c = graph.cnode[step.cnode]
+        token = (c.token,) if c.token is not None else ()
+        reads = [*graph.reads(c, execution), *(token if execution > 1 else ())]
+        if c.is_loss:
+            reads += [graph.storage[r.name] for r in self.program.binding.results]
+        for name in reads:
+            self.use(op, "device", name, changes=False)
+        if c.is_accumulate:
+            self.use(op, "device", reads[0], changes=True, ends=True)
+            self.use(op, "device", c.results[0], changes=True)
+            return
+        made = (*c.results_at(execution), *(token if execution == 1 < total else ()))
+        for name in made:
+            self.use(op, "device", name, changes=True)
+        if step.nosave:
+            for name in made:
+                if graph.anode[name].kind == "phantom":
+                    self.use(op, "device", name, changes=True, ends=True)
+
+
+def operations(program: Program, schedule: Schedule) -> list[Operation]:
+    """All operations; the last one is the caller's, who reads what is his."""
+    reader = _Reader(program, schedule.steps)
+    total: dict[str, int] = defaultdict(int)
+    for step in schedule.steps:
+        if isinstance(step, Compute):
+            total[step.cnode] += 1
+    runs: dict[str, int] = defaultdict(int)
+    found: list[Operation] = []
+    last: dict[str, int] = {}
+    open_: dict[str, list[int]] = defaultdict(list)
+
+    def add(name: str, stream: str, step: int) -> Operation:
+        op = Operation(name, stream, step, [last[stream]] if stream in last else [])
+        last[stream] = len(found)
+        found.append(op)
+        return op
+
+    for index, step in enumerate(schedule.steps):
+        op = add(f"step {index}", "compute", index)
+        match step:
+            case Compute():
+                runs[step.cnode] += 1
+                reader.compute(op, step, runs[step.cnode], total[step.cnode])
+            case Free(name):
+                reader.use(op, "device", name, changes=True, ends=True)
+            case HostFree(name):
+                reader.use(op, "host", name, changes=True, ends=True)
+            case Wait(name):
+                if open_[name]:
+                    op.after.append(open_[name].pop(0))
+            case Offload(name) | Prefetch(name):
+                out = isinstance(step, Offload)
+                issued = len(found) - 1
+                open_[name].append(len(found))
+                copy = add(f"copy {index}", "d2h" if out else "h2d", index)
+                copy.after.append(issued)
+                reader.use(copy, "device", name, changes=not out)
+                reader.use(copy, "host", name, changes=out)
+    end = add("end", "compute", len(schedule.steps))
+    for a in program.graph.anodes:
+        if a.kind in KEPT_KINDS:
+            reader.use(end, "device", a.name, changes=False)
+    return found
+
+
+def conflicts(one: Operation, other: Operation) -> Iterator[tuple[str, str]]:
+    """Side and aNode of bytes that both use and one of them changes."""
+    for key in one.uses.keys() & other.uses.keys():
+        if one.uses[key] or other.uses[key]:
+            yield key[0], key[1]
+
+
+Found = tuple[int, int, str, str]
+"""A race: the steps of both operations, the earlier first, and side and aNode."""
+
+
+def races_by_reachability(program: Program, schedule: Schedule) -> set[Found]:
+    """Pairs of operations that use the same bytes and that no path orders."""
+    ops = operations(program, schedule)
+    before: list[int] = []
+    for op in ops:
+        mask = 0
+        for earlier in op.after:
+            mask |= before[earlier] | (1 << earlier)
+        before.append(mask)
+    return {
+        (ops[i].step, op.step, *bytes_)
+        for j, op in enumerate(ops)
+        for i in range(j)
+        if not before[j] >> i & 1
+        for bytes_ in conflicts(ops[i], op)
+    }
+
+
+def races_by_enumeration(program: Program, schedule: Schedule) -> set[Found]:
+    """Every state that some timing reaches: operations begin and end one at a time."""
+    ops = operations(program, schedule)
+    lanes = {
+        s: [i for i, op in enumerate(ops) if op.stream == s] for s in ("compute", "d2h", "h2d")
+    }
+    found: set[Found] = set()
+    # Per stream: how many have ended, and whether the next one runs.
+    start = ((0, False), (0, False), (0, False))
+    seen = {start}
+    todo = [start]
+    while todo:
+        state = todo.pop()
+        running, ended = [], set()
+        for (count, runs), lane in zip(state, lanes.values(), strict=True):
+            ended.update(lane[:count])
+            running += lane[count : count + 1] if runs else []
+        for i in running:
+            for j in running:
+                if i < j:
+                    found |= {(ops[i].step, ops[j].step, *b) for b in conflicts(ops[i], ops[j])}
+        for at, ((count, runs), lane) in enumerate(zip(state, lanes.values(), strict=True)):
+            if runs:
+                following = (count + 1, False)
+            elif count < len(lane) and ended.issuperset(ops[lane[count]].after):
+                following = (count, True)
+            else:
+                continue
+            reached = (*state[:at], following, *state[at + 1 :])
+            if reached not in seen:
+                seen.add(reached)
+                todo.append(reached)
+    return found
