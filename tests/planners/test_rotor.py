@@ -11,10 +11,12 @@ from graphs import Builder, chain, residual, stochastic, transformer
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.simulate import simulate
 from remat_compile.planners import Feasible, Infeasible, Optimal, TimedOut, parse_planner
+from remat_compile.planners._chain_plan import Slots, chain_for
 from remat_compile.planners._floating import Floating
 from remat_compile.planners._instance import Instance
 from remat_compile.planners._limits import operations, slot_bytes
 from remat_compile.planners._persistent import Persistent
+from remat_compile.planners._stages import save_all, stages_of
 from remat_compile.planners.rotor import Rotor
 
 INFINITE = float("inf")
@@ -160,3 +162,14 @@ def test_a_graph_that_is_no_chain_is_refused(planner: str) -> None:
 def test_no_time_at_all(planner: str) -> None:
     result = parse_planner(planner).plan(chain(20), Budget(700, "activation"), time_limit_s=-1)
     assert isinstance(result, TimedOut)
+
+
+def test_a_long_chain_is_shortened() -> None:
+    program = chain(1500, seed=1)
+    instance = Instance.of(program, "activation")
+    made = chain_for(instance)
+    assert 100 < len(made) <= 1000
+    assert sum(len(cs) for cs in made.forward_N) == 1501
+    stages = stages_of(made, [[save_all(made, i)] for i in range(len(made))])
+    scale = Slots.of(stages, instance.peak(instance.capture), 500)
+    assert 20 <= scale.fits < 500

@@ -13,7 +13,7 @@ from itertools import pairwise
 from ..ir.blocks import Block, fingerprint
 from ._chain import Chain, chain_from_stages
 
-__all__ = ["blocks_of_stages", "grouped", "period_of"]
+__all__ = ["blocks_of_stages", "grouped", "period_of", "shortened"]
 
 _LONGEST = 12
 """Periods of more stages are not looked for."""
@@ -65,6 +65,16 @@ def grouped(chain: Chain, most: int) -> Chain:
     cuts.append(len(sizes))
     stages = [[c for i in range(a, b) for c in chain.forward_N[i]] for a, b in pairwise(cuts)]
     return chain_from_stages(chain.instance, stages)
+
+
+def shortened(chain: Chain, most_stages: int) -> Chain:
+    """The chain itself, or with neighbours joined where it has more stages than this."""
+    cnodes = sum(len(cs) for cs in chain.forward_N)
+    most = max(1, cnodes // most_stages)
+    while len(chain) > most_stages:
+        most *= 2
+        chain = grouped(chain, most)
+    return chain
 
 
 def _greedy(sizes: Sequence[int], start: int, end: int, most: int) -> list[int]:

@@ -15,7 +15,7 @@ from ..ir.program import Budget, Program
 from ._block_options import Grid, block_instance, option_of
 from ._chain import Chain, chain_of_program
 from ._chain_plan import first_fit, least_order, no_chain, persistent_orders
-from ._grouping import blocks_of_stages, grouped
+from ._grouping import blocks_of_stages, grouped, shortened
 from ._instance import Order
 from ._options import checked
 from ._persistent import Late
@@ -31,6 +31,8 @@ _FOR_BLOCKS = 0.35
 """The share of the time limit that the blocks may take."""
 _JOINED = 20
 """Blocks of so many forward cNodes are small for the integer program."""
+_MOST_STAGES = 200
+"""Neighbours are joined in longer chains: every block brings a hundred options."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Rockmate:
         task = Task.of(program, budget, format_planner(self), deadline)
         if task.instance.peak(task.instance.capture) <= task.limit_bytes:
             return task.answer(task.instance.capture)
-        chain = chain_of_program(task.instance)
+        chain = shortened(chain_of_program(task.instance), _MOST_STAGES)
         if (refusal := no_chain(task, chain)) is not None:
             return refusal
         chains = self._chains(chain)

@@ -8,9 +8,9 @@ from time import monotonic
 from typing import ClassVar, Literal
 
 from ..ir.program import Budget, Program
-from ._chain import chain_of_program
 from ._chain_plan import (
     Slots,
+    chain_for,
     falling_orders,
     first_fit,
     least_order,
@@ -64,7 +64,7 @@ class RotorFloating:
     ) -> PlanResult:
         deadline = monotonic() + time_limit_s
         task = Task.of(program, budget, format_planner(self), deadline)
-        chain = chain_of_program(task.instance)
+        chain = chain_for(task.instance)
         if (refusal := no_chain(task, chain)) is not None:
             return refusal
         stages = stages_of(chain, [[save_all(chain, i)] for i in range(len(chain))])
