@@ -34,7 +34,9 @@ def code_of(error: pytest.ExceptionInfo[FBError]) -> list[str]:
 
 
 def test_a_plan_knows_its_figures() -> None:
-    plan = remat_compile.plan(make(), (x(),), activation_budget="70%", progress=lambda _: None)
+    plan = remat_compile.plan(
+        make(), (x(),), activation_budget="70%", time_limit_s=2, progress=lambda _: None
+    )
     assert plan.activation_peak_bytes <= 0.7 * plan.baseline.activation_peak_bytes
     assert plan.peak_bytes < plan.baseline.peak_bytes
     assert plan.proven is not None
@@ -59,7 +61,7 @@ def test_progress_says_each_stage() -> None:
 
 def test_compile_trains_alike() -> None:
     eager, original = make(), make()
-    compiled = remat_compile.compile(original, (x(),), activation_budget="70%")
+    compiled = remat_compile.compile(original, (x(),), activation_budget="70%", time_limit_s=2)
     assert [id(p) for p in compiled.parameters()] == [id(p) for p in original.parameters()]
     assert compiled.state_dict().keys() == eager.state_dict().keys()
     for module in (eager, compiled):
@@ -83,7 +85,7 @@ def test_a_parameter_without_gradient_is_named_and_keeps_none() -> None:
 
 def test_save_load_bind(tmp_path: Path) -> None:
     model = make()
-    plan = remat_compile.plan(model, (x(),), activation_budget="70%")
+    plan = remat_compile.plan(model, (x(),), activation_budget="70%", time_limit_s=2)
     plan.save(tmp_path / "plan.fbir")
     loaded = remat_compile.load(tmp_path / "plan.fbir")
     assert loaded.program == plan.program
@@ -156,7 +158,7 @@ def test_planning_changes_nothing_and_warns_of_nothing() -> None:
     state = torch.get_rng_state()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        remat_compile.plan(model, (x(),), activation_budget="70%")
+        remat_compile.plan(model, (x(),), activation_budget="70%", time_limit_s=2)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(p.grad is None for p in model.parameters())
     for name, tensor in model.state_dict().items():

@@ -14,7 +14,7 @@ from remat_compile.verifier import ProvenPlan
 
 def test_plans_proves_and_writes(cli: Cli, chain: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.fbir"
-    ran = cli(chain, "-o", plan, "--activation-budget", "70%")
+    ran = cli(chain, "-o", plan, "--activation-budget", "70%", "--time-limit", "5")
     assert ran.code == 0, ran.err
     assert "activations" in ran.out
     assert f"wrote {plan}" in ran.out

@@ -30,7 +30,7 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture
 def plan(model: Path, cli: Cli) -> Path:
     path = model.with_name("plan.fbir")
-    ran = cli(f"{model}:make", "-o", path, "--activation-budget", "60%")
+    ran = cli(f"{model}:make", "-o", path, "--activation-budget", "60%", "--planner", "dtr")
     assert ran.code == 0, ran.err
     return path
 

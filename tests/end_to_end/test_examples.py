@@ -57,3 +57,20 @@ def test_phases_benchmark(tmp_path: Path) -> None:
     seconds = json.loads(figures.read_text())["seconds"]
     assert {"capture", "lower", "costs", "plan", "verify", "save", "total"} <= set(seconds)
     assert sum(s for name, s in seconds.items() if name != "total") <= seconds["total"] * 1.01
+
+
+def test_plans_of_planners_run(tmp_path: Path) -> None:
+    """12 layers at half of the bytes: equal bits, and the measured peak within the budget.
+    `multichain` runs on towers, which it is made for."""
+    figures = tmp_path / "executed.json"
+    planners = "dtr,periodic,rotor,rockmate,rk-checkmate,multichain"
+    arguments = ["--planners", planners, "--no-peers", "--rounds", "1", "--time-limit", "5"]
+    done = python("benchmarks/executed.py", *arguments, "--check", "--json", str(figures))
+    assert done.returncode == 0, done.stdout + done.stderr
+    plans = json.loads(figures.read_text())["plans"]
+    assert [p["planner"] for p in plans] == planners.split(",")
+    for plan in plans:
+        assert plan["bit_equal"]
+        assert plan["measured_bytes"] <= plan["budget_bytes"]
+        assert plan["model"] == ("towers" if plan["planner"] == "multichain" else "gpt2-12")
+        assert plan["predicted"] > 1.0
