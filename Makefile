@@ -1,4 +1,6 @@
 # make demo: one run from a GPT-2-shaped ONNX file to a proven plan and a compared step.
+# make matrix: every planner on every graph, with its results written down.
+# make mutants: seeds faults into correct plans and counts those that the verifier misses (some minutes).
 # make test: the whole test suite, in JOBS processes of one thread each. Both make the virtual environment if there is none.
 
 PYTHON ?= python3
@@ -7,22 +9,29 @@ DEMO ?= .demo
 JOBS ?= 2
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint install clean
+.PHONY: demo test lint matrix mutants install clean
 
 demo: install
 	@mkdir -p $(DEMO)
 	$(BIN)/python examples/gpt2_onnx.py -o $(DEMO)/gpt2.onnx
-	$(BIN)/remat-compile $(DEMO)/gpt2.onnx -o $(DEMO)/gpt2.fbir --activation-budget 50%
+	$(BIN)/remat-compile $(DEMO)/gpt2.onnx -o $(DEMO)/gpt2.fbir --activation-budget 50% --time-limit 20
 	$(BIN)/remat-compile verify $(DEMO)/gpt2.fbir
 	$(BIN)/remat-compile run $(DEMO)/gpt2.fbir --model $(DEMO)/gpt2.onnx
 
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 
+# Every planner on every graph under six budgets: about half an hour. Writes benchmarks/results.
+matrix: install
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/conformance.py
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
+
+mutants: install
+	$(BIN)/python tests/verifier/run_mutants.py --each 3
 
 install: $(VENV)/.remat-compile
 

@@ -24,12 +24,17 @@ LIMIT_S = 60.0
 
 
 def plan_and_save(
-    model: Path, planner: str, budget: str, device: str
+    model: Path, planner: str, budget: str, device: str, time_limit: float
 ) -> tuple[remat_compile.Plan, dict[str, float]]:
     """The plan, and the seconds of each phase in order; `other` is what no phase covers."""
     start = time.perf_counter()
     plan = remat_compile.plan(
-        model, budget=budget, planner=planner, costs="roofline", device=device
+        model,
+        budget=budget,
+        planner=planner,
+        costs="roofline",
+        device=device,
+        time_limit_s=time_limit,
     )
     planned = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -47,6 +52,7 @@ def main(
     planner: str = "auto",
     budget: str = "range:0.5",
     device: str = "h200",
+    time_limit: Annotated[float, typer.Option(help="Seconds for the planner.")] = 20.0,
     layers: int = 12,
     width: int = 768,
     heads: int = 12,
@@ -65,7 +71,7 @@ def main(
             write_gpt2_onnx(
                 path, layers=layers, width=width, heads=heads, vocab=vocab, seq=seq, batch=batch
             )
-        plan, seconds = plan_and_save(path, planner, budget, device)
+        plan, seconds = plan_and_save(path, planner, budget, device, time_limit)
     print(plan.summary())
     print_table(("phase", "seconds"), [(name, f"{s:.2f}") for name, s in seconds.items()])
     if out is not None:

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ._import import import_plan
     from ._jax.make import jax_step
     from ._plan import Plan
     from ._sweep import Sweep
@@ -27,6 +28,7 @@ __all__ = [
     "Sweep",
     "__version__",
     "compile",
+    "import_plan",
     "jax_step",
     "load",
     "plan",
@@ -40,6 +42,7 @@ _HOMES = {
     "Plan": "._plan",
     "Sweep": "._sweep",
     "compile": ".api",
+    "import_plan": "._import",
     "jax_step": "._jax.make",
     "load": ".api",
     "plan": ".api",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .ir.program import Program, Proven
     from .ir.schedule import Schedule
     from .ir.simulate import Trace
-    from .verifier import Verdict
+    from .verifier import Largest, Refuted, Scope, Undecided, Verdict
 
 Backend = Literal["torch", "jax"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
@@ -106,12 +106,23 @@ class Plan:
         found = [p for p in self.program.proven if p.schedule == self.schedule.name]
         return found[-1] if found else None
 
-    def verify(self, *budgets: Budget, time_limit_s: float = 60.0) -> Verdict:
+    def verify(
+        self, *budgets: Budget, time_limit_s: float = 60.0, scope: Scope = "widest"
+    ) -> Verdict:
         """Proves the plan again, within `budgets`, or those it was made for and claims."""
         from .verifier import verify
 
         wanted = budgets or recorded_budgets(self)
-        return verify(self.program, self.schedule, wanted, time_limit_s=time_limit_s)
+        return verify(self.program, self.schedule, wanted, time_limit_s=time_limit_s, scope=scope)
+
+    def largest(
+        self, symbol: str, *budgets: Budget, time_limit_s: float = 60.0
+    ) -> Largest | Refuted | Undecided:
+        """The largest value of `symbol` that holds `budgets`, or those the plan is made for."""
+        from .verifier import prove_largest
+
+        wanted = budgets or recorded_budgets(self)
+        return prove_largest(self.program, self.schedule, wanted, symbol, time_limit_s=time_limit_s)
 
     def save(self, path: str | Path) -> None:
         """Writes the `.fbir` file, whole or not at all; `-` is standard output.
@@ -170,11 +181,13 @@ class Plan:
         """This plan once it is proven, with the proof recorded. FB0714 where it is not."""
         if self._is_proven:
             return self
-        from .verifier import ProvenPlan, Refuted
+        from .verifier import ProvenPlan, Refuted, accept_certificate
 
         verdict = self.verify()
         match verdict:
             case ProvenPlan(proven):
+                if not accept_certificate(self.program, self.schedule, self.proven):
+                    return replace(self, _is_proven=True)  # it was proven before, and is again
                 others = tuple(p for p in self.program.proven if p.schedule != proven.schedule)
                 program = replace(self.program, proven=(*others, proven))
                 return replace(self, program=program, _is_proven=True)
@@ -215,6 +228,12 @@ class Plan:
             kind = "of activations" if self.budget.kind == "activation" else "on the device"
             lines[0] += f" for {format_bytes(self.budget.bytes)} {kind}"
         lines += columns(rows)
+        if self.lower_bound_s:
+            above = 100 * (self.time_s / self.lower_bound_s - 1)
+            lines.append(
+                f"no plan in this order takes less than {self.lower_bound_s:.4g} s; "
+                f"this one is at most {above:.2f} % above the best"
+            )
         lines.append(
             f"{len(self.trace.executions)} computations, {again} run again; "
             f"costs {self.program.header.costs}, target {self.program.target.name}"

@@ -87,8 +87,8 @@ def check_spec(spec: str, options: ModelOptions) -> None:
         raise _usage("FB0711", f"{names} only {'apply' if ' ' in names else 'applies'} to ONNX")
 
 
-def load_source(spec: str, options: ModelOptions) -> Source:
-    """Reads, builds and exports the model behind MODEL.
+def load_source(spec: str, options: ModelOptions, *, strict: bool = False) -> Source:
+    """Reads, builds and exports the model behind MODEL; `strict` is that of `export`.
 
     Raises the diagnostics of the frontends, FB0704 to FB0706 for a factory that cannot
     be used, and FB0712 where a package is missing.
@@ -107,7 +107,7 @@ def load_source(spec: str, options: ModelOptions) -> Source:
         return Source(load_pt2(spec), recorded, sha256_of(spec))
     factory = spec.removeprefix(file_of(spec))
     module, args, kwargs = _from_factory(file_of(spec), factory[1:])
-    exported = export(module, args, kwargs)
+    exported = export(module, args, kwargs, strict=strict)
     return Source(exported, recorded + factory, sha256_of(file_of(spec)))
 
 

@@ -118,3 +118,95 @@ def test_standard_input_errors_show_their_line(cli: Cli) -> None:
     ran = cli("verify", "-", stdin=chain_text().replace("graph @chain", "grph @chain"))
     assert ran.code == 1
     assert "grph @chain" in ran.err
+
+
+def dynamic(path: Path) -> Path:
+    """A two-step graph in the symbol b, and its plan."""
+    path.write_text(
+        """\
+fbir 1
+sym b in [1, 64] = 8 of arg 0 dim 0
+target "cpu" { granularity 64 }
+graph @g {
+  %x : input f32[b] bytes 4*b
+  %w : param f32[4] bytes 16
+  %a : act f32[b] bytes 40*b
+  %y : output f32[] bytes 4
+  %dy : tangent f32[] bytes 4
+  %dw : param_grad f32[4] bytes 16
+  F1: fwd %a = aten.mul.Tensor(%x, %w)
+  F2: fwd %y = aten.sum.default(%a)
+  L: loss %dy = loss(%y)
+  B1: bwd %dw = aten.mm.default(%dy, %x) of F1
+}
+bind { arg "x" = %x; param "w" = %w grad %dw; result %y tangent %dy }
+schedule @plan {
+  F1
+  F2
+  free %a
+  L
+  B1
+  free %dy
+}
+"""
+    )
+    return path
+
+
+def test_the_largest_value_of_a_symbol_and_the_step_that_blocks_the_next(
+    cli: Cli, tmp_path: Path
+) -> None:
+    path = dynamic(tmp_path / "b.fbir")
+    # F2 takes ceil64(4 b) + 64 + ceil64(40 b) + 64.
+    ran = cli("verify", path, "--largest", "b", "--budget", "1000B")
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith("b = 17 is the largest that holds the budget, and every smaller one")
+    assert "warning[FB0820]" in ran.err
+    assert "at b = 18" in ran.err
+    assert "  F2" in ran.err
+    ran = cli("verify", path, "--largest", "b", "--budget", "1MiB", "--format", "json")
+    report = json.loads(ran.out)
+    assert (report["largest"], report["every_smaller"], report["warnings"]) == (64, True, [])
+    ran = cli("verify", path, "--largest", "b", "--budget", "100B")
+    assert (ran.code, "error[FB0820]" in ran.err, "at b = 1" in ran.err) == (1, True, True)
+    ran = cli("verify", path, "--largest", "c", "--budget", "1000B")
+    assert (ran.code, "error[FB0823]" in ran.err) == (1, True)
+
+
+def test_a_budget_must_hold_for_the_whole_range_unless_told_otherwise(
+    cli: Cli, tmp_path: Path
+) -> None:
+    path = dynamic(tmp_path / "b.fbir")
+    ran = cli("verify", path, "--budget", "1000B")
+    assert (ran.code, "at b = 64" in ran.err) == (1, True)
+    ran = cli("verify", path, "--budget", "1000B", "--at", "sample")
+    assert (ran.code, "memory at sample" in ran.out) == (0, True)
+    ran = cli("verify", path, "--budget", "10KiB")
+    assert (ran.code, "memory for b in [1, 64]" in ran.out) == (0, True)
+
+
+def test_a_certificate_is_taken_only_where_it_matches(cli: Cli, planned: Path) -> None:
+    ran = cli("verify", planned, "--require-certificate")
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith("certificate accepted: plan @")
+    ran = cli("verify", planned, "--require-certificate", "--recheck")
+    assert (ran.code, ran.out.startswith("proven: plan @")) == (0, True)
+    ran = cli("verify", planned, "--require-certificate", "--activation-budget", "10B")
+    assert (ran.code, "error[FB0834]" in ran.err) == (1, True)
+    text = planned.read_text()
+    planned.write_text(text.replace("values, races", "races"))
+    ran = cli("verify", planned, "--require-certificate")
+    assert (ran.code, "error[FB0831]" in ran.err, ran.out) == (1, True, "")
+    planned.write_text(text.replace("time 10us", "time 11us"))
+    ran = cli("verify", planned, "--require-certificate", "--format", "json")
+    report = json.loads(ran.out)
+    assert (ran.code, report["verdict"]) == (1, "refused")
+    assert report["diagnostics"][0]["code"] == "FB0830"
+
+
+def test_a_time_limit_decides_nothing(cli: Cli, planned: Path) -> None:
+    ran = cli("verify", planned, "--time-limit", "1e-9")
+    assert (ran.code, ran.out) == (1, "")
+    assert "is not decided" in ran.err
+    ran = cli("verify", planned, "--time-limit", "1e-9", "--format", "json")
+    assert (ran.code, json.loads(ran.out)["verdict"]) == (1, "undecided")

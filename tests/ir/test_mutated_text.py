@@ -18,7 +18,7 @@ WORD = re.compile(r"\s+|[%@]?[\w.]+|.")
 
 def mutated(rng: Random) -> str:
     program = random_program(rng, size=3)
-    program = program.with_schedule(random_schedule(rng, program))
+    program = program.with_schedule(random_schedule(rng, program, copy=rng.choice((0.0, 0.3))))
     words = WORD.findall(format_program(program))
     at, other = rng.randrange(len(words)), rng.randrange(len(words))
     match rng.randrange(4):

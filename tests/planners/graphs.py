@@ -251,6 +251,71 @@ def stochastic(blocks: int = 3, size: int = 128) -> Program:
     return b.program(granularity=4)
 
 
+def towers(lengths: Sequence[int] = (2, 4, 5), size: int = 100) -> Program:
+    """Homogeneous chains that meet at the loss: models with several inputs and one score."""
+    b = Builder("towers")
+    layers: list[list[str]] = []
+    for k, length in enumerate(lengths):
+        b.input(f"x{k}_0", size)
+        made = []
+        for i in range(length):
+            b.param(f"w{k}_{i}", 20, f"dw{k}_{i}")
+            writes: list[tuple[str, ANodeKind, int]] = [(f"x{k}_{i + 1}", "act", size)]
+            made.append(b.op([f"x{k}_{i}", f"w{k}_{i}"], writes, time=10))
+        layers.append(made)
+    tops = [f"x{k}_{length}" for k, length in enumerate(lengths)]
+    b.op(tops, [("y", "output", 10)], time=1)
+    b.loss(["y"], [("dy", 10)])
+    b.op(["dy", *tops], [(f"d{top[1:]}", "grad", size) for top in tops], phase="bwd", time=1)
+    for k, length in reversed(list(enumerate(lengths))):
+        for i in reversed(range(length)):
+            grads: list[tuple[str, ANodeKind, int]] = [(f"dw{k}_{i}", "param_grad", 20)]
+            if i:
+                grads.append((f"d{k}_{i}", "grad", size))
+            reads = [f"x{k}_{i}", f"w{k}_{i}", f"d{k}_{i + 1}"]
+            b.op(reads, grads, phase="bwd", time=20, of=[layers[k][i]])
+    return b.program()
+
+
+def encoder_decoder(layers: int = 3, size: int = 96) -> Program:
+    """Every layer of the decoder reads the encoder's result; the encoder gets the sum."""
+    b = Builder("encoder_decoder")
+    b.input("s0", 2 * size)
+    b.input("t0", size)
+    for i in range(layers):
+        b.param(f"we{i}", 16, f"dwe{i}")
+        b.op([f"s{i}", f"we{i}"], [(f"s{i + 1}", "act", 2 * size)], time=40, workspace=10)
+    memory = f"s{layers}"
+    for i in range(layers):
+        b.param(f"wd{i}", 16, f"dwd{i}")
+        b.op([f"t{i}", memory], [(f"c{i}", "act", size), (f"p{i}", "phantom", size // 4)], time=20)
+        kind: ANodeKind = "output" if i == layers - 1 else "act"
+        b.op([f"c{i}", f"t{i}", f"wd{i}"], [(f"t{i + 1}", kind, size)], time=30)
+    b.loss([f"t{layers}"], [(f"dt{layers}", size)])
+    total = ""
+    for i in reversed(range(layers)):
+        reads = [f"dt{i + 1}", f"c{i}", f"t{i}", f"wd{i}"]
+        writes: list[tuple[str, ANodeKind, int]] = [
+            (f"dc{i}", "grad", size),
+            (f"dwd{i}", "param_grad", 16),
+        ]
+        b.op(reads, writes, phase="bwd", time=60)
+        parts: list[tuple[str, ANodeKind, int]] = [(f"dm{i}", "grad", 2 * size)]
+        if i:
+            parts.append((f"dt{i}", "grad", size))
+        b.op([f"dc{i}", f"t{i}", memory, f"p{i}"], parts, phase="bwd", time=40)
+        if total:
+            b.accumulate(total, f"dm{i}", f"sum{i}", "grad", 2 * size)
+        total = f"sum{i}" if total else f"dm{i}"
+    for i in reversed(range(layers)):
+        grads: list[tuple[str, ANodeKind, int]] = [(f"dwe{i}", "param_grad", 16)]
+        if i:
+            grads.append((f"ds{i}", "grad", 2 * size))
+        b.op([total, f"s{i}", f"s{i + 1}", f"we{i}"], grads, phase="bwd", time=80)
+        total = f"ds{i}"
+    return b.program()
+
+
 def random_dag(seed: int, nodes: int = 12) -> Program:
     """A random forward DAG and a backward that reads inputs, outputs or neither."""
     rng = random.Random(seed)

@@ -168,7 +168,7 @@ def test_the_other_direction_orders_nothing() -> None:
     assert {(side, name) for _, _, side, name in races} == {("device", "b"), ("host", "b")}
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(copying(size=4), st.randoms(use_true_random=False))
 def test_z3_a_graph_search_and_the_enumeration_of_timings_agree(
     drawn: tuple[Program, Schedule], rng: Random

@@ -23,6 +23,7 @@ class Exported:
 
     `module` is what `torch.export` gives back (`ep.module()`), sharing its parameters
     with `original`. `flat_args` are the sample's leaves; non-tensors were baked in.
+    `has_checkpoints` says that `module` may hold regions of `torch.utils.checkpoint`.
     """
 
     original: nn.Module
@@ -37,6 +38,16 @@ class Exported:
     symbol_ranges: Mapping[str, tuple[int, int]]
     device: torch.device
     warnings: tuple[Diagnostic, ...] = ()
+    has_checkpoints: bool = False
+
+    @property
+    def eager(self) -> nn.Module:
+        """What the lowered graph must agree with.
+
+        An exported region with dropout draws other numbers in its own backward than in its
+        forward when it is run outside of a compiler; the model itself does not.
+        """
+        return self.original if self.has_checkpoints else self.module
 
 
 @dataclass(frozen=True)

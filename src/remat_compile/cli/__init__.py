@@ -18,6 +18,7 @@ COMMANDS = {
     "verify": "Prove the plan in a file again.",
     "show": "What a plan does: its peak, what fills it, what runs again.",
     "run": "Run one step of a plan and compare it with ordinary autograd.",
+    "import-plan": "Prove what another tool saves and computes again.",
     "sweep": "The time that planners need under a range of budgets.",
     "planners": "List the planners, what they take, and their options.",
     "devices": "List the devices that a plan can be made for.",
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if meant := _meant(words[:1]):
             print(f"error[FB0707]: no file or command {words[0]}.{meant}", file=sys.stderr)
             return 2
-    command = import_module(f".{name}", __package__).command
+    command = import_module(f".{name.replace('-', '_')}", __package__).command
     try:
         code = run(command, rest, program)
         sys.stdout.flush()

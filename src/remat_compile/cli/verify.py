@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from .._plan import Plan
     from ..ir.diagnostics import Diagnostic
     from ..ir.program import Budget
-    from ..verifier import Verdict
 
 __all__ = ["command"]
 
@@ -29,16 +28,31 @@ def command(
     schedule: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which schedule of the file (the last).")
     ] = None,
+    at: Annotated[
+        Literal["range", "sample"] | None,
+        typer.Option(help="For which sizes the bytes must hold (all in the ranges, if bounded)."),
+    ] = None,
+    largest: Annotated[
+        str | None,
+        typer.Option(metavar="SYMBOL", help="Find its largest value that holds the budget."),
+    ] = None,
+    require_certificate: Annotated[
+        bool, typer.Option(help="Take the proof in the file if it matches; prove nothing.")
+    ] = False,
+    recheck: Annotated[
+        bool, typer.Option(help="Prove in full, whatever certificate there is (the default).")
+    ] = False,
     time_limit: Annotated[float, typer.Option(metavar="SECONDS")] = 60.0,
     format: Annotated[Literal["text", "json"], typer.Option()] = "text",
 ) -> int:
-    """Prove the plan in a file again: every read is alive, the bytes hold.
+    """Prove the plan in a file again: reads, bytes, values, copies, claims.
 
     Without a budget, the bounds that the file records as proven must hold. Exit code 0:
     proven; 1: refuted or not decided in time.
     """
     from .._options import Errors
     from ..ir.diagnostics import FBError
+    from ._verdicts import print_json, report, report_certificate, report_largest
 
     errors = Errors()
     found = errors.collect(lambda: _bounds(budget, activation_budget, host_budget))
@@ -48,13 +62,40 @@ def command(
     assert found is not None
     try:
         read = _read(plan, schedule)
-        verdict = read.verify(*_resolve(found, read), time_limit_s=time_limit)
+        budgets = _resolve(found, read)
+        if require_certificate:
+            if refused := _refused_certificate(read, budgets, at):
+                raise FBError(refused)
+            if not recheck and largest is None:
+                return report_certificate(plan, read, format)
+        if largest is not None:
+            return report_largest(
+                plan, read, read.largest(largest, *budgets, time_limit_s=time_limit), format
+            )
+        scope = at or ("range" if budgets else "widest")
+        verdict = read.verify(*budgets, time_limit_s=time_limit, scope=scope)
     except FBError as error:
         if format == "text":
             raise
-        _print_json(plan, None, "refused", {}, error.diagnostics, ())
+        print_json(plan, None, "refused", {}, error.diagnostics, ())
         return 2 if error.usage else 1
-    return _report(plan, read, verdict, format)
+    return report(plan, read, verdict, format)
+
+
+def _refused_certificate(
+    plan: Plan, budgets: list[Budget], at: str | None
+) -> tuple[Diagnostic, ...]:
+    """Why the proof in the file is not taken."""
+    from ..ir.diagnostics import Diagnostic
+    from ..verifier import accept_certificate
+
+    found = accept_certificate(plan.program, plan.schedule, plan.proven, budgets)
+    sample_only = plan.proven is not None and "memory at sample" in plan.proven.obligations
+    if not found and sample_only and at != "sample" and (at == "range" or budgets):
+        message = f"the certificate of @{plan.schedule.name} is for the sample only"
+        span = None if plan.proven is None else plan.proven.span
+        return (Diagnostic("FB0834", message, span, hint="give --at sample, or verify again"),)
+    return found
 
 
 def _bounds(
@@ -80,88 +121,3 @@ def _read(path: str, schedule: str | None) -> Plan:
     from ..api import load
 
     return load(path, schedule)
-
-
-def _report(path: str, plan: Plan, verdict: Verdict, format: str) -> int:
-    from ..ir.diagnostics import Diagnostic, FBError
-    from ..verifier import ProvenPlan, Refuted
-
-    warned = _stale(plan)
-    match verdict:
-        case ProvenPlan(proven):
-            facts = {
-                "device_bytes": proven.device_bytes,
-                "activation_bytes": proven.activation_bytes,
-                "host_bytes": proven.host_bytes,
-                "obligations": list(proven.obligations),
-                "prover": proven.prover,
-            }
-            if format == "json":
-                _print_json(path, plan, "proven", facts, (), warned)
-            else:
-                _print_proven(plan, facts, warned)
-            return 0
-        case Refuted(diagnostics):
-            answer, found = "refuted", tuple(diagnostics)
-        case _:
-            message = f"plan @{plan.schedule.name} is not decided: {verdict.why}"
-            answer = "undecided"
-            found = (Diagnostic("FB0714", message, hint="give more time with --time-limit"),)
-    if format == "text":
-        raise FBError(found)
-    _print_json(path, plan, answer, {}, found, warned)
-    return 1
-
-
-def _stale(plan: Plan) -> tuple[Diagnostic, ...]:
-    """FB0830 where the proof in the file is of another graph or of other steps."""
-    from ..verifier import check_certificate
-
-    found = None if plan.proven is None else check_certificate(plan.program, plan.proven)
-    return () if found is None else (found,)
-
-
-def _print_proven(plan: Plan, facts: dict[str, Any], warned: tuple[Diagnostic, ...]) -> None:
-    from .._budget import format_bytes
-    from ._app import print_warnings
-
-    print_warnings(warned)
-    print(f"proven: plan @{plan.schedule.name} by {plan.planner}")
-    bounds = [("device", "device_bytes"), ("activations", "activation_bytes")]
-    if facts["host_bytes"]:
-        bounds.append(("host copies", "host_bytes"))
-    for name, key in bounds:
-        count = facts[key]
-        print(f"  {name:<11} <= {format_bytes(count)} ({count} bytes) at every step")
-    print(f"  {', '.join(facts['obligations'])}; by {facts['prover']}")
-
-
-def _print_json(
-    path: str,
-    plan: Plan | None,
-    verdict: str,
-    facts: dict[str, Any],
-    found: tuple[Diagnostic, ...],
-    warned: tuple[Diagnostic, ...],
-) -> None:
-    import json
-
-    report = {
-        "file": path,
-        "schedule": None if plan is None else plan.schedule.name,
-        "planner": None if plan is None else plan.planner,
-        "verdict": verdict,
-        **facts,
-        "diagnostics": [_as_json(d) for d in found],
-        "warnings": [_as_json(d) for d in warned],
-    }
-    print(json.dumps(report, indent=2))
-
-
-def _as_json(d: Diagnostic) -> dict[str, Any]:
-    place = {"line": d.span.line, "column": d.span.column} if d.span else {}
-    notes = [
-        {"message": n.message, **({"line": n.span.line, "column": n.span.column} if n.span else {})}
-        for n in d.notes
-    ]
-    return {"code": d.code, "message": d.message, **place, "notes": notes, "hint": d.hint}

@@ -36,12 +36,13 @@ def globals_of(program: Program) -> frozenset[str]:
     """
     graph = program.graph
     flowing = _differentiable(graph, program.binding)
+    typed = _has_floats(graph)
     found = set()
     for c in graph.in_phase("fwd"):
         flows = any(name in flowing for name in graph.reads(c))
         for name in c.results:
             floating = graph.anode[name].dtype in FLOATING
-            if flows and (floating or not _has_floats(graph)):
+            if flows and (floating or not typed):
                 flowing.add(name)
             else:
                 found.add(name)

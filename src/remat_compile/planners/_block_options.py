@@ -22,7 +22,7 @@ from .solvers import MilpSolver
 
 __all__ = ["Grid", "block_instance", "option_of"]
 
-_EACH_S = 20.0
+_EACH_S = 5.0
 """No single program of a block gets more than this."""
 
 

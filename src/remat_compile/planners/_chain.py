@@ -12,7 +12,7 @@ Index legend: `x_N` has one entry per stage, the loss included, in the order of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -98,10 +98,13 @@ def chain_of_program(instance: Instance) -> Chain:
     return chain_from_stages(instance, stages)
 
 
-def chain_from_stages(instance: Instance, stages: Sequence[Sequence[int]]) -> Chain:
-    """The chain with these stages of the forward, joined where they must be."""
+def chain_from_stages(
+    instance: Instance, stages: Sequence[Sequence[int]], lasting: Collection[int] = ()
+) -> Chain:
+    """The chain with these stages of the forward, joined where they must be. `lasting`
+    aNodes are permanent too."""
     while True:
-        made = _Cut(instance, stages)
+        made = _Cut(instance, stages, lasting)
         joined = made.joined()
         if len(joined) == len(stages):
             return made.chain()
@@ -111,7 +114,9 @@ def chain_from_stages(instance: Instance, stages: Sequence[Sequence[int]]) -> Ch
 class _Cut:
     """A forward cut into stages; finds what crosses, and where the cut is too fine."""
 
-    def __init__(self, instance: Instance, stages: Sequence[Sequence[int]]):
+    def __init__(
+        self, instance: Instance, stages: Sequence[Sequence[int]], lasting: Collection[int]
+    ):
         self.instance = instance
         self.stages = [list(cs) for cs in stages]
         self.loss_stage = len(self.stages)
@@ -124,7 +129,7 @@ class _Cut:
             for a in (*instance.reads_C[c], *instance.rereads_C[c]):
                 if a in self.readers:
                     self.readers[a].add(i)
-        self.permanent = self._permanent()
+        self.permanent = self._permanent() | set(lasting)
         self.backward_stage = self._assign_backward()
 
     def _permanent(self) -> set[int]:

@@ -9,8 +9,9 @@ from typing import Protocol
 
 from ..ir.diagnostics import Diagnostic, Note
 from ..ir.liveness import lower_bound_bytes
-from ._chain import Chain
-from ._instance import Order
+from ._chain import Chain, chain_of_program
+from ._grouping import shortened
+from ._instance import Instance, Order
 from ._least import Least
 from ._limits import Operation, operations, reserve_tokens, slot_bytes
 from ._persistent import Late, Persistent
@@ -21,6 +22,7 @@ from .contract import Infeasible, PlanResult, TimedOut
 __all__ = [
     "Slots",
     "answer",
+    "chain_for",
     "falling_orders",
     "first_fit",
     "least_order",
@@ -38,6 +40,14 @@ too large may fit."""
 def order_of(steps: Iterable[Operation]) -> Order:
     """The cNodes of a chain's schedule; frees are implied (after the last use)."""
     return [c for step in steps for c in step.run]
+
+
+_MOST_STEPS = 60_000_000_000
+_LEAST_SLOTS = 20
+"""Long chains (of more than 490 stages for 500 slots) get fewer slots, so that the tables
+take seconds and less than a gigabyte."""
+_MOST_STAGES = 1000
+"""Neighbours are joined in longer chains."""
 
 
 class _Table(Protocol):
@@ -59,10 +69,16 @@ class Slots:
     @staticmethod
     def of(stages: Sequence[Stage], room_bytes: int, slots: int) -> Slots:
         room = max(1, min(room_bytes, _most_bytes(stages)))
+        slots = min(slots, max(_LEAST_SLOTS, _MOST_STEPS // len(stages) ** 3))
         slot = slot_bytes(stages, room, slots)
         plain, reserved = reserve_tokens(stages, slot)
         fits = max(0, room - reserved) // slot
         return Slots(plain, slot, fits, fits + max(1, int(fits * _ABOVE)))
+
+
+def chain_for(instance: Instance) -> Chain:
+    """The chain of a program, short enough for the dynamic programs."""
+    return shortened(chain_of_program(instance), _MOST_STAGES)
 
 
 def _most_bytes(stages: Sequence[Stage]) -> int:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from ._instance import Instance, Order
 
-__all__ = ["Event", "all_events", "events_around", "order_of", "useful_pairs"]
+__all__ = ["FEW", "Event", "Pairs", "all_events", "order_of", "useful_pairs"]
 
 
-_FEW = 500
+FEW = 500
 """So many pairs are never thinned out."""
 
 
@@ -31,31 +31,34 @@ def useful_pairs(
     instance: Instance, *, backward: bool = False, every: bool | None = None
 ) -> list[list[int]]:
     """For each stage (named by the cNode that first runs at its end) what may be
-    recomputed in it, rising.
+    recomputed in it, rising. With `backward` false, forward cNodes only.
 
-    A cNode qualifies where it may run again, is captured before the stage, and what it
-    makes is read by the stage's own cNode, directly or through others that qualify. With
-    `backward` false, only forward cNodes qualify.
-
-    Stages up to the loss have pairs only for the sake of storage that the forward reads
-    again after more than a third of its length, unless `every` (none: in graphs with few
-    pairs).
+    `every`: each cNode that may run again and whose results somebody may ask for later.
+    Otherwise a stage has what its own cNode reads, directly or through others, and stages
+    up to the loss only towards storage that the forward reads again after more than a
+    third of its length. None: every one in graphs with few pairs.
     """
-    found = _Pairs(instance, backward)
-    all_pairs = [found.of(t, instance.reads_C[t]) for t in range(len(instance.names_C))]
-    if every or (every is None and sum(map(len, all_pairs)) <= _FEW):
-        return all_pairs
+    pairs = Pairs(instance, backward)
+    if every or every is None:
+        found = pairs.every()
+        if every or sum(map(len, found)) <= FEW:
+            return found
     long = max(1, instance.phase_C.count("fwd") // 3)
     touched: dict[int, int] = {}
-    for t in range(instance.loss + 1):
-        again = [a for a in instance.reads_C[t] if t - touched.get(a, t) > long]
-        all_pairs[t] = found.of(t, again)
-        for a in (*instance.reads_C[t], *instance.writes_C[t]):
-            touched[a] = t
-    return all_pairs
+    useful = []
+    for t, reads in enumerate(instance.reads_C):
+        if t <= instance.loss:
+            again = [a for a in reads if t - touched.get(a, t) > long]
+            touched.update(dict.fromkeys((*reads, *instance.writes_C[t]), t))
+            useful.append(pairs.of(t, again))
+        else:
+            useful.append(pairs.of(t, reads))
+    return useful
 
 
-class _Pairs:
+class Pairs:
+    """What may be recomputed towards given reads."""
+
     def __init__(self, instance: Instance, backward: bool):
         self.instance = instance
         self.maker: dict[int, int] = {}
@@ -65,16 +68,30 @@ class _Pairs:
                     if not instance.kept_A[a]:
                         self.maker[a] = c
 
-    def of(self, stage: int, reads: Collection[int]) -> list[int]:
-        """All that can be run again towards `reads`."""
-        found = {self.maker[a] for a in reads if a in self.maker}
-        stack = list(found)
-        while stack:
-            for a in self.instance.rereads_C[stack.pop()]:
-                source = self.maker.get(a)
-                if source is not None and source not in found:
-                    found.add(source)
-                    stack.append(source)
+    def every(self) -> list[list[int]]:
+        """For each stage all that can be run again and is asked for in it or later."""
+        inst = self.instance
+        until = [-1] * len(inst.names_A)
+        for c, reads in enumerate(inst.reads_C):
+            for a in reads:
+                until[a] = c
+        last = [-1] * len(inst.names_C)
+        for c in range(len(inst.names_C) - 1, -1, -1):
+            made = [a for a in inst.rewrites_C[c] if self.maker.get(a) == c]
+            last[c] = max((until[a] for a in made), default=-1)
+            for a in inst.rereads_C[c]:
+                until[a] = max(until[a], last[c])
+        return [[k for k in range(t) if last[k] >= t] for t in range(len(inst.names_C))]
+
+    def of(self, stage: int, reads: Collection[int], depth: int = 1 << 30) -> list[int]:
+        """All that can be run again towards `reads`, at most `depth` reads away."""
+        found: set[int] = set()
+        front = {self.maker[a] for a in reads if a in self.maker}
+        while front and depth > 0:
+            found |= front
+            behind = (self.maker.get(a, -1) for c in front for a in self.instance.rereads_C[c])
+            front = {c for c in behind if c >= 0 and c not in found}
+            depth -= 1
         return sorted(c for c in found if c < stage)
 
 
@@ -85,43 +102,6 @@ def all_events(instance: Instance, pairs: list[list[int]]) -> list[Event]:
         events += [Event(c, False, True) for c in again]
         events.append(Event(t, True, False))
     return events
-
-
-def events_around(
-    order: Order, pairs: list[list[int]], stages: Collection[int], free: bool = True
-) -> list[Event]:
-    """The events of a plan, with every useful pair as an option in `stages`.
-
-    Elsewhere the recomputations of the plan stay where they are, and with `free` may be
-    left out.
-    """
-    events = []
-    seen: set[int] = set()
-    stage: list[int] = []
-    for c in order:
-        if c in seen:
-            stage.append(c)
-            continue
-        seen.add(c)
-        if c in stages:
-            stage = _merged(stage, pairs[c])
-        events += [Event(k, False, free or c in stages) for k in stage]
-        events.append(Event(c, True, False))
-        stage = []
-    events += [Event(k, False, free) for k in stage]
-    return events
-
-
-def _merged(plan: list[int], options: list[int]) -> list[int]:
-    """`plan` in its order, with the options it lacks put in before the next larger one."""
-    present = set(plan)
-    extra = [c for c in options if c not in present]
-    found: list[int] = []
-    for c in plan:
-        while extra and extra[0] < c:
-            found.append(extra.pop(0))
-        found.append(c)
-    return found + extra
 
 
 def order_of(events: list[Event], chosen: Collection[int]) -> Order:

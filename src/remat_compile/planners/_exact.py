@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from time import monotonic
 
 from ..ir.diagnostics import Diagnostic
@@ -11,7 +10,7 @@ from ._compact_solve import CompactAnswer, OnOrder, saved_bytes_of
 from ._instance import Instance, Order
 from ._results import Task
 from ._search import Search
-from .contract import Feasible, Infeasible, Optimal, PlanResult, Progress, TimedOut
+from .contract import Infeasible, PlanResult, Progress, TimedOut
 
 __all__ = ["conclude", "quick_order", "teller", "too_large"]
 
@@ -59,29 +58,18 @@ def conclude(task: Task, found: CompactAnswer, saved_bytes: int | None = None) -
         return TimedOut(None, 0, found.bound_ns)
     if found.order is None:
         return _refused(task, saved_bytes)
-    schedule = task.schedule(found.order)
-    if found.time_ns <= found.bound_ns:
-        return Optimal(schedule, found.time_ns, found.time_ns)
-    gap = found.time_ns / found.bound_ns - 1 if found.bound_ns else 0.0
-    return Feasible(schedule, found.time_ns, found.bound_ns, gap)
+    return task.answer(found.order, found.bound_ns)
 
 
 def _refused(task: Task, saved_bytes: int | None) -> PlanResult:
-    least = _Least(task).order()
-    small = task.instance.peak(least) <= task.limit_bytes
-    if small and (saved_bytes is None or saved_bytes_of(task.instance, least) <= saved_bytes):
-        return task.answer(least)
-    return task.infeasible(None if small else least)
-
-
-@dataclass(frozen=True)
-class _Least:
-    task: Task
-
-    def order(self) -> Order:
-        """The order of least memory that walks reach."""
-        instance = self.task.instance
-        return Search(instance, self.task.limit_bytes, monotonic() + _LEAST_S).least()
+    inst, limit = task.instance, task.limit_bytes
+    until = monotonic() + _LEAST_S
+    walked = quick_order(inst, limit, until, backward=True, saved_bytes=saved_bytes)
+    if walked is not None:
+        return task.answer(walked)
+    least = Search(inst, limit, until).least()
+    # With a bound on what is saved, it may be that which has no plan.
+    return task.infeasible(least if inst.peak(least) > limit else None)
 
 
 def too_large(task: Task, most: int, hint: str) -> Infeasible | None:

@@ -8,11 +8,12 @@ joined, so that blocks stay identical.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ..ir.blocks import Block, fingerprint
 from ._chain import Chain, chain_from_stages
 
-__all__ = ["blocks_of_stages", "grouped", "period_of"]
+__all__ = ["blocks_of_stages", "grouped", "period_of", "shortened"]
 
 _LONGEST = 12
 """Periods of more stages are not looked for."""
@@ -62,11 +63,18 @@ def grouped(chain: Chain, most: int) -> Chain:
         start = repeats[-1] + step if repeats else start
     cuts += _greedy(sizes, start, len(sizes), most)
     cuts.append(len(sizes))
-    stages = [
-        [c for i in range(a, b) for c in chain.forward_N[i]]
-        for a, b in zip(cuts, cuts[1:], strict=False)
-    ]
+    stages = [[c for i in range(a, b) for c in chain.forward_N[i]] for a, b in pairwise(cuts)]
     return chain_from_stages(chain.instance, stages)
+
+
+def shortened(chain: Chain, most_stages: int) -> Chain:
+    """The chain itself, or with neighbours joined where it has more stages than this."""
+    cnodes = sum(len(cs) for cs in chain.forward_N)
+    most = max(1, cnodes // most_stages)
+    while len(chain) > most_stages:
+        most *= 2
+        chain = grouped(chain, most)
+    return chain
 
 
 def _greedy(sizes: Sequence[int], start: int, end: int, most: int) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from ..ir.diagnostics import FBError
@@ -78,14 +78,11 @@ def _made(name: str, tell: Progress) -> Iterator[Planner]:
         tell(f"auto: {name} left out: {error}")
 
 
-def polisher(best: Schedule, round_: int) -> Planner | None:
+def polisher(best: Schedule, seed: int) -> Planner | None:
     """`polish` on top of a plan that is already there; None where it is not registered."""
     info = available().get("polish")
     if info is None:
         return None
     make: Callable[..., Any] = info.load()
-    options: dict[str, Any] = {"of": Given(format_schedule(best))}
-    if any(f.name == "seed" for f in fields(make)):  # type: ignore[arg-type]
-        options["seed"] = round_
-    polish: Planner = make(**options)
+    polish: Planner = make(of=Given(format_schedule(best)), seed=seed)
     return polish

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from math import inf
+from time import monotonic
 
 from ..ir.diagnostics import Diagnostic, FBError, Note
 from ..ir.liveness import BudgetKind, lower_bound_bytes, working_set
@@ -10,13 +15,32 @@ from ..ir.printer import format_step
 from ..ir.program import Budget, Program
 from ..ir.schedule import Compute, Schedule
 from ..ir.simulate import Trace, simulate
+from ._bounds import lower_bound_ns
 from ._instance import Instance, Order
 from .contract import Feasible, Infeasible, Optimal
 
-__all__ = ["Task", "check_budget", "kind_of", "peak_of"]
+__all__ = ["Task", "check_budget", "kind_of", "peak_of", "without_relaxation"]
 
 _SHOWN = 8
 """So many tensors are named where a budget cannot be met."""
+_BOUND_CNODES = 80
+_BOUND_S = 5.0
+_START_S = 0.7
+"""Up to this size the relaxation takes a second or so, never longer than the one, and in
+less than the other a solver hardly starts."""
+
+
+_relaxing: ContextVar[bool] = ContextVar("relaxing", default=True)
+
+
+@contextmanager
+def without_relaxation() -> Iterator[None]:
+    """Inside, results carry the bounds that cost nothing: `auto` wants quick answers first."""
+    token = _relaxing.set(False)
+    try:
+        yield
+    finally:
+        _relaxing.reset(token)
 
 
 def check_budget(budget: Budget | None) -> None:
@@ -56,11 +80,13 @@ class Task:
     budget: Budget | None
     planner: str
     instance: Instance
+    deadline: float = inf
+    """On the monotonic clock."""
 
     @staticmethod
-    def of(program: Program, budget: Budget | None, planner: str) -> Task:
+    def of(program: Program, budget: Budget | None, planner: str, deadline: float = inf) -> Task:
         check_budget(budget)
-        return Task(program, budget, planner, Instance.of(program, kind_of(budget)))
+        return Task(program, budget, planner, Instance.of(program, kind_of(budget)), deadline)
 
     @property
     def limit_bytes(self) -> int:
@@ -70,14 +96,23 @@ class Task:
     def schedule(self, order: Order) -> Schedule:
         return self.instance.schedule(order, self.planner)
 
-    def answer(self, order: Order) -> Optimal | Feasible:
-        """The order as a result; it is under the budget. Optimal where nothing is
-        recomputed: each cNode once is the least time."""
-        time_ns = self.instance.time_ns(order)
-        bound = self.instance.base_time_ns
+    def answer(self, order: Order, bound_ns: int = 0) -> Optimal | Feasible:
+        """The order as a result; it is under the budget.
+
+        Optimal where it meets the lower bound: `bound_ns`, the time with nothing
+        recomputed, or on small graphs that of the relaxation, whichever is the highest.
+        """
+        inst = self.instance
+        time_ns = inst.time_ns(order)
+        bound = max(bound_ns, inst.base_time_ns)
+        if time_ns > bound and _relaxing.get():
+            # The plan must not come late for the sake of its bound.
+            left = min(_BOUND_S, (self.deadline - monotonic()) / 10)
+            if left >= _START_S:
+                bound = max(bound, lower_bound_ns(inst, self.limit_bytes, left, _BOUND_CNODES))
         schedule = self.schedule(order)
-        if time_ns == bound:
-            return Optimal(schedule, time_ns, bound)
+        if time_ns <= bound:
+            return Optimal(schedule, time_ns, time_ns)
         return Feasible(schedule, time_ns, bound, time_ns / bound - 1 if bound else 0.0)
 
     def infeasible(self, least: Order | None) -> Infeasible:

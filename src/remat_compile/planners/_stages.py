@@ -107,7 +107,7 @@ def stages_of(chain: Chain, options_N: Sequence[Iterable[BlockOption]]) -> list[
                 pricer.bytes_of(chain.cross_N[i]),
                 pricer.bytes_of(pricer.tokens),
                 made_bytes,
-                lasting + pricer.bytes_of(chain.grads_N[i]),
+                lasting + pricer.grad_bytes,
             )
         )
         made_bytes += pricer.bytes_of(pricer.made)
@@ -131,6 +131,7 @@ class _Pricer:
             if self.instance.token_C[c] >= 0 and self.instance.makable_C[c]
         }
         self.input = chain.cross_N[i - 1] if i else frozenset()
+        self.grad_bytes = self.bytes_of(chain.grads_N[i])
         if i == len(chain) - 1:
             self.made |= chain.grads_N[i]
             self.musts |= {self.instance.loss}
@@ -157,27 +158,27 @@ class _Pricer:
         inst = self.instance
         output = self.chain.cross_N[self.i]
         held = option.kept | output
-        back = cost_of(
-            inst,
-            option.backward,
-            option.kept | self.chain.grads_N[self.i],
-            self.chain.grads_N[self.i - 1] if self.i else self._final(),
-            again=True,
-        )
+        # Gradients that this backward does not touch only pass by.
+        given, left = self._touched_grads()
+        passing = self.grad_bytes - self.bytes_of(given)
+        back = cost_of(inst, option.backward, option.kept | given, left, again=True)
         return Option(
             self._way(option.forward, held, again=False),
             self._way(option.forward, held, again=True),
             self._way(option.forward, option.kept, again=True),
-            Way(back.time_ns, self.lasting + back.peak_bytes, option.backward),
+            Way(back.time_ns, self.lasting + passing + back.peak_bytes, option.backward),
             self.bytes_of(held),
         )
 
-    def _final(self) -> set[int]:
-        """What is left of the gradients when the step ends."""
-        inst = self.instance
-        back = self.chain.backward_N[0]
-        made = {a for c in back for a in inst.writes_C[c]} | self.chain.grads_N[0]
-        return {a for a in made if inst.kept_A[a]}
+    def _touched_grads(self) -> tuple[set[int], set[int]]:
+        """Of what the backward reads and writes: the gradients that are alive at its start,
+        and those that are at its end."""
+        inst, chain, i = self.instance, self.chain, self.i
+        run = chain.backward_N[i]
+        touched = {a for c in run for a in (*inst.reads_C[c], *inst.writes_C[c])}
+        if i:
+            return touched & chain.grads_N[i], touched & chain.grads_N[i - 1]
+        return touched & chain.grads_N[i], {a for a in touched if inst.kept_A[a]}
 
     def _way(self, run: Run, keep: frozenset[int], *, again: bool) -> Way:
         part = self._part(run, keep, again=again)

@@ -118,7 +118,8 @@ class _Thesis:
                         continue
                     if i in self.writes(t, k):
                         self.create[t, i] = b.column()
-                    self.delete[t, i, k] = b.column()
+                    if i in self.writes(t, k) or i in self.reads(t, k):
+                        self.delete[t, i, k] = b.column()
 
     def _p(self, t: int, i: int) -> tuple[Terms, float]:
         """P[t, i] as terms and a constant; after the last stage, what must be kept."""

@@ -15,13 +15,15 @@ from ._crew import Crew, Ended
 from ._portfolio import Member, members, polisher, quick_members
 from ._race import Accept, Race
 from ._remote import Answered, Failed, Refused, Strange, Unloadable, is_foreign, is_portable
-from ._results import check_budget, kind_of
+from ._results import check_budget, kind_of, without_relaxation
 from .contract import Planner, PlanResult, Progress
 from .dtr import Dtr
 from .registry import format_planner
 
 __all__ = ["Auto"]
 
+DULL = 4
+"""So many polishes in a row that do not lead end the search."""
 FALLBACK_S = 10.0
 """The fallback may take so long, whatever the time limit."""
 
@@ -60,7 +62,8 @@ class Auto:
         run = _Run(race, monotonic() + time_limit_s, tell, may_polish=not self.planners)
         run.enter(self.planners)
         try:
-            run.run_here()
+            with without_relaxation():
+                run.run_here()
             run.run_crew()
         except KeyboardInterrupt:
             if race.best is None or not keep_on_interrupt:
@@ -85,9 +88,9 @@ class _Run:
         self.may_polish = may_polish
         self.here: deque[Planner] = deque()
         self.waiting: deque[Member] = deque()
-        self.polishing = 0
         self.polished = 0
-        self.polished_ns = 0
+        self.dull = 0
+        self.tried: set[int] = set()
 
     @property
     def left_s(self) -> float:
@@ -157,34 +160,41 @@ class _Run:
         if self.left_s < 1.0:
             return False
         # Starting a process, and handing over its answer, takes from the same limit.
-        whole = max(0.5, 0.97 * self.left_s - 1.0)
+        whole = max(0.5, 0.96 * self.left_s - 1.2)
         if self.waiting:
             member = self.waiting.popleft()
             crew.start(member.planner, format_planner(member.planner), whole * member.share)
             return True
-        best = self.race.best
-        if not self.may_polish or self.polishing or best is None:
+        return self._polish(crew, whole)
+
+    def _polish(self, crew: Crew, whole_s: float) -> bool:
+        """Starts a polish for a part of the time left, so that the next one begins from the
+        best of all; every other one begins from the runner-up, which may lead further."""
+        entries = self.race.entries
+        if not self.may_polish or not entries or self.dull >= DULL:
             return False
-        if best.time_ns == self.polished_ns:
-            return False  # it was polished, and nothing came of it
-        planner = polisher(best.schedule, self.polished)
+        start = entries[0]
+        self.tried.add(start.time_ns)
+        fresh = (e for e in entries if e.time_ns not in self.tried)
+        if self.polished % 2 and (other := next(fresh, None)) is not None:
+            start = other
+            self.tried.add(start.time_ns)
+        planner = polisher(start.schedule, self.polished)
         if planner is None:
             return False
-        name = (
-            best.planner if best.planner.startswith("polish{") else f"polish{{of={best.planner}}}"
-        )
-        self.polishing += 1
         self.polished += 1
-        self.polished_ns = best.time_ns
-        crew.start(planner, name, min(whole, max(5.0, whole / 3)))
+        name = start.planner
+        name = name if name.startswith("polish{") else f"polish{{of={name}}}"
+        crew.start(planner, name, min(whole_s, max(4.0, whole_s / 3)))
         return True
 
     def _take(self, ended: Ended) -> None:
-        if ended.planner.name == "polish":
-            self.polishing -= 1
         match ended.ending:
             case Answered(result):
-                self.race.take(ended.name, result, trusted=not is_foreign(ended.planner))
+                trusted = not is_foreign(ended.planner)
+                leads = self.race.take(ended.name, result, trusted=trusted)
+                if ended.planner.name == "polish":
+                    self.dull = 0 if leads else self.dull + 1
             case Refused(diagnostics):
                 self.tell(f"auto: {ended.name} left out: {diagnostics[0].message}")
             case Failed(what) | Strange(what) | Unloadable(what):

@@ -34,7 +34,7 @@ class Chen:
         progress: Progress | None = None,
     ) -> PlanResult:
         deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, self.name)
+        task = Task.of(program, budget, self.name, deadline)
         instance = task.instance
         length = len(forward_cnodes(instance))
         count = isqrt(max(0, length - 1)) + 1

@@ -22,7 +22,11 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Optimal:
-    """No schedule under the budget takes less time: `time_ns == lower_bound_ns`."""
+    """No schedule under the budget takes less time: `time_ns == lower_bound_ns`.
+
+    As every bound, this holds among the schedules that the planner's page names; for all
+    of this package they keep the order of first executions.
+    """
 
     schedule: Schedule
     time_ns: int

@@ -52,7 +52,7 @@ class Dtr:
         progress: Progress | None = None,
     ) -> PlanResult:
         deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self))
+        task = Task.of(program, budget, format_planner(self), deadline)
         instance = task.instance
         if instance.peak(instance.capture) <= task.limit_bytes:
             return task.answer(instance.capture)

@@ -51,7 +51,7 @@ class Periodic:
         progress: Progress | None = None,
     ) -> PlanResult:
         deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self))
+        task = Task.of(program, budget, format_planner(self), deadline)
         return best_of(task, self._orders(task.instance), deadline)
 
     def _orders(self, instance: Instance) -> Iterator[Order]:

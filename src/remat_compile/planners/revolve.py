@@ -9,8 +9,7 @@ from typing import ClassVar, Literal
 
 from ..ir.program import Budget, Program
 from ._adjoint import Adjoint
-from ._chain import chain_of_program
-from ._chain_plan import answer, least_order, no_chain, order_of, persistent_orders
+from ._chain_plan import answer, chain_for, least_order, no_chain, order_of, persistent_orders
 from ._instance import Order
 from ._limits import Operation
 from ._options import checked
@@ -56,8 +55,8 @@ class Revolve:
         progress: Progress | None = None,
     ) -> PlanResult:
         deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self))
-        chain = chain_of_program(task.instance)
+        task = Task.of(program, budget, format_planner(self), deadline)
+        chain = chain_for(task.instance)
         if (refusal := no_chain(task, chain)) is not None:
             return refusal
         stages = stages_of(chain, [[save_all(chain, i)] for i in range(len(chain))])

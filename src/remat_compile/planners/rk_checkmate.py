@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from ..ir.program import Budget, Program
 from ._compact_solve import CompactAnswer, saved_bytes_of, solve_compact
-from ._events import useful_pairs
+from ._events import FEW, Pairs, useful_pairs
 from ._exact import conclude, quick_order, teller, too_large
 from ._instance import Order
 from ._options import checked
@@ -33,9 +33,9 @@ class RkCheckmate:
     cNode at most once more between two of them.
 
     `form` is `compact`, or `thesis`: as printed, for graphs of 35 cNodes or so. `backward`
-    lets backward cNodes run again too (none: the compact form only where there is no plan
-    without, the thesis form always). `saved_bytes` bounds what is alive when the loss
-    starts, counted as the budget is.
+    lets backward cNodes run again too (none: the compact form in tiny graphs and where
+    there is no plan without, the thesis form always). `saved_bytes` bounds what is alive
+    when the loss starts, counted as the budget is.
     """
 
     name: ClassVar[str] = "rk-checkmate"
@@ -66,7 +66,7 @@ class RkCheckmate:
         progress: Progress | None = None,
     ) -> PlanResult:
         deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self))
+        task = Task.of(program, budget, format_planner(self), deadline)
         thesis = self.form == "thesis"
         refusal = too_large(
             task,
@@ -87,7 +87,11 @@ class RkCheckmate:
         return saved is None or saved_bytes_of(task.instance, order) <= saved
 
     def _compact(self, task: Task, deadline: float, progress: Progress | None) -> CompactAnswer:
-        scopes = (False, True) if self.backward is None else (self.backward,)
+        scopes: tuple[bool, ...] = (False, True)
+        if self.backward is not None:
+            scopes = (self.backward,)
+        elif sum(map(len, Pairs(task.instance, backward=True).every())) <= FEW:
+            scopes = (True,)
         found = CompactAnswer("unknown", None, 0, task.instance.base_time_ns)
         with MilpSolver() as solver:
             for backward in scopes:

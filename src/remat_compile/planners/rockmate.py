@@ -14,19 +14,25 @@ from ..ir.blocks import identical_blocks
 from ..ir.program import Budget, Program
 from ._block_options import Grid, block_instance, option_of
 from ._chain import Chain, chain_of_program
-from ._chain_plan import answer, least_order, no_chain, persistent_orders
-from ._grouping import blocks_of_stages, grouped
+from ._chain_plan import first_fit, least_order, no_chain, persistent_orders
+from ._grouping import blocks_of_stages, grouped, shortened
+from ._instance import Order
 from ._options import checked
+from ._persistent import Late
 from ._results import Task
 from ._stages import BlockOption, save_all, stages_of
-from .contract import PlanResult, Progress
+from .contract import PlanResult, Progress, TimedOut
 from .registry import format_planner
 from .solvers import MilpSolver
 
 __all__ = ["Rockmate"]
 
-_FOR_BLOCKS = 0.7
+_FOR_BLOCKS = 0.35
 """The share of the time limit that the blocks may take."""
+_JOINED = 20
+"""Blocks of so many forward cNodes are small for the integer program."""
+_MOST_STAGES = 200
+"""Neighbours are joined in longer chains: every block brings a hundred options."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,8 @@ class Rockmate:
     """Zhao 2024, chapter 2: each unique block is solved for `peaks` times `saves` budgets
     with the compact integer program, in `processes` of their own (none: one per core), and
     Rk-Rotor chooses an option for every block of the chain. Blocks are joined up to
-    `block_size` forward cNodes.
+    `block_size` forward cNodes (none: both as they are cut and joined up to 20, and the
+    faster plan).
 
     O(N^2 (N + options) slots) after the blocks, for N of them.
     """
@@ -45,7 +52,7 @@ class Rockmate:
     peaks: int = 10
     saves: int = 10
     slots: int = 500
-    block_size: int = 20
+    block_size: int | None = None
     processes: int | None = None
 
     def __post_init__(self) -> None:
@@ -53,7 +60,7 @@ class Rockmate:
 
     @classmethod
     def check_options(
-        cls, peaks: int, saves: int, slots: int, block_size: int, processes: int | None
+        cls, peaks: int, saves: int, slots: int, block_size: int | None, processes: int | None
     ) -> Iterator[tuple[str, str]]:
         numbers = (peaks, saves, slots, block_size, processes)
         names = ("peaks", "saves", "slots", "block_size", "processes")
@@ -71,18 +78,41 @@ class Rockmate:
     ) -> PlanResult:
         start = monotonic()
         deadline = start + time_limit_s
-        task = Task.of(program, budget, format_planner(self))
+        task = Task.of(program, budget, format_planner(self), deadline)
         if task.instance.peak(task.instance.capture) <= task.limit_bytes:
             return task.answer(task.instance.capture)
-        chain = chain_of_program(task.instance)
+        chain = shortened(chain_of_program(task.instance), _MOST_STAGES)
         if (refusal := no_chain(task, chain)) is not None:
             return refusal
-        chain = grouped(chain, self.block_size)
-        options = self._options(chain, start + _FOR_BLOCKS * time_limit_s, progress)
-        stages = stages_of(chain, options)
+        chains = self._chains(chain)
         room = task.limit_bytes - task.instance.base_bytes
-        orders = persistent_orders(stages, room, self.slots, deadline)
-        return answer(task, orders, lambda: least_order(stages, deadline))
+        found: list[Order] = []
+        least: list[Order] = []
+        try:
+            for k, blocks in enumerate(chains, 1):
+                share = _FOR_BLOCKS * time_limit_s * k / len(chains)
+                stages = stages_of(blocks, self._options(blocks, start + share, progress))
+                order = first_fit(task, persistent_orders(stages, room, self.slots, deadline))
+                if order is not None:
+                    found.append(order)
+                elif not found:
+                    least.append(least_order(stages, deadline))
+        except Late:
+            if not found:
+                return TimedOut(None, 0, task.instance.base_time_ns)
+        if found:
+            return task.answer(min(found, key=task.instance.time_ns))
+        smallest = min(least, key=task.instance.peak)
+        if task.instance.peak(smallest) <= task.limit_bytes:
+            return task.answer(smallest)
+        return task.infeasible(smallest)
+
+    def _chains(self, chain: Chain) -> list[Chain]:
+        """The block sizes to try: as it is cut, and joined."""
+        if self.block_size is not None:
+            return [grouped(chain, self.block_size)]
+        joined = grouped(chain, _JOINED)
+        return [chain] if len(joined) in (2, len(chain)) else [chain, joined]
 
     def _options(
         self, chain: Chain, deadline: float, progress: Progress | None
@@ -112,10 +142,13 @@ def _classes(chain: Chain) -> list[list[int]]:
 
 
 def _solve_all(grids: Sequence[Grid], processes: int | None, deadline: float) -> None:
-    """Solves every row of every grid, several at a time, each in its own process."""
+    """Solves every row of every grid, several at a time, each in its own process.
+
+    The largest peaks of all grids come first: they are solved fastest and used most.
+    """
     todo: SimpleQueue[tuple[Grid, int]] = SimpleQueue()
-    for grid in grids:
-        for peak in dict.fromkeys(grid.rows()):
+    for peaks in zip(*(grid.rows() for grid in grids), strict=True):
+        for grid, peak in zip(grids, peaks, strict=True):
             todo.put((grid, peak))
 
     def work() -> None:

@@ -8,9 +8,9 @@ from time import monotonic
 from typing import ClassVar, Literal
 
 from ..ir.program import Budget, Program
-from ._chain import chain_of_program
 from ._chain_plan import (
     Slots,
+    chain_for,
     falling_orders,
     first_fit,
     least_order,
@@ -28,8 +28,8 @@ from .registry import format_planner
 
 __all__ = ["RotorFloating"]
 
-_MOST_ENTRIES = 200_000_000
-"""Larger tables (800 MB) are made coarser."""
+_MOST_ENTRIES = 100_000_000
+"""Larger tables (400 MB) are made coarser."""
 _LEAST_SLOTS = 20
 
 
@@ -63,8 +63,8 @@ class RotorFloating:
         progress: Progress | None = None,
     ) -> PlanResult:
         deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self))
-        chain = chain_of_program(task.instance)
+        task = Task.of(program, budget, format_planner(self), deadline)
+        chain = chain_for(task.instance)
         if (refusal := no_chain(task, chain)) is not None:
             return refusal
         stages = stages_of(chain, [[save_all(chain, i)] for i in range(len(chain))])

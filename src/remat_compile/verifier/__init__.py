@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .certificate import accept_certificate, certificate_sha256, check_certificate
 from .prove import prove_largest, verify
+from .task import Scope
 from .verdict import Bound, Largest, ProvenPlan, Refuted, Undecided, Verdict
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Largest",
     "ProvenPlan",
     "Refuted",
+    "Scope",
     "Undecided",
     "Verdict",
     "accept_certificate",

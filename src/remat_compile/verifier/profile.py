@@ -55,6 +55,10 @@ class Rows:
         found = Counter({form: int(count) for form, count in counts if count})
         return Tally(int(self.fixed_R[row]), found)
 
+    def above(self, step: int) -> Tally:
+        """A row that the row of a step, by its number, is nowhere above."""
+        return self.tallies[int(self.of[step])]
+
     def highest(self, box: Box) -> int:
         """No row is above it anywhere in the box."""
         return self._greatest([bounds(expr, box)[1] for expr in self.exprs])

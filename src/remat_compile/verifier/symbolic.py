@@ -71,13 +71,9 @@ def prove_ranges(
         return found
 
     def ceilings(row: int) -> tuple[Tally, Tally]:
-        device, activation = profile.device, profile.activation
-        return device.tallies[device.of[row]], activation.tallies[activation.of[row]]
+        return profile.device.above(row), profile.activation.above(row)
 
-    def host_ceiling(row: int) -> Tally:
-        return profile.host.tallies[profile.host.of[row]]
-
-    encoding, _ = encode_memory(statements, events, amounts, number, ceilings, host_ceiling)
+    encoding, _ = encode_memory(statements, events, amounts, number, ceilings, profile.host.above)
     match answer := encoding.check(deadline, all_models=False):
         case OutOfTime():
             return answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -53,18 +53,23 @@ def assert_same(ours: Any, theirs: Any, dtype: torch.dtype, *, values: bool = Tr
     np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * scale)
 
 
-def run(op: str, c: Call) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """What the lowering and what PyTorch give."""
+def of_arrays(op: str, c: Call) -> tuple[Callable[..., Any], list[jax.Array]]:
+    """The lowering as a function of the call's arrays alone, and these."""
     leaves, tree = jax.tree.flatten((translated(c.args), translated(c.kwargs)))
-    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
 
-    def compiled(arrays: list[jax.Array]) -> Any:
+    def function(arrays: list[jax.Array]) -> Any:
         given = iter(arrays)
         whole = [next(given) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
         args, kwargs = jax.tree.unflatten(tree, whole)
         return table()[op](*args, **kwargs)
 
-    ours = results(jax.jit(compiled)(arrays))
+    return function, [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+
+
+def run(op: str, c: Call) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """What the lowering and what PyTorch give."""
+    function, arrays = of_arrays(op, c)
+    ours = results(jax.jit(function)(arrays))
     with torch.no_grad():
         theirs = results(resolve_op(op)(*c.args, **c.kwargs))
     return ours, theirs
@@ -98,6 +103,19 @@ def test_float64(op: str) -> None:
 @pytest.mark.parametrize("op", sorted(SAMPLES))
 def test_narrower(op: str, dtype: torch.dtype) -> None:
     check(op, dtype, at_most=1 if dtype == torch.float16 else 2)
+
+
+@pytest.mark.parametrize("op", sorted(SAMPLES))
+def test_vmap_traces(op: str) -> None:
+    """Each lowering under `jax.vmap` over all its arrays: the shapes, with an axis in front."""
+    function, arrays = of_arrays(op, samples(op, torch.float32)[0])
+    if not arrays:
+        return
+    plain = jax.eval_shape(function, arrays)
+    mapped = jax.eval_shape(jax.vmap(function), [jnp.stack((a, a)) for a in arrays])
+    for one, two in zip(jax.tree.leaves(plain), jax.tree.leaves(mapped), strict=True):
+        assert two.shape == (2, *one.shape)
+        assert two.dtype == one.dtype
 
 
 @pytest.mark.parametrize("op", sorted(table()))

@@ -12,7 +12,7 @@ import torch
 from jax_helpers import quick_compilation, to_numpy
 from torch_reference import Reference, interpreted, reference
 
-from models import BASE, LOSS_INSIDE, MODELS
+from models import BASE, GPT, LOSS_INSIDE, MODELS
 from remat_compile.backends.jax.interpret import Interpreted
 from remat_compile.frontends.torch_export import export, lower
 
@@ -96,6 +96,21 @@ def test_float32_without_x64(name: str) -> None:
 def test_bfloat16() -> None:
     ref = lowered_reference(MODELS["gpt-loss"](torch.bfloat16))
     assert_equal(interpreted(ref), ref, 5e-2)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("batch", [2, 11])
+def test_dynamic_batch(batch: int) -> None:
+    """Sizes are Python integers when the step is traced, again for each batch."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        module = GPT(layers=1, seq=8).double()
+        sample, ids = torch.randint(0, 61, (3, 8)), torch.randint(0, 61, (batch, 8))
+    shapes = ({0: torch.export.Dim("batch", min=2, max=64)},)
+    with lower(export(module, (sample,), dynamic_shapes=shapes)) as lowered:
+        ref = reference(lowered, (ids,))
+    assert set(ref.env.values()) == {batch}
+    assert_equal(interpreted(ref), ref, TOLERANCE[torch.float64])
 
 
 @pytest.mark.usefixtures("x64")

@@ -34,7 +34,7 @@ def test_all_operators_are_named_with_their_lines() -> None:
         require_lowerings(program.graph)
     found = {d.message.split()[0]: d for d in refused.value.diagnostics}
     assert {"aten.lgamma.default", "aten.special_i0e.default"} <= set(found)
-    assert {d.code for d in found.values()} == {"FB0912"}
+    assert {d.code for d in found.values()} == {"FB0920"}
     lgamma = found["aten.lgamma.default"].message
     assert lgamma.count("test_jax_support.py:") == 2  # two lines of the model
     assert all(d.hint and "jax-operators.md" in d.hint for d in found.values())
@@ -69,3 +69,20 @@ def test_many_lines_are_counted() -> None:
         pytest.raises(FBError, match="and 2 more"),
     ):
         require_lowerings(lowered.program.graph)
+
+
+def test_complex_numbers_are_refused() -> None:
+    class Spectrum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.fft.fft(self.fc(x)).abs()
+
+    with (
+        lower(export(Spectrum(), (torch.ones(2, 4),))) as lowered,
+        pytest.raises(FBError) as refused,
+    ):
+        require_lowerings(lowered.program.graph)
+    assert "FB0921" in {d.code for d in refused.value.diagnostics}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -33,6 +33,7 @@ class Reference:
     param_grads: Mapping[str, Tensor]
     input_grads: Mapping[int, Tensor]
     buffers: Mapping[str, Tensor]
+    env: Mapping[str, int]
 
     @property
     def draws(self) -> Draws:
@@ -44,14 +45,25 @@ class Reference:
         }
 
 
-def reference(lowered: Lowered, seed: int = 0) -> Reference:
-    """Every cNode once, in the order of capture, sums made anew; random tangents."""
+def reference(
+    lowered: Lowered, arguments: Sequence[Tensor] | None = None, seed: int = 0
+) -> Reference:
+    """Every cNode once, in the order of capture, sums made anew; random tangents.
+
+    `arguments` stand in for the sample's; the symbols are read from their shapes.
+    """
     program = lowered.program
     graph, binding = program.graph, program.binding
     generator = torch.Generator().manual_seed(seed)
     with plain_mode(CPU):
         held = {name: value.detach().clone() for name, value in lowered.values().items()}
-        live = Instances(graph, program.sample, held)
+        if arguments is not None:
+            names = (argument.name for argument in binding.arguments)
+            held.update(zip(names, arguments, strict=True))
+        env = {
+            s.name: held[binding.arguments[s.argument].name].shape[s.dim] for s in program.symbols
+        }
+        live = Instances(graph, env, held)
         tangents: dict[str, Tensor] = {}
         for c in graph.cnodes:
             if c.is_loss:
@@ -78,6 +90,7 @@ def reference(lowered: Lowered, seed: int = 0) -> Reference:
             {p.name: live[p.grad] for p in binding.params if p.grad is not None},
             {index: live[name] for index, name in binding.input_grads},
             {b.name: live[b.update] for b in binding.buffers if b.update is not None},
+            env,
         )
 
 
@@ -89,7 +102,9 @@ def interpreted(ref: Reference) -> Interpreted:
     key = jax.random.key(0)
 
     def step(held: Any, tangents: Any, draws: Draws) -> tuple[Any, ...]:
-        found = interpret(ref.program, held, lambda results: tangents, draws=draws, key=key)
+        found = interpret(
+            ref.program, held, lambda results: tangents, draws=draws, key=key, env=ref.env
+        )
         return tuple(getattr(found, field.name) for field in fields(found))
 
     return Interpreted(*jax.jit(step)(held, tangents, ref.draws))

@@ -54,7 +54,7 @@ def interpret(
     `values` holds an array for each aNode that the caller holds; `loss` gives the
     tangents; `env` binds the symbols (the sample by default). Each random cNode draws
     with a key of its own, folded from `key` and its position, unless `draws` has its
-    results. Raises FBError FB0912 for operators without a lowering.
+    results. Raises FBError as `require_lowerings` does.
     """
     require_lowerings(program.graph)
     run = _Run(program, dict(values), program.sample if env is None else env, key, draws or {})

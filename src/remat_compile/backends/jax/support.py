@@ -20,10 +20,12 @@ def operators(graph: Graph) -> frozenset[str]:
 
 
 def require_lowerings(graph: Graph) -> None:
-    """Raises FBError FB0912 for every operator that has no lowering, with its model lines."""
-    lacking = missing(operators(graph))
-    if lacking:
-        raise FBError(_diagnostic(graph, op) for op in lacking)
+    """Raises FBError with all that JAX cannot run here: FB0920 for each operator that has no
+    lowering, with its model lines, FB0921 for complex numbers."""
+    found = [_diagnostic(graph, op) for op in missing(operators(graph))]
+    found += _complex_numbers(graph)
+    if found:
+        raise FBError(found)
 
 
 def _calls(graph: Graph) -> Iterator[tuple[Call, str]]:
@@ -37,6 +39,22 @@ def _calls(graph: Graph) -> Iterator[tuple[Call, str]]:
         yield view.call, f"%{view.name}"
 
 
+def _complex_numbers(graph: Graph) -> list[Diagnostic]:
+    nodes = [a for a in graph.anodes if a.dtype in ("c64", "c128")]
+    if not nodes:
+        return []
+    shown = ", ".join(f"%{a.name}" for a in nodes[:_SHOWN])
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return [
+        Diagnostic(
+            "FB0921",
+            f"complex numbers have no JAX lowerings: {shown}{more}",
+            nodes[0].span,
+            hint="write real and imaginary parts as real tensors",
+        )
+    ]
+
+
 def _diagnostic(graph: Graph, op: str) -> Diagnostic:
     places = list(dict.fromkeys(place for call, place in _calls(graph) if call.op == op))
     shown = ", ".join(places[:_SHOWN])
@@ -44,7 +62,7 @@ def _diagnostic(graph: Graph, op: str) -> Diagnostic:
     spans = [c.span for c in graph.cnodes if c.call.op == op]
     spans += [v.span for v in graph.views if v.call.op == op]
     return Diagnostic(
-        "FB0912",
+        "FB0920",
         f"{op} has no JAX lowering; used at {shown}{more}.{nearest(op, table())}",
         next((span for span in spans if span is not None), None),
         hint="rewrite these lines of the model with operators that docs/jax-operators.md lists",

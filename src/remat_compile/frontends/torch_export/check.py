@@ -76,7 +76,7 @@ def _of_graph(program: Program, values: Mapping[str, Tensor]) -> dict[str, Tenso
 
 
 def _of_eager(exported: Exported, program: Program) -> dict[str, Tensor | None]:
-    binding, module = program.binding, exported.module
+    binding, module = program.binding, exported.eager
     buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
     with _same_random_state(), torch.enable_grad():
         outputs = torch.func.functional_call(

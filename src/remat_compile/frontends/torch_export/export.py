@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,31 +29,57 @@ def export(
     kwargs: dict[str, Any] | None = None,
     *,
     dynamic_shapes: Any = None,
+    strict: bool = False,
 ) -> Exported:
     """Exports `module` at the sample `(args, kwargs)`.
 
-    `dynamic_shapes` is that of `torch.export.export`. Raises FBError FB0501 when the
-    model cannot be exported, FB0502 when nothing in it can be trained.
+    `dynamic_shapes` and `strict` are those of `torch.export.export`; only with `strict` do
+    the policies of `torch.utils.checkpoint` reach the joint graph. Raises FBError FB0501 when
+    the model cannot be exported, FB0502 when nothing in it can be trained.
     """
     kwargs = dict(kwargs or {})
     _check_trainable(module)
     args, kwargs = _unalias(args, kwargs)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _quiet():
             program = torch.export.export(
-                module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
+                module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict
             )
     except Exception as error:  # torch.export raises many types, all about the user's model
         raise FBError(
             Diagnostic(
                 "FB0501",
                 f"torch.export cannot export {type(module).__name__}: {_first_line(error)}",
-                hint="data-dependent control flow or sizes must be rewritten; "
-                "see the message of torch.export above",
+                hint=_what_to_do(error),
             )
         ) from error
-    return _exported(program, module, args, kwargs)
+    return replace(_exported(program, module, args, kwargs), has_checkpoints=strict)
+
+
+def _what_to_do(error: Exception) -> str:
+    if "_checkpoint_context_fn" in str(error):
+        # PyTorch's export needs a policy on every region, if only one that saves nothing.
+        return (
+            "give each torch.utils.checkpoint "
+            "context_fn=functools.partial(create_selective_checkpoint_contexts, [])"
+        )
+    return (
+        "data-dependent control flow or sizes must be rewritten; "
+        "see the message of torch.export above"
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without PyTorch's warnings to people who write compilers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        before = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(before)
 
 
 def load_pt2(path: str | Path) -> Exported:

@@ -66,7 +66,7 @@ class Worker:
     ) -> bool:
         """Sends a request and hands over what comes back until `on_message` says that it
         was the last. False where the limit passed or the process died: it is killed then."""
-        deadline = monotonic() + time_limit_s
+        deadline = monotonic() + time_limit_s + min(_GRACE_S, time_limit_s / 4)
         if time_limit_s <= 0:
             return False
         process = self._start()
@@ -74,7 +74,7 @@ class Worker:
         try:
             send(process.stdin, {**head, "time_limit_s": time_limit_s}, arrays)
             while True:
-                left = deadline + _GRACE_S - monotonic()
+                left = deadline - monotonic()
                 message = self._inbox.get(timeout=max(left, 0.001))
                 if message is None:
                     break

@@ -99,20 +99,23 @@ def _average(
     kernel, pad = _pair(kernel_size), _pair(padding)
     step = _pair(stride, kernel)
     sizes = x.shape[-2:]
-    sums = x
-    divisors = []
+    pads, divisors = [], []
     for i in (0, 1):
         count = _pooled_length(sizes[i], kernel[i], step[i], pad[i], 1, ceil_mode)
         first = np.arange(count) * step[i] - pad[i]
         last = np.minimum(first + kernel[i], sizes[i] + pad[i])
         covered = np.minimum(last, sizes[i]) - np.maximum(first, 0)
         divisors.append(last - first if count_include_pad else covered)
-        cells = np.arange(sizes[i])
-        window = (cells >= first[:, None]) & (cells < last[:, None])
-        axis = x.ndim - 2 + i
-        sums = jnp.moveaxis(
-            jnp.tensordot(sums, jnp.asarray(window, x.dtype), ((axis,), (1,))), -1, axis
-        )
+        pads.append((pad[i], max((count - 1) * step[i] + kernel[i] - sizes[i] - pad[i], 0)))
+    outer = x.ndim - 2
+    sums: Array = lax.reduce_window(
+        x,
+        np.zeros((), x.dtype),
+        lax.add,
+        (1,) * outer + kernel,
+        (1,) * outer + step,
+        [(0, 0)] * outer + pads,
+    )
     area = np.multiply.outer(*divisors) if divisor_override is None else divisor_override
     return sums / jnp.asarray(area, x.dtype)
 

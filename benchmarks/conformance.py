@@ -1,0 +1,70 @@
+"""The whole conformance matrix, planner x graph x budget; writes its results with their date.
+
+    python benchmarks/conformance.py            # about half an hour; `make matrix`
+    python benchmarks/conformance.py --planners rotor,dtr --time-limit 5 -o part.csv
+
+Fails on the first cell that breaks its word (`tests/planners/matrix.py` says what that is).
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+
+TESTS = Path(__file__).parents[1] / "tests"
+RESULTS = Path(__file__).parent / "results"
+MOST_GAP = 0.10
+"""The median gap of plans to their bounds on graphs of at most 70 cNodes."""
+
+
+def main(
+    output: Annotated[Path, typer.Option("-o", "--output")] = RESULTS / "matrix.csv",
+    time_limit: Annotated[float, typer.Option(help="Seconds for each cell.")] = 20.0,
+    planners: Annotated[str, typer.Option(help="With commas between (all).")] = "",
+    graphs: Annotated[str, typer.Option(help="With commas between (all).")] = "",
+) -> None:
+    """Runs every planner, the example plug-in included, on every graph."""
+    sys.path[:0] = [str(TESTS), str(TESTS / "planners")]
+    import matrix
+    from plugin import NAME, install
+
+    from remat_compile.planners import available
+
+    with tempfile.TemporaryDirectory() as folder:
+        sys.path.insert(0, str(install(Path(folder))))
+        names = planners.split(",") if planners else sorted({*available(), NAME})
+        all_graphs = (*matrix.SMALL, *matrix.LARGER, *matrix.models())
+        chosen = graphs.split(",") if graphs else all_graphs
+        found: list[Any] = []
+        for graph in chosen:
+            for name in names:
+                found += _row(matrix, name, graph, time_limit)
+                matrix.write(output, found)
+    text = matrix.summary(found, datetime.now(UTC).strftime("%Y-%m-%d"))
+    output.with_suffix(".md").write_text(text, encoding="utf-8")
+    print(text)
+    if median(matrix.gaps(found)) > MOST_GAP:
+        raise SystemExit(1)
+
+
+def _row(matrix: Any, planner: str, graph: str, time_limit: float) -> list[Any]:
+    """One planner on one graph under all budgets; one cell where it does not apply."""
+    found = []
+    for share in matrix.SHARES:
+        cell = matrix.outcome(planner, graph, share, time_limit)
+        time = "" if cell.time is None else f" {cell.time:.4f}"
+        print(f"{graph:16} {share:.2f} {planner:16} {cell.status}{time}", flush=True)
+        found.append(cell)
+        if cell.status == "refused":
+            break
+    return found
+
+
+if __name__ == "__main__":
+    typer.run(main)

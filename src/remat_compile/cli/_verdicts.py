@@ -1,0 +1,180 @@
+"""What `remat-compile verify` prints, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Literal, assert_never
+
+if TYPE_CHECKING:
+    from .._plan import Plan
+    from ..ir.diagnostics import Diagnostic
+    from ..ir.program import Proven
+    from ..verifier import Largest, Refuted, Undecided, Verdict
+
+__all__ = ["print_json", "report", "report_certificate", "report_largest"]
+
+Format = Literal["text", "json"]
+
+MEANINGS = {
+    "validity": "every read is alive, complete and of the right version",
+    "memory": "no step takes more",
+    "values": "every read finds the value of the unplanned step, random numbers included",
+    "races": "no timing of the copies changes what is read",
+    "claims": "time and lower bounds are as recorded",
+}
+
+
+def report(path: str, plan: Plan, verdict: Verdict, format: Format) -> int:
+    """Prints a verdict; the exit code."""
+    from ..ir.diagnostics import FBError
+    from ..verifier import ProvenPlan, Refuted, Undecided
+
+    warned = _stale(plan)
+    match verdict:
+        case ProvenPlan(proven, _, beyond):
+            if format == "json":
+                print_json(path, plan, "proven", _facts(proven), (), (*warned, *beyond))
+            else:
+                _print_proven(plan, proven, "proven", (*warned, *beyond))
+            return 0
+        case Refuted(diagnostics):
+            answer, found = "refuted", tuple(diagnostics)
+        case Undecided():
+            answer, found = "undecided", (_undecided(plan, verdict),)
+        case _:
+            assert_never(verdict)
+    if format == "text":
+        raise FBError(found)
+    print_json(path, plan, answer, {}, found, warned)
+    return 1
+
+
+def report_certificate(path: str, plan: Plan, format: Format) -> int:
+    """Prints that the proof in the file is taken; the exit code."""
+    assert plan.proven is not None
+    if format == "json":
+        print_json(path, plan, "certified", _facts(plan.proven), (), ())
+    else:
+        _print_proven(plan, plan.proven, "certificate accepted", ())
+    return 0
+
+
+def report_largest(
+    path: str, plan: Plan, found: Largest | Refuted | Undecided, format: Format
+) -> int:
+    """Prints the largest value of a symbol, and what blocks the next; the exit code."""
+    from .._budget import format_bytes
+    from ..ir.diagnostics import FBError
+    from ..verifier import Largest, Refuted
+    from ._app import print_warnings
+
+    match found:
+        case Largest(symbol, value, bound, gap, blocked):
+            facts = {
+                "symbol": symbol,
+                "largest": value,
+                "every_smaller": not gap,
+                "device_bytes": bound.device_bytes,
+                "activation_bytes": bound.activation_bytes,
+                "host_bytes": bound.host_bytes,
+            }
+            if format == "json":
+                print_json(path, plan, "proven", facts, (), (*gap, *blocked))
+                return 0
+            less = "not for every smaller one" if gap else "and every smaller one"
+            print(f"{symbol} = {value} is the largest that holds the budget, {less}: proven")
+            print(f"  device <= {format_bytes(bound.device_bytes)} ({bound.device_bytes} bytes)")
+            print("  the next value is blocked:" if blocked else "  it is the end of its range")
+            print_warnings((*blocked, *gap))
+            return 0
+        case Refuted(diagnostics):
+            answer, wrong = "refuted", tuple(diagnostics)
+        case _:
+            answer, wrong = "undecided", (_undecided(plan, found),)
+    if format == "text":
+        raise FBError(wrong)
+    print_json(path, plan, answer, {}, wrong, ())
+    return 1
+
+
+def _undecided(plan: Plan, verdict: Undecided) -> Diagnostic:
+    from ..ir.diagnostics import Diagnostic
+
+    message = f"plan @{plan.schedule.name} is not decided: {verdict.why}"
+    return Diagnostic("FB0714", message, hint="give more time with --time-limit")
+
+
+def _stale(plan: Plan) -> tuple[Diagnostic, ...]:
+    """FB0830 where the proof in the file is of something else, FB0831 where it was edited."""
+    from ..verifier import check_certificate
+
+    found = None if plan.proven is None else check_certificate(plan.program, plan.proven)
+    return () if found is None else (found,)
+
+
+def _facts(proven: Proven) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "device_bytes": proven.device_bytes,
+        "activation_bytes": proven.activation_bytes,
+        "host_bytes": proven.host_bytes,
+        "obligations": list(proven.obligations),
+        "prover": proven.prover,
+    }
+    if (c := proven.certificate) is not None:
+        facts |= {
+            "time_ns": c.time_ns,
+            "least_time_ns": c.least_time_ns,
+            "least_bytes": c.least_bytes,
+            "version": c.version,
+        }
+    return facts
+
+
+def _print_proven(plan: Plan, proven: Proven, what: str, warned: tuple[Diagnostic, ...]) -> None:
+    from .._budget import format_bytes
+    from ._app import print_warnings
+
+    print_warnings(warned)
+    print(f"{what}: plan @{plan.schedule.name} by {plan.planner}")
+    bounds = [("device", proven.device_bytes), ("activations", proven.activation_bytes)]
+    if proven.host_bytes:
+        bounds.append(("host copies", proven.host_bytes))
+    for name, count in bounds:
+        print(f"  {name:<11} <= {format_bytes(count)} ({count} bytes) at every step")
+    if (c := proven.certificate) is not None:
+        least = f"no schedule takes less than {c.least_time_ns / 1e9:.4g} s"
+        print(f"  {'time':<11} =  {c.time_ns / 1e9:.4g} s; {least}, or {c.least_bytes} bytes")
+    for obligation in proven.obligations:
+        meaning = MEANINGS.get(obligation.split(" ")[0], "")
+        print(f"  {obligation:<11} {meaning}".rstrip())
+    print(f"  by {proven.prover}")
+
+
+def print_json(
+    path: str,
+    plan: Plan | None,
+    verdict: str,
+    facts: dict[str, Any],
+    found: tuple[Diagnostic, ...],
+    warned: tuple[Diagnostic, ...],
+) -> None:
+    """Prints a report for programs."""
+    report = {
+        "file": path,
+        "schedule": None if plan is None else plan.schedule.name,
+        "planner": None if plan is None else plan.planner,
+        "verdict": verdict,
+        **facts,
+        "diagnostics": [_as_json(d) for d in found],
+        "warnings": [_as_json(d) for d in warned],
+    }
+    print(json.dumps(report, indent=2))
+
+
+def _as_json(d: Diagnostic) -> dict[str, Any]:
+    place = {"line": d.span.line, "column": d.span.column} if d.span else {}
+    notes = [
+        {"message": n.message, **({"line": n.span.line, "column": n.span.column} if n.span else {})}
+        for n in d.notes
+    ]
+    return {"code": d.code, "message": d.message, **place, "notes": notes, "hint": d.hint}

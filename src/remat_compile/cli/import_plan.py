@@ -1,0 +1,131 @@
+"""`remat-compile import-plan`: proves what another tool saves and computes again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from ._model import Dim, Sample, Trainable, TrainBn, read_model_options
+from .plan import MODEL, SIZE
+
+if TYPE_CHECKING:
+    from .._import import Imported, ToolOptions
+    from .._options import PlanOptions
+    from .._sources import ModelOptions
+
+__all__ = ["command"]
+
+
+def command(
+    model: Annotated[str, MODEL],
+    tool: Annotated[
+        Literal["sac", "partitioner", "jax-names"],
+        typer.Option("--from", help="Whose decision: see docs/import.md."),
+    ],
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Where to write; - is standard output."
+        ),
+    ] = None,
+    memory_budget: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="partitioner: its own budget, 0 to 1 (0.5)."),
+    ] = None,
+    solver: Annotated[
+        str | None, typer.Option(metavar="NAME", help="partitioner: its own solver (dp).")
+    ] = None,
+    save: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[=PATTERN]", help="jax-names: what is saved. May be repeated."),
+    ] = None,
+    segments: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="jax-names: the modules under jax.checkpoint, as blocks.* (all). May be repeated.",
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="SIZE", help=f"To be proven for all bytes: {SIZE}.")
+    ] = None,
+    activation_budget: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="To be proven for activations.")
+    ] = None,
+    time_limit: Annotated[float, typer.Option(metavar="SECONDS", help="For the proof.")] = 60.0,
+    costs: Annotated[
+        Literal["measured", "roofline"] | None,
+        typer.Option(help="Measured on this machine (default), or estimated for --device."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="See remat-compile devices.")
+    ] = None,
+    dim: Dim = None,
+    sample: Sample = None,
+    train_bn: TrainBn = False,
+    trainable: Trainable = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
+) -> None:
+    """Read what another tool decides for MODEL as a plan, prove it, write it.
+
+    Exit code 1 where the decision makes no plan, or one that is refuted.
+    """
+    from .._files import check_writable
+    from .._import import ToolOptions
+    from .._options import Errors, read_options
+    from .._sources import check_spec
+
+    errors = Errors()
+    chosen = ToolOptions(tool, memory_budget, solver, tuple(save or ()), tuple(segments or ()))
+    chosen.check(errors)
+    options = read_options(
+        errors,
+        budget=budget,
+        activation_budget=activation_budget,
+        planner="store-all",
+        time_limit_s=time_limit,
+        costs=costs,
+        device=device,
+        grads=None,
+        host_budget=None,
+    )
+    model_options = read_model_options(errors, dim, sample, train_bn, trainable)
+    errors.collect(lambda: check_spec(model, model_options))
+    if output is not None:
+        errors.collect(lambda: check_writable(output))
+    errors.raise_if_any()
+    assert options is not None
+    made = _make(model, model_options, chosen, options, quiet)
+    _write(made, output, quiet)
+
+
+def _make(
+    model: str, model_options: ModelOptions, tool: ToolOptions, options: PlanOptions, quiet: bool
+) -> Imported:
+    from .._import import import_source
+    from .._pipeline import Phases
+    from ._app import print_warnings
+    from ._progress import progress
+
+    with progress(quiet=quiet) as say:
+        made = import_source(model, model_options, tool, options, Phases(say))
+    print_warnings(made.plan.warnings)
+    return made
+
+
+def _write(made: Imported, output: str | None, quiet: bool) -> None:
+    import sys
+
+    from .._files import STREAM
+
+    if output is not None:
+        made.plan.save(output)
+    if quiet:
+        return
+    table = sys.stderr if output == STREAM else sys.stdout
+    print(made.summary(), end="", file=table)
+    if output not in (None, STREAM):
+        print(f"wrote {output}", file=table)
+    elif output is None:
+        print("nothing was written; give -o FILE to keep the plan", file=table)

@@ -1,0 +1,144 @@
+"""`polish`: improves the plan of another planner, window by window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+from time import monotonic
+from typing import ClassVar
+
+from ..ir.program import Budget, Program
+from ..ir.schedule import Compute, Free, Schedule
+from ..ir.simulate import simulate
+from ._compact_solve import solve_events
+from ._exact import teller
+from ._instance import Order
+from ._options import checked
+from ._results import Task, peak_of
+from ._windows import Windows, window_events
+from .contract import Feasible, Infeasible, Optimal, Planner, PlanResult, Progress, TimedOut
+from .dtr import Dtr
+from .registry import format_planner
+from .solvers import MilpSolver
+
+__all__ = ["Polish"]
+
+_SMALLEST, _FIRST, _LARGEST = 40, 150, 4000
+"""Options of a window: the least, those of the first one, and the most."""
+_QUICK_S, _SLOW_S = 1.0, 10.0
+"""Windows grow while they are solved in less than the one, and end after the other."""
+_IDLE = 40
+"""So many windows of which none gains anything end the search."""
+
+
+@dataclass(frozen=True)
+class Polish:
+    """Large neighbourhood search; ours. Takes the plan of the planner `of` and decides
+    windows of it anew with the compact ILP, all else as it was. The result is never slower
+    and never over the budget. Ends with the time limit (half of it at most is the other
+    planner's), or after 40 windows without gain. `seed` is that of the windows."""
+
+    name: ClassVar[str] = "polish"
+    applicability: ClassVar[str] = "what the planner it improves accepts"
+    source: ClassVar[str] = "ours: large neighbourhood search over Zhao 2024, 2.4"
+    of: Planner = field(default_factory=Dtr)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        checked(self)
+
+    @classmethod
+    def check_options(cls, of: Planner, seed: int) -> Iterator[tuple[str, str]]:
+        if isinstance(of, Polish):
+            yield "of", "cannot be polish itself"
+
+    def plan(
+        self,
+        program: Program,
+        budget: Budget | None,
+        *,
+        time_limit_s: float = 60.0,
+        progress: Progress | None = None,
+    ) -> PlanResult:
+        deadline = monotonic() + time_limit_s
+        task = Task.of(program, budget, format_planner(self), deadline)
+        given = self.of.plan(program, budget, time_limit_s=time_limit_s / 2, progress=progress)
+        match given:
+            case Infeasible() | Optimal() | TimedOut(schedule=None):
+                return given
+            case Feasible() | TimedOut():
+                assert given.schedule is not None
+        order = _order(task, given.schedule)
+        if order is None:
+            return given
+        search = _Search(task, order, deadline, Random(self.seed), progress)
+        search.run()
+        better = task.schedule(search.best)
+        trace = simulate(program, better)
+        fits = peak_of(trace, task.instance.kind) <= task.limit_bytes
+        if not fits or trace.time_ns >= given.time_ns:
+            return given
+        return task.answer(search.best, given.lower_bound_ns or 0)
+
+
+def _order(task: Task, schedule: Schedule) -> Order | None:
+    """What a schedule computes, in order; None where it does more than compute and free,
+    or holds its budget only thanks to frees that stand earlier than the last use."""
+    index = {name: i for i, name in enumerate(task.instance.names_C)}
+    if not all(isinstance(step, Compute | Free) for step in schedule.steps):
+        return None
+    order = [index[step.cnode] for step in schedule.steps if isinstance(step, Compute)]
+    if set(order) != set(task.instance.capture) or task.instance.peak(order) > task.limit_bytes:
+        return None
+    return order
+
+
+class _Search:
+    def __init__(
+        self, task: Task, order: Order, deadline: float, rng: Random, progress: Progress | None
+    ):
+        self.task = task
+        self.best = order
+        self.deadline = deadline
+        self.windows = Windows(task.instance, rng)
+        self.tell = teller("polish", task.instance, progress)
+
+    def run(self) -> None:
+        """Windows until the deadline, or until none gains anything any more."""
+        inst = self.task.instance
+        size, idle = _FIRST, 0
+        with MilpSolver() as solver:
+            while idle < _IDLE and inst.time_ns(self.best) > inst.base_time_ns:
+                began = monotonic()
+                left = self.deadline - began
+                if left <= 0.05:
+                    return
+                gained, done = self._improve(size, min(_SLOW_S, left), solver)
+                idle = 0 if gained else idle + 1
+                took = monotonic() - began
+                if not done:
+                    size = max(_SMALLEST, size * 2 // 3)
+                elif took < _QUICK_S and not gained:
+                    size = min(_LARGEST, size + size // 8)
+
+    def _improve(self, size: int, limit_s: float, solver: MilpSolver) -> tuple[bool, bool]:
+        """Decides one window; whether that gained anything, and was solved to the end."""
+        inst = self.task.instance
+        now = inst.time_ns(self.best)
+        events, runs = window_events(inst, self.best, self.windows.draw(size))
+        found = solve_events(
+            inst,
+            events,
+            self.task.limit_bytes,
+            time_limit_s=limit_s,
+            start=runs,
+            cutoff_ns=now,
+            solver=solver,
+        )
+        done = found.status in ("optimal", "infeasible")
+        if found.order is None or found.time_ns >= now:
+            return False, done
+        self.best = found.order
+        self.tell(found.order, found.time_ns)
+        return True, done

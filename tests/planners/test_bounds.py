@@ -1,0 +1,76 @@
+"""The relaxation never exceeds the time of a schedule, and is near it."""
+
+from __future__ import annotations
+
+from statistics import median
+from time import monotonic
+
+from exhaustive_orders import fastest_ns
+from graphs import chain, random_dag, residual, stochastic, transformer, unet
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small import budget_at, reachable
+
+from remat_compile.planners import Feasible, Optimal, parse_planner
+from remat_compile.planners._bounds import lower_bound_ns
+from remat_compile.planners._instance import Instance
+from remat_compile.planners._search import Search
+
+
+@settings(max_examples=20, derandomize=True)
+@given(
+    st.integers(0, 10_000),
+    st.integers(1, 4),
+    st.sampled_from(["device", "activation"]),
+    st.floats(0, 1),
+)
+def test_no_schedule_is_faster(seed: int, nodes: int, kind: str, share: float) -> None:
+    program = random_dag(seed, nodes)
+    instance = Instance.of(program, kind)  # type: ignore[arg-type]
+    limit = budget_at(program, share, instance.kind).bytes
+    fastest = fastest_ns(instance, limit)
+    if fastest is not None:
+        bound = lower_bound_ns(instance, limit)
+        assert instance.base_time_ns <= bound <= fastest
+
+
+def test_small_graphs_with_effects_are_bounded_too() -> None:
+    for program in (stochastic(1), residual(1), unet(1), chain(4, seed=5)):
+        for share in (0.7, 0.3):
+            instance = Instance.of(program, "activation")
+            limit = budget_at(program, share).bytes
+            fastest = fastest_ns(instance, limit)
+            assert fastest is None or lower_bound_ns(instance, limit) <= fastest
+
+
+def test_the_gap_to_good_plans_is_small() -> None:
+    gaps = []
+    for program in (chain(9), residual(), unet(), stochastic(), transformer(1), random_dag(7)):
+        instance = Instance.of(program, "activation")
+        for share in (0.8, 0.5, 0.2):
+            limit = reachable(program, share).bytes
+            search = Search(instance, limit, monotonic() + 60)
+            search.run(20, 0)
+            assert search.best is not None
+            gap = search.best_ns - lower_bound_ns(instance, limit)
+            assert gap >= 0
+            gaps.append(gap / instance.base_time_ns)
+    assert median(gaps) < 0.04
+
+
+def test_answers_of_every_planner_carry_it() -> None:
+    program = unet()
+    budget = reachable(program, 0.5)
+    result = parse_planner("dtr").plan(program, budget)
+    assert isinstance(result, Feasible | Optimal)
+    instance = Instance.of(program, "activation")
+    assert result.lower_bound_ns == lower_bound_ns(instance, budget.bytes)
+    assert result.lower_bound_ns > instance.base_time_ns
+
+
+def test_without_time_or_on_large_graphs_it_is_trivial() -> None:
+    program = chain(30)
+    instance = Instance.of(program, "activation")
+    limit = reachable(program, 0.4).bytes
+    assert lower_bound_ns(instance, limit, 0.0) == instance.base_time_ns
+    assert lower_bound_ns(instance, limit, most_cnodes=10) == instance.base_time_ns

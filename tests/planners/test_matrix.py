@@ -1,0 +1,162 @@
+"""Every planner on every small graph under six budgets; `matrix.check` says what must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from graphs import chain, encoder_decoder, random_dag, residual, unet
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matrix import PLANS, SHARES, SMALL, budget_of, check, gaps, outcome, program_of
+from plugin import NAME
+from shortest_paths import least_time_ns
+
+from remat_compile._ask import ask
+from remat_compile._budget import Baseline
+from remat_compile.ir.diagnostics import render
+from remat_compile.ir.liveness import lower_bound_bytes
+from remat_compile.ir.program import Budget, Program
+from remat_compile.planners import Feasible, Infeasible, Optimal, available, parse_planner
+
+PLANNERS = sorted({*available(), NAME})
+ANY_BUDGET = {"auto", "dtr", "polish"}
+"""Those that must find a plan under every budget that `dtr` reaches."""
+SLOW = {"auto", "checkmate", "moccasin", "polish", "rk-checkmate", "rockmate"}
+"""These use up their limit: two budgets here, all six in `make matrix`."""
+TIME_LIMIT_S = 1.5
+GOLDEN = Path(__file__).parent / "golden"
+
+pytestmark = pytest.mark.usefixtures("drop_largest")
+
+
+@pytest.mark.parametrize("graph", SMALL)
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_plans_keep_their_word(planner: str, graph: str) -> None:
+    for share in (SHARES[1], SHARES[3]) if planner in SLOW else SHARES:
+        found = outcome(planner, graph, share, TIME_LIMIT_S)
+        if planner in ANY_BUDGET:
+            assert found.status in PLANS
+        if found.status == "refused":
+            return
+
+
+def test_plans_are_near_their_bounds() -> None:
+    """A bound that says nothing would not pass."""
+    planners = ("dtr", "rotor", "periodic")
+    found = [
+        outcome(planner, graph, share, TIME_LIMIT_S)
+        for planner in planners
+        for graph in SMALL
+        for share in (0.26, 0.58, 0.9)
+    ]
+    assert median(gaps(found)) <= 0.10
+
+
+@pytest.mark.parametrize("graph", ["chain", "uneven chain", "transformer"])
+def test_more_freedom_is_never_slower(graph: str) -> None:
+    """`rotor` decides for blocks, `rk-checkmate` for single computations in the same order."""
+    found = outcome("rk-checkmate", graph, 0.42, 10.0)
+    for planner in ("rotor", "rotor-floating", "revolve", "rockmate"):
+        other = outcome(planner, graph, 0.42, 3.0)
+        if found.status == "optimal" and other.time is not None:
+            assert found.time is not None
+            assert found.time <= other.time + 1e-9, planner
+
+
+TINY: dict[str, Callable[[], Program]] = {
+    "chain": lambda: chain(4),
+    "uneven chain": lambda: chain(4, seed=3),
+    "another chain": lambda: chain(5, seed=8),
+    "residual": lambda: residual(2),
+    "unet": lambda: unet(2),
+    "encoder-decoder": lambda: encoder_decoder(2),
+    "random": lambda: random_dag(31, nodes=4),
+}
+
+
+@pytest.mark.parametrize("graph", TINY)
+def test_optimal_planners_equal_exhaustive_search(graph: str) -> None:
+    program = TINY[graph]()
+    base = Baseline.of(program)
+    low = lower_bound_bytes(program, "activation")[0]
+    quick = [name for name in PLANNERS if name not in SLOW]
+    for share in (0.0, 0.25, 0.6):
+        size = int(low + share * (base.activation_peak_bytes - low))
+        budget = Budget(size, "activation")
+        best = least_time_ns(program, budget)
+        forward_only = least_time_ns(program, budget, backward=False)
+        for planner in (*quick, "rk-checkmate"):
+            result = parse_planner(planner).plan(program, budget, time_limit_s=10.0)
+            status, time_ns, bound_ns = check(program, budget, result)
+            if time_ns is None:
+                assert best is None or planner not in ANY_BUDGET | {"rk-checkmate"}, planner
+                continue
+            assert best is not None
+            assert best <= time_ns, planner
+            if status == "optimal":
+                # What is called optimal is so among plans that run no backward again.
+                assert time_ns <= (forward_only or time_ns), planner
+            if bound_ns is not None and planner != NAME:
+                assert bound_ns <= (forward_only or bound_ns), planner
+        exact = parse_planner("rk-checkmate").plan(program, budget, time_limit_s=10.0)
+        if forward_only is not None:
+            assert isinstance(exact, Optimal)
+            assert exact.time_ns == forward_only
+
+
+@settings(max_examples=12, derandomize=True)
+@given(st.integers(0, 10_000), st.integers(2, 12), st.sampled_from(SHARES))
+def test_random_graphs(seed: int, nodes: int, share: float) -> None:
+    program = random_dag(seed, nodes)
+    low = lower_bound_bytes(program, "activation")[0]
+    high = Baseline.of(program).activation_peak_bytes
+    budget = Budget(int(low + share * (high - low)), "activation")
+    for planner in PLANNERS:
+        if planner in SLOW and seed % 4:
+            continue
+        result = parse_planner(planner).plan(program, budget, time_limit_s=1.0)
+        check(program, budget, result, trusted=planner != NAME)
+
+
+def test_refusals_say_why_and_who_does(golden: Callable[[Path, str], None]) -> None:
+    """Planner × graph that it does not accept."""
+    lines: list[str] = []
+    choosy = [n for n, info in available().items() if info.load().applicability != "any graph"]  # type: ignore[attr-defined]
+    for planner in choosy:
+        for graph, program in (("one layer", chain(1)), *((g, program_of(g)) for g in SMALL)):
+            budget = Budget(lower_bound_bytes(program, "activation")[0], "activation")
+            result = parse_planner(planner).plan(program, budget, time_limit_s=0.5)
+            if isinstance(result, Infeasible) and result.why.code == "FB0409":
+                lines += [f"== {planner} on {graph}", render(result.why), ""]
+    golden(GOLDEN / "refusals.txt", "\n".join(lines))
+
+
+def test_the_check_sees_a_wrong_claim() -> None:
+    """The matrix would notice."""
+    program = program_of("chain")
+    budget = budget_of("chain", 0.5)
+    good: Any = ask(
+        parse_planner("dtr"),
+        "dtr",
+        program,
+        budget,
+        time_limit_s=5,
+        progress=None,
+        accept=lambda _: True,
+    )
+    check(program, budget, good)
+    wrong = (
+        Feasible(good.schedule, good.time_ns + 1, good.lower_bound_ns, good.gap),
+        Feasible(good.schedule, good.time_ns, good.time_ns + 1, good.gap),
+        Feasible(good.schedule, good.time_ns, None, good.gap),
+        Optimal(good.schedule, good.time_ns, good.time_ns - 1),
+    )
+    for claim in wrong:
+        with pytest.raises(AssertionError):
+            check(program, budget, claim)
+    with pytest.raises(AssertionError):
+        check(program, Budget(budget.bytes // 2, "activation"), good)

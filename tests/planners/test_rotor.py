@@ -1,0 +1,175 @@
+"""`rotor` and `rotor-floating`: optimal on chains, and the counter-example of S 2.3.1."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from exhaustive import Mode, ThesisChain, counter_example, least_time
+from graphs import Builder, chain, residual, stochastic, transformer
+
+from remat_compile.ir.program import Budget, Program
+from remat_compile.ir.simulate import simulate
+from remat_compile.planners import Feasible, Infeasible, Optimal, TimedOut, parse_planner
+from remat_compile.planners._chain_plan import Slots, chain_for
+from remat_compile.planners._floating import Floating
+from remat_compile.planners._instance import Instance
+from remat_compile.planners._limits import operations, slot_bytes
+from remat_compile.planners._persistent import Persistent
+from remat_compile.planners._stages import save_all, stages_of
+from remat_compile.planners.rotor import Rotor
+
+INFINITE = float("inf")
+
+
+@pytest.mark.parametrize("n", [5, 6, 9, 20])
+def test_the_counter_example_to_persistence(n: int) -> None:
+    stages = counter_example(n).stages()
+    assert Persistent(stages, 1, 15).time_ns(15) == 3 * n - 2
+    # F^all cannot give up its input, so Theorem 5 does not reach 2n as the thesis says.
+    assert Floating(stages, 1, 15).time_ns(15) == 2 * n + 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "time_ns"), [("persistent", 3 * 5 - 2), ("any", 2 * 5 + 2), ("dropping", 2 * 5)]
+)
+def test_exhaustive_search_on_the_counter_example(mode: Mode, time_ns: int) -> None:
+    assert least_time(counter_example(5), 15, mode) == time_ns
+
+
+def random_chain(rng: random.Random) -> ThesisChain:
+    n = rng.randint(2, 4)
+    a = [rng.randint(0, 4) for _ in range(n + 1)]
+
+    def each(low: int, high: int) -> list[int]:
+        return [rng.randint(low, high) for _ in range(n)]
+
+    a_bar = [x + rng.randint(0, 4) for x in a]
+    return ThesisChain(a, a_bar, a, each(0, 5), each(0, 5), each(0, 2), each(0, 2))
+
+
+def test_optimal_among_persistent_schedules() -> None:
+    rng = random.Random(3)
+    finite = 0
+    for _ in range(30):
+        made = random_chain(rng)
+        table = Persistent(made.stages(), 1, 24)
+        for memory in range(made.a[0], 25, 3):
+            found = table.time_ns(memory - made.a[0])
+            assert found == least_time(made, memory, "persistent")
+            finite += found < INFINITE
+    assert finite > 50
+
+
+def test_floating_lies_between_exhaustive_search_and_the_persistent_optimum() -> None:
+    rng = random.Random(4)
+    equal = total = 0
+    for _ in range(30):
+        made = random_chain(rng)
+        stages = made.stages()
+        fixed, floating = Persistent(stages, 1, 24), Floating(stages, 1, 24)
+        for memory in range(made.a[0], 25, 3):
+            found = floating.time_ns(memory - made.a[0])
+            bound = least_time(made, memory, "any")
+            assert bound <= found <= fixed.time_ns(memory - made.a[0])
+            equal += found == bound
+            total += 1
+    assert equal >= 0.99 * total
+
+
+def test_tables_give_back_schedules_of_their_time() -> None:
+    made = counter_example(6)
+    stages = made.stages()
+    table = Persistent(stages, 1, 15)
+    for steps, time_ns in (
+        (operations(stages, table.choose, 15), 16),
+        (Floating(stages, 1, 15).operations(15), 14),
+    ):
+        forward = sum(made.u_f[s.stage] for s in steps if s.kind != "back")
+        assert forward == time_ns
+        assert [s.stage for s in steps if s.kind == "back"] == list(range(8, -1, -1))
+
+
+def test_slots_are_exact_where_the_sizes_allow() -> None:
+    stages = counter_example(6).stages()
+    assert slot_bytes(stages, 15, 500) == 1
+    assert slot_bytes(stages, 15, 4) == 4
+
+
+@pytest.mark.parametrize("program", [chain(14, seed=2), residual(6), stochastic(4)])
+def test_more_slots_are_never_worse(program: Program) -> None:
+    instance = Instance.of(program, "activation")
+    budget = Budget(instance.peak(instance.capture) * 6 // 10, "activation")
+    times = []
+    for slots in (5, 50, 5000):
+        result = Rotor(slots).plan(program, budget)
+        assert isinstance(result, Feasible | Optimal)
+        times.append(result.time_ns)
+        assert simulate(program, result.schedule).activation_peak_bytes <= budget.bytes
+    assert times[2] <= times[1] <= times[0]
+
+
+@pytest.mark.parametrize("share", [0.75, 0.5, 0.35])
+def test_rotor_is_no_slower_than_fixed_segments_and_revolve(share: float) -> None:
+    program = transformer(4)
+    instance = Instance.of(program, "activation")
+    budget = Budget(int(share * instance.peak(instance.capture)), "activation")
+    times = {}
+    for name in ("rotor", "rotor-floating", "revolve"):
+        result = parse_planner(name).plan(program, budget)
+        times[name] = result.time_ns if not isinstance(result, Infeasible) else INFINITE
+    assert times["rotor"] < INFINITE
+    assert times["rotor-floating"] <= times["rotor"] <= times["revolve"]
+
+
+@pytest.mark.parametrize("planner", ["rotor", "rotor-floating", "revolve"])
+def test_without_a_budget(planner: str) -> None:
+    result = parse_planner(planner).plan(chain(6), None)
+    if planner == "revolve":
+        assert isinstance(result, Feasible | Optimal)  # it never keeps what a block makes
+    else:
+        assert isinstance(result, Optimal)
+
+
+def ladder(rungs: int) -> Program:
+    """Two values cross every cut of the forward."""
+    b = Builder("ladder")
+    b.input("u0", 8)
+    b.param("w", 8, "dw")
+    b.op(["u0", "w"], [("u1", "act", 8), ("v1", "act", 8)])
+    for i in range(1, rungs):
+        b.op([f"u{i}", f"v{i}"], [(f"u{i + 1}", "act", 8)])
+        b.op([f"u{i}", f"v{i}"], [(f"v{i + 1}", "act", 8)])
+    b.op([f"u{rungs}", f"v{rungs}"], [("y", "output", 8)])
+    b.loss(["y"], [("dy", 8)])
+    reads = ["dy", *(f"{x}{i}" for x in "uv" for i in range(1, rungs + 1))]
+    b.op(reads, [("dw", "param_grad", 8)], phase="bwd")
+    return b.program()
+
+
+@pytest.mark.parametrize("planner", ["rotor", "rotor-floating", "revolve", "rockmate"])
+def test_a_graph_that_is_no_chain_is_refused(planner: str) -> None:
+    program = ladder(5)
+    result = parse_planner(planner).plan(program, Budget(1, "activation"))
+    assert isinstance(result, Infeasible)
+    assert result.min_budget is None
+    assert result.why.code == "FB0409"
+    assert result.why.message.startswith(f"{planner} plans chains of blocks")
+    assert "dtr" in (result.why.hint or "")
+
+
+@pytest.mark.parametrize("planner", ["rotor", "rotor-floating", "revolve"])
+def test_no_time_at_all(planner: str) -> None:
+    result = parse_planner(planner).plan(chain(20), Budget(700, "activation"), time_limit_s=-1)
+    assert isinstance(result, TimedOut)
+
+
+def test_a_long_chain_is_shortened() -> None:
+    program = chain(1500, seed=1)
+    instance = Instance.of(program, "activation")
+    made = chain_for(instance)
+    assert 100 < len(made) <= 1000
+    assert sum(len(cs) for cs in made.forward_N) == 1501
+    stages = stages_of(made, [[save_all(made, i)] for i in range(len(made))])
+    scale = Slots.of(stages, instance.peak(instance.capture), 500)
+    assert 20 <= scale.fits < 500

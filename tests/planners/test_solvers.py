@@ -1,0 +1,169 @@
+"""Linear programs with integers in processes that can be killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+import pytest
+
+from remat_compile.planners.solvers import SOLVERS, MilpBuilder, MilpSolver
+from remat_compile.planners.solvers.milp import Milp
+from remat_compile.planners.solvers.process import Worker
+from remat_compile.planners.solvers.wire import receive, send
+
+HANGING = """
+import time
+from remat_compile.planners.solvers.process import serve
+def solve(head, arrays, say):
+    import numpy as np
+    say({"objective": 5.0, "bound": 1.0}, {"point": np.array([1.0, 0.0])})
+    print("what a library prints does not spoil the answers")
+    time.sleep(600)
+serve(solve)
+"""
+
+
+def knapsack(items: int = 30, rows: int = 5) -> Milp:
+    builder = MilpBuilder()
+    rng = np.random.default_rng(7)
+    columns = [builder.column(-float(rng.integers(10, 100))) for _ in range(items)]
+    for _ in range(rows):
+        builder.row([(c, float(rng.integers(5, 90))) for c in columns], upper=400.0)
+    return builder.build()
+
+
+def feasible(milp: Milp, point: np.ndarray) -> bool:
+    for r in range(milp.rows):
+        entries = slice(milp.starts[r], milp.starts[r + 1])
+        total = milp.value[entries] @ point[milp.index[entries]]
+        if not milp.row_lower[r] - 1e-6 <= total <= milp.row_upper[r] + 1e-6:
+            return False
+    return bool(np.all(np.abs(point - np.round(point)) < 1e-6))
+
+
+def test_a_program_is_solved_and_its_points_are_told_as_they_are_found() -> None:
+    milp = knapsack()
+    told: list[float] = []
+    with MilpSolver() as solver:
+        first = solver.solve(milp, 30.0, on_point=lambda _, objective: told.append(objective))
+        relaxed = solver.solve(milp.relaxed(), 30.0)
+        again = solver.solve(milp, 30.0, start=first.point)
+    assert first.status == "optimal"
+    assert first.point is not None
+    assert feasible(milp, first.point)
+    assert milp.cost @ first.point == pytest.approx(first.objective) == pytest.approx(first.bound)
+    assert told
+    assert told == sorted(told, reverse=True)
+    assert relaxed.status == "optimal"
+    assert relaxed.bound < first.objective - 1e-6
+    assert again.objective == first.objective
+    assert np.array_equal(np.round(first.point), np.round(again.point))  # type: ignore[arg-type]
+
+
+def test_a_program_without_points_is_infeasible() -> None:
+    builder = MilpBuilder()
+    x, y = builder.column(1.0), builder.column(1.0)
+    builder.row([(x, 1.0), (y, 1.0)], lower=3.0)
+    with MilpSolver() as solver:
+        found = solver.solve(builder.build(), 10.0)
+    assert (found.status, found.point) == ("infeasible", None)
+
+
+def test_with_no_time_nothing_is_started() -> None:
+    with MilpSolver() as solver:
+        found = solver.solve(knapsack(), 0.0)
+        assert solver._worker._process is None
+    assert (found.status, found.point) == ("unknown", None)
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A solver that tells one point, and then never answers."""
+    (tmp_path / "hanging_solver.py").write_text(HANGING, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(SOLVERS, "hanging", "hanging_solver")
+
+
+@pytest.mark.usefixtures("hanging")
+def test_a_solver_that_overruns_is_killed_and_leaves_its_best() -> None:
+    builder = MilpBuilder()
+    builder.column(5.0), builder.column(1.0)
+    began = monotonic()
+    with MilpSolver("hanging") as solver:
+        found = solver.solve(builder.build(), 1.5)
+        assert solver._worker._process is None
+    assert monotonic() - began < 4.0
+    assert found.status == "feasible"
+    assert (found.objective, found.bound) == (5.0, 1.0)
+    assert found.point is not None
+    assert found.point.tolist() == [1.0, 0.0]
+
+
+@pytest.mark.usefixtures("hanging")
+def test_a_solver_ends_with_the_process_that_asked() -> None:
+    worker = Worker("hanging_solver")
+    process = worker._start()
+    assert process.stdin is not None
+    send(process.stdin, {"time_limit_s": 60})
+    worker._inbox.get(timeout=20)  # it is at work
+    process.stdin.close()
+    process.wait(timeout=5)
+
+
+def test_the_worker_loads_no_framework() -> None:
+    code = (
+        "import sys, remat_compile.planners.solvers.highs, highspy;"
+        "print([m for m in ('torch', 'jax', 'onnx', 'ortools', 'lark') if m in sys.modules])"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
+    )
+    assert ran.stdout.strip() == "[]"
+
+
+def test_planners_do_not_load_a_solver() -> None:
+    code = (
+        "import sys; from remat_compile.planners import available;"
+        "[info.load() for info in available().values()];"
+        "print([m for m in ('highspy', 'ortools', 'torch') if m in sys.modules])"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
+    )
+    assert ran.stdout.strip() == "[]"
+
+
+def test_messages_survive_the_wire(tmp_path: Path) -> None:
+    path = tmp_path / "message"
+    arrays = {"a": np.arange(3, dtype=np.int32), "b": np.array([0.5, np.inf])}
+    with path.open("wb") as out:
+        send(out, {"bound": -float("inf"), "text": "ü\n"}, arrays)
+        send(out, {"last": True})
+        out.write(b'{"cut off": 1')
+    with path.open("rb") as source:
+        first = receive(source)
+        assert first is not None
+        assert first[0] == {"bound": -float("inf"), "text": "ü\n"}
+        assert all(np.array_equal(first[1][name], arrays[name]) for name in arrays)
+        assert receive(source) == ({"last": True}, {})
+        assert receive(source) is None
+
+
+def test_an_interrupt_kills_the_solver(hanging: None) -> None:
+    builder = MilpBuilder()
+    builder.column(5.0), builder.column(1.0)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with MilpSolver("hanging") as solver:
+        with pytest.raises(KeyboardInterrupt):
+            solver.solve(builder.build(), 60.0, on_point=interrupt)
+        assert solver._worker._process is None

@@ -1,0 +1,56 @@
+"""Every seeded fault is refuted with its code at its place, and every original is proven.
+
+`make mutants` tries many more places than these, and prints the count.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+from mutants import KINDS, Case, cases
+from mutants.check import escape_of, prove
+from mutants.sample import sample
+
+PLANS_PER_KIND = 2
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_originals_do_no_harm_and_are_proven(case: Case) -> None:
+    proven = prove(case)
+    assert (proven.device_bytes, proven.activation_bytes) == (
+        case.run.peak(),
+        case.run.peak("activation"),
+    )
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_no_mutant_escapes(name: str) -> None:
+    rng = Random(name)
+    tried = 0
+    for case in rng.sample(cases(), len(cases())):
+        found = list(KINDS[name].mutants(case))
+        for mutant in sample(found, 1, rng):
+            tried += 1
+            escape = escape_of(case, mutant)
+            assert escape is None, escape
+        if tried == PLANS_PER_KIND:
+            return
+    assert tried, "this fault can be seeded nowhere"
+
+
+def test_there_are_enough_kinds() -> None:
+    assert sum(kind.where == "schedule" for kind in KINDS.values()) >= 25
+
+
+def test_a_harmless_edit_is_no_mutant() -> None:
+    """Two steps that do not need each other may change places."""
+    case = next(c for c in cases() if c.name.startswith("mlp"))
+    edit = case.edit()
+    frees = [e.index for e in case.events if e.cnode is None]
+    one, two = next((a, b) for a, b in pairwise(frees) if b == a + 1)
+    edit.move_after(one, two)
+    escape = escape_of(case, case.mutant("free too early", edit, "FB0804", two))
+    assert escape is not None
+    assert escape.why == "does no harm"
