@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from graphs import chain, random_dag, residual, stochastic, transformer, unet
+from graphs import residual, stochastic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutants import Case, cases
@@ -29,12 +29,8 @@ CONFORMANCE = Path(__file__).parents[2] / "spec" / "conformance"
 VALID = sorted((CONFORMANCE / "valid").glob("*.fbir"))
 OF_SCHEDULES = sorted((CONFORMANCE / "invalid").glob("fb03*.fbir"))
 GRAPHS = {
-    "chain": lambda: chain(9),
     "residual": residual,
-    "unet": unet,
     "stochastic": stochastic,
-    "transformer": lambda: transformer(1),
-    "random": lambda: random_dag(7),
 }
 
 
@@ -126,9 +122,9 @@ def test_every_planner_at_every_budget(planner: str, graph: str) -> None:
     program = GRAPHS[graph]()
     low = lower_bound_bytes(program, "device")[0]
     high = simulate(program, _store_all(program)).peak_bytes
-    for share in (1.0, 0.6, 0.2):
+    for share in (1.0, 0.3):
         budget = Budget(int(low + share * (high - low)))
-        answer = parse_planner(planner).plan(program, budget, time_limit_s=5.0)
+        answer = parse_planner(planner).plan(program, budget, time_limit_s=1.0)
         if not isinstance(answer, Infeasible) and answer.schedule is not None:
             assert agree(program, answer.schedule)
             assert isinstance(verify(program, answer.schedule, (budget,)), ProvenPlan)

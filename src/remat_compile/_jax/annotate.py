@@ -36,7 +36,7 @@ def annotated_source(plan: Plan, source_of: SourceOf, *, nearest: bool) -> str:
         source = emit_form(plan.program, plan.schedule, form, source_of)
         found = residuals_of_source(plan.program, source)
         kept, offloaded = names_of(plan.program, form)
-    check_residuals(found, frozenset((*kept, *offloaded)))
+    check_residuals(found, frozenset(kept), frozenset(offloaded))
     return source
 
 

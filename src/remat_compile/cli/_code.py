@@ -26,9 +26,7 @@ class Code:
 
         if self.backend == "jax":
             from .._jax.source import check_output
-            from ..backends.jax.check import need_jax
 
-            need_jax()
             if output is not None:
                 check_output(output)
             return
@@ -37,6 +35,13 @@ class Code:
             message = f"{' and '.join(wrong)} only {'apply' if wrong[1:] else 'applies'} to code"
             hint = "add --emit jax"
             raise FBError(Diagnostic("FB0707", message + " for JAX", hint=hint), usage=True)
+
+    def need(self) -> None:
+        """FB0931 where JAX is missing, before any long work starts."""
+        if self.backend == "jax":
+            from ..backends.jax.check import need_jax
+
+            need_jax()
 
     def write(self, plan: Plan, output: str, model: str, quiet: bool) -> list[str]:
         """Writes the code; returns the files written."""

@@ -127,6 +127,7 @@ def command(
     code = Code(emit, jax_style or "explicit", source)
     errors.collect(lambda: code.check(output, given=jax_style is not None))
     errors.raise_if_any()
+    code.need()
     assert options is not None
     planning = (budget, activation_budget, host_budget, costs, device, grads)
     as_it_is = emit is not None and planner is None and not any(planning)

@@ -28,7 +28,6 @@ def x64() -> Iterator[None]:
 PLANS = [
     ("mlp", "dtr", "range:0.5"),
     ("gpt-p0", "dtr", "range:0.5"),
-    ("llama-loss", "periodic{segments=2}", None),
     ("resnet-loss", "periodic{segments=4}", None),
     ("two-inputgrad", "dtr", "range:0.4"),
 ]
@@ -72,6 +71,19 @@ def test_a_plan_is_followed(name: str, planner: str, budget: str | None) -> None
     made = case(name, planner, budget)
     assert repeated(made.plan.graph, made.plan.schedule) > 0
     check(made)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize(
+    ("planner", "budget"),
+    [("store-all", None), ("dtr", "range:0.7"), ("dtr", "range:0.5"), ("chen", None)],
+)
+def test_models_of_transformers(name: str, planner: str, budget: str | None) -> None:
+    from hf_models import HF_MODELS
+
+    model = capture(lambda dtype: HF_MODELS[name](dtype, 0.0), torch.float64)
+    check(as_case(model, schedule_of(model, parse_planner(planner), budget)))
 
 
 @pytest.mark.slow

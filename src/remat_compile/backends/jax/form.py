@@ -3,7 +3,7 @@
 Such a plan runs the forward once, in the order of capture. Its backward runs in the order
 of capture too, and before the first computation that needs a value of a segment that was
 not kept, all of what the backward needs of that segment runs again, once. Values that
-pass from one segment to a later one are kept.
+pass from one segment to a later one are kept on the device.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def form_of(graph: Graph, schedule: Schedule) -> Form:
     offloaded = frozenset(host - kept)
     forward = [c for c in graph.cnodes if c.phase == "fwd"]
     place = {c.name: i for i, c in enumerate(forward)}
-    cuts = _cuts(graph, kept | offloaded)
+    cuts = _cuts(graph, kept)
     starts = {0}
     runs = {s.cnode for s in schedule.steps[:border] if isinstance(s, Compute)}
     group: list[int] = []
@@ -153,7 +153,8 @@ def _read_after(graph: Graph, steps: tuple[Step, ...]) -> set[str]:
 
 
 def _cuts(graph: Graph, kept: frozenset[str]) -> list[int]:
-    """Places in the forward before which a segment may begin: all that passes is kept."""
+    """Places in the forward before which a segment may begin: all that passes is kept on
+    the device, where JAX keeps the inputs of a segment."""
     forward = [c for c in graph.cnodes if c.phase == "fwd"]
     constant = constants(graph)
     place = {c.name: i for i, c in enumerate(forward)}

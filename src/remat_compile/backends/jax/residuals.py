@@ -18,9 +18,11 @@ _PASS_ON = frozenset(("reduce_precision", "device_put", "optimization_barrier"))
 
 @dataclass(frozen=True)
 class Residuals:
-    """Names given by `checkpoint_name`, and the other arrays that no argument is."""
+    """Names given by `checkpoint_name`, those of them that are kept on the host, and the
+    other arrays that no argument is."""
 
     names: frozenset[str]
+    offloaded: frozenset[str]
     unnamed: tuple[str, ...]
 
 
@@ -38,15 +40,18 @@ def residuals_of(
     jaxpr = jax.make_jaxpr(run)(primals, others).jaxpr
     inputs = set(jaxpr.invars)
     names: set[str] = set()
+    device: set[str] = set()
     unnamed = []
     for var in jaxpr.outvars:
         if isinstance(var, core.Literal) or var in inputs:
             continue
         if (name := _name_of(jaxpr, var)) is None:
             unnamed.append(str(var.aval))
-        else:
-            names.add(name)
-    return Residuals(frozenset(names), tuple(unnamed))
+            continue
+        names.add(name)
+        if getattr(var.aval, "memory_space", None) != jax.memory.Space.Host:
+            device.add(name)
+    return Residuals(frozenset(names), frozenset(names - device), tuple(unnamed))
 
 
 def _name_of(jaxpr: core.Jaxpr, var: Any) -> str | None:
@@ -74,9 +79,14 @@ def _inner(eqn: core.JaxprEqn) -> Iterator[core.Jaxpr]:
             yield inner
 
 
-def check_residuals(found: Residuals, planned: frozenset[str]) -> None:
-    """FB0936 where JAX keeps something else than what the plan names."""
+def check_residuals(found: Residuals, kept: frozenset[str], offloaded: frozenset[str]) -> None:
+    """FB0936 where JAX keeps something else than what the plan names, or elsewhere."""
+    planned = kept | offloaded
     problems = []
+    if wrong := sorted((offloaded ^ found.offloaded) & planned & found.names):
+        listed = ", ".join(f"%{name}" for name in wrong)
+        message = f"JAX keeps {listed} on the other side than the plan: device, not host"
+        problems.append(Diagnostic("FB0936", message, hint="use --jax-style explicit"))
     if ignored := sorted(planned - found.names):
         listed = ", ".join(f"%{name}" for name in ignored)
         message = f"JAX does not keep {listed}: its derivatives do not read these values"
