@@ -20,7 +20,9 @@ from remat_compile.planners import parse_planner
 def refused(program: Program, planner: str, budget: str) -> Diagnostic:
     bound = parse_budget(budget, "activation")
     with pytest.raises(FBError) as caught:
-        plan_program(program, PlanOptions(parse_planner(planner), bound, 20.0), Phases())
+        plan_program(
+            program, PlanOptions(parse_planner(planner), bound, time_limit_s=20.0), Phases()
+        )
     (found,) = caught.value.diagnostics
     return found
 

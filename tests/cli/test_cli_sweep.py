@@ -40,7 +40,7 @@ def test_a_frontier_in_csv(cli: Cli, chain: Path, tmp_path: Path) -> None:
     assert by["store-all", "80%"]["status"] == "infeasible"
     assert by["store-all", "80%"]["least_bytes"] == "10000"
     dtr = by["dtr{rounds=0}", "40%"]
-    assert dtr["status"] in ("feasible", "optimal"), "as far as its bound was found in time"
+    assert dtr["status"] in ("feasible", "optimal")
     assert int(dtr["activation_peak_bytes"]) <= 4000
     assert float(dtr["overhead"]) > 0
     assert "[12/12] dtr{rounds=0} at 100%: 1.000*" in ran.err
@@ -110,8 +110,7 @@ def test_failures_are_cells(
     assert ran.code == 0, ran.err
     found = rows(ran.out)
     assert [row["status"] for row in found[:2]] == ["failed", "failed"]
-    assert found[2]["status"] in ("feasible", "optimal")
-    assert found[3]["status"] == "optimal"
+    assert all(row["overhead"] for row in found[2:])
     assert "KeyError: 'nix' [FB0460]" in found[0]["message"]
     assert "broken, 80%: planner broken failed" in ran.err
 

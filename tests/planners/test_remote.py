@@ -107,7 +107,7 @@ def bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def refusal(planner: Planner, time_limit_s: float = 30.0, budget: str = "70%") -> FBError:
-    options = PlanOptions(planner, parse_budget(budget, "activation"), time_limit_s)
+    options = PlanOptions(planner, parse_budget(budget, "activation"), time_limit_s=time_limit_s)
     with pytest.raises(FBError) as caught:
         plan_program(chain(6), options, Phases())
     return caught.value
