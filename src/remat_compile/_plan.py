@@ -136,7 +136,7 @@ class Plan:
     def emit(self, backend: Backend = "torch", *, jax_style: JaxStyle = "explicit") -> str:
         """The plan as the source of `backend`: "torch" or "jax".
 
-        FB0707 for one that does not exist, FB0931 where JAX is missing, FB0912 and FB0933
+        FB0707 for one that does not exist, FB0931 where JAX is missing, FB0920 and FB0933
         for what JAX cannot express. `jax_style` is one of `JAX_STYLES`; see docs/jax.md.
         """
         if backend not in BACKENDS:

@@ -26,7 +26,7 @@ def jax_step(
 
     Of a program its last schedule is taken. The plan is proven first. `loss` maps the
     outputs to a scalar where the model returns none. FB0931 where JAX is missing, FB0932
-    for float64 without `jax_enable_x64`, FB0912 and FB0933 for what JAX cannot express.
+    for float64 without `jax_enable_x64`, FB0920 and FB0933 for what JAX cannot express.
     """
     from .._plan import Plan, pick_schedule
 

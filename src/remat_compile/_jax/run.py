@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from ..backends.jax.example import example
 from ..backends.jax.observe import Observed, observe
 from ..backends.jax.predict import predicted_temp_bytes
-from ..backends.jax.tables import SEED, tolerance
+from ..backends.jax.tables import SEED, needs_x64, tolerance
 from .arrays import Stored
 from .reference import held_tensors, reference_step
 from .step import JaxStep
@@ -20,8 +20,9 @@ from .step import JaxStep
 if TYPE_CHECKING:
     from .._plan import Plan
     from .._torch.lowered import Exported
+    from ..ir.program import Program
 
-__all__ = ["JaxReport", "compare", "inspect_step", "run_step"]
+__all__ = ["JaxReport", "compare", "inspect_step", "run_step", "set_precision"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,12 @@ class JaxReport:
     def is_sound(self) -> bool:
         equal = self.difference is None or self.difference <= self.tolerance
         return equal and not self.observed.defects()
+
+
+def set_precision(program: Program) -> None:
+    """Lets this process compute in float64 where the program does, and only then: random
+    numbers depend on it too."""
+    jax.config.update("jax_enable_x64", needs_x64(program))  # type: ignore[no-untyped-call]
 
 
 def inspect_step(step: JaxStep, plan: Plan) -> Observed:

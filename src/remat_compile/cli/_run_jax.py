@@ -28,15 +28,13 @@ def run_jax(
     from ..backends.jax.check import need_jax
 
     need_jax()
-    import jax
-
-    from ..backends.jax.tables import needs_x64
     from ._progress import progress
 
     read = load(path, schedule)
-    jax.config.update("jax_enable_x64", needs_x64(read.program))  # type: ignore[no-untyped-call]
     from .._jax.make import jax_step
-    from .._jax.run import run_step
+    from .._jax.run import run_step, set_precision
+
+    set_precision(read.program)
 
     with progress(quiet=quiet) as say:
         say("proving the plan")

@@ -225,7 +225,7 @@ def test_all_that_jax_cannot_do_is_told_at_once(folder: Path) -> None:
     )
     with pytest.raises(FBError) as error:
         wrong.emit("jax")
-    assert [d.code for d in error.value.diagnostics] == ["FB0912", "FB0912", "FB0933"]
+    assert [d.code for d in error.value.diagnostics] == ["FB0920", "FB0920", "FB0933"]
     text = str(error.value)
     assert "mylib.first.default" in text
     assert "used at X2" in text

@@ -50,7 +50,7 @@ def check_remat3() -> None:
 
 
 def check_expressible(program: Program, schedule: Schedule) -> None:
-    """FB0912 with every operator that has no lowering, FB0933 with every step that JAX
+    """FB0920 with every operator that has no lowering, FB0933 with every step that JAX
     cannot express; all of them at once."""
     from .support import require_lowerings
 
