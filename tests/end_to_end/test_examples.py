@@ -63,8 +63,8 @@ def test_plans_of_planners_run(tmp_path: Path) -> None:
     """12 layers at half of the bytes: equal bits, and the measured peak within the budget.
     `multichain` runs on towers, which it is made for."""
     figures = tmp_path / "executed.json"
-    planners = "dtr,periodic,rotor,rockmate,rk-checkmate,multichain"
-    arguments = ["--planners", planners, "--no-peers", "--rounds", "1", "--time-limit", "5"]
+    planners = "dtr,rotor,multichain"
+    arguments = ["--planners", planners, "--no-peers", "--rounds", "1", "--time-limit", "3"]
     done = python("benchmarks/executed.py", *arguments, "--check", "--json", str(figures))
     assert done.returncode == 0, done.stdout + done.stderr
     plans = json.loads(figures.read_text())["plans"]
