@@ -22,10 +22,10 @@ def needs_x64(program: Program) -> bool:
 
 
 def tolerance(program: Program) -> float:
-    """By the least precise type of a parameter, or of an argument where there is none."""
-    held = [p.name for p in program.binding.params] or [a.name for a in program.binding.arguments]
-    found = [TOLERANCES.get(program.graph.anode[name].dtype, 0.0) for name in held]
-    return max(found, default=0.0) or TOLERANCES["f32"]
+    """By the least precise type that anything is computed in: rotary tables are float32 in
+    models of float64 too."""
+    found = {TOLERANCES[a.dtype] for a in program.graph.anodes if a.dtype in TOLERANCES}
+    return max(found, default=TOLERANCES["f32"])
 
 
 def tables(program: Program) -> str:
