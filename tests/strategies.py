@@ -393,6 +393,7 @@ class _Run:
         self.graph = self.program.graph
         self.live = {a.name for a in self.graph.anodes if a.kind in CALLER_KINDS}
         self.updated = {b.name for b in self.program.binding.buffers if b.update is not None}
+        self.results = {self.graph.storage[r.name] for r in self.program.binding.results}
 
     def replayable(self, name: str) -> bool:
         """Whether `name` can be made again at any later time."""
@@ -441,7 +442,8 @@ class _Run:
                 self.copy_some()
 
     def drop_some(self) -> None:
-        for name in sorted(self.live):
+        given = self.results if self.graph.loss.name in self.runs else frozenset[str]()
+        for name in sorted(self.live - given):
             if self.rng.random() < self.evict and (self.replayable(name) or name in self.host):
                 self.free(name)
 

@@ -164,6 +164,9 @@ class _Machine:
         if binding.grads == "accumulate":
             self.held += sum(self.size[p.name] for p in binding.params if p.grad is not None)
         self.losses = 0
+        base = {a.name: a.name for a in program.graph.anodes}
+        base.update({v.name: v.base for v in program.graph.views})
+        self.handed_over = {base[r.name] for r in program.binding.results}
         self.host: dict[str, int] = {}
         self.stale: set[str] = set()
         # The copies in flight: to the host or back, and what they read when they were issued.
@@ -292,6 +295,8 @@ class _Machine:
             self.fault(f"frees %{name} of the caller")
         elif name not in self.memory:
             self.fault(f"frees %{name}, which is not alive")
+        elif self.losses and name in self.handed_over:
+            self.fault(f"frees %{name}, which the caller holds")
         else:
             del self.memory[name]
 

@@ -44,6 +44,7 @@ class Machine:
         self.activation = 0
         self.ended: dict[str, Note] = {}
         self.updated = {b.name for b in program.binding.buffers if b.update is not None}
+        self.results = {self.graph.storage[r.name] for r in program.binding.results}
         self.loss_done = False
         # First executions of random operators and of the loss follow the order of capture.
         ordered = (c.name for c in self.graph.cnodes if c.token is not None or c.is_loss)
@@ -221,10 +222,13 @@ class Machine:
 
     def _free(self, name: str, span: Span | None) -> None:
         caller = self.graph.anode[name].kind in CALLER_KINDS
-        if name in self.live and not caller:
+        given = self.loss_done and name in self.results
+        if name in self.live and not caller and not given:
             self._drop(name, Note(f"%{name} was freed here", span))
             return
-        why = "belongs to the caller" if caller else "is not alive here"
+        why = "the caller holds since the loss" if given else "is not alive here"
+        if caller:
+            why = "belongs to the caller"
         notes = (self.ended[name],) if name in self.ended else ()
         self.diagnostics.append(
             Diagnostic("FB0302", f"free of %{name}, which {why}", span, notes, "remove this step")

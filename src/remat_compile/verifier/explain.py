@@ -148,6 +148,11 @@ def _explain(history: History, clause: Clause) -> Diagnostic:
             verb = "free of" if event.cnode is None else f"{here} ends"
             message = f"{verb} %{name}, a {kind}: it belongs to the caller"
             return Diagnostic("FB0809", message, span, (), "remove this step")
+        case "given":
+            message = f"free of %{name}, a result of the model: the caller holds it since the loss"
+            return Diagnostic(
+                "FB0809", message, span, _loss_note(history, event), "remove this step"
+            )
         case "rename":
             made = history.last(history.made, name, event.index)
             notes = [] if made is None else [history.note("made here", made)]

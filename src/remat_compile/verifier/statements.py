@@ -28,7 +28,8 @@ class Statements:
     `alias` gives the storage (an aNode) under every name that can be read, `behind` all
     the storages that must be alive to read it. `kept` says, per storage that the caller
     gets, what it is to him. `pending` are the new contents of buffers, `updated` the
-    buffers that take them, `handed` the names of the model's results. `stream` are the
+    buffers that take them, `handed` the names of the model's results, which the caller
+    holds from the loss on, and `results` the storages under them. `stream` are the
     cNodes that draw from the one stream of random numbers, and the loss (the caller's own
     may draw), in the order of capture. `accumulates` holds g1 and g2
     of each cNode `%g2 = accumulate %g1 += %c`.
@@ -44,6 +45,7 @@ class Statements:
     pending: tuple[str, ...]
     updated: frozenset[str]
     handed: tuple[str, ...]
+    results: frozenset[str]
     stream: tuple[str, ...]
     accumulates: Mapping[str, tuple[str, str]]
 
@@ -210,6 +212,7 @@ class _Reader:
             pending=tuple(name for name in dict.fromkeys(pending) if name not in caller),
             updated=frozenset(self.alias[b.name] for b in binding.buffers if b.update is not None),
             handed=tuple(r.name for r in binding.results),
+            results=frozenset(self.alias[r.name] for r in binding.results),
             stream=tuple(
                 c.name for c in self.graph.cnodes if c.token is not None or c.phase == "loss"
             ),

@@ -19,7 +19,7 @@ from .statements import Statements
 __all__ = ["Broken", "Clause", "advance", "encode_validity", "prove_validity", "start"]
 
 Rule = Literal[
-    "read", "token", "stale", "free", "caller", "rename", "twice", "never", "kept", "left",
+    "read", "token", "stale", "free", "caller", "given", "rename", "twice", "never", "kept", "left",
     "pending", "order", "undrawn",
     "lent", "arriving", "flying", "hosted", "unhosted", "aged", "landed", "idle", "aloft", "ashore",
 ]  # fmt: skip
@@ -141,6 +141,8 @@ class _Encoder:
             case Free(name):
                 self.demand("caller", event, name, ("held", name), False)
                 self.demand("free", event, name, ("alive", name), True)
+                if name in self.statements.results:
+                    self.demand("given", event, name, ("done", "loss"), False)
             case Offload(name):
                 self.demand("lent", event, name, ("held", name), False)
                 self.demand("hosted", event, name, ("hosted", name), False)
