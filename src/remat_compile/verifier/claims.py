@@ -40,10 +40,11 @@ def compute_claims(
     """The true ones, by plain arithmetic."""
     names = required(statements)
     cnodes = [c for c in statements.cnodes.values() if c.name in names]
+    held = sizes.existing + sum(sizes.anode[name] for name in statements.caller)
     return Claims(
         _Clock(sizes, target).run(events),
         sum(c.time_ns or 0 for c in cnodes),
-        max((_working_set(statements, sizes, c) for c in cnodes), default=0),
+        max((held + _working_set(statements, sizes, c) for c in cnodes), default=0),
     )
 
 
@@ -98,13 +99,13 @@ def _reads(statements: Statements, c: CNode) -> Iterator[str]:
 
 
 def _working_set(statements: Statements, sizes: Sizes, c: CNode) -> int:
-    """Bytes during the first execution of `c` in whatever schedule: what the caller holds,
-    what is read, the results, which nothing can have made before, and the workspace."""
-    held = statements.caller | set(_reads(statements, c))
+    """Bytes on top of what the caller holds during the first execution of `c` in whatever
+    schedule: what is read, the results, which nothing can have made before, and the workspace."""
+    live = set(_reads(statements, c))
     if c.call.op != ACCUMULATE_OP:
-        held |= {name for name in c.writes if name is not None}
-    workspace = sizes.workspace[c.name][0]
-    return sizes.existing + workspace + sum(sizes.anode[name] for name in held)
+        live |= {name for name in c.writes if name is not None}
+    live -= statements.caller
+    return sizes.workspace[c.name][0] + sum(sizes.anode[name] for name in live)
 
 
 class _Clock:

@@ -233,29 +233,31 @@ def _rows(steps: _Walk, rows: list[Table]) -> Rows:
     table = np.stack(rows)
     chosen = _highest(table)
     of = np.full(len(table), -1)
+    columns = np.ascontiguousarray(table.T)
     left = np.arange(len(table))
     for index, row in enumerate(chosen):
-        below = (table[left] <= row).all(axis=1)
-        of[left[below]] = index
-        left = left[~below]
+        of[_below(columns, left, row)] = index
+        left = left[of[left] < 0]
     return Rows(steps.free, exprs, chosen[:, 1:], chosen[:, 0], of)
+
+
+def _below(columns: Table, left: Table, row: Table) -> Table:
+    """The rows among `left` that are nowhere above `row`; `columns` has one row per column."""
+    for column, most in zip(columns, row, strict=True):
+        left = left[column[left] <= most]
+    return left
 
 
 def _highest(table: Table) -> Table:
     """The rows that no other row is at least as great as, in every column."""
     import numpy as np
 
-    while len(table) > 1:  # a row that is below the next one, or below or equal to the last one
-        next_ = np.append((table[:-1] <= table[1:]).all(axis=1), False)
-        last = np.insert((table[1:] <= table[:-1]).all(axis=1), 0, False)
-        drop = next_ | (last & ~np.insert(next_[:-1], 0, False))
-        if not drop.any():
-            break
-        table = table[~drop]
-    order = np.argsort(-table.sum(axis=1), kind="stable")
+    columns = np.ascontiguousarray(table.T)
+    left = np.argsort(-table.sum(axis=1), kind="stable")
+    keep = np.ones(len(table), bool)
     chosen: list[Table] = []
-    left = table[order]
     while len(left):  # the greatest sum is below no other row
-        chosen.append(left[0])
-        left = left[~(left <= left[0]).all(axis=1)]
+        chosen.append(table[left[0]])
+        keep[_below(columns, left, chosen[-1])] = False
+        left = left[keep[left]]
     return np.stack(chosen)
