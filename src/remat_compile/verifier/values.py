@@ -153,17 +153,21 @@ class _Encoder:
 
     def cut(self) -> None:
         """What holds at the end of a part is proven there, and assumed in the next one."""
-        for name, held in self.device.items():
-            self.keep(held, self.truth(name))
-        for name, (held, _) in self.host.items():
-            self.keep(held, self.truth(name))
-        self.keep(self.stream, self.state(self.passed))
+        copies = ((name, held) for name, (held, _) in self.host.items())
+        for name, held in (*self.device.items(), *copies):
+            if self.new(held):
+                self.keep(held, self.truth(name))
+        if self.new(self.stream):
+            self.keep(self.stream, self.state(self.passed))
         self.encoding.cut()
         self.begin()
 
+    def new(self, held: _Content) -> bool:
+        """Right, and made in this part or taken up in it: few of what a long schedule holds."""
+        return held.right and held.part == self.encoding.part
+
     def keep(self, held: _Content, truth: str) -> None:
-        if held.right and held.part == self.encoding.part:
-            self.encoding.ask(f"(not (= {held.name} {truth}))")
+        self.encoding.ask(f"(not (= {held.name} {truth}))")
 
     # Steps.
 
