@@ -223,7 +223,8 @@ class Plan:
             *([("host copies", format_bytes(self.host_peak_bytes), "", "")] if copies else []),
             ("time, predicted", f"{self.time_s:.4g} s", f"{base.time_ns / 1e9:.4g} s", slower),
         ]
-        lines = [f"plan @{self.schedule.name} by {self.planner}"]
+        by = f" by {self.planner}" if self.planner else ""
+        lines = [f"plan @{self.schedule.name}{by}"]
         if self.budget is not None:
             kind = "of activations" if self.budget.kind == "activation" else "on the device"
             lines[0] += f" for {format_bytes(self.budget.bytes)} {kind}"

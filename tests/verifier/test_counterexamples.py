@@ -79,6 +79,8 @@ MISTAKES = (
     Mistake("gradient never made", "B1\nfree %c\n", "free %c\nfree %g1\n", "FB0812", SCHEDULE),
     Mistake("result freed before the loss", "free %e\nL\n", "free %e\nfree %y\nF4\nL\n", "FB0804",
             "L", (("free %y", "freed here"),), 1, ("FB0806", "FB0812")),
+    Mistake("result freed after the loss", "L\nfree %nrm\n", "L\nfree %y\nfree %nrm\n", "FB0809",
+            "free %y", (("L", "the loss is here"),), 1, ("FB0812",)),
     Mistake("left behind", "free %c\n", "", "FB0813", "B3b"),
     Mistake("phantom left behind", "free %hm\n", "", "FB0813", "F1"),
     Mistake("random operators out of order", "F3\nfree %n\nfree %dm\nF4\n",

@@ -25,11 +25,12 @@ from remat_compile.verifier import (
     verify,
 )
 from remat_compile.verifier.events import unfold
-from remat_compile.verifier.memory import Bytes, Tally, encode_memory, guess, walk
+from remat_compile.verifier.memory import Tally, encode_memory
 from remat_compile.verifier.sizes import Amounts, read_amounts, value
 from remat_compile.verifier.smt import Encoding
 from remat_compile.verifier.statements import Statements, read_statements
 from remat_compile.verifier.validity import encode_validity
+from remat_compile.verifier.walk import Bytes, peaks, walk
 from strategies import random_program, random_schedule
 
 Change = Callable[[Graph], Graph]
@@ -199,7 +200,7 @@ def _encodings(made: Program, plan: Schedule) -> tuple[Encoding, Encoding]:
     assert isinstance(events, list)
     amounts = read_amounts(made, statements)
     assert isinstance(amounts, Amounts)
-    bound = guess(walk(statements, events, amounts.at(made.sample)))
+    bound = peaks(walk(statements, events, amounts.at(made.sample)))
 
     def memory(limit: Bytes) -> Encoding:
         number = [value(form, made.sample) for form in amounts.forms]

@@ -135,7 +135,8 @@ def _print_proven(plan: Plan, proven: Proven, what: str, warned: tuple[Diagnosti
     from ._app import print_warnings
 
     print_warnings(warned)
-    print(f"{what}: plan @{plan.schedule.name} by {plan.planner}")
+    by = f" by {plan.planner}" if plan.planner else ""
+    print(f"{what}: plan @{plan.schedule.name}{by}")
     bounds = [("device", proven.device_bytes), ("activations", proven.activation_bytes)]
     if proven.host_bytes:
         bounds.append(("host copies", proven.host_bytes))

@@ -12,9 +12,10 @@ from ..ir.program import Budget
 from ..ir.schedule import Schedule
 from .events import Event, alive_before
 from .explain import History
-from .memory import BESIDE_ACTIVATIONS, Bytes, Excess
+from .memory import Excess
 from .sizes import Sizes
 from .statements import Statements
+from .walk import BESIDE_ACTIVATIONS, Bytes
 
 __all__ = ["explain_excess"]
 

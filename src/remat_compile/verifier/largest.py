@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .events import Event
-from .memory import Bytes, Limits
+from .memory import Limits
 from .profile import Profile, profile_of
 from .ranges import Box, direction, names_of
 from .sizes import Amounts, value
 from .smt import Deadline, OutOfTime
 from .statements import Statements
 from .symbolic import Everywhere, Somewhere, prove_ranges
+from .walk import Bytes
 
 __all__ = ["Greatest", "find_largest"]
 

@@ -16,42 +16,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..ir.graph import CALLER_KINDS
 from .events import Event
-from .sizes import Amounts, Sizes, value
+from .sizes import Amounts, value
 from .smt import Deadline, Encoding, Facts, Model, NoModel, OutOfTime, numeral
 from .statements import Statements
 from .terms import total
 from .validity import advance, start
+from .walk import Alive, Bytes, counted, peaks, walk
 
-__all__ = [
-    "BESIDE_ACTIVATIONS",
-    "Bytes",
-    "Excess",
-    "Limits",
-    "Tally",
-    "encode_memory",
-    "guess",
-    "prove_memory",
-    "walk",
-]
-
-BESIDE_ACTIVATIONS = CALLER_KINDS | {"param_grad"}
-"""The kinds that an activation budget leaves out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bytes:
-    """Bytes during a step: all that the device holds, the activations among them, and the
-    copies on the host."""
-
-    device: int
-    activation: int
-    host: int = 0
-
-    @property
-    def all(self) -> tuple[int, int, int]:
-        return self.device, self.activation, self.host
+__all__ = ["Excess", "Limits", "Tally", "encode_memory", "prove_memory"]
 
 
 @dataclass(frozen=True)
@@ -120,7 +93,7 @@ class _Encoder:
         self.rows: list[Row] = []
         self.count = 0
         start(self.facts, statements)
-        self.alive = set(statements.caller)
+        self.alive = Alive(statements)
         held = [amounts.anode[name] for name in statements.caller]
         self.sums = {
             "act": self.tally(()),
@@ -173,10 +146,6 @@ class _Encoder:
         self.declared.clear()
         self.begin()
 
-    def counts(self, name: str) -> str:
-        """The sum that counts an aNode."""
-        return "held" if self.statements.anodes[name].kind in BESIDE_ACTIVATIONS else "act"
-
     def step(self, event: Event) -> None:
         if event.takes or event.to_host:
             self.rows.append(self.row(event))
@@ -200,7 +169,7 @@ class _Encoder:
         workspace: tuple[int, ...] = ()
         if event.cnode is not None:
             workspace = (self.amounts.workspace[event.cnode.name][event.execution > 1],)
-        made = [(self.amounts.anode[name], self.counts(name)) for name in event.makes]
+        made = [(self.amounts.anode[name], counted(self.statements, name)) for name in event.makes]
         on_top = (
             self.tally([*workspace, *(form for form, _ in made)]),
             self.tally([*workspace, *(form for form, sum_ in made if sum_ == "act")]),
@@ -214,15 +183,15 @@ class _Encoder:
         for name in event.makes:
             if self.number[form[name]] != 0:
                 alive = self.facts.now("alive", name)
-                yield self.counts(name), f"(ite {alive} 0 {self.term(form[name])})"
+                yield counted(self.statements, name), f"(ite {alive} 0 {self.term(form[name])})"
         if event.ends is not None and event.becomes is not None:
             old, new = event.ends, event.becomes
-            if self.counts(old) != self.counts(new):
-                yield self.counts(old), f"(- {self.term(form[old])})"
-                yield self.counts(new), self.term(form[new])
+            if counted(self.statements, old) != counted(self.statements, new):
+                yield counted(self.statements, old), f"(- {self.term(form[old])})"
+                yield counted(self.statements, new), self.term(form[new])
         for name in event.gives_back:
             if self.number[form[name]] != 0:
-                yield self.counts(name), f"(- {self.term(form[name])})"
+                yield counted(self.statements, name), f"(- {self.term(form[name])})"
         for name in event.to_host:
             yield "host", self.term(form[name])
         for name in event.off_host:
@@ -230,16 +199,8 @@ class _Encoder:
 
     def follow(self, event: Event) -> None:
         """The same by a plain walk, to begin the next part with; `cut` asks whether it is so."""
-        made = event.makes if event.becomes is None else (event.becomes,)
-        gone = event.gives_back if event.ends is None else (event.ends,)
-        for name in made:
-            if name not in self.alive:
-                self.alive.add(name)
-                self.add(self.sums[self.counts(name)], self.amounts.anode[name], 1)
-        for name in gone:
-            if name in self.alive and name not in self.statements.caller:
-                self.alive.remove(name)
-                self.add(self.sums[self.counts(name)], self.amounts.anode[name], -1)
+        for name, sign in self.alive.after(event):
+            self.add(self.sums[counted(self.statements, name)], self.amounts.anode[name], sign)
         for name in event.to_host:
             self.add(self.sums["host"], self.amounts.anode[name], 1)
         for name in event.off_host:
@@ -279,63 +240,6 @@ def encode_memory(
     return encoder.encoding, encoder.rows
 
 
-def walk(statements: Statements, events: Iterable[Event], sizes: Sizes) -> dict[int, Bytes]:
-    """The bytes during every step that takes some, by plain arithmetic: to try, not to trust."""
-    found: dict[int, Bytes] = {}
-    host = 0
-    act, held = 0, sizes.existing + sum(sizes.anode[name] for name in statements.caller)
-    alive = set(statements.caller)
-
-    def count(name: str, sign: int) -> None:
-        nonlocal act, held
-        if statements.anodes[name].kind in BESIDE_ACTIVATIONS:
-            held += sign * sizes.anode[name]
-        else:
-            act += sign * sizes.anode[name]
-
-    for event in events:
-        host += sum(sizes.anode[name] for name in event.to_host)
-        if event.takes or event.to_host:
-            extra = _transient(statements, sizes, event)
-            found[event.index] = Bytes(act + held + extra.device, act + extra.activation, host)
-        host -= sum(sizes.anode[name] for name in event.off_host)
-        made = event.makes if event.becomes is None else (event.becomes,)
-        gone = event.gives_back if event.ends is None else (event.ends,)
-        for name in made:
-            if name not in alive:
-                alive.add(name)
-                count(name, 1)
-        for name in gone:
-            if name in alive and name not in statements.caller:
-                alive.remove(name)
-                count(name, -1)
-        if event.ends is not None:
-            before = found[event.index]
-            most = max(before.device, act + held), max(before.activation, act)
-            found[event.index] = Bytes(*most, host)
-    return found
-
-
-def _transient(statements: Statements, sizes: Sizes, event: Event) -> Bytes:
-    """What a step takes beside what is alive before it: its results and its workspace."""
-    workspace = 0
-    if event.cnode is not None:
-        workspace = sizes.workspace[event.cnode.name][event.execution > 1]
-    taken = [(sizes.anode[name], statements.anodes[name].kind) for name in event.makes]
-    activation = sum(size for size, kind in taken if kind not in BESIDE_ACTIVATIONS)
-    return Bytes(workspace + sum(size for size, _ in taken), workspace + activation)
-
-
-def guess(during: Mapping[int, Bytes]) -> Bytes:
-    """The peaks of a walk."""
-    bytes_ = during.values()
-    return Bytes(
-        max((b.device for b in bytes_), default=0),
-        max((b.activation for b in bytes_), default=0),
-        max((b.host for b in bytes_), default=0),
-    )
-
-
 def prove_memory(
     statements: Statements,
     events: list[Event],
@@ -346,7 +250,7 @@ def prove_memory(
 ) -> Bytes | Excess | OutOfTime:
     """At `env`: the least bound that z3 proves within `limits`, or the steps above them."""
     during = walk(statements, events, amounts.at(env))
-    bound = guess(during)
+    bound = peaks(during)
     tried = limits.at_most(bound)
     ceilings = Tally(tried.device), Tally(tried.activation)
     number = [value(form, env) for form in amounts.forms]

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..ir.expr import Expr
 from .events import Event
-from .memory import BESIDE_ACTIVATIONS, Tally
+from .memory import Tally
 from .ranges import Box, bounds, halves
 from .sizes import Amounts, value
 from .statements import Statements
+from .walk import Alive, counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -158,7 +159,7 @@ class _Walk:
         self.activation: list[Table] = []
         self.host: list[Table] = []
         self.on_host = zero.copy()
-        self.alive = set(statements.caller)
+        self.alive = Alive(statements)
         for form in (*amounts.existing, *(amounts.anode[name] for name in statements.caller)):
             self.add(self.sums["held"], form, 1)
 
@@ -169,9 +170,6 @@ class _Walk:
         else:
             counts[0] += sign * number
 
-    def sum_of(self, name: str) -> str:
-        return "held" if self.statements.anodes[name].kind in BESIDE_ACTIVATIONS else "act"
-
     def row(self, event: Event | None) -> None:
         act, all_ = self.sums["act"].copy(), self.sums["act"] + self.sums["held"]
         if event is not None and event.cnode is not None:
@@ -180,7 +178,7 @@ class _Walk:
             self.add(all_, workspace, 1)
         for name in () if event is None else event.makes:
             self.add(all_, self.amounts.anode[name], 1)
-            if self.sum_of(name) == "act":
+            if counted(self.statements, name) == "act":
                 self.add(act, self.amounts.anode[name], 1)
         self.device.append(all_)
         self.activation.append(act)
@@ -193,16 +191,8 @@ class _Walk:
             self.host.append(self.on_host.copy())
         for name in event.off_host:
             self.add(self.on_host, self.amounts.anode[name], -1)
-        made = event.makes if event.becomes is None else (event.becomes,)
-        gone = event.gives_back if event.ends is None else (event.ends,)
-        for name in made:
-            if name not in self.alive:
-                self.alive.add(name)
-                self.add(self.sums[self.sum_of(name)], self.amounts.anode[name], 1)
-        for name in gone:
-            if name in self.alive and name not in self.statements.caller:
-                self.alive.remove(name)
-                self.add(self.sums[self.sum_of(name)], self.amounts.anode[name], -1)
+        for name, sign in self.alive.after(event):
+            self.add(self.sums[counted(self.statements, name)], self.amounts.anode[name], sign)
         if event.ends is not None:
             self.row(None)
 

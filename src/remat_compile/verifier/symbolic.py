@@ -13,13 +13,14 @@ from ..ir.diagnostics import Diagnostic
 from ..ir.expr import Expr, Sym
 from ..ir.span import Span
 from .events import Event
-from .memory import Bytes, Excess, Limits, Tally, encode_memory, prove_memory
+from .memory import Excess, Limits, Tally, encode_memory, prove_memory
 from .profile import Profile, profile_of
 from .ranges import Box, bounds, corner, names_of
 from .sizes import Amounts, value
 from .smt import Deadline, Encoding, Model, NoModel, OutOfTime, numeral
 from .statements import Statements
 from .terms import Terms, symbol_constant, total
+from .walk import Bytes
 
 __all__ = ["Everywhere", "Somewhere", "check_sizes", "prove_ranges"]
 

@@ -16,7 +16,7 @@ from .events import Event
 from .explain import explain_broken
 from .explain_memory import explain_excess
 from .explain_values import explain_claims, explain_wrong
-from .memory import Bytes, Excess, Limits, prove_memory
+from .memory import Excess, Limits, prove_memory
 from .races import Racing, prove_races
 from .sizes import Amounts, Sizes, measure
 from .smt import Deadline, NoModel, OutOfTime, prover
@@ -25,6 +25,7 @@ from .symbolic import Everywhere, Somewhere, check_sizes, prove_ranges
 from .validity import Broken, prove_validity
 from .values import Wrong, prove_values
 from .verdict import Bound, ProvenPlan, Refuted, Undecided, Verdict
+from .walk import Bytes
 
 __all__ = ["Scope", "Task"]
 
