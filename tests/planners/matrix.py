@@ -65,6 +65,8 @@ LARGER: dict[str, Make] = {
 }
 SHARES = (0.1, 0.26, 0.42, 0.58, 0.74, 0.9)
 """Budgets, as places between the least that `dtr` reaches and what the unplanned step takes."""
+CAPTURED = "torch "
+"""Before the names of models: there is a `unet` of each kind."""
 PLANS = ("optimal", "feasible", "late plan")
 
 
@@ -87,14 +89,14 @@ class Outcome:
 @cache
 def program_of(graph: str) -> Program:
     make = SMALL.get(graph) or LARGER.get(graph)
-    return make() if make is not None else _captured(graph)
+    return make() if make is not None else _captured(graph.removeprefix(CAPTURED))
 
 
 def models() -> tuple[str, ...]:
     """The models of `tests/models.py`, which take a framework to capture."""
     from models import BASE
 
-    return tuple(BASE)
+    return tuple(CAPTURED + name for name in BASE)
 
 
 def _captured(name: str) -> Program:
@@ -198,6 +200,32 @@ def gaps(outcomes: Iterable[Outcome], most_cnodes: int = 70) -> list[float]:
         for o in outcomes
         if o.cnodes <= most_cnodes and o.time is not None and o.bound is not None
     ]
+
+
+def read(path: Path) -> list[Outcome]:
+    """What `write` wrote; nothing where there is no file."""
+    if not path.exists():
+        return []
+
+    def number(text: str) -> float | None:
+        return float(text) if text else None
+
+    with path.open(encoding="utf-8", newline="") as file:
+        return [
+            Outcome(
+                row["graph"],
+                int(row["cnodes"]),
+                row["planner"],
+                float(row["share"]),
+                int(row["budget_bytes"]),
+                row["status"],
+                number(row["time"]),
+                number(row["bound"]),
+                float(row["plan_s"]),
+                row["message"],
+            )
+            for row in csv.DictReader(file)
+        ]
 
 
 def write(path: Path, outcomes: Sequence[Outcome]) -> None:
