@@ -50,7 +50,7 @@ def command(
     Without a budget, the bounds that the file records as proven must hold. Exit code 0:
     proven; 1: refuted or not decided in time.
     """
-    from .._options import Errors
+    from .._options import Errors, check_time_limit
     from ..ir.diagnostics import FBError
     from ._verdicts import print_json, report, report_certificate, report_largest
 
@@ -58,6 +58,10 @@ def command(
     found = errors.collect(lambda: _bounds(budget, activation_budget, host_budget))
     if time_limit <= 0:
         errors.add("FB0707", f"a time limit of {time_limit:g} s: it must be more than zero")
+    else:
+        check_time_limit(errors, time_limit)
+    if largest is not None and at is not None:
+        errors.add("FB0707", "--at does not go with --largest, which tries every value")
     errors.raise_if_any()
     assert found is not None
     try:
