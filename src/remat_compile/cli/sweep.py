@@ -76,13 +76,11 @@ def command(
     FILE is written after each cell. A planner that fails under a budget leaves a cell that
     says why.
     """
-    from .._files import check_writable
     from .._options import Errors, read_options
-    from .._sources import check_spec
+    from .._sources import check_output, check_spec
     from .._sweep_asked import read_sweep
 
     errors = Errors()
-    asked = read_sweep(errors, budgets, activation_budgets, planners)
     options = read_options(
         errors,
         budget=None,
@@ -93,10 +91,12 @@ def command(
         device=device,
         grads=grads,
     )
+    # After the options, which have a planner's text of their own.
+    asked = read_sweep(errors, budgets, activation_budgets, planners)
     model_options = read_model_options(errors, dim, sample, train_bn, trainable)
     errors.collect(lambda: check_spec(model, model_options))
     if output is not None:
-        errors.collect(lambda: check_writable(output))
+        errors.collect(lambda: check_output(output, model, text=False))
     if resume and output in (None, "-"):
         errors.add("FB0707", "--resume needs a file to go on with", "give -o FILE")
     known = errors.collect(lambda: _known(output)) if resume else ()
