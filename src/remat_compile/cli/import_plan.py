@@ -71,10 +71,9 @@ def command(
 
     Exit code 1 where the decision makes no plan, or one that is refuted.
     """
-    from .._files import check_writable
     from .._import import ToolOptions
     from .._options import Errors, read_options
-    from .._sources import check_spec
+    from .._sources import check_output, check_spec
 
     errors = Errors()
     chosen = ToolOptions(tool, memory_budget, solver, tuple(save or ()), tuple(segments or ()))
@@ -93,7 +92,7 @@ def command(
     model_options = read_model_options(errors, dim, sample, train_bn, trainable)
     errors.collect(lambda: check_spec(model, model_options))
     if output is not None:
-        errors.collect(lambda: check_writable(output))
+        errors.collect(lambda: check_output(output, model, text=True))
     errors.raise_if_any()
     assert options is not None
     made = _make(model, model_options, chosen, options, quiet)

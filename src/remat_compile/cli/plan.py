@@ -101,9 +101,8 @@ def command(
     ] = False,
 ) -> None:
     """Plan one training step of MODEL under a budget in bytes, prove the plan, write it."""
-    from .._files import check_writable
     from .._options import Errors, read_options
-    from .._sources import check_spec
+    from .._sources import check_output, check_spec
     from ._code import Code
 
     errors = Errors()
@@ -121,11 +120,11 @@ def command(
     model_options = read_model_options(errors, dim, sample, train_bn, trainable)
     errors.collect(lambda: check_spec(model, model_options))
     if output is not None:
-        errors.collect(lambda: check_writable(output))
+        errors.collect(lambda: check_output(output, model, text=emit is None))
     elif emit is not None:
         errors.add("FB0707", "--emit writes a file and none is named", "give -o FILE")
     code = Code(emit, jax_style or "explicit", source)
-    errors.collect(lambda: code.check(output, given=jax_style is not None))
+    errors.collect(lambda: code.check(output, model, given=jax_style is not None))
     errors.raise_if_any()
     code.need()
     assert options is not None
