@@ -18,6 +18,7 @@ from cli_helpers import Cli
 
 import remat_compile
 from remat_compile import FBError, _sweep
+from remat_compile._pipeline import Attempt
 
 QUICK = ("--planners", "store-all,periodic{segments=2, by=count},dtr{rounds=0}")
 RANGE = ("--activation-budgets", "40%..100%:4")
@@ -64,7 +65,7 @@ def counting(to: list[str]) -> Callable[..., _sweep.Cell]:
     """`_cell`, which also keeps the names of the planners that it ran."""
     real = _sweep._cell
 
-    def count(attempt: _sweep.Attempt, *rest: Any) -> _sweep.Cell:
+    def count(attempt: Attempt, *rest: Any) -> _sweep.Cell:
         to.append(attempt.name)
         return real(attempt, *rest)
 
