@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ._options import PlanFile, Schedule
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -20,10 +22,8 @@ WIDTH, HEIGHT = 64, 10
 
 
 def command(
-    plan: Annotated[str, typer.Argument(metavar="PLAN.fbir", help="- for standard input.")],
-    schedule: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which schedule of the file (the last).")
-    ] = None,
+    plan: PlanFile,
+    schedule: Schedule = None,
     all: Annotated[bool, typer.Option("--all", help="Do not shorten the lists.")] = False,
 ) -> None:
     """What a plan does: its peak and what fills it, memory over the step, what runs again.

@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ._model import Dim, Sample, Trainable, TrainBn, read_model_options
+from ._options import (
+    Costs,
+    Device,
+    Dim,
+    Grads,
+    Model,
+    Output,
+    Quiet,
+    Sample,
+    Trainable,
+    TrainBn,
+    read_model_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,13 +36,8 @@ BUDGETS = "as in 8GiB,12GiB or 20%..100%:9"
 
 
 def command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="See remat-compile --help.")],
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Where to write; - is standard output."
-        ),
-    ] = None,
+    model: Model,
+    output: Output = None,
     budgets: Annotated[
         str | None, typer.Option(metavar="SIZES", help=f"Bounds on all device bytes, {BUDGETS}.")
     ] = None,
@@ -48,28 +55,20 @@ def command(
     time_limit: Annotated[
         float, typer.Option(metavar="SECONDS", help="For each planner under each budget.")
     ] = 60.0,
-    costs: Annotated[
-        Literal["measured", "roofline"] | None,
-        typer.Option(help="Measured on this machine (default), or estimated for --device."),
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="See remat-compile devices.")
-    ] = None,
+    costs: Costs = None,
+    device: Device = None,
     dim: Dim = None,
     sample: Sample = None,
     train_bn: TrainBn = False,
     trainable: Trainable = None,
-    grads: Annotated[
-        Literal["fresh", "accumulate"] | None,
-        typer.Option(help="Whether the caller already holds gradients (accumulate)."),
-    ] = None,
+    grads: Grads = None,
     format: Annotated[
         Literal["csv", "json"] | None, typer.Option(help="By the name of the file, else CSV.")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Take over the cells that FILE holds already.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
+    quiet: Quiet = False,
 ) -> int:
     """The time that planners need under a range of budgets; every plan is proven.
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ._options import PlanFile, Schedule
+
 if TYPE_CHECKING:
     from .._plan import Plan
     from ..ir.diagnostics import Diagnostic
@@ -15,7 +17,7 @@ __all__ = ["command"]
 
 
 def command(
-    plan: Annotated[str, typer.Argument(metavar="PLAN.fbir", help="- for standard input.")],
+    plan: PlanFile,
     budget: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Bound on all device bytes.")
     ] = None,
@@ -25,9 +27,7 @@ def command(
     host_budget: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Bound on copies on the host, in bytes.")
     ] = None,
-    schedule: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which schedule of the file (the last).")
-    ] = None,
+    schedule: Schedule = None,
     at: Annotated[
         Literal["range", "sample"] | None,
         typer.Option(help="For which sizes the bytes must hold (all in the ranges, if bounded)."),
