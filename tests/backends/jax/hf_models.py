@@ -19,10 +19,22 @@ transformers: Any = pytest.importorskip("transformers")
 Sample = tuple[nn.Module, tuple[Any, ...], dict[str, Tensor]]
 VOCAB = 61
 SMALL = {"vocab_size": VOCAB, "use_cache": False}
+LAYERS = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
 
 
 def _ids() -> Tensor:
     return torch.randint(0, VOCAB, (2, 8))
+
+
+def _both() -> dict[str, Tensor]:
+    """What an encoder and a decoder read."""
+    return {"input_ids": _ids(), "decoder_input_ids": _ids()}
+
+
+def _bert_like(p: float) -> dict[str, Any]:
+    """Shapes and dropouts, by the names that BERT gave them."""
+    dropouts = {"hidden_dropout_prob": p, "attention_probs_dropout_prob": p}
+    return {**LAYERS, **dropouts, "num_attention_heads": 2}
 
 
 def _gpt2(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
@@ -42,9 +54,7 @@ def _gpt2(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
 def _llama(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
     config = transformers.LlamaConfig(
         **SMALL,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
+        **LAYERS,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=16,
@@ -57,8 +67,7 @@ def _t5(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
     config = transformers.T5Config(
         **SMALL, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, dropout_rate=p
     )
-    ids = {"input_ids": _ids(), "decoder_input_ids": _ids()}
-    return transformers.T5ForConditionalGeneration(config), ids
+    return transformers.T5ForConditionalGeneration(config), _both()
 
 
 def _bart(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
@@ -76,35 +85,16 @@ def _bart(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
         attention_dropout=p,
         activation_dropout=p,
     )
-    ids = {"input_ids": _ids(), "decoder_input_ids": _ids()}
-    return transformers.BartForConditionalGeneration(config), ids
+    return transformers.BartForConditionalGeneration(config), _both()
 
 
 def _bert(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
-    config = transformers.BertConfig(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=16,
-        hidden_dropout_prob=p,
-        attention_probs_dropout_prob=p,
-    )
+    config = transformers.BertConfig(vocab_size=VOCAB, max_position_embeddings=16, **_bert_like(p))
     return transformers.BertForMaskedLM(config), {"input_ids": _ids()}
 
 
 def _vit(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
-    config = transformers.ViTConfig(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        image_size=16,
-        patch_size=4,
-        hidden_dropout_prob=p,
-        attention_probs_dropout_prob=p,
-    )
+    config = transformers.ViTConfig(image_size=16, patch_size=4, **_bert_like(p))
     return transformers.ViTForImageClassification(config), {
         "pixel_values": torch.randn(2, 3, 16, 16)
     }
