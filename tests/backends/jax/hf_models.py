@@ -67,7 +67,8 @@ def _t5(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
     config = transformers.T5Config(
         **SMALL, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, dropout_rate=p
     )
-    return transformers.T5ForConditionalGeneration(config), _both()
+    ids = _both()
+    return transformers.T5ForConditionalGeneration(config), ids
 
 
 def _bart(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
@@ -85,7 +86,8 @@ def _bart(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
         attention_dropout=p,
         activation_dropout=p,
     )
-    return transformers.BartForConditionalGeneration(config), _both()
+    ids = _both()
+    return transformers.BartForConditionalGeneration(config), ids
 
 
 def _bert(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
