@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -26,7 +27,7 @@ def shuffled(program: Program, rng: Random) -> Program:
     count = len(inst.names_C)
     before: list[set[int]] = [set() for _ in range(count)]
     fixed = [c for c in range(count) if inst.token_C[c] >= 0 or c == inst.loss]
-    for a, b in zip(fixed, fixed[1:], strict=False):
+    for a, b in pairwise(fixed):
         before[b].add(a)
     for c in range(count):
         before[c] |= {inst.writer_A[a] for a in inst.reads_C[c] if inst.writer_A[a] >= 0}
