@@ -162,7 +162,8 @@ class _Run:
         instance = Instance.of(race.program, kind_of(race.budget))
         race.raise_bound("the fullest moment", moments_ns(instance, race.budget.bytes, left))
         if race.left_order and self.may_polish:
-            self.waiting = deque(reordered_members(size, self.tell))
+            others = [m for m in self.waiting if is_foreign(m.planner)]
+            self.waiting = deque([*reordered_members(size, self.tell), *others])
 
     def run_crew(self) -> None:
         """The slow members, and `polish` while there is time and use in it."""
