@@ -134,3 +134,13 @@ def test_reorder_of_reorder_is_refused() -> None:
     with pytest.raises(FBError) as info:
         parse_planner("reorder{of=reorder}")
     assert info.value.diagnostics[0].code == "FB0404"
+
+
+def test_auto_goes_on_in_the_order_that_leads() -> None:
+    said: list[str] = []
+    found = Auto().plan(tied(20), BUDGET, time_limit_s=12, progress=said.append)
+    assert isinstance(found, Optimal | Feasible)
+    assert "reorder" in found.schedule.planner
+    started = [line for line in said if ", for " in line]
+    assert any("auto: reorder{of=rk-checkmate}" in line for line in started), said
+    assert isinstance(verify(tied(20), found.schedule, (BUDGET,)), ProvenPlan)

@@ -156,14 +156,15 @@ class _Run:
             or race.budget is None
             or race.best is None
             or race.settled
-            or left < 1
+            or left < 0.5
         ):
             return
         instance = Instance.of(race.program, kind_of(race.budget))
         race.raise_bound("the fullest moment", moments_ns(instance, race.budget.bytes, left))
-        if race.left_order and self.may_polish:
-            others = [m for m in self.waiting if is_foreign(m.planner)]
-            self.waiting = deque([*reordered_members(size, self.tell), *others])
+        if race.best.ordered or not self.may_polish:
+            return
+        others = [m for m in self.waiting if not race.left_order or is_foreign(m.planner)]
+        self.waiting = deque([*reordered_members(size, self.tell), *others])
 
     def run_crew(self) -> None:
         """The slow members, and `polish` while there is time and use in it."""
