@@ -48,9 +48,21 @@ def aten_rsub_Tensor(x: Array, other: Array, *, alpha: float = 1) -> Array:
     return _added(other, x, -alpha)
 
 
+def _operands(x: ArrayLike, other: ArrayLike) -> tuple[Array, Array]:
+    """The operands in their common dtype, a Python number behind a barrier.
+
+    XLA makes one product of two by constants. PyTorch rounds after each, and of one of the
+    two operators no trace would be left.
+    """
+    array, second = _promoted(x, other)
+    if isinstance(other, int | float) and not isinstance(other, bool):
+        second = lax.optimization_barrier(second)
+    return array, second
+
+
 def _multiplied(x: ArrayLike, other: ArrayLike) -> Array:
     """x * other; of two bool, their conjunction."""
-    x, other = _promoted(x, other)
+    x, other = _operands(x, other)
     return x * other
 
 
@@ -66,7 +78,7 @@ def aten_mul_Scalar(x: Array, other: float) -> Array:
 
 def _divided(x: ArrayLike, other: ArrayLike, rounding_mode: str | None) -> Array:
     """x / other: true division gives floats; `floor` and `trunc` keep integers."""
-    x, other = _promoted(x, other)
+    x, other = _operands(x, other)
     if rounding_mode is None:
         return _floating(x) / _floating(other)
     if rounding_mode == "floor":
@@ -122,6 +134,8 @@ def aten_fmod_Tensor(x: Array, other: ArrayLike) -> Array:
 @lowers("aten.pow.Tensor_Scalar")
 def aten_pow_Tensor_Scalar(x: Array, exponent: float) -> Array:
     dtype = _promoted_dtype(x, exponent)
+    if exponent == 1:
+        return x.astype(dtype)
     if float(exponent).is_integer() and (abs(exponent) <= 3 or _rank(dtype) < 2):
         return lax.integer_pow(x.astype(dtype), int(exponent))
     wide = _wide(x.astype(dtype))
