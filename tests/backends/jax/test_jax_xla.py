@@ -11,12 +11,16 @@ import numpy as np
 import pytest
 from jax_plans import Case, case
 
+from remat_compile._jax.run import JaxReport
 from remat_compile.backends.jax.absences import Absence, planned_scopes
 from remat_compile.backends.jax.arguments import jax_dtype, to_jax
 from remat_compile.backends.jax.assignment import scratch_bytes
 from remat_compile.backends.jax.executions import constants
 from remat_compile.backends.jax.lowerings import table
+from remat_compile.backends.jax.order import numbered
+from remat_compile.cli._run_jax import _print as print_report
 from remat_compile.ir.expr import evaluate
+from remat_compile.ir.schedule import Free
 
 BUDGETS = ("range:0.9", "range:0.7", "range:0.5", "range:0.4")
 SLOW = ("gpt-loss", "llama-loss", "resnet-loss", "unet-loss", "encdec-loss", "vit-loss")
@@ -64,25 +68,45 @@ def passes_on(made: Case, name: str) -> bool:
     return np.array_equal(found, next(iter(reads.values())))
 
 
+def is_read(made: Case, name: str, but_by: list[str]) -> bool:
+    """Whether another execution than these reads what an execution made, before its free."""
+    graph = made.plan.graph
+    steps = iter(numbered(graph, made.plan.schedule.steps))
+    named = ((f"{now.cnode.name if now.cnode else ''}#{now.execution}", now) for now in steps)
+    left = set(next(now for n, now in named if n == name).cnode.results)  # type: ignore[union-attr]
+    for other, now in named:
+        if isinstance(now.step, Free):
+            left.discard(now.step.anode)
+            continue
+        reads = graph.reads(now.cnode, now.execution) if now.cnode is not None else ()
+        if left & set(reads) and other not in but_by:
+            return True
+    return False
+
+
 @pytest.mark.parametrize(
     ("name", "planner", "budget"),
     [
         ("gpt-p0", "dtr", "range:0.5"),
+        ("mlp-loss", "dtr", "range:0.7"),
         *(
             pytest.param(name, "dtr", "range:0.4", marks=pytest.mark.slow)
             for name in ("llama-loss", "encdec-loss", "unet-loss", "hf-llama")
         ),
     ],
 )
-def test_names_without_a_trace_stand_for_nothing(name: str, planner: str, budget: str) -> None:
-    """Every planned execution is named in XLA's program, or there is nothing to compute."""
+def test_names_without_a_trace_stand_for_nothing(
+    name: str, planner: str, budget: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every planned execution is named in XLA's program, or there is nothing to compute;
+    `run --backend jax` says of each which and why."""
     made = case(name, planner, budget)
     graph, schedule = made.plan.graph, made.plan.schedule
     seen, _ = made.looked_at()
     assert seen.missing == ()
     assert {*seen.scopes, *seen.absent} == set(planned_scopes(graph, schedule))
     of = {why: [n for n, w in seen.absent.items() if w is why] for why in Absence}
-    assert of[Absence.PASSED_ON]
+    assert seen.absent
     assert [n for n in of[Absence.PASSED_ON] if not passes_on(made, n)] == []
     assert {n.split("#")[0] for n in of[Absence.CONSTANT]} <= constants(graph)
     for lost in of[Absence.UNREAD]:
@@ -90,7 +114,12 @@ def test_names_without_a_trace_stand_for_nothing(name: str, planner: str, budget
         results = graph.cnode[lost.split("#")[0]].results
         readers = [c for c in graph.in_phase("bwd") if set(graph.reads(c)) & set(results)]
         assert any("backward" in c.call.op for c in readers)
-    assert not of[Absence.DEAD] or budget is not None
+    assert [n for n in of[Absence.DEAD] if is_read(made, n, of[Absence.DEAD])] == []
+    assert print_report(made.plan, JaxReport(seen, made.predicted, None, 0.0)) == 0
+    told = capsys.readouterr().out
+    for why, names in of.items():
+        assert (f"{why.value}: {', '.join(names)}\n" in told) == bool(names)
+    assert "of what results will fill" in told
 
 
 def test_scratch_is_what_results_hold_before_they_are_made() -> None:

@@ -10,9 +10,21 @@ from ._dtypes import _floating, _promoted, _promoted_dtype, _rank, _wide
 from ._registry import lowers
 
 
+def _operands(x: ArrayLike, other: ArrayLike) -> tuple[Array, ...]:
+    """The operands in their common dtype, Python numbers behind a barrier.
+
+    XLA makes one product (or sum) of two with constants. PyTorch rounds after each, and of
+    one of the two operators no trace would be left.
+    """
+    return tuple(
+        lax.optimization_barrier(array) if isinstance(given, int | float) else array
+        for array, given in zip(_promoted(x, other), (x, other), strict=True)
+    )
+
+
 def _added(x: ArrayLike, other: ArrayLike, alpha: float) -> Array:
     """x + alpha * other."""
-    x, other = _promoted(x, other)
+    x, other = _operands(x, other)
     if alpha == 1:
         return x + other
     return (_wide(x) + _wide(other) * alpha).astype(x.dtype)
@@ -46,18 +58,6 @@ def aten_rsub_Scalar(x: Array, other: float, alpha: float = 1) -> Array:
 @lowers("aten.rsub.Tensor")
 def aten_rsub_Tensor(x: Array, other: Array, *, alpha: float = 1) -> Array:
     return _added(other, x, -alpha)
-
-
-def _operands(x: ArrayLike, other: ArrayLike) -> tuple[Array, Array]:
-    """The operands in their common dtype, a Python number behind a barrier.
-
-    XLA makes one product of two by constants. PyTorch rounds after each, and of one of the
-    two operators no trace would be left.
-    """
-    array, second = _promoted(x, other)
-    if isinstance(other, int | float) and not isinstance(other, bool):
-        second = lax.optimization_barrier(second)
-    return array, second
 
 
 def _multiplied(x: ArrayLike, other: ArrayLike) -> Array:
