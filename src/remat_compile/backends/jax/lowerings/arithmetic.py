@@ -10,16 +10,24 @@ from ._dtypes import _floating, _promoted, _promoted_dtype, _rank, _wide
 from ._registry import lowers
 
 
-def _operands(x: ArrayLike, other: ArrayLike) -> tuple[Array, ...]:
+def _operands(x: ArrayLike, other: ArrayLike) -> tuple[Array, Array]:
     """The operands in their common dtype, Python numbers behind a barrier.
 
     XLA makes one product (or sum) of two with constants. PyTorch rounds after each, and of
     one of the two operators no trace would be left.
     """
-    return tuple(
-        lax.optimization_barrier(array) if isinstance(given, int | float) else array
-        for array, given in zip(_promoted(x, other), (x, other), strict=True)
-    )
+    first, second = _promoted(x, other)
+    if isinstance(x, int | float):
+        first = _unseen(first)
+    if isinstance(other, int | float):
+        second = _unseen(second)
+    return first, second
+
+
+def _unseen(x: Array) -> Array:
+    """The same, as a constant that XLA does not look into."""
+    kept: Array = lax.optimization_barrier(x)  # type: ignore[no-untyped-call]
+    return kept
 
 
 def _added(x: ArrayLike, other: ArrayLike, alpha: float) -> Array:
