@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-__all__ = ["gpt2", "interleave", "machine", "print_table", "ratio", "write_gpt2_onnx"]
+__all__ = ["gpt2", "interleave", "machine", "ratio", "write_gpt2_onnx"]
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -64,18 +64,6 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float,
     by_round = [a / b for a, b in zip(ours, theirs, strict=True)]
     low, middle, high = statistics.quantiles(by_round, n=4)
     return middle, low, high
-
-
-def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns below each other, the first flush left."""
-    table = [list(head), *map(list, rows)]
-    widths = [max(len(row[i]) for row in table) for i in range(len(head))]
-    for row in table:
-        cells = [
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
 
 
 def _example() -> object:

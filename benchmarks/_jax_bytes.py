@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
-from _common import print_table
+from _tables import print_table
 
 TESTS = Path(__file__).parents[1] / "tests"
 BUDGETS = ("range:0.9", "range:0.7", "range:0.5", "range:0.4")

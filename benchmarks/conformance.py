@@ -3,7 +3,8 @@
     python benchmarks/conformance.py            # about 40 minutes; `make matrix`
     python benchmarks/conformance.py --planners rotor,dtr --graphs chain,unet
 
-Cells that do not run keep what the file says of them. Fails on the first cell that breaks its word (`tests/planners/matrix.py` says what that is).
+Cells that do not run keep what the file says of them. Fails on the first cell that breaks its
+word (`tests/planners/matrix.py` says what that is).
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from _common import gpt2, machine, print_table
+from _common import gpt2, machine
+from _tables import print_table
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 

@@ -31,8 +31,9 @@ import typer
 
 sys.path.append(str(Path(__file__).parent))
 
-from _common import gpt2, interleave, machine, print_table
+from _common import gpt2, interleave, machine
 from _jax_bytes import MODELS, report
+from _tables import print_table
 
 import remat_compile
 from remat_compile.backends.jax.predict import predicted_temp_bytes

@@ -22,7 +22,8 @@ from typing import Annotated
 
 import torch
 import typer
-from _common import gpt2, interleave, machine, print_table, ratio
+from _common import gpt2, interleave, machine, ratio
+from _tables import print_table
 from torch import Tensor, nn
 
 import remat_compile

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from _common import machine, print_table, write_gpt2_onnx
+from _common import machine, write_gpt2_onnx
+from _tables import print_table
 
 import remat_compile
 

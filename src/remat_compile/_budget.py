@@ -27,7 +27,8 @@ UNITS: dict[str, int] = {
 """Bytes per unit. Also accepted: all lower case, and `kB`; not `Gb`, which means bits."""
 
 _SPELLINGS = {"kB": 1000, **UNITS, **{unit.lower(): size for unit, size in UNITS.items()}}
-_NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+))\s*(\S*)")
+_NUMBER = re.compile(r"([-+]?(?:\d{1,30}\.?\d{0,30}|\.\d{1,30}))\s*((?!\d)\S*)")
+"""With no more digits than any size has; Python itself refuses to read 4300."""
 _FORMS = "write for example 8GiB, 500MB, 50%, or range:0.5"
 
 

@@ -49,7 +49,8 @@ def text_of(name: str) -> str | None:
 def read_text(path: str | Path) -> str:
     """The text of a file, or of standard input for `-`. FB0701 where it cannot be read."""
     if str(path) == STREAM:
-        keep_text(STREAM, sys.stdin.read())
+        with _readable("standard input"):
+            keep_text(STREAM, sys.stdin.read())
         return _kept[STREAM]
     with _readable(path):
         return Path(path).read_text(encoding="utf-8")
@@ -70,6 +71,8 @@ def _readable(path: str | Path) -> Iterator[None]:
     except UnicodeDecodeError:
         message = f"{path} is not a text file"
         raise FBError(Diagnostic("FB0701", message), usage=True) from None
+    except ValueError as error:
+        raise FBError(Diagnostic("FB0701", f"cannot read {path!r}: {error}"), usage=True) from None
     except OSError as error:
         message = f"cannot read {path}: {error.strerror or error}"
         raise FBError(Diagnostic("FB0701", message), usage=True) from None
@@ -79,6 +82,8 @@ def check_writable(path: str | Path) -> None:
     """FB0703 where a file could not be written; asked before any long work starts."""
     if str(path) == STREAM:
         return
+    if "\0" in str(path):
+        raise _unwritable(repr(path), "embedded null byte")
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise _unwritable(path, "it is a directory")

@@ -62,6 +62,8 @@ class ToolOptions:
         if self.memory_budget is not None and not 0 <= self.memory_budget <= 1:
             hint = "0 computes all again, 1 is the partitioner's own optimum"
             errors.add("FB0707", f"a memory budget of {self.memory_budget:g}, not in 0 to 1", hint)
+        if any(not text.partition("=")[0].strip() for text in self.save):
+            errors.add("FB0707", "save has no name", 'write NAME=PATTERN, as "attn=blocks.*.attn"')
         if self.solver is not None and self.solver not in SOLVERS:
             errors.add("FB0707", f'no solver "{self.solver}"', f"write {', '.join(SOLVERS)}")
 
@@ -218,14 +220,13 @@ def _proven(program: Program, decision: Decision, options: PlanOptions, phases: 
             return Imported(made, decision)
         case Refuted():
             shown = _on_its_text(program, schedule, decision, budgets, options.time_limit_s)
-            raise FBError((_head(decision, "is refuted"), *shown))
+            hint = "what is wrong is shown on the steps that the tool runs"
+            message = f"the plan of {decision.by} is refuted"
+            raise FBError((Diagnostic("FB0485", message, hint=hint), *shown))
         case _:
-            raise FBError(_head(decision, f"is not decided: {verdict.why}"))
-
-
-def _head(decision: Decision, what: str) -> Diagnostic:
-    hint = "what is wrong is shown on the steps that the tool runs"
-    return Diagnostic("FB0485", f"the plan of {decision.by} {what}", hint=hint)
+            hint = "give more time with --time-limit"
+            message = f"the plan of {decision.by} is not decided: {verdict.why}"
+            raise FBError(Diagnostic("FB0485", message, hint=hint))
 
 
 def _on_its_text(

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from .costs import Device
     from .planners.contract import Planner
 
-__all__ = ["Costs", "Errors", "Grads", "PlanOptions", "read_options"]
+__all__ = ["Costs", "Errors", "Grads", "PlanOptions", "check_time_limit", "read_options"]
+
+MOST_SECONDS = 1e9
+"""The longest time limit, 32 years; a thread cannot wait for ten times as long."""
 
 Costs = Literal["measured", "roofline"]
 Grads = Literal["fresh", "accumulate"]
@@ -85,8 +88,7 @@ def read_options(
     host = None
     if host_budget is not None:
         host = errors.collect(lambda: parse_budget(host_budget, "host"))
-    if not time_limit_s >= 0:
-        errors.add("FB0707", f"a time limit of {time_limit_s:g} s: it cannot be negative")
+    check_time_limit(errors, time_limit_s)
     if grads not in (None, "fresh", "accumulate"):
         errors.add("FB0707", f'grads is "{grads}"', "write fresh or accumulate")
     chosen = errors.collect(lambda: _read_planner(planner))
@@ -103,6 +105,15 @@ def read_options(
         target,
         grads,
     )
+
+
+def check_time_limit(errors: Errors, time_limit_s: float) -> None:
+    """Adds FB0707 for what no clock can wait for."""
+    if not time_limit_s >= 0:
+        errors.add("FB0707", f"a time limit of {time_limit_s:g} s: it cannot be negative")
+    elif time_limit_s > MOST_SECONDS:
+        hint = f"give {MOST_SECONDS:g} s at the most"
+        errors.add("FB0707", f"a time limit of {time_limit_s:g} s is too long", hint)
 
 
 def _read_planner(planner: str | Planner) -> Planner:

@@ -220,7 +220,7 @@ def _figures(time_ns: int, bound_ns: int | None, baseline: Baseline) -> dict[str
     }
 
 
-_TYPES: dict[str, Callable[[str], Any]] = {
+_TYPES: dict[str, type[int] | type[float]] = {
     **dict.fromkeys(("budget_bytes", "peak_bytes", "activation_peak_bytes"), int),
     **dict.fromkeys(("least_bytes", "floor_bytes"), int),
     **dict.fromkeys(("plan_s", "time_s", "overhead", "lower_bound_s", "gap"), float),
@@ -232,11 +232,25 @@ def read_cells(text: str) -> tuple[Cell, ...]:
     """The cells of a file that `Sweep.save` wrote. ValueError where it is none."""
     try:
         if text.lstrip().startswith("{"):
-            return tuple(Cell(**cell) for cell in json.loads(text)["cells"])
+            return tuple(_checked(Cell(**cell)) for cell in json.loads(text)["cells"])
         rows = csv.DictReader(io.StringIO(text), strict=True)
-        return tuple(Cell(**{k: _read(k, v) for k, v in row.items()}) for row in rows)
-    except (TypeError, KeyError, ValueError, csv.Error) as error:
+        if rows.fieldnames is not None and "planner" not in rows.fieldnames:
+            raise ValueError("it has no column planner")
+        return tuple(_checked(Cell(**{k: _read(k, v) for k, v in row.items()})) for row in rows)
+    except (TypeError, KeyError, ValueError, RecursionError, csv.Error) as error:
         raise ValueError(f"this is no sweep: {error}") from None
+
+
+def _checked(cell: Cell) -> Cell:
+    """The cell. TypeError where a value is not of the type of its field."""
+    for field in fields(Cell):
+        value, kind = getattr(cell, field.name), _TYPES.get(field.name, str)
+        if value is None and field.default is None:
+            continue
+        accepted = (int, float) if kind is float else kind
+        if isinstance(value, bool) or not isinstance(value, accepted):
+            raise TypeError(f"{field.name} is {value!r}")
+    return cell
 
 
 def _read(name: str, text: str) -> Any:

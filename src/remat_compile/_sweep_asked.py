@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["parse_budgets", "read_sweep"]
 
 MOST_BUDGETS = 1000
+_COUNT = re.compile(r"\d{1,4}")
 USUAL = "20%..100%:9"
 """The budgets of a sweep that names none, of the activations."""
 
@@ -66,7 +68,7 @@ def parse_budgets(text: str, kind: Literal["device", "activation"]) -> tuple[Bud
             found.append(parse_budget(part, kind))
             continue
         high, _, count = rest.rpartition(":")
-        if not count.isdecimal() or not 2 <= int(count) <= MOST_BUDGETS:
+        if not _COUNT.fullmatch(count) or not 2 <= int(count) <= MOST_BUDGETS:
             hint = f"write LOW..HIGH:COUNT with a count from 2 to {MOST_BUDGETS}, as in 20%..100%:9"
             raise _unreadable(part, hint)
         ends = parse_budget(low, kind), parse_budget(high, kind)

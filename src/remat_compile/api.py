@@ -149,7 +149,6 @@ def sweep(
     wrong usage.
     """
     errors = Errors()
-    asked = read_sweep(errors, budgets, activation_budgets, planners)
     options = read_options(
         errors,
         budget=None,
@@ -160,6 +159,8 @@ def sweep(
         device=device,
         grads=grads,
     )
+    # After the options, which have a planner's text of their own.
+    asked = read_sweep(errors, budgets, activation_budgets, planners)
     errors.collect(lambda: _check_model(model, args))
     errors.raise_if_any()
     assert options is not None

@@ -99,6 +99,15 @@ BAD: dict[str, tuple[list[str], str, int]] = {
     "unknown option": (["--planer", "dtr"], "FB0707", 2),
     "negative time": (["--time-limit", "-1"], "FB0707", 2),
     "no number of seconds": (["--time-limit", "nan"], "FB0707", 2),
+    "time without an end": (["--time-limit", "inf"], "FB0707", 2),
+    "more time than a clock has": (["--time-limit", "1e10"], "FB0707", 2),
+    "more digits than a size has": (["--budget", f"{'9' * 5000}B"], "FB0450", 2),
+    "share of the host": (["--host-budget", "50%"], "FB0450", 2),
+    "range of the host": (["--host-budget", "range:0.5"], "FB0450", 2),
+    "host budget without a unit": (["--host-budget", "64"], "FB0450", 2),
+    "host budget of less than a byte": (["--host-budget", "0.5B"], "FB0451", 2),
+    "negative host budget": (["--host-budget", "-1GiB"], "FB0451", 2),
+    "host budget of many digits": (["--host-budget", f"{'9' * 5000}B"], "FB0450", 2),
     "unknown backend": (["--emit", "jaxx"], "FB0707", 2),
     "bad dimension": (["--dim", "batch"], "FB0707", 2),
     "dimension given twice": (["--dim", "batch=8", "--dim", "batch=9"], "FB0707", 2),
@@ -184,6 +193,42 @@ def test_unwritable_output(cli: Cli, chain: Path, tmp_path: Path) -> None:
     for output in cases:
         ran = cli(chain, "-o", output)
         assert (ran.code, "error[FB0703]" in ran.err) == (2, True)
+
+
+def test_the_model_is_not_written_over(cli: Cli, tmp_path: Path) -> None:
+    net, link = tmp_path / "net.py", tmp_path / "link.py"
+    net.write_text("def make(): ...\n")
+    link.symlink_to(net)
+    for output in (net, link):
+        for words in ([], ["--emit", "torch"], ["--emit", "jax"]):
+            ran = cli(f"{net}:make", "-o", output, *words)
+            assert (ran.code, ran.err.count("error[")) == (2, 1)
+            assert "error[FB0703]" in ran.err
+            assert "it is the model itself" in ran.err
+    assert net.read_text() == "def make(): ...\n"
+
+
+def test_a_plan_may_be_planned_again_in_its_place(cli: Cli, planned: Path) -> None:
+    assert cli(planned, "-o", planned, "--planner", "store-all").code == 0
+    assert [s.planner for s in load(planned).program.schedules] == ["store-all"]
+    assert cli(planned, "-o", planned, "--emit", "torch").code == 2
+
+
+def test_a_second_model_is_refused_before_any_work(cli: Cli, chain: Path, tmp_path: Path) -> None:
+    net, out = tmp_path / "net.py", tmp_path / "step.py"
+    net.write_text("raise RuntimeError('run')\n")
+    cases = (
+        (f"{net}:make", f"{net}:other", "FB0707"),
+        (chain, chain, "FB0702"),
+        (chain, "", "FB0702"),
+        (chain, net, "FB0702"),
+        (chain, tmp_path / "no.py:make", "FB0701"),
+    )
+    for model, second, code in cases:
+        ran = cli(model, "--emit", "jax", "-o", out, "--model", second)
+        assert (ran.code, ran.err.count("error[")) == (2, 1), ran.err
+        assert f"error[{code}]" in ran.err
+    assert not out.exists()
 
 
 def test_emit_writes_code(cli: Cli, tmp_path: Path) -> None:

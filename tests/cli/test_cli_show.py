@@ -27,6 +27,16 @@ def test_show(cli: Cli, planned: Path) -> None:
     assert "proven by z3" in ran.out
 
 
+def test_where_it_was_captured(cli: Cli, planned: Path) -> None:
+    assert "captured     not recorded\n" in cli("show", planned).out
+    assert planned.read_text().startswith('fbir 1\ncaptured device cpu threads 1 torch ""')
+    for threads, shown in ((1, "1 thread"), (8, "8 threads")):
+        text = planned.read_text().replace('threads 1 torch ""', f'threads {threads} torch "2.13"')
+        again = planned.with_name(f"{threads}.fbir")
+        again.write_text(text)
+        assert f"captured     on cpu, {shown}, torch 2.13\n" in cli("show", again).out
+
+
 def test_show_without_recomputation(cli: Cli, chain: Path, tmp_path: Path) -> None:
     assert cli(chain, "-o", tmp_path / "p.fbir", "--planner", "store-all").code == 0
     assert "nothing is recomputed" in cli("show", tmp_path / "p.fbir").out

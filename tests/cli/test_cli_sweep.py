@@ -18,6 +18,7 @@ from cli_helpers import Cli
 
 import remat_compile
 from remat_compile import FBError, _sweep
+from remat_compile._pipeline import Attempt
 
 QUICK = ("--planners", "store-all,periodic{segments=2, by=count},dtr{rounds=0}")
 RANGE = ("--activation-budgets", "40%..100%:4")
@@ -64,7 +65,7 @@ def counting(to: list[str]) -> Callable[..., _sweep.Cell]:
     """`_cell`, which also keeps the names of the planners that it ran."""
     real = _sweep._cell
 
-    def count(attempt: _sweep.Attempt, *rest: Any) -> _sweep.Cell:
+    def count(attempt: Attempt, *rest: Any) -> _sweep.Cell:
         to.append(attempt.name)
         return real(attempt, *rest)
 
@@ -123,6 +124,10 @@ BAD: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "no count": (["--budgets", "20%..100%"], ("FB0450",)),
     "mixed range": (["--budgets", "20%..8GiB:3"], ("FB0450",)),
     "bad ends": (["--budgets", "x..8GiB:3"], ("FB0450",)),
+    "endless count": (["--budgets", f"20%..100%:{'9' * 5000}"], ("FB0450",)),
+    "more digits than a size has": (["--budgets", f"50%,{'9' * 5000}B"], ("FB0450",)),
+    "time without an end": (["--time-limit", "inf"], ("FB0707",)),
+    "unknown format": (["--format", "xml"], ("FB0707",)),
     "zero": (["--budgets", "0%..100%:3"], ("FB0451",)),
     "two lists": (["--budgets", "50%", "--activation-budgets", "50%"], ("FB0452",)),
     "nothing to resume": (["--resume"], ("FB0707",)),
@@ -143,11 +148,35 @@ def test_bad_options(case: str, cli: Cli, chain: Path) -> None:
 
 
 def test_resume_refuses_another_file(cli: Cli, chain: Path, tmp_path: Path) -> None:
-    for name, text in (("a.csv", "a,b\n1,2\n"), ("a.json", "{"), ("b.json", '{"cells": [{}]}')):
+    cell = '"planner": "dtr", "kind": "device", "budget_bytes": 1, "plan_s": 0'
+    texts = {
+        "a.csv": "a,b\n1,2\n",
+        "notes.txt": "one line of another file\n",
+        "short.csv": "planner,budget\ndtr,50%\n",
+        "a.json": "{",
+        "b.json": '{"cells": [{}]}',
+        "list.json": f'{{"cells": [{{{cell}, "budget": [], "status": "optimal"}}]}}',
+        "none.json": f'{{"cells": [{{{cell}, "budget": null, "status": "optimal"}}]}}',
+        "deep.json": '{"cells": ' + "[" * 100_000,
+    }
+    for name, text in texts.items():
         (tmp_path / name).write_text(text)
         ran = cli("sweep", chain, "-o", tmp_path / name, "--resume")
         assert (ran.code, "error[FB0716]" in ran.err) == (2, True), ran.err
         assert (tmp_path / name).read_text() == text
+
+
+def test_a_wrong_planner_is_shown_in_its_own_text(cli: Cli, chain: Path) -> None:
+    ran = cli("sweep", chain, "--planners", "dtr,chenn")
+    assert ran.code == 2
+    assert "| dtr,chenn\n" in ran.err
+
+
+def test_the_model_is_not_written_over(cli: Cli, chain: Path) -> None:
+    before = chain.read_text()
+    ran = cli("sweep", chain, "--planners", "dtr", "-o", chain)
+    assert (ran.code, "error[FB0703]" in ran.err) == (2, True)
+    assert chain.read_text() == before
 
 
 def test_from_python(chain: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from cli_helpers import Cli, chain_text
 
 OFFLOAD = Path(__file__).parents[2] / "spec/conformance/valid/offload.fbir"
@@ -210,3 +211,33 @@ def test_a_time_limit_decides_nothing(cli: Cli, planned: Path) -> None:
     assert "is not decided" in ran.err
     ran = cli("verify", planned, "--time-limit", "1e-9", "--format", "json")
     assert (ran.code, json.loads(ran.out)["verdict"]) == (1, "undecided")
+
+
+BAD: dict[str, tuple[list[str], str]] = {
+    "no place": (["--at", "middle"], "FB0707"),
+    "place of a largest value": (["--largest", "b", "--at", "sample"], "FB0707"),
+    "no time": (["--time-limit", "0"], "FB0707"),
+    "no number of seconds": (["--recheck", "--time-limit", "nan"], "FB0707"),
+    "time without an end": (["--recheck", "--time-limit", "inf"], "FB0707"),
+    "a value for a flag": (["--require-certificate=yes"], "FB0707"),
+    "a word too many": (["--recheck", "b"], "FB0707"),
+    "budget of many digits": (["--largest", "b", "--budget", f"{'9' * 5000}B"], "FB0450"),
+    "share of the host": (["--host-budget", "50%"], "FB0450"),
+    "no bytes on the host": (["--host-budget", "0B"], "FB0451"),
+    "schedule without a certificate": (["--require-certificate", "--schedule", "no"], "FB0708"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_options(case: str, cli: Cli, tmp_path: Path) -> None:
+    words, code = BAD[case]
+    ran = cli("verify", dynamic(tmp_path / "b.fbir"), *words)
+    assert (ran.code, ran.out, ran.err.count("error[")) == (2, "", 1), ran.err
+    assert f"error[{code}]" in ran.err
+
+
+def test_names_that_no_file_can_have(cli: Cli) -> None:
+    ran = cli("verify", "a\0b")
+    assert (ran.code, "error[FB0701]" in ran.err) == (2, True)
+    ran = cli("verify", "")
+    assert (ran.code, "error[FB0701]" in ran.err) == (2, True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from itertools import count
 from math import inf
-from typing import Literal
+from typing import Any, Literal
+
+from dijkstra import least_cost
 
 from remat_compile.planners._stages import Option, Skim, Stage, Way
 
@@ -53,29 +53,6 @@ def counter_example(n: int) -> ThesisChain:
     return ThesisChain(a, a, a, u_f, zeros, zeros, zeros)
 
 
-def least_cost(
-    start: Hashable,
-    done: Callable[..., bool],
-    moves: Callable[..., Iterable[tuple[Hashable, float]]],
-) -> float:
-    """Dijkstra; infinite where no state that is done can be reached."""
-    best = {start: 0.0}
-    number = count()
-    queue: list[tuple[float, int, Hashable]] = [(0.0, next(number), start)]
-    while queue:
-        cost, _, state = heappop(queue)
-        if best[state] < cost:
-            continue
-        if done(state):
-            return cost
-        for after, price in moves(state):
-            total = cost + price
-            if total < best.get(after, inf):
-                best[after] = total
-                heappush(queue, (total, next(number), after))
-    return inf
-
-
 def least_time(chain: ThesisChain, memory: int, mode: Mode) -> float:
     """The makespan of Remat(L, memory) over all sequences of table 2.1's operations.
 
@@ -87,11 +64,11 @@ def least_time(chain: ThesisChain, memory: int, mode: Mode) -> float:
     def size(stored: frozenset[tuple[str, int]]) -> int:
         return sum(chain.a[i] if kind == "a" else chain.a_bar[i] for kind, i in stored)
 
-    def moves(state: tuple[frozenset, int, frozenset]) -> Iterable[tuple[Hashable, float]]:
+    def moves(state: tuple[frozenset, int, frozenset]) -> Iterable[tuple[float, Any]]:
         stored, turn, pinned = state
         if mode == "dropping":
             for item in stored:
-                yield (stored - {item}, turn, pinned), 0
+                yield 0, (stored - {item}, turn, pinned)
         used = size(stored) + chain.delta[turn]
         for i in range(1, turn + 1):
             plain, full = ("a", i - 1) in stored, ("bar", i - 1) in stored
@@ -100,20 +77,21 @@ def least_time(chain: ThesisChain, memory: int, mode: Mode) -> float:
             pins = pinned | {i - 1} if mode == "persistent" else pinned
             saving = used + chain.a_bar[i] + chain.o_f[i - 1]
             if ("bar", i) not in stored and saving <= memory:
-                yield (stored | {("bar", i)}, turn, pins), chain.u_f[i - 1]
+                yield chain.u_f[i - 1], (stored | {("bar", i)}, turn, pins)
             if ("a", i) in stored or used + chain.a[i] + chain.o_f[i - 1] > memory:
                 continue
-            yield (stored | {("a", i)}, turn, pins), chain.u_f[i - 1]
+            yield chain.u_f[i - 1], (stored | {("a", i)}, turn, pins)
             if plain and i - 1 not in pinned:
                 gone = stored - {("a", i - 1)} | {("a", i)}
-                yield (gone, turn, pinned), chain.u_f[i - 1]
+                yield chain.u_f[i - 1], (gone, turn, pinned)
         ready = {("a", turn - 1), ("bar", turn - 1)} & stored and ("bar", turn) in stored
         if ready and used + chain.delta[turn - 1] + chain.o_b[turn - 1] <= memory:
             left = stored - {("bar", turn), ("a", turn), ("a", turn - 1)}
-            yield (left, turn - 1, pinned - {turn - 1}), chain.u_b[turn - 1]
+            yield chain.u_b[turn - 1], (left, turn - 1, pinned - {turn - 1})
 
     start = (frozenset([("a", 0)]), n, frozenset())
-    return least_cost(start, lambda state: state[1] == 0, moves)
+    found = least_cost(start, 0.0, lambda state: state[1] == 0, moves)
+    return inf if found is None else found
 
 
 def least_multi_time(lengths: Sequence[int], slots: int) -> float:
@@ -121,23 +99,24 @@ def least_multi_time(lengths: Sequence[int], slots: int) -> float:
     operation may put its output where its input was."""
     branches = range(len(lengths))
 
-    def moves(state: tuple[frozenset, tuple[int, ...], bool]) -> Iterable[tuple[Hashable, float]]:
+    def moves(state: tuple[frozenset, tuple[int, ...], bool]) -> Iterable[tuple[float, Any]]:
         stored, turns, lost = state
         for item in stored:
-            yield (stored - {item}, turns, lost), 0
+            yield 0, (stored - {item}, turns, lost)
         for k in branches:
             for i in range(turns[k] if lost else lengths[k]):
                 if (k, i) in stored and (k, i + 1) not in stored:
                     grads = sum(1 for t in turns if t > 0) if lost else 0
                     for after in (stored | {(k, i + 1)}, stored - {(k, i)} | {(k, i + 1)}):
                         if len(after) + grads <= slots:
-                            yield (after, turns, lost), 1
+                            yield 1, (after, turns, lost)
             if lost and turns[k] > 0 and (k, turns[k] - 1) in stored:
                 after = stored - {(k, turns[k] - 1), (k, turns[k])}
-                yield (after, (*turns[:k], turns[k] - 1, *turns[k + 1 :]), lost), 1
+                yield 1, (after, (*turns[:k], turns[k] - 1, *turns[k + 1 :]), lost)
         if not lost and all((k, lengths[k]) in stored for k in branches):
             left = stored - {(k, lengths[k]) for k in branches}
-            yield (left, tuple(lengths), True), 1
+            yield 1, (left, tuple(lengths), True)
 
     start = (frozenset((k, 0) for k in branches), tuple(lengths), False)
-    return least_cost(start, lambda s: s[2] and not any(s[1]), moves)
+    found = least_cost(start, 0.0, lambda s: s[2] and not any(s[1]), moves)
+    return inf if found is None else found

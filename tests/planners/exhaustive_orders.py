@@ -7,7 +7,8 @@ does so at any time and any number of times; only first executions keep the orde
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
+
+from dijkstra import least_cost
 
 from remat_compile.planners._instance import Instance
 
@@ -18,21 +19,9 @@ State = tuple[int, frozenset[int]]
 def fastest_ns(instance: Instance, limit_bytes: int, saved_bytes: int | None = None) -> int | None:
     """The least time of a schedule under the budget; None where there is none."""
     search = _Search(instance, limit_bytes, saved_bytes)
-    queue: list[tuple[int, int, State]] = [(0, 0, (0, frozenset()))]
-    best: dict[State, int] = {(0, frozenset()): 0}
-    turn = 0
-    while queue:
-        time, _, state = heappop(queue)
-        if best[state] < time:
-            continue
-        if state[0] == len(instance.names_C):
-            return time
-        for cost, after in search.moves(state):
-            if time + cost < best.get(after, 1 << 62):
-                best[after] = time + cost
-                turn += 1
-                heappush(queue, (time + cost, turn, after))
-    return None
+    start: State = (0, frozenset())
+    whole = len(instance.names_C)
+    return least_cost(start, 0, lambda state: state[0] == whole, search.moves)
 
 
 class _Search:

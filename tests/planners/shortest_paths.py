@@ -8,7 +8,8 @@ random tokens and a dozen storages at most.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
+
+from dijkstra import least_cost
 
 from remat_compile.ir.graph import CALLER_KINDS
 from remat_compile.ir.program import Budget, Program
@@ -46,21 +47,8 @@ class Exhaustive:
     def least_time_ns(self) -> int | None:
         """None where no schedule fits."""
         start: State = (0, frozenset())
-        best = {start: 0}
-        queue: list[tuple[int, int, State]] = [(0, 0, start)]
-        turn = 0
-        while queue:
-            time, _, state = heappop(queue)
-            if time > best[state]:
-                continue
-            if state[0] == len(self.cnodes):
-                return time
-            for cost, after in self._moves(state):
-                if time + cost < best.get(after, 1 << 62):
-                    best[after] = time + cost
-                    turn += 1
-                    heappush(queue, (time + cost, turn, after))
-        return None
+        whole = len(self.cnodes)
+        return least_cost(start, 0, lambda state: state[0] == whole, self._moves)
 
     def _moves(self, state: State) -> Iterator[tuple[int, State]]:
         done, alive = state

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from small import budget_at, reachable
 
 from remat_compile.planners import Feasible, Optimal, parse_planner
-from remat_compile.planners._bounds import lower_bound_ns
+from remat_compile.planners._bounds import lower_bound_ns, moments_ns
 from remat_compile.planners._instance import Instance
 from remat_compile.planners._search import Search
 
@@ -68,9 +68,19 @@ def test_answers_of_every_planner_carry_it() -> None:
     assert result.lower_bound_ns > instance.base_time_ns
 
 
-def test_without_time_or_on_large_graphs_it_is_trivial() -> None:
+def test_without_time_it_is_trivial_and_on_large_graphs_that_of_moments() -> None:
     program = chain(30)
     instance = Instance.of(program, "activation")
     limit = reachable(program, 0.4).bytes
     assert lower_bound_ns(instance, limit, 0.0) == instance.base_time_ns
-    assert lower_bound_ns(instance, limit, most_cnodes=10) == instance.base_time_ns
+    coarse = lower_bound_ns(instance, limit, most_cnodes=10)
+    assert coarse == moments_ns(instance, limit, 10.0)
+    assert instance.base_time_ns < coarse
+
+
+def test_a_bound_that_was_asked_for_with_less_effort_is_not_taken_for_the_other() -> None:
+    program = chain(30)
+    instance = Instance.of(program, "activation")
+    limit = reachable(program, 0.4).bytes
+    coarse = lower_bound_ns(instance, limit, most_cnodes=10)
+    assert lower_bound_ns(instance, limit) > coarse

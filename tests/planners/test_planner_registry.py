@@ -162,6 +162,7 @@ def test_unknown_planner_shows_the_nearest_name() -> None:
         ("periodic{segments=?}", 19),
         ("auto{planners=[dtr chen]}", 20),
         ('dtr{scope="\\q"}', 11),
+        (f"rotor{{slots={'9' * 5000}}}", 13),
     ],
 )
 def test_unreadable_text(text: str, column: int) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import torch
 from torch import Tensor
 
 from .._torch.execute import Execution, execute
-from ..backends.jax.arguments import to_jax
-from ..backends.jax.lowerings import table
+from ..backends.jax.interpret import apply, as_tuple
 from ..backends.jax.tables import SEED, needs_x64
 from ..ir.analysis import capture_order, frees_after_last_use
 from .arrays import Stored, to_numpy, to_tensor
@@ -109,11 +108,7 @@ class _Draws:
         random = [node.name for node in self.program.graph.cnodes if node.token is not None]
         key = jax.random.fold_in(jax.random.key(SEED), random.index(c.name))
         reads = {name: jax.numpy.asarray(to_numpy(values[name])) for name in c.call.refs()}
-        env = self.program.sample
-        args = [to_jax(arg, env, reads) for arg in c.call.args]
-        kwargs = {name: to_jax(arg, env, reads) for name, arg in c.call.kwargs}
-        found: Any = table()[c.call.op](*args, **kwargs, key=key)
-        results = found if isinstance(found, tuple) else (found,)
+        results = as_tuple(apply(c.call, self.program.sample, reads, key=key))
         device = torch.device(self.program.header.device)
         return tuple(
             None if name is None else to_tensor(result, device)

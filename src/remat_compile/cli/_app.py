@@ -42,7 +42,7 @@ def _epilog() -> str:
 
 
 def _usage_error(error: typer.TyperException, program: str) -> FBError:
-    message = error.format_message()
+    message = " ".join(error.format_message().split())
     message = message[:1].lower() + message[1:].rstrip(".")
     return FBError(Diagnostic("FB0707", message, hint=f"see {program} --help"), usage=True)
 

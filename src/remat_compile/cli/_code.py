@@ -20,8 +20,10 @@ class Code:
     jax_style: JaxStyle
     model: str | None
 
-    def check(self, output: str | None, *, given: bool) -> None:
-        """FB0707 for options that do not go together, before any long work starts."""
+    def check(self, output: str | None, planned: str, *, given: bool) -> None:
+        """FB0707 for options that do not go together, or a `--model` that is none, before
+        any long work starts; `planned` is the MODEL."""
+        from .._sources import ModelOptions, check_spec, is_program
         from ..ir.diagnostics import Diagnostic, FBError
 
         if self.backend == "jax":
@@ -29,6 +31,15 @@ class Code:
 
             if output is not None:
                 check_output(output)
+            if self.model is None:
+                return
+            if not is_program(planned):
+                message = "--model is for a .fbir file; here the model is planned itself"
+                raise FBError(Diagnostic("FB0707", message), usage=True)
+            if is_program(self.model):
+                message = f"--model {self.model} is a program in text form, not a model"
+                raise FBError(Diagnostic("FB0702", message), usage=True)
+            check_spec(self.model, ModelOptions())
             return
         wrong = [name for name, on in (("--jax-style", given), ("--model", self.model)) if on]
         if wrong:

@@ -6,8 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ._model import Dim, Sample, Trainable, TrainBn, read_model_options
-from .plan import MODEL, SIZE
+from ._options import (
+    SIZE,
+    Costs,
+    Device,
+    Dim,
+    Model,
+    Output,
+    Quiet,
+    Sample,
+    Trainable,
+    TrainBn,
+    read_model_options,
+)
 
 if TYPE_CHECKING:
     from .._import import Imported, ToolOptions
@@ -18,17 +29,12 @@ __all__ = ["command"]
 
 
 def command(
-    model: Annotated[str, MODEL],
+    model: Model,
     tool: Annotated[
         Literal["sac", "partitioner", "jax-names"],
         typer.Option("--from", help="Whose decision: see docs/import.md."),
     ],
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Where to write; - is standard output."
-        ),
-    ] = None,
+    output: Output = None,
     memory_budget: Annotated[
         float | None,
         typer.Option(metavar="SHARE", help="partitioner: its own budget, 0 to 1 (0.5)."),
@@ -54,27 +60,21 @@ def command(
         str | None, typer.Option(metavar="SIZE", help="To be proven for activations.")
     ] = None,
     time_limit: Annotated[float, typer.Option(metavar="SECONDS", help="For the proof.")] = 60.0,
-    costs: Annotated[
-        Literal["measured", "roofline"] | None,
-        typer.Option(help="Measured on this machine (default), or estimated for --device."),
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="See remat-compile devices.")
-    ] = None,
+    costs: Costs = None,
+    device: Device = None,
     dim: Dim = None,
     sample: Sample = None,
     train_bn: TrainBn = False,
     trainable: Trainable = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Read what another tool decides for MODEL as a plan, prove it, write it.
 
     Exit code 1 where the decision makes no plan, or one that is refuted.
     """
-    from .._files import check_writable
     from .._import import ToolOptions
     from .._options import Errors, read_options
-    from .._sources import check_spec
+    from .._sources import check_output, check_spec
 
     errors = Errors()
     chosen = ToolOptions(tool, memory_budget, solver, tuple(save or ()), tuple(segments or ()))
@@ -93,7 +93,7 @@ def command(
     model_options = read_model_options(errors, dim, sample, train_bn, trainable)
     errors.collect(lambda: check_spec(model, model_options))
     if output is not None:
-        errors.collect(lambda: check_writable(output))
+        errors.collect(lambda: check_output(output, model, text=True))
     errors.raise_if_any()
     assert options is not None
     made = _make(model, model_options, chosen, options, quiet)

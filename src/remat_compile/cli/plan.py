@@ -7,7 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ._model import Dim, Sample, Trainable, TrainBn, read_model_options
+from ._options import (
+    SIZE,
+    Costs,
+    Device,
+    Dim,
+    Grads,
+    Model,
+    Output,
+    Quiet,
+    Sample,
+    Trainable,
+    TrainBn,
+    read_model_options,
+)
 
 if TYPE_CHECKING:
     from .._options import PlanOptions
@@ -16,13 +29,6 @@ if TYPE_CHECKING:
     from ._code import Code
 
 __all__ = ["command"]
-
-MODEL = typer.Argument(
-    metavar="MODEL",
-    help="A .onnx or .pt2 file, file.py:factory (returns the model and its sample arguments), "
-    "a .fbir file to plan again, or - for one on standard input.",
-)
-SIZE = "8GiB, 500MB, 50% of the peak with nothing recomputed, or range:0.5"
 
 
 def _print_version(wanted: bool) -> None:
@@ -34,13 +40,8 @@ def _print_version(wanted: bool) -> None:
 
 
 def command(
-    model: Annotated[str, MODEL],
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Where to write; - is standard output."
-        ),
-    ] = None,
+    model: Model,
+    output: Output = None,
     budget: Annotated[
         str | None, typer.Option(metavar="SIZE", help=f"Bound on all device bytes: {SIZE}.")
     ] = None,
@@ -63,21 +64,13 @@ def command(
         ),
     ] = None,
     time_limit: Annotated[float, typer.Option(metavar="SECONDS", help="For the planner.")] = 60.0,
-    costs: Annotated[
-        Literal["measured", "roofline"] | None,
-        typer.Option(help="Measured on this machine (default), or estimated for --device."),
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="See remat-compile devices.")
-    ] = None,
+    costs: Costs = None,
+    device: Device = None,
     dim: Dim = None,
     sample: Sample = None,
     train_bn: TrainBn = False,
     trainable: Trainable = None,
-    grads: Annotated[
-        Literal["fresh", "accumulate"] | None,
-        typer.Option(help="Whether the caller already holds gradients (accumulate)."),
-    ] = None,
+    grads: Grads = None,
     emit: Annotated[
         Literal["torch", "jax"] | None, typer.Option(help="Write the plan as code instead.")
     ] = None,
@@ -92,7 +85,7 @@ def command(
         ),
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of PyTorch.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
+    quiet: Quiet = False,
     version: Annotated[
         bool,
         typer.Option(
@@ -101,9 +94,8 @@ def command(
     ] = False,
 ) -> None:
     """Plan one training step of MODEL under a budget in bytes, prove the plan, write it."""
-    from .._files import check_writable
     from .._options import Errors, read_options
-    from .._sources import check_spec
+    from .._sources import check_output, check_spec
     from ._code import Code
 
     errors = Errors()
@@ -121,11 +113,11 @@ def command(
     model_options = read_model_options(errors, dim, sample, train_bn, trainable)
     errors.collect(lambda: check_spec(model, model_options))
     if output is not None:
-        errors.collect(lambda: check_writable(output))
+        errors.collect(lambda: check_output(output, model, text=emit is None))
     elif emit is not None:
         errors.add("FB0707", "--emit writes a file and none is named", "give -o FILE")
     code = Code(emit, jax_style or "explicit", source)
-    errors.collect(lambda: code.check(output, given=jax_style is not None))
+    errors.collect(lambda: code.check(output, model, given=jax_style is not None))
     errors.raise_if_any()
     code.need()
     assert options is not None

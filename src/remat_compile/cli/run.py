@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .._options import Errors
-from ._model import Dim, Sample, Trainable, TrainBn, read_model_options
+from ._options import Dim, PlanFile, Sample, Schedule, Trainable, TrainBn, read_model_options
 
 if TYPE_CHECKING:
     from .._plan import Plan
@@ -18,14 +18,12 @@ __all__ = ["command"]
 
 
 def command(
-    plan: Annotated[str, typer.Argument(metavar="PLAN.fbir", help="- for standard input.")],
+    plan: PlanFile,
     model: Annotated[
         str | None,
         typer.Option(metavar="MODEL", help="The model; by default the file that was planned."),
     ] = None,
-    schedule: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which schedule of the file (the last).")
-    ] = None,
+    schedule: Schedule = None,
     dim: Dim = None,
     sample: Sample = None,
     train_bn: TrainBn = False,

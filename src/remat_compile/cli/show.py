@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ._options import PlanFile, Schedule
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .._plan import Plan
+    from ..ir.program import Header
 
 __all__ = ["command", "curve"]
 
@@ -19,10 +22,8 @@ WIDTH, HEIGHT = 64, 10
 
 
 def command(
-    plan: Annotated[str, typer.Argument(metavar="PLAN.fbir", help="- for standard input.")],
-    schedule: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which schedule of the file (the last).")
-    ] = None,
+    plan: PlanFile,
+    schedule: Schedule = None,
     all: Annotated[bool, typer.Option("--all", help="Do not shorten the lists.")] = False,
 ) -> None:
     """What a plan does: its peak and what fills it, memory over the step, what runs again.
@@ -46,7 +47,7 @@ def _header(plan: Plan) -> list[str]:
     digest = f"(sha256 {header.sha256[:12]}…)" if header.sha256 else ""
     lines = [
         f"model        {source}{digest}".rstrip() or "model        not recorded",
-        f"captured     on {header.device}, {header.threads} threads, torch {header.torch_version}",
+        f"captured     {_captured(header)}",
         f"graph        @{graph.name}: {len(graph.cnodes)} computations, "
         f"{len(graph.anodes)} storages, {len(graph.views)} views",
     ]
@@ -60,6 +61,14 @@ def _header(plan: Plan) -> list[str]:
     if others:
         lines.append(f"other plans  {' '.join(others)}")
     return lines
+
+
+def _captured(header: Header) -> str:
+    """Where; a text without the line holds no version of PyTorch, which each capture has."""
+    if not header.torch_version:
+        return "not recorded"
+    threads = f"{header.threads} thread{'s' * (header.threads != 1)}"
+    return f"on {header.device}, {threads}, torch {header.torch_version}"
 
 
 def _owners(plan: Plan, all: bool) -> list[str]:

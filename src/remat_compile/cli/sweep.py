@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ._model import Dim, Sample, Trainable, TrainBn, read_model_options
+from ._options import (
+    Costs,
+    Device,
+    Dim,
+    Grads,
+    Model,
+    Output,
+    Quiet,
+    Sample,
+    Trainable,
+    TrainBn,
+    read_model_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,13 +36,8 @@ BUDGETS = "as in 8GiB,12GiB or 20%..100%:9"
 
 
 def command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="See remat-compile --help.")],
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Where to write; - is standard output."
-        ),
-    ] = None,
+    model: Model,
+    output: Output = None,
     budgets: Annotated[
         str | None, typer.Option(metavar="SIZES", help=f"Bounds on all device bytes, {BUDGETS}.")
     ] = None,
@@ -48,41 +55,31 @@ def command(
     time_limit: Annotated[
         float, typer.Option(metavar="SECONDS", help="For each planner under each budget.")
     ] = 60.0,
-    costs: Annotated[
-        Literal["measured", "roofline"] | None,
-        typer.Option(help="Measured on this machine (default), or estimated for --device."),
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="See remat-compile devices.")
-    ] = None,
+    costs: Costs = None,
+    device: Device = None,
     dim: Dim = None,
     sample: Sample = None,
     train_bn: TrainBn = False,
     trainable: Trainable = None,
-    grads: Annotated[
-        Literal["fresh", "accumulate"] | None,
-        typer.Option(help="Whether the caller already holds gradients (accumulate)."),
-    ] = None,
+    grads: Grads = None,
     format: Annotated[
         Literal["csv", "json"] | None, typer.Option(help="By the name of the file, else CSV.")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Take over the cells that FILE holds already.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
+    quiet: Quiet = False,
 ) -> int:
     """The time that planners need under a range of budgets; every plan is proven.
 
     FILE is written after each cell. A planner that fails under a budget leaves a cell that
     says why.
     """
-    from .._files import check_writable
     from .._options import Errors, read_options
-    from .._sources import check_spec
+    from .._sources import check_output, check_spec
     from .._sweep_asked import read_sweep
 
     errors = Errors()
-    asked = read_sweep(errors, budgets, activation_budgets, planners)
     options = read_options(
         errors,
         budget=None,
@@ -93,10 +90,12 @@ def command(
         device=device,
         grads=grads,
     )
+    # After the options, which have a planner's text of their own.
+    asked = read_sweep(errors, budgets, activation_budgets, planners)
     model_options = read_model_options(errors, dim, sample, train_bn, trainable)
     errors.collect(lambda: check_spec(model, model_options))
     if output is not None:
-        errors.collect(lambda: check_writable(output))
+        errors.collect(lambda: check_output(output, model, text=False))
     if resume and output in (None, "-"):
         errors.add("FB0707", "--resume needs a file to go on with", "give -o FILE")
     known = errors.collect(lambda: _known(output)) if resume else ()

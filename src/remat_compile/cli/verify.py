@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ._options import PlanFile, Schedule
+
 if TYPE_CHECKING:
     from .._plan import Plan
     from ..ir.diagnostics import Diagnostic
@@ -15,7 +17,7 @@ __all__ = ["command"]
 
 
 def command(
-    plan: Annotated[str, typer.Argument(metavar="PLAN.fbir", help="- for standard input.")],
+    plan: PlanFile,
     budget: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Bound on all device bytes.")
     ] = None,
@@ -25,9 +27,7 @@ def command(
     host_budget: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Bound on copies on the host, in bytes.")
     ] = None,
-    schedule: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which schedule of the file (the last).")
-    ] = None,
+    schedule: Schedule = None,
     at: Annotated[
         Literal["range", "sample"] | None,
         typer.Option(help="For which sizes the bytes must hold (all in the ranges, if bounded)."),
@@ -50,7 +50,7 @@ def command(
     Without a budget, the bounds that the file records as proven must hold. Exit code 0:
     proven; 1: refuted or not decided in time.
     """
-    from .._options import Errors
+    from .._options import Errors, check_time_limit
     from ..ir.diagnostics import FBError
     from ._verdicts import print_json, report, report_certificate, report_largest
 
@@ -58,6 +58,10 @@ def command(
     found = errors.collect(lambda: _bounds(budget, activation_budget, host_budget))
     if time_limit <= 0:
         errors.add("FB0707", f"a time limit of {time_limit:g} s: it must be more than zero")
+    else:
+        check_time_limit(errors, time_limit)
+    if largest is not None and at is not None:
+        errors.add("FB0707", "--at does not go with --largest, which tries every value")
     errors.raise_if_any()
     assert found is not None
     try:

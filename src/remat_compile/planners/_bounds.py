@@ -1,8 +1,9 @@
-"""A lower bound on the time of every plan under a budget, by a linear relaxation.
+"""Lower bounds on the time of every plan under a budget.
 
-It holds for every valid schedule whose first executions keep the order of capture: any
-number of replays, in any order, of forward and backward cNodes. Stage t is the time
-between the first executions of cNode t - 1 and cNode t. Columns, all from 0 to 1:
+The relaxation, a linear program, holds for every valid schedule whose first executions keep
+the order of capture: any number of replays, in any order, of forward and backward cNodes.
+Stage t is the time between the first executions of cNode t - 1 and cNode t. Columns, all from
+0 to 1:
 
     Q[t, k]   k is replayed in stage t, once or more
     A[t, a]   a is alive when cNode t starts its first execution
@@ -24,14 +25,17 @@ from os import getpid
 from threading import Lock
 
 from ..ir.program import Program
+from ._cuts import replays_ns
 from ._instance import Instance
 from .solvers import MilpSolver
 from .solvers.milp import INFINITY, Milp, MilpBuilder
 
-__all__ = ["MOST_CNODES", "lower_bound_ns", "relaxation"]
+__all__ = ["MOST_CNODES", "lower_bound_ns", "moments_ns", "relaxation"]
 
 MOST_CNODES = 150
-"""Larger graphs get the trivial bound: the program grows with the square."""
+"""Larger graphs get the bound of single moments: the program grows with the square."""
+_MOST_FOR_CUTS = 3_000
+"""Still larger ones get the trivial bound."""
 
 Terms = list[tuple[int, float]]
 
@@ -41,21 +45,31 @@ def lower_bound_ns(
     limit_bytes: int,
     time_limit_s: float = 10.0,
     most_cnodes: int = MOST_CNODES,
+    *,
+    any_order: bool = False,
 ) -> int:
     """Nanoseconds that no plan under the budget can beat, the first executions being in
-    the order of capture. At least the time with nothing recomputed, which is the answer
-    too where the graph is larger than `most_cnodes` or the limit (wall clock) passes.
+    the order of capture: by the relaxation, or above `most_cnodes` by single moments
+    (`_cuts`). At least the time with nothing recomputed, which is the answer too where the
+    graph is larger than 3000 cNodes or the limit (wall clock) passes. With `any_order` it
+    holds for every plan, and is of single moments.
 
     The last answers are remembered, so that many planners may ask for one budget.
     """
     base = instance.base_time_ns
     unplanned = instance.peak(instance.capture) <= limit_bytes
-    if unplanned or len(instance.names_C) > most_cnodes or time_limit_s <= 0:
+    size = len(instance.names_C)
+    if unplanned or size > _MOST_FOR_CUTS or time_limit_s <= 0:
         return base
-    key = (id(instance.program), instance.kind, limit_bytes)
+    by_moments = any_order or size > most_cnodes
+    key = (id(instance.program), instance.kind, limit_bytes, any_order, by_moments)
     with _lock:
         if key not in _known:
-            bound = _solved(instance, limit_bytes, time_limit_s)
+            bound: int | None
+            if by_moments:
+                bound = moments_ns(instance, limit_bytes, time_limit_s, any_order=any_order)
+            else:
+                bound = _solved(instance, limit_bytes, time_limit_s)
             if bound is None:
                 return base
             if len(_known) >= _REMEMBERED:
@@ -69,8 +83,20 @@ def _solved(instance: Instance, limit_bytes: int, time_limit_s: float) -> int | 
     found = _solver().solve(milp, time_limit_s)
     if found.status != "optimal" or not isfinite(found.bound):
         return None
-    extra = found.bound * scale_ns
-    extra = max(0.0, extra - 1e-6 * abs(extra) - 1e-3)
+    return _rounded(instance, found.bound * scale_ns)
+
+
+def moments_ns(
+    instance: Instance, limit_bytes: int, time_limit_s: float, *, any_order: bool = False
+) -> int:
+    """The bound of single moments (`_cuts`), in nanoseconds."""
+    extra_ns = replays_ns(instance, limit_bytes, _solver(), time_limit_s, any_order=any_order)
+    return _rounded(instance, extra_ns)
+
+
+def _rounded(instance: Instance, extra_ns: float) -> int:
+    """The time with nothing recomputed and that of the replays, less what a solver may err."""
+    extra = max(0.0, extra_ns - 1e-6 * abs(extra_ns) - 1e-3)
     # All replays take a multiple of this, so a bound in between can be rounded up.
     replays = zip(instance.retime_C, instance.makable_C, strict=True)
     unit = gcd(*(time for time, ok in replays if ok)) or 1
@@ -79,7 +105,7 @@ def _solved(instance: Instance, limit_bytes: int, time_limit_s: float) -> int | 
 
 _REMEMBERED = 256
 _lock = Lock()
-_known: dict[tuple[int, str, int], tuple[Program, int]] = {}
+_known: dict[tuple[int, str, int, bool, bool], tuple[Program, int]] = {}
 """The program stands beside its bound so that its id stays its own."""
 _solvers: dict[int, MilpSolver] = {}
 

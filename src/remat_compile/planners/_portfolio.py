@@ -15,6 +15,7 @@ from .contract import Planner, Progress
 from .dtr import Dtr
 from .periodic import Periodic
 from .registry import available
+from .reorder import Reorder
 from .store_all import StoreAll
 
 __all__ = ["Member", "members", "polisher", "quick_members"]
@@ -53,6 +54,13 @@ def quick_members(cnodes: int) -> Iterator[Planner]:
     if cnodes <= LARGE:
         yield Periodic()
         yield Dtr(rounds=0)
+        yield Reorder(Dtr(rounds=0))
+
+
+def reordered_members(cnodes: int, tell: Progress) -> list[Member]:
+    """Slow members where the order of capture is known to cost too much."""
+    names = ("rk-checkmate",) if cnodes <= MIDDLE else ("dtr",)
+    return [Member(Reorder(p), 0.5) for name in names for p in _made(name, tell)]
 
 
 def members(cnodes: int, tell: Progress) -> list[Member]:

@@ -6,9 +6,10 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from ..ir.analysis import capture_order
 from ..ir.diagnostics import FBError
 from ..ir.program import Budget, Program
-from ..ir.schedule import Schedule
+from ..ir.schedule import Compute, Schedule
 from ..ir.simulate import simulate
 from ._results import peak_of
 from .contract import Feasible, Infeasible, Optimal, PlanResult, Progress, TimedOut
@@ -28,6 +29,8 @@ class Entry:
     time_ns: int
     turn: int
     schedule: Schedule = field(compare=False)
+    ordered: bool = field(compare=False, default=True)
+    """Whether its first executions are in the order of capture."""
 
     @property
     def planner(self) -> str:
@@ -36,7 +39,8 @@ class Entry:
 
 @dataclass
 class Race:
-    """`base_ns` is the time with nothing recomputed: no plan takes less."""
+    """`base_ns` is the time with nothing recomputed: no plan takes less, and none less than
+    `bound_ns`; none whose first executions are in the order of capture less than `ordered_ns`."""
 
     program: Program
     budget: Budget | None
@@ -45,10 +49,12 @@ class Race:
     entries: list[Entry] = field(default_factory=list)
     refused: list[Infeasible] = field(default_factory=list)
     bound_ns: int = 0
+    ordered_ns: int = 0
     late: bool = False
 
     def __post_init__(self) -> None:
-        self.bound_ns = self.base_ns
+        self.bound_ns = self.ordered_ns = self.base_ns
+        self.order = capture_order(self.program.graph)
 
     @property
     def best(self) -> Entry | None:
@@ -56,7 +62,23 @@ class Race:
 
     @property
     def settled(self) -> bool:
-        return self.best is not None and self.best.time_ns <= NEAR * self.bound_ns
+        return self.best is not None and self.best.time_ns <= NEAR * self.bound_of(self.best)
+
+    @property
+    def left_order(self) -> bool:
+        """Whether the best plan runs computations in another order than that of capture,
+        and faster than any plan can in that."""
+        best = self.best
+        return best is not None and not best.ordered and best.time_ns <= self.ordered_ns
+
+    def bound_of(self, entry: Entry) -> int:
+        """What plans in the order of this one take at least."""
+        return max(self.bound_ns, self.ordered_ns) if entry.ordered else self.bound_ns
+
+    def _is_ordered(self, schedule: Schedule) -> bool:
+        """Whether all first executions are in the order of capture."""
+        runs = (step.cnode for step in schedule.steps if isinstance(step, Compute))
+        return tuple(dict.fromkeys(runs)) == self.order
 
     def take(self, name: str, result: PlanResult, *, trusted: bool = True) -> bool:
         """Takes a result in; whether it leads now. The claims of a result are checked, but
@@ -70,29 +92,34 @@ class Race:
                 return False
             case TimedOut(schedule=None):
                 self.late = True
+        ordered = result.schedule is None or self._is_ordered(result.schedule)
         if trusted and result.lower_bound_ns is not None:
-            self._raise_bound(name, result.lower_bound_ns)
+            self.raise_bound(name, result.lower_bound_ns, any_order=not ordered)
         if result.schedule is None:
             return False
         time_ns = self._checked_ns(name, result.schedule)
         if time_ns is None:
             return False
         leads = self.best is None or time_ns < self.best.time_ns
-        insort(
-            self.entries, Entry(time_ns, len(self.entries), replace(result.schedule, planner=name))
-        )
+        schedule = replace(result.schedule, planner=name)
+        insort(self.entries, Entry(time_ns, len(self.entries), schedule, ordered))
         if leads:
             self.tell(f"auto: {name} leads, {self.standing()}")
         return leads
 
-    def _raise_bound(self, name: str, bound_ns: int) -> None:
-        if bound_ns <= self.bound_ns:
+    def raise_bound(self, name: str, bound_ns: int, *, any_order: bool = False) -> None:
+        """Takes in a bound: of plans in the order of capture, or of all."""
+        if bound_ns <= (self.bound_ns if any_order else max(self.bound_ns, self.ordered_ns)):
             return
-        self.bound_ns = bound_ns
-        if self.best is not None and self.bound_ns > self.best.time_ns:
+        against = (e.time_ns for e in self.entries if any_order or e.ordered)
+        if bound_ns > min(against, default=bound_ns):
             self.tell(f"auto: the bound of {name} is above a plan that is known; left out")
-            self.bound_ns = self.base_ns
-        elif self.best is not None:
+            return
+        if any_order:
+            self.bound_ns = bound_ns
+        else:
+            self.ordered_ns = bound_ns
+        if self.best is not None:
             self.tell(f"auto: {name} raises the bound, {self.standing()}")
 
     def standing(self) -> str:
@@ -100,7 +127,7 @@ class Race:
         if self.best is None or not self.base_ns:
             return "nothing recomputed" if self.best else "no plan yet"
         extra = 100 * (self.best.time_ns / self.base_ns - 1)
-        gap = 100 * (self.best.time_ns / self.bound_ns - 1)
+        gap = 100 * (self.best.time_ns / self.bound_of(self.best) - 1)
         return f"{extra:.2f} % over the time without budget, at most {gap:.2f} % above the best"
 
     def _checked_ns(self, name: str, schedule: Schedule) -> int | None:
@@ -129,7 +156,7 @@ class Race:
         )
 
     def _answer(self, entry: Entry) -> PlanResult:
-        time_ns, bound = entry.time_ns, min(self.bound_ns, entry.time_ns)
+        time_ns, bound = entry.time_ns, min(self.bound_of(entry), entry.time_ns)
         if time_ns == bound:
             return Optimal(entry.schedule, time_ns, bound)
         return Feasible(entry.schedule, time_ns, bound, time_ns / bound - 1 if bound else 0.0)

@@ -100,20 +100,25 @@ class Task:
         """The order as a result; it is under the budget.
 
         Optimal where it meets the lower bound: `bound_ns`, the time with nothing
-        recomputed, or on small graphs that of the relaxation, whichever is the highest.
+        recomputed, or that of `_bounds` for its order, whichever is the highest.
         """
         inst = self.instance
         time_ns = inst.time_ns(order)
         bound = max(bound_ns, inst.base_time_ns)
         if time_ns > bound and _relaxing.get():
-            # The plan must not come late for the sake of its bound.
-            left = min(_BOUND_S, (self.deadline - monotonic()) / 10)
-            if left >= _START_S:
-                bound = max(bound, lower_bound_ns(inst, self.limit_bytes, left, _BOUND_CNODES))
+            bound = max(bound, self.bound_ns(any_order=list(dict.fromkeys(order)) != inst.capture))
         schedule = self.schedule(order)
         if time_ns <= bound:
             return Optimal(schedule, time_ns, time_ns)
         return Feasible(schedule, time_ns, bound, time_ns / bound - 1 if bound else 0.0)
+
+    def bound_ns(self, *, any_order: bool = False) -> int:
+        """A lower bound on time that is found quickly: a plan must not come late for it."""
+        left = min(_BOUND_S, (self.deadline - monotonic()) / 10)
+        if left < _START_S:
+            return self.instance.base_time_ns
+        inst, limit = self.instance, self.limit_bytes
+        return lower_bound_ns(inst, limit, left, _BOUND_CNODES, any_order=any_order)
 
     def infeasible(self, least: Order | None) -> Infeasible:
         """Refuses the budget; `least` is the order of least peak that is known."""

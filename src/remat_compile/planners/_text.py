@@ -26,6 +26,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _WORD = re.compile(r"[A-Za-z_][\w.]*(?:-[\w.]+)*")
+_MOST_DIGITS = 100
 _CONSTANTS = {"true": True, "false": False, "none": None}
 
 
@@ -77,7 +78,8 @@ class _Parser:
         return False
 
     def refuse(self, wanted: str) -> FBError:
-        found = f'"{self.now.text}"' if self.now.text else "the end"
+        shown = self.now.text if len(self.now.text) <= 40 else f"{self.now.text[:40]}..."
+        found = f'"{shown}"' if shown else "the end"
         return _refusal(self.now.column, len(self.now.text), f"expected {wanted}, found {found}")
 
     def planner(self) -> PlannerText:
@@ -106,6 +108,8 @@ class _Parser:
     def value(self) -> Value:
         token = self.now
         if token.kind == "number":
+            if len(token.text) > _MOST_DIGITS:
+                raise self.refuse(f"a number of at most {_MOST_DIGITS} characters")
             self.at += 1
             return int(token.text) if re.fullmatch(r"[-+]?\d+", token.text) else float(token.text)
         if token.kind == "string":

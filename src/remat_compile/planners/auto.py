@@ -11,8 +11,10 @@ from ..ir.analysis import capture_order
 from ..ir.diagnostics import FBError
 from ..ir.liveness import lower_bound_bytes
 from ..ir.program import Budget, Program
+from ._bounds import moments_ns
 from ._crew import Crew, Ended
-from ._portfolio import Member, members, polisher, quick_members
+from ._instance import Instance
+from ._portfolio import LARGE, SMALL, Member, members, polisher, quick_members, reordered_members
 from ._race import Accept, Race
 from ._remote import Answered, Failed, Refused, Strange, Unloadable, is_foreign, is_portable
 from ._results import check_budget, kind_of, without_relaxation
@@ -24,6 +26,8 @@ __all__ = ["Auto"]
 
 DULL = 4
 """So many polishes in a row that do not lead end the search."""
+BOUND_S = 5.0
+"""The bound of single moments may take so long."""
 FALLBACK_S = 10.0
 """The fallback may take so long, whatever the time limit."""
 
@@ -64,6 +68,7 @@ class Auto:
         try:
             with without_relaxation():
                 run.run_here()
+            run.look_at_order()
             run.run_crew()
         except KeyboardInterrupt:
             if race.best is None or not keep_on_interrupt:
@@ -140,6 +145,25 @@ class _Run:
         result = fallback.plan(self.race.program, self.race.budget, time_limit_s=FALLBACK_S)
         self.race.take(format_planner(fallback), result)
         self.waiting.clear()
+
+    def look_at_order(self) -> None:
+        """On a larger graph, what no plan in the order of capture can beat: the race may end
+        there, or leave that order to those who can."""
+        race, size = self.race, len(self.race.program.graph.cnodes)
+        left = min(BOUND_S, self.left_s / 10)
+        if (
+            not SMALL < size <= LARGE
+            or race.budget is None
+            or race.best is None
+            or race.settled
+            or left < 1
+        ):
+            return
+        instance = Instance.of(race.program, kind_of(race.budget))
+        race.raise_bound("the fullest moment", moments_ns(instance, race.budget.bytes, left))
+        if race.left_order and self.may_polish:
+            others = [m for m in self.waiting if is_foreign(m.planner)]
+            self.waiting = deque([*reordered_members(size, self.tell), *others])
 
     def run_crew(self) -> None:
         """The slow members, and `polish` while there is time and use in it."""

@@ -24,8 +24,8 @@ Progress = Callable[[str], None]
 class Optimal:
     """No schedule under the budget takes less time: `time_ns == lower_bound_ns`.
 
-    As every bound, this holds among the schedules that the planner's page names; for all
-    of this package they keep the order of first executions.
+    As every bound, this holds among the schedules that the planner's page names: those whose
+    first executions keep the order of capture, or all if its own do not.
     """
 
     schedule: Schedule

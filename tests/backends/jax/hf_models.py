@@ -20,10 +20,26 @@ transformers: Any = pytest.importorskip("transformers")
 Sample = tuple[nn.Module, tuple[Any, ...], dict[str, Tensor]]
 VOCAB = 61
 SMALL = {"vocab_size": VOCAB, "use_cache": False}
+LAYERS = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
 
 
 Shape = tuple[int, int]
 IDS: Shape = (2, 8)
+
+
+def _ids(shape: Shape) -> Tensor:
+    return torch.randint(0, VOCAB, shape)
+
+
+def _both(shape: Shape) -> dict[str, Tensor]:
+    """What an encoder and a decoder read."""
+    return {"input_ids": _ids(shape), "decoder_input_ids": _ids(shape)}
+
+
+def _bert_like(p: float) -> dict[str, Any]:
+    """Shapes and dropouts, by the names that BERT gave them."""
+    dropouts = {"hidden_dropout_prob": p, "attention_probs_dropout_prob": p}
+    return {**LAYERS, **dropouts, "num_attention_heads": 2}
 
 
 def _gpt2(p: float, shape: Shape) -> tuple[nn.Module, dict[str, Tensor]]:
@@ -37,31 +53,26 @@ def _gpt2(p: float, shape: Shape) -> tuple[nn.Module, dict[str, Tensor]]:
         embd_pdrop=p,
         resid_pdrop=p,
     )
-    return transformers.GPT2LMHeadModel(config), {"input_ids": torch.randint(0, VOCAB, shape)}
+    return transformers.GPT2LMHeadModel(config), {"input_ids": _ids(shape)}
 
 
 def _llama(p: float, shape: Shape) -> tuple[nn.Module, dict[str, Tensor]]:
     config = transformers.LlamaConfig(
         **SMALL,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
+        **LAYERS,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=16,
         attention_dropout=p,
     )
-    return transformers.LlamaForCausalLM(config), {"input_ids": torch.randint(0, VOCAB, shape)}
+    return transformers.LlamaForCausalLM(config), {"input_ids": _ids(shape)}
 
 
 def _t5(p: float, shape: Shape) -> tuple[nn.Module, dict[str, Tensor]]:
     config = transformers.T5Config(
         **SMALL, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, dropout_rate=p
     )
-    ids = {
-        "input_ids": torch.randint(0, VOCAB, shape),
-        "decoder_input_ids": torch.randint(0, VOCAB, shape),
-    }
+    ids = _both(shape)
     return transformers.T5ForConditionalGeneration(config), ids
 
 
@@ -80,38 +91,17 @@ def _bart(p: float, shape: Shape) -> tuple[nn.Module, dict[str, Tensor]]:
         attention_dropout=p,
         activation_dropout=p,
     )
-    ids = {
-        "input_ids": torch.randint(0, VOCAB, shape),
-        "decoder_input_ids": torch.randint(0, VOCAB, shape),
-    }
+    ids = _both(shape)
     return transformers.BartForConditionalGeneration(config), ids
 
 
 def _bert(p: float, shape: Shape) -> tuple[nn.Module, dict[str, Tensor]]:
-    config = transformers.BertConfig(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=16,
-        hidden_dropout_prob=p,
-        attention_probs_dropout_prob=p,
-    )
-    return transformers.BertForMaskedLM(config), {"input_ids": torch.randint(0, VOCAB, shape)}
+    config = transformers.BertConfig(vocab_size=VOCAB, max_position_embeddings=16, **_bert_like(p))
+    return transformers.BertForMaskedLM(config), {"input_ids": _ids(shape)}
 
 
 def _vit(p: float, shape: Shape) -> tuple[nn.Module, dict[str, Tensor]]:
-    config = transformers.ViTConfig(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        image_size=16,
-        patch_size=4,
-        hidden_dropout_prob=p,
-        attention_probs_dropout_prob=p,
-    )
+    config = transformers.ViTConfig(image_size=16, patch_size=4, **_bert_like(p))
     return transformers.ViTForImageClassification(config), {
         "pixel_values": torch.randn(2, 3, 16, 16)
     }

@@ -8,9 +8,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import nn_samples  # noqa: F401  (registers its samples)
+import math_samples  # noqa: F401  (these four register their samples)
+import nn_samples  # noqa: F401
 import numpy as np
 import pytest
+import reduction_samples  # noqa: F401
+import shape_samples  # noqa: F401
 import torch
 from jax_helpers import quick_compilation, to_numpy, translated
 from op_samples import RANDOM, SAMPLES, Call, samples

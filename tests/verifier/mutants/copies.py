@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from remat_compile.ir.program import Budget
@@ -16,7 +16,7 @@ from remat_compile.ir.schedule import (
 )
 
 from .case import Case, Edit, Mutant
-from .offloaded import trips
+from .offloaded import Trip, trips
 from .registry import seeds
 
 
@@ -35,77 +35,73 @@ def _race(edit: Edit, issued: int, use: int, racing: str, resting: str) -> str:
     return racing
 
 
-@seeds("read before wait", copies=True)
-def read_before_wait(case: Case, kind: str) -> Iterator[Mutant]:
-    for trip in trips(case):
-        edit = case.edit()
-        edit.move_after(trip.back, trip.reader)
-        code = _race(edit, trip.prefetch, trip.reader, "FB0860", "FB0850")
-        words = f"%{trip.anode}"
-        yield case.mutant(kind, edit, code, trip.reader, words=words)
+Seed = Callable[[Edit, Trip], tuple[str, int]]
+"""Breaks one trip; the code that must be told, and the key of the step where."""
 
 
-@seeds("copy back never waited for", copies=True)
-def never_waited(case: Case, kind: str) -> Iterator[Mutant]:
-    for trip in trips(case):
-        edit = case.edit()
-        edit.drop(trip.back)
-        code = _race(edit, trip.prefetch, trip.reader, "FB0860", "FB0850")
-        words = f"%{trip.anode}"
-        yield case.mutant(kind, edit, code, trip.reader, words=words)
+def once_per_trip(name: str) -> Callable[[Seed], Seed]:
+    """Registers a fault that can be seeded into every trip of a plan."""
+
+    def register(seed: Seed) -> Seed:
+        @seeds(name, copies=True)
+        def found(case: Case, kind: str) -> Iterator[Mutant]:
+            for trip in trips(case):
+                edit = case.edit()
+                code, key = seed(edit, trip)
+                yield case.mutant(kind, edit, code, key, words=f"%{trip.anode}")
+
+        return seed
+
+    return register
 
 
-@seeds("host buffer reused before the copy back ends", copies=True)
-def host_reused(case: Case, kind: str) -> Iterator[Mutant]:
-    for trip in trips(case):
-        edit = case.edit()
-        edit.move_after(trip.hostfree, trip.prefetch)
-        code = _race(edit, trip.prefetch, trip.hostfree, "FB0862", "FB0851")
-        yield case.mutant(kind, edit, code, trip.hostfree, words=f"%{trip.anode}")
+@once_per_trip("read before wait")
+def read_before_wait(edit: Edit, trip: Trip) -> tuple[str, int]:
+    edit.move_after(trip.back, trip.reader)
+    return _race(edit, trip.prefetch, trip.reader, "FB0860", "FB0850"), trip.reader
 
 
-@seeds("host buffer reused before the copy out ends", copies=True)
-def host_reused_early(case: Case, kind: str) -> Iterator[Mutant]:
-    for trip in trips(case):
-        edit = case.edit()
-        edit.move_after(trip.hostfree, trip.offload)
-        code = _race(edit, trip.offload, trip.hostfree, "FB0862", "FB0851")
-        yield case.mutant(kind, edit, code, trip.hostfree, words=f"%{trip.anode}")
+@once_per_trip("copy back never waited for")
+def never_waited(edit: Edit, trip: Trip) -> tuple[str, int]:
+    edit.drop(trip.back)
+    return _race(edit, trip.prefetch, trip.reader, "FB0860", "FB0850"), trip.reader
 
 
-@seeds("destination freed while the copy runs", copies=True)
-def destination_freed(case: Case, kind: str) -> Iterator[Mutant]:
-    for trip in trips(case):
-        edit = case.edit()
-        freed = edit.after(trip.prefetch, Free(trip.anode))
-        code = _race(edit, trip.prefetch, freed, "FB0861", "FB0851")
-        yield case.mutant(kind, edit, code, freed, words=f"%{trip.anode}")
+@once_per_trip("host buffer reused before the copy back ends")
+def host_reused(edit: Edit, trip: Trip) -> tuple[str, int]:
+    edit.move_after(trip.hostfree, trip.prefetch)
+    return _race(edit, trip.prefetch, trip.hostfree, "FB0862", "FB0851"), trip.hostfree
 
 
-@seeds("source freed while the copy runs", copies=True)
-def source_freed(case: Case, kind: str) -> Iterator[Mutant]:
-    for trip in trips(case):
-        edit = case.edit()
-        edit.move(trip.freed, before=trip.landed)
-        code = _race(edit, trip.offload, trip.freed, "FB0861", "FB0851")
-        yield case.mutant(kind, edit, code, trip.freed, words=f"%{trip.anode}")
+@once_per_trip("host buffer reused before the copy out ends")
+def host_reused_early(edit: Edit, trip: Trip) -> tuple[str, int]:
+    edit.move_after(trip.hostfree, trip.offload)
+    return _race(edit, trip.offload, trip.hostfree, "FB0862", "FB0851"), trip.hostfree
 
 
-@seeds("prefetch without offload", copies=True)
-def no_offload(case: Case, kind: str) -> Iterator[Mutant]:
-    for trip in trips(case):
-        edit = case.edit()
-        edit.drop(trip.offload)
-        edit.drop(trip.landed)
-        yield case.mutant(kind, edit, "FB0852", trip.prefetch, words=f"%{trip.anode}")
+@once_per_trip("destination freed while the copy runs")
+def destination_freed(edit: Edit, trip: Trip) -> tuple[str, int]:
+    freed = edit.after(trip.prefetch, Free(trip.anode))
+    return _race(edit, trip.prefetch, freed, "FB0861", "FB0851"), freed
 
 
-@seeds("host copy given back too early", copies=True)
-def hostfree_early(case: Case, kind: str) -> Iterator[Mutant]:
-    for trip in trips(case):
-        edit = case.edit()
-        edit.move(trip.hostfree, before=trip.prefetch)
-        yield case.mutant(kind, edit, "FB0852", trip.prefetch, words=f"%{trip.anode}")
+@once_per_trip("source freed while the copy runs")
+def source_freed(edit: Edit, trip: Trip) -> tuple[str, int]:
+    edit.move(trip.freed, before=trip.landed)
+    return _race(edit, trip.offload, trip.freed, "FB0861", "FB0851"), trip.freed
+
+
+@once_per_trip("prefetch without offload")
+def no_offload(edit: Edit, trip: Trip) -> tuple[str, int]:
+    edit.drop(trip.offload)
+    edit.drop(trip.landed)
+    return "FB0852", trip.prefetch
+
+
+@once_per_trip("host copy given back too early")
+def hostfree_early(edit: Edit, trip: Trip) -> tuple[str, int]:
+    edit.move(trip.hostfree, before=trip.prefetch)
+    return "FB0852", trip.prefetch
 
 
 @seeds("stale host copy after a sum", copies=True)
@@ -135,37 +131,29 @@ def sum_during_copy(case: Case, kind: str) -> Iterator[Mutant]:
             yield case.mutant(kind, edit, "FB0861", event.index, words=f"%{name}")
 
 
-@seeds("two copies of one storage in flight", copies=True)
-def double(case: Case, kind: str) -> Iterator[Mutant]:
-    for trip in trips(case):
-        edit = case.edit()
-        second = edit.after(trip.offload, Offload(trip.anode))
-        yield case.mutant(kind, edit, "FB0851", second, words=f"%{trip.anode}")
+@once_per_trip("two copies of one storage in flight")
+def double(edit: Edit, trip: Trip) -> tuple[str, int]:
+    second = edit.after(trip.offload, Offload(trip.anode))
+    return "FB0851", second
 
 
-@seeds("offloaded again while the host holds it", copies=True)
-def offloaded_again(case: Case, kind: str) -> Iterator[Mutant]:
-    for trip in trips(case):
-        edit = case.edit()
-        second = edit.after(trip.landed, Offload(trip.anode))
-        edit.after(second, Wait(trip.anode))
-        yield case.mutant(kind, edit, "FB0855", second, words=f"%{trip.anode}")
+@once_per_trip("offloaded again while the host holds it")
+def offloaded_again(edit: Edit, trip: Trip) -> tuple[str, int]:
+    second = edit.after(trip.landed, Offload(trip.anode))
+    edit.after(second, Wait(trip.anode))
+    return "FB0855", second
 
 
-@seeds("prefetch of what is alive", copies=True)
-def prefetch_alive(case: Case, kind: str) -> Iterator[Mutant]:
-    for trip in trips(case):
-        edit = case.edit()
-        edit.drop(trip.freed)
-        yield case.mutant(kind, edit, "FB0854", trip.prefetch, words=f"%{trip.anode}")
+@once_per_trip("prefetch of what is alive")
+def prefetch_alive(edit: Edit, trip: Trip) -> tuple[str, int]:
+    edit.drop(trip.freed)
+    return "FB0854", trip.prefetch
 
 
-@seeds("wait for no copy", copies=True)
-def wait_for_nothing(case: Case, kind: str) -> Iterator[Mutant]:
-    for trip in trips(case):
-        edit = case.edit()
-        second = edit.after(trip.back, Wait(trip.anode))
-        yield case.mutant(kind, edit, "FB0856", second, words=f"%{trip.anode}")
+@once_per_trip("wait for no copy")
+def wait_for_nothing(edit: Edit, trip: Trip) -> tuple[str, int]:
+    second = edit.after(trip.back, Wait(trip.anode))
+    return "FB0856", second
 
 
 @seeds("copy in flight at the end", copies=True)
@@ -212,12 +200,10 @@ def recomputed(case: Case, kind: str) -> Iterator[Mutant]:
             yield case.mutant(kind, edit, code, key, words=f"%{trip.anode}")
 
 
-@seeds("offload of what is freed", copies=True)
-def offload_freed(case: Case, kind: str) -> Iterator[Mutant]:
-    for trip in trips(case):
-        edit = case.edit()
-        edit.move(trip.freed, before=trip.offload)
-        yield case.mutant(kind, edit, "FB0804", trip.offload, words=f"%{trip.anode}")
+@once_per_trip("offload of what is freed")
+def offload_freed(edit: Edit, trip: Trip) -> tuple[str, int]:
+    edit.move(trip.freed, before=trip.offload)
+    return "FB0804", trip.offload
 
 
 @seeds("device peak over by one byte, with copies", copies=True)

@@ -16,7 +16,7 @@ from ...ir.program import Program
 from ...ir.schedule import Compute, Schedule
 from .._views import identities, without_identities
 from .body import Body, State
-from .emit import SourceOf, defined_names, function_text, operators_of, tuple_text
+from .emit import SourceOf, defined_names, function_text, operators_of, tuple_text, unpack_arguments
 from .form import Form, form_of, misfit, schedule_of
 from .order import numbered
 from .predict import predicted_temp_bytes
@@ -161,9 +161,4 @@ class _Model:
             for b in bindings
             if b.name in wanted
         ]
-        arguments = [x.variable(a.name) for a in binding.arguments]
-        if arguments:
-            lines.append(f"{tuple_text(arguments)} = args")
-        for s in self.program.symbols:
-            lines.append(f"{x.variable(s.name)} = {arguments[s.argument]}.shape[{s.dim}]")
-        return lines
+        return [*lines, *unpack_arguments(x, self.program)]

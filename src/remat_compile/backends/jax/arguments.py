@@ -10,29 +10,9 @@ import jax.numpy as jnp
 from ...ir.diagnostics import Diagnostic, FBError, nearest
 from ...ir.expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym, evaluate
 from ...ir.graph import Arg, Atom, Ref
+from .dtypes import JAX_DTYPES
 
-__all__ = ["JAX_DTYPES", "jax_dtype", "to_jax"]
-
-JAX_DTYPES: dict[str, str] = {
-    "f64": "float64",
-    "f32": "float32",
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f8e4m3": "float8_e4m3fn",
-    "f8e5m2": "float8_e5m2",
-    "i64": "int64",
-    "i32": "int32",
-    "i16": "int16",
-    "i8": "int8",
-    "u8": "uint8",
-    "u16": "uint16",
-    "u32": "uint32",
-    "u64": "uint64",
-    "bool": "bool_",
-    "c64": "complex64",
-    "c128": "complex128",
-}
-"""A dtype of the IR -> its name in `jax.numpy`."""
+__all__ = ["jax_dtype", "to_jax"]
 
 
 def jax_dtype(name: str) -> Any:

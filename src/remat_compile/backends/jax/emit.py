@@ -25,6 +25,7 @@ __all__ = [
     "function_text",
     "operators_of",
     "tuple_text",
+    "unpack_arguments",
 ]
 
 SourceOf = Callable[[Sequence[str]], str]
@@ -159,12 +160,7 @@ class _Functions:
             for b in binding.buffers
             if b.name in wanted
         ]
-        arguments = [x.variable(a.name) for a in binding.arguments]
-        if arguments:
-            lines.append(f"{tuple_text(arguments)} = args")
-        for s in self.program.symbols:
-            lines.append(f"{x.variable(s.name)} = {arguments[s.argument]}.shape[{s.dim}]")
-        return lines
+        return [*lines, *unpack_arguments(x, self.program)]
 
     def _unpack_saved(self, kept: list[str]) -> list[str]:
         tangents = [
@@ -188,6 +184,15 @@ class _Functions:
 def function_text(signature: str, lines: Iterable[str]) -> str:
     """A function with these lines as its body."""
     return f"def {signature}:\n" + "".join(f"    {line}".rstrip() + "\n" for line in lines)
+
+
+def unpack_arguments(x: JaxText, program: Program) -> list[str]:
+    """Lines that name the arguments in `args`, and the sizes in their shapes."""
+    names = [x.variable(a.name) for a in program.binding.arguments]
+    lines = [f"{tuple_text(names)} = args"] if names else []
+    for s in program.symbols:
+        lines.append(f"{x.variable(s.name)} = {names[s.argument]}.shape[{s.dim}]")
+    return lines
 
 
 def tuple_text(parts: Sequence[str]) -> str:

@@ -19,13 +19,25 @@ from .arguments import to_jax
 from .lowerings import is_random, table
 from .support import require_lowerings
 
-__all__ = ["Draws", "Interpreted", "Loss", "interpret"]
+__all__ = ["Draws", "Interpreted", "Loss", "apply", "as_tuple", "interpret"]
 
 Loss = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 """From the model's results by name (aNode or view) to the tangents by aNode name."""
 
 Draws = Mapping[str, tuple[Array | None, ...]]
 """Results of random cNodes, by the name of the cNode, in place of drawing them."""
+
+
+def apply(call: Call, env: Mapping[str, int], reads: Mapping[str, Array], **extra: Array) -> Any:
+    """What the operator's lowering returns; `extra` is the key of a random one."""
+    args = (to_jax(arg, env, reads) for arg in call.args)
+    kwargs = {name: to_jax(arg, env, reads) for name, arg in call.kwargs}
+    return table()[call.op](*args, **kwargs, **extra)
+
+
+def as_tuple(found: Any) -> tuple[Any, ...]:
+    """The results of `apply`, one for each that the operator writes."""
+    return found if isinstance(found, tuple) else (found,)
 
 
 @dataclass(frozen=True)
@@ -98,9 +110,7 @@ class _Run:
 
     def _call(self, call: Call, **extra: Any) -> Any:
         reads = {name: self.read(name) for name in call.refs()}
-        args = (to_jax(arg, self.env, reads) for arg in call.args)
-        kwargs = {key: to_jax(value, self.env, reads) for key, value in call.kwargs}
-        return table()[call.op](*args, **kwargs, **extra)
+        return apply(call, self.env, reads, **extra)
 
     def compute(self, index: int, c: CNode) -> None:
         if c.is_accumulate:
@@ -114,8 +124,7 @@ class _Run:
             found = self._call(c.call, key=jax.random.fold_in(self.key, index))
         else:
             found = self._call(c.call)
-        results = found if isinstance(found, tuple) else (found,)
-        for name, result in zip(c.writes, results, strict=True):
+        for name, result in zip(c.writes, as_tuple(found), strict=True):
             if name is not None:
                 self.live[name] = result
 

@@ -10,29 +10,9 @@ from ...ir.expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym
 from ...ir.graph import Arg, Atom, Call, Ref
 from ...ir.program import Program
 from .._names import Names
+from .dtypes import JAX_DTYPES
 
-__all__ = ["DTYPES", "JaxText", "function_name"]
-
-DTYPES = {
-    "f64": "float64",
-    "f32": "float32",
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f8e4m3": "float8_e4m3fn",
-    "f8e5m2": "float8_e5m2",
-    "i64": "int64",
-    "i32": "int32",
-    "i16": "int16",
-    "i8": "int8",
-    "u8": "uint8",
-    "u16": "uint16",
-    "u32": "uint32",
-    "u64": "uint64",
-    "bool": "bool_",
-    "c64": "complex64",
-    "c128": "complex128",
-}
-"""Dtypes of the IR by their names in `jax.numpy`."""
+__all__ = ["JaxText", "function_name"]
 
 KEY = "key"
 """The variable of the base key, from which each random operator derives its own."""
@@ -84,7 +64,7 @@ class JaxText(Names):
             case Ref(name):
                 return self.variable(name)
             case Atom("dtype", value):
-                return f"jnp.{DTYPES[value]}"
+                return f"jnp.{JAX_DTYPES[value]}"
             case Atom():
                 return "None"
             case tuple():

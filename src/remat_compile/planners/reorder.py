@@ -1,0 +1,90 @@
+"""`reorder`: plans after moving computations that hold memory in the fullest moments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import ClassVar
+
+from ..ir.program import Budget, Program
+from ..ir.simulate import simulate
+from ._options import checked
+from ._reordering import Reordering
+from ._results import Task, peak_of
+from .contract import Feasible, Infeasible, Optimal, Planner, PlanResult, Progress, TimedOut
+from .dtr import Dtr
+from .registry import format_planner
+
+__all__ = ["Reorder"]
+
+_FOR_ORDER = 0.35
+"""The share of the time limit that looking for an order may take."""
+
+
+@dataclass(frozen=True)
+class Reorder:
+    """Ours. Other planners run each computation for the first time in the order of capture.
+    This one moves some to where less is alive, such as the gradient of a tied embedding that
+    would wait through the whole backward, and lets the planner `of` plan the step in that
+    order, and as captured. The faster plan is the answer; its bound holds for every order.
+    """
+
+    name: ClassVar[str] = "reorder"
+    applicability: ClassVar[str] = "what the planner it runs accepts"
+    source: ClassVar[str] = "ours: local search over the bounds of single moments"
+    of: Planner = field(default_factory=Dtr)
+
+    def __post_init__(self) -> None:
+        checked(self)
+
+    @classmethod
+    def check_options(cls, of: Planner) -> tuple[tuple[str, str], ...]:
+        return (("of", "cannot be reorder itself"),) if isinstance(of, Reorder) else ()
+
+    def plan(
+        self,
+        program: Program,
+        budget: Budget | None,
+        *,
+        time_limit_s: float = 60.0,
+        progress: Progress | None = None,
+    ) -> PlanResult:
+        deadline = monotonic() + time_limit_s
+        task = Task.of(program, budget, format_planner(self), deadline)
+        if task.instance.peak(task.instance.capture) <= task.limit_bytes:
+            return task.answer(task.instance.capture)
+        search = Reordering(task.instance, task.limit_bytes)
+        order = search.run(monotonic() + _FOR_ORDER * time_limit_s)
+        if progress is not None:
+            progress(f"{self.name}: {search.moved} computations moved")
+        others = [program] if order is None else [search.program(order), program]
+        found: list[PlanResult] = []
+        for k, other in enumerate(others):
+            left = max(0.0, deadline - monotonic()) / (len(others) - k)
+            found.append(self.of.plan(other, budget, time_limit_s=left, progress=progress))
+        return self._best(task, found)
+
+    def _best(self, task: Task, found: list[PlanResult]) -> PlanResult:
+        plans = [r for r in found if not isinstance(r, Infeasible) and r.schedule is not None]
+        if not plans:
+            # Of refusals, the one that comes nearest to the budget.
+            return min(found, key=_least_bytes)
+        best = min(plans, key=lambda r: r.time_ns)
+        assert best.schedule is not None
+        trace = simulate(task.program, best.schedule)
+        assert peak_of(trace, task.instance.kind) <= task.limit_bytes
+        bound = task.bound_ns(any_order=True)
+        if trace.time_ns <= bound:
+            return Optimal(best.schedule, trace.time_ns, trace.time_ns)
+        gap = trace.time_ns / bound - 1 if bound else 0.0
+        return Feasible(best.schedule, trace.time_ns, bound, gap)
+
+
+def _least_bytes(result: PlanResult) -> int:
+    match result:
+        case Infeasible(min_budget=Budget(bytes=least)):
+            return least
+        case TimedOut():
+            return 1 << 61
+        case _:
+            return 1 << 62

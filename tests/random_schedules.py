@@ -1,0 +1,180 @@
+"""Random valid schedules of a program: recomputation, `nosave`, early and late frees, copies
+to the host and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from remat_compile.ir.graph import (
+    CALLER_KINDS,
+    CNode,
+)
+from remat_compile.ir.program import (
+    Program,
+)
+from remat_compile.ir.schedule import (
+    Compute,
+    Free,
+    HostFree,
+    Offload,
+    Prefetch,
+    Schedule,
+    Step,
+    Wait,
+)
+from remat_compile.ir.simulate import KEPT_KINDS
+
+__all__ = ["random_schedule"]
+
+
+@dataclass
+class _Run:
+    """Grows a valid order of computations, frees and copies, ignoring tokens.
+
+    `live` holds what is alive or arriving, `host` the host copies that are not stale,
+    `flying` the aNodes with a copy in flight (True: to the device).
+    """
+
+    rng: Random
+    program: Program
+    evict: float
+    copy: float = 0.0
+    steps: list[Step] = field(default_factory=list)
+    live: set[str] = field(default_factory=set)
+    runs: dict[str, int] = field(default_factory=dict)
+    updated: set[str] = field(default_factory=set)
+    host: set[str] = field(default_factory=set)
+    stale: set[str] = field(default_factory=set)
+    flying: dict[str, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.graph = self.program.graph
+        self.live = {a.name for a in self.graph.anodes if a.kind in CALLER_KINDS}
+        self.updated = {b.name for b in self.program.binding.buffers if b.update is not None}
+        self.results = {self.graph.storage[r.name] for r in self.program.binding.results}
+
+    def replayable(self, name: str) -> bool:
+        """Whether `name` can be made again at any later time."""
+        kind = self.graph.anode[name].kind
+        if kind in CALLER_KINDS | KEPT_KINDS | {"pending", "rng", "tangent"}:
+            return False
+        c = self.graph.writer[name]
+        reads = set(self.graph.reads(c, 2))
+        gone = any(self.graph.anode[r].kind == "pending" for r in reads)
+        return name in c.results_at(2) and not c.is_loss and not gone and not reads & self.updated
+
+    def ensure(self, names: Sequence[str], keep: frozenset[str]) -> None:
+        """Makes `names` alive by running their writers again; frees nothing in `keep`."""
+        for name in names:
+            if name not in self.live and name in self.host:
+                self.prefetch(name)
+            elif name not in self.live:
+                self.run(self.graph.writer[name], keep | frozenset(names))
+        for name in names:
+            if self.flying.get(name):
+                self.wait(name)
+
+    def run(self, c: CNode, keep: frozenset[str] = frozenset()) -> None:
+        n = self.runs.get(c.name, 0) + 1
+        self.ensure(self.graph.reads(c, n), keep)
+        n = self.runs[c.name] = self.runs.get(c.name, 0) + 1
+        results = c.results_at(n)
+        ended = self.graph.reads(c)[:1] if c.is_accumulate else ()
+        for name in (*results, *ended):
+            self.wait(name)
+        for name in ended:
+            self.live.discard(name)
+            if name in self.host:
+                self.host.discard(name)
+                self.stale.add(name)
+        phantoms = [r for r in results if self.graph.anode[r].kind == "phantom"]
+        droppable = phantoms and not set(phantoms) & keep and all(map(self.replayable, phantoms))
+        nosave = bool(droppable) and self.rng.random() < self.evict
+        self.steps.append(Compute(c.name, nosave))
+        self.live.update(results)
+        if nosave:
+            self.live.difference_update(phantoms)
+        if not keep:
+            self.drop_some()
+            if self.copy:
+                self.copy_some()
+
+    def drop_some(self) -> None:
+        given = self.results if self.graph.loss.name in self.runs else frozenset[str]()
+        for name in sorted(self.live - given):
+            if self.rng.random() < self.evict and (self.replayable(name) or name in self.host):
+                self.free(name)
+
+    def free(self, name: str) -> None:
+        self.wait(name)
+        self.live.discard(name)
+        self.steps.append(Free(name))
+
+    def copy_some(self) -> None:
+        """Issues some copies, waits for some, and gives some host copies back."""
+        for name in sorted(self.flying):
+            if self.rng.random() < 0.4:
+                self.wait(name)
+        for name in sorted(self.live):
+            held = name in self.host or name in self.stale or name in self.flying
+            ours = self.graph.anode[name].kind not in CALLER_KINDS
+            if ours and not held and self.rng.random() < self.copy:
+                self.steps.append(Offload(name))
+                self.host.add(name)
+                self.flying[name] = False
+        for name in sorted(self.host - self.live):
+            if self.rng.random() < self.copy:
+                self.prefetch(name)
+        for name in sorted(self.host & self.live) + sorted(self.stale):
+            if name not in self.flying and self.rng.random() < self.copy:
+                self.host_free(name)
+
+    def prefetch(self, name: str) -> None:
+        self.wait(name)
+        self.steps.append(Prefetch(name))
+        self.flying[name] = True
+        self.live.add(name)
+
+    def wait(self, name: str) -> None:
+        if self.flying.pop(name, None) is not None:
+            self.steps.append(Wait(name))
+
+    def host_free(self, name: str) -> None:
+        self.wait(name)
+        self.steps.append(HostFree(name))
+        self.host.discard(name)
+        self.stale.discard(name)
+
+    def end(self) -> None:
+        """Brings back what is wanted, and leaves nothing else."""
+        kept = sorted(a.name for a in self.graph.anodes if a.kind in KEPT_KINDS)
+        self.ensure([name for name in kept if name in self.host], frozenset(kept))
+        for left in sorted(self.live):
+            if self.graph.anode[left].kind not in CALLER_KINDS | KEPT_KINDS:
+                self.free(left)
+        for name in sorted(self.host | self.stale):
+            self.host_free(name)
+
+
+def random_schedule(
+    rng: Random,
+    program: Program,
+    *,
+    evict: float | None = None,
+    copy: float = 0.0,
+    name: str = "plan",
+) -> Schedule:
+    """A valid schedule: the order of capture, with random frees and what they force to rerun.
+
+    With `copy`, a rate, also copies to the host and back.
+    """
+    rate = rng.choice((0.0, 0.1, 0.4)) if evict is None else evict
+    run = _Run(rng, program, rate, copy)
+    for c in program.graph.cnodes:
+        run.run(c)
+    run.end()
+    tokens = [c.token for c in program.graph.cnodes if c.token and run.runs[c.name] > 1]
+    steps = (*run.steps, *(Free(token) for token in tokens))
+    return Schedule(name, rng.choice(("random", "periodic{segments=4}", "")), steps)
