@@ -3,10 +3,12 @@
     python benchmarks/jax.py                     # GPT-2 shape: 12 layers of width 128
     python benchmarks/jax.py --width 256 --seq 128 --json out.json
     python benchmarks/jax.py --check             # exit code 1 where emission takes over 5 s
+    python benchmarks/jax.py bytes               # XLA's bytes along the budget, ten models
 
 `hand` is the same model written in JAX, `hand, checkpoint` has a `jax.checkpoint` around
 each block. Bytes are XLA's temporary bytes; all are compiled with the options that keep
-recomputation. Times are of this machine, medians of interleaved rounds.
+recomputation. Times are of this machine, medians of interleaved rounds. `bytes` ends with
+exit code 1 where XLA's bytes rise as the budget falls, or are not as predicted.
 """
 
 from __future__ import annotations
@@ -30,12 +32,14 @@ import typer
 sys.path.append(str(Path(__file__).parent))
 
 from _common import gpt2, interleave, machine
+from _jax_bytes import MODELS, report
 from _tables import print_table
 
 import remat_compile
 from remat_compile.backends.jax.predict import predicted_temp_bytes
 
 LIMIT_S = 5.0
+app = typer.Typer(add_completion=False)
 Params = dict[str, Any]
 
 
@@ -123,7 +127,19 @@ def planned(model: Any, args: tuple[Any, ...], planner: str, budget: str | None)
     return measure(name, step, arguments, step.compiler_options, emit_s, predicted)
 
 
+@app.command("bytes")
+def bytes_(
+    model: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(MODELS)}.")] = None,
+) -> None:
+    """XLA's temporary bytes beside the predicted ones as the budget falls."""
+    print(machine(), "jax", jax.__version__)
+    if not report(tuple(model or MODELS)):
+        raise typer.Exit(1)
+
+
+@app.callback(invoke_without_command=True)
 def main(
+    context: typer.Context,
     layers: int = 12,
     width: int = 128,
     heads: int = 4,
@@ -135,6 +151,8 @@ def main(
     out: Annotated[Path | None, typer.Option("--json", help="Write the figures.")] = None,
 ) -> None:
     """Compares planned steps with hand-written ones."""
+    if context.invoked_subcommand is not None:
+        return
     import torch
 
     print(machine(), "jax", jax.__version__)
@@ -183,4 +201,4 @@ def row(m: Measured, step_s: float) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax import numpy as jnp
 
 from ..backends.jax.example import example
-from ..backends.jax.observe import Observed, observe
+from ..backends.jax.observe import Observed, compiled_step, look
 from ..backends.jax.predict import predicted_temp_bytes
 from ..backends.jax.tables import SEED, needs_x64, tolerance
 from .arrays import Stored
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .._torch.lowered import Exported
     from ..ir.program import Program
 
-__all__ = ["JaxReport", "compare", "inspect_step", "run_step", "set_precision"]
+__all__ = ["JaxReport", "compare", "inspect_compiled", "inspect_step", "run_step", "set_precision"]
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,15 @@ def set_precision(program: Program) -> None:
 
 def inspect_step(step: JaxStep, plan: Plan) -> Observed:
     """Compiles the step at the sample and looks at the result."""
-    program = plan.program
-    generated = step.generated
-    return observe(generated, example(program), program.graph, plan.schedule, step.compiler_options)
+    return inspect_compiled(step, plan)[0]
+
+
+def inspect_compiled(step: JaxStep, plan: Plan) -> tuple[Observed, Callable[..., Any]]:
+    """The same, and the compiled step itself, with the arguments of `step.generated`."""
+    program, options = plan.program, step.compiler_options
+    traced, compiled = compiled_step(step.generated, example(program), options)
+    named = step.is_explicit
+    return look(traced, compiled, program.graph, plan.schedule, options, named=named), compiled
 
 
 def compare(step: JaxStep, stored: Stored) -> float:

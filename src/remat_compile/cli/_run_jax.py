@@ -68,6 +68,7 @@ def _model(plan: Plan, path: str, spec: str | None, options: ModelOptions) -> Ex
 def _print(plan: Plan, report: JaxReport) -> int:
     from .._budget import format_bytes
     from .._table import columns
+    from ..backends.jax.absences import Absence
     from ._app import print_errors
 
     seen = report.observed
@@ -81,7 +82,7 @@ def _print(plan: Plan, report: JaxReport) -> int:
         ("products and convolutions", str(planned), str(executed)),
         (
             "named executions",
-            str(len(seen.scopes)),
+            str(len(seen.scopes) + len(seen.absent)),
             str(len(seen.scopes) - len(seen.missing)),
         ),
         ("copies, lowered for CUDA", str(seen.planned_placements), str(seen.placements)),
@@ -89,8 +90,14 @@ def _print(plan: Plan, report: JaxReport) -> int:
     print("\n".join(columns(rows)))
     if predicted:
         print(f"XLA takes {found / predicted:.2f} times the predicted temporary memory")
+    if seen.scratch_bytes:
+        lent = format_bytes(seen.scratch_bytes)
+        print(f"beside it, up to {lent} of what results will fill hold temporary values")
+    for reason in Absence:
+        if names := [name for name, why in seen.absent.items() if why is reason]:
+            print(f"no trace, and rightly: {reason.value}: {', '.join(names)}")
     if folded := [name for name in seen.missing if name.endswith("#1")]:
-        print(f"folded into others by XLA: {', '.join(folded[:8])}{' ...' * (len(folded) > 8)}")
+        print(f"folded into others by XLA: {', '.join(folded)}")
     if report.difference is None:
         print("gradients: not compared, as the model is not beside the plan; give --model")
     else:

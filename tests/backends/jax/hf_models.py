@@ -1,6 +1,7 @@
 """Tiny models of `transformers` with random weights, in train mode, seeded.
 
-`HF_MODELS[name](dtype, dropout)` gives a module and its arguments.
+`HF_MODELS[name](dtype, dropout, ids)` gives a module and its arguments, token ids of that
+shape among them.
 """
 
 from __future__ import annotations
@@ -22,13 +23,17 @@ SMALL = {"vocab_size": VOCAB, "use_cache": False}
 LAYERS = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
 
 
-def _ids() -> Tensor:
-    return torch.randint(0, VOCAB, (2, 8))
+Shape = tuple[int, int]
+IDS: Shape = (2, 8)
 
 
-def _both() -> dict[str, Tensor]:
+def _ids(shape: Shape) -> Tensor:
+    return torch.randint(0, VOCAB, shape)
+
+
+def _both(shape: Shape) -> dict[str, Tensor]:
     """What an encoder and a decoder read."""
-    return {"input_ids": _ids(), "decoder_input_ids": _ids()}
+    return {"input_ids": _ids(shape), "decoder_input_ids": _ids(shape)}
 
 
 def _bert_like(p: float) -> dict[str, Any]:
@@ -37,7 +42,7 @@ def _bert_like(p: float) -> dict[str, Any]:
     return {**LAYERS, **dropouts, "num_attention_heads": 2}
 
 
-def _gpt2(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
+def _gpt2(p: float, shape: Shape) -> tuple[nn.Module, dict[str, Tensor]]:
     config = transformers.GPT2Config(
         **SMALL,
         n_positions=16,
@@ -48,10 +53,10 @@ def _gpt2(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
         embd_pdrop=p,
         resid_pdrop=p,
     )
-    return transformers.GPT2LMHeadModel(config), {"input_ids": _ids()}
+    return transformers.GPT2LMHeadModel(config), {"input_ids": _ids(shape)}
 
 
-def _llama(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
+def _llama(p: float, shape: Shape) -> tuple[nn.Module, dict[str, Tensor]]:
     config = transformers.LlamaConfig(
         **SMALL,
         **LAYERS,
@@ -60,18 +65,18 @@ def _llama(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
         max_position_embeddings=16,
         attention_dropout=p,
     )
-    return transformers.LlamaForCausalLM(config), {"input_ids": _ids()}
+    return transformers.LlamaForCausalLM(config), {"input_ids": _ids(shape)}
 
 
-def _t5(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
+def _t5(p: float, shape: Shape) -> tuple[nn.Module, dict[str, Tensor]]:
     config = transformers.T5Config(
         **SMALL, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, dropout_rate=p
     )
-    ids = _both()
+    ids = _both(shape)
     return transformers.T5ForConditionalGeneration(config), ids
 
 
-def _bart(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
+def _bart(p: float, shape: Shape) -> tuple[nn.Module, dict[str, Tensor]]:
     config = transformers.BartConfig(
         **SMALL,
         d_model=32,
@@ -86,23 +91,23 @@ def _bart(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
         attention_dropout=p,
         activation_dropout=p,
     )
-    ids = _both()
+    ids = _both(shape)
     return transformers.BartForConditionalGeneration(config), ids
 
 
-def _bert(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
+def _bert(p: float, shape: Shape) -> tuple[nn.Module, dict[str, Tensor]]:
     config = transformers.BertConfig(vocab_size=VOCAB, max_position_embeddings=16, **_bert_like(p))
-    return transformers.BertForMaskedLM(config), {"input_ids": _ids()}
+    return transformers.BertForMaskedLM(config), {"input_ids": _ids(shape)}
 
 
-def _vit(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
+def _vit(p: float, shape: Shape) -> tuple[nn.Module, dict[str, Tensor]]:
     config = transformers.ViTConfig(image_size=16, patch_size=4, **_bert_like(p))
     return transformers.ViTForImageClassification(config), {
         "pixel_values": torch.randn(2, 3, 16, 16)
     }
 
 
-def _convnext(p: float) -> tuple[nn.Module, dict[str, Tensor]]:
+def _convnext(p: float, shape: Shape) -> tuple[nn.Module, dict[str, Tensor]]:
     config = transformers.ConvNextConfig(
         num_stages=4,
         hidden_sizes=[8, 16, 32, 64],
@@ -126,13 +131,14 @@ def _exportable(module: nn.Module) -> None:
 
 
 def _build(
-    make: Callable[[float], tuple[nn.Module, dict[str, Tensor]]],
+    make: Callable[[float, Shape], tuple[nn.Module, dict[str, Tensor]]],
     dtype: torch.dtype,
     dropout: bool = True,
+    ids: Shape = IDS,
 ) -> Sample:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        module, kwargs = make(0.1 if dropout else 0.0)
+        module, kwargs = make(0.1 if dropout else 0.0, ids)
     module = module.to(dtype).train()
     _exportable(module)
     cast = {k: v.to(dtype) if v.is_floating_point() else v for k, v in kwargs.items()}
@@ -140,9 +146,9 @@ def _build(
 
 
 def _factory(
-    make: Callable[[float], tuple[nn.Module, dict[str, Tensor]]],
+    make: Callable[[float, Shape], tuple[nn.Module, dict[str, Tensor]]],
 ) -> Callable[..., Sample]:
-    return lambda dtype, dropout=True: _build(make, dtype, dropout)
+    return lambda dtype, dropout=True, ids=IDS: _build(make, dtype, dropout, ids)
 
 
 HF_MODELS: dict[str, Callable[..., Sample]] = {

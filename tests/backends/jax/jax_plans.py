@@ -22,15 +22,16 @@ from remat_compile import Budget, Plan
 from remat_compile._budget import parse_budget, resolve_budget
 from remat_compile._jax.arrays import to_numpy
 from remat_compile._jax.reference import held_tensors
-from remat_compile._jax.run import inspect_step
+from remat_compile._jax.run import inspect_compiled
 from remat_compile._jax.step import JaxStep
 from remat_compile.backends.jax.observe import Observed
+from remat_compile.backends.jax.predict import predicted_temp_bytes
 from remat_compile.ir.graph import Graph
 from remat_compile.ir.schedule import Schedule
 from remat_compile.planners.contract import Infeasible, Planner
 from remat_compile.planners.registry import parse_planner
 
-__all__ = ["ROOT", "Captured", "Case", "captured", "case", "observed", "run_python"]
+__all__ = ["ROOT", "Captured", "Case", "capture", "captured", "case", "run_python"]
 
 ROOT = Path(__file__).parents[3]
 Make = Callable[[torch.dtype], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]
@@ -65,7 +66,7 @@ class Captured:
         return float(max(gaps)) / self.scale
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """A plan of a captured model, and its step."""
 
@@ -73,16 +74,44 @@ class Case:
     plan: Plan
     step: JaxStep
 
-    def run(self) -> Any:
+    def run(self, compiled: Callable[..., Any] | None = None) -> Any:
         """Outputs, new buffers, gradients, gradients of inputs."""
         m = self.model
-        run = jax.jit(self.step.generated, compiler_options=self.step.compiler_options)
+        options = self.step.compiler_options
+        run = compiled or jax.jit(self.step.generated, compiler_options=options)
         return run(dict(m.params), dict(m.buffers), m.args, None, m.tangents)
+
+    def looked_at(self) -> tuple[Observed, Callable[..., Any]]:
+        """What XLA makes of the step, compiled once."""
+        return _looked_at(self)
+
+    @property
+    def predicted(self) -> int:
+        return predicted_temp_bytes(self.plan.program, self.plan.schedule)
+
+    @property
+    def floor(self) -> int:
+        """The least temporary bytes that any schedule of the model has: the floor of the
+        whole step without what is no temporary."""
+        base = self.model.base
+        held = base.baseline.peak_bytes - predicted_temp_bytes(base.program, base.schedule)
+        return base.baseline.floor_bytes - held
+
+
+@cache
+def _looked_at(made: Case) -> tuple[Observed, Callable[..., Any]]:
+    return inspect_compiled(made.step, made.plan)
 
 
 @cache
 def captured(name: str, dtype: torch.dtype = torch.float64) -> Captured:
-    """`name` of `models.MODELS`, with every dropout off."""
+    """`name` of `models.MODELS`, or `hf-NAME` of `HF_MODELS` with 128 tokens, with every
+    dropout off."""
+    if name.startswith("hf-"):
+        from hf_models import HF_MODELS
+
+        make = HF_MODELS[name.removeprefix("hf-")]
+        return capture(lambda dtype: make(dtype, dropout=False, ids=(8, 16)), dtype)
     return capture(MODELS[name], dtype)
 
 
@@ -138,12 +167,6 @@ def as_case(model: Captured, schedule: Schedule, style: Any = "explicit") -> Cas
     program = model.base.program.with_schedule(schedule)
     plan = replace(model.base, program=program, schedule=schedule, _is_proven=False)
     return Case(model, plan, remat_compile.jax_step(plan, style=style))
-
-
-@cache
-def observed(name: str, planner: str, budget: str | None = None) -> Observed:
-    made = case(name, planner, budget)
-    return inspect_step(made.step, made.plan)
 
 
 def repeated(graph: Graph, schedule: Schedule) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import jax
@@ -10,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from jax_plans import Case, as_case, capture, captured, case, observed, repeated, schedule_of
+from jax_plans import Case, as_case, capture, captured, case, repeated, schedule_of
 
 from models import MODELS
 from remat_compile._jax.run import inspect_step
 from remat_compile._jax.step import JaxStep
-from remat_compile.backends.jax.predict import predicted_temp_bytes
+from remat_compile.backends.jax.absences import Absence
 from remat_compile.backends.jax.tables import TOLERANCES, tolerance
 from remat_compile.planners.registry import parse_planner
 
@@ -25,6 +24,19 @@ def x64() -> Iterator[None]:
     with jax.enable_x64(True):
         yield
 
+
+LEAST, MOST = 0.6, 1.4
+"""XLA's temporary bytes as a share of the prediction."""
+
+MAY_BE_ABSENT = {
+    "aten.clone.default",
+    "aten.pow.Tensor_Scalar",
+    "aten.silu.default",
+}
+"""Operators of executions that leave no name in XLA's program, though their values are
+neither known beforehand nor unused: arrays of JAX cannot be changed, so a copy is nothing;
+the first power, in the backward of a square, is its base; and of a pooling's input its
+backward reads the shape alone."""
 
 PLANS = [
     ("mlp", "dtr", "range:0.5"),
@@ -46,25 +58,46 @@ LONG = [
 ]
 
 
-def check(made: Case, least: float = 0.6, most: float = 1.4) -> None:
+HF = [
+    (name, planner, budget)
+    for name in ("hf-gpt2", "hf-llama")
+    for planner, budget in (
+        ("store-all", None),
+        ("dtr", "range:0.9"),
+        ("dtr", "range:0.7"),
+        ("dtr", "range:0.5"),
+        ("periodic{segments=2}", None),
+        ("chen", None),
+    )
+]
+
+
+def check(made: Case) -> None:
     """Gradients of PyTorch, every execution and product in its place, bytes as predicted."""
-    outputs, _, grads, _ = made.run()
-    assert made.model.difference(grads) <= tolerance(made.plan.program)
+    seen, compiled = made.looked_at()
+    outputs, _, grads, _ = made.run(compiled)
+    apart = made.model.difference(grads)
+    assert apart <= tolerance(made.plan.program)
     for ours, theirs in zip(outputs, made.model.outputs, strict=True):
         np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-5, atol=1e-6)
-    seen = inspect_step(made.step, made.plan)
     assert seen.defects() == []
-    assert len(seen.scopes) > len(made.plan.graph.cnodes) * 0.6
-    lost = [made.plan.graph.cnode[name.split("#")[0]].call for name in seen.missing]
-    # XLA multiplies constant factors with each other; nothing else loses its name.
-    assert [call for call in lost if len(call.refs()) > 1] == []
+    assert seen.missing == ()
+    graph, judged = made.plan.graph, (Absence.PASSED_ON, Absence.UNREAD)
+    absent = {name.split("#")[0] for name, why in seen.absent.items() if why in judged}
+    assert len(seen.scopes) > len(graph.cnodes) * 0.6
+    assert {graph.cnode[name].call.op for name in absent} <= MAY_BE_ABSENT
     planned, executed = (
         sum(counts.values()) for counts in (seen.planned_products, seen.executed_products)
     )
     assert 0 < planned <= executed <= planned + seen.vector_products
-    ratio = seen.temp_bytes / predicted_temp_bytes(made.plan.program, made.plan.schedule)
-    print(f"{made.plan.graph.name} {made.plan.planner}: {ratio:.2f} of the prediction")
-    assert least <= ratio <= most
+    ratio = seen.temp_bytes / made.predicted
+    with_scratch = (seen.temp_bytes + seen.scratch_bytes) / made.predicted
+    print(
+        f"{made.plan.graph.name} {made.plan.planner}: {ratio:.2f} of the predicted bytes "
+        f"({with_scratch:.2f} with scratch), {apart:.1e} from PyTorch, "
+        f"{len(seen.scopes)} names, {len(seen.absent)} with nothing to compute"
+    )
+    assert LEAST <= ratio <= MOST
 
 
 @pytest.mark.parametrize(("name", "planner", "budget"), PLANS)
@@ -76,59 +109,9 @@ def test_a_plan_is_followed(name: str, planner: str, budget: str | None) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-@pytest.mark.parametrize(
-    ("planner", "budget"),
-    [("store-all", None), ("dtr", "range:0.9"), ("dtr", "range:0.7"), ("chen", None)],
-)
-def test_models_of_transformers(name: str, planner: str, budget: str | None) -> None:
-    from hf_models import HF_MODELS
-
-    model = capture(lambda dtype: HF_MODELS[name](dtype, 0.0), torch.float64)
-    try:
-        schedule = schedule_of(model, parse_planner(planner), budget)
-    except AssertionError as error:
-        pytest.skip(f"no such plan: {str(error)[:60]}")
-    # So small (16 tokens) that most of what is predicted lies inside of fusions.
-    check(as_case(model, schedule), least=0.3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "planner", "budget"), LONG)
+@pytest.mark.parametrize(("name", "planner", "budget"), [*LONG, *HF])
 def test_all_models_and_planners(name: str, planner: str, budget: str | None) -> None:
-    try:
-        made = case(name, planner, budget)
-    except AssertionError as error:
-        pytest.skip(f"no such plan: {str(error)[:60]}")
-    check(made)
-
-
-BUDGETS = ("range:0.9", "range:0.7", "range:0.5", "range:0.4")
-
-
-def check_falling(name: str) -> None:
-    """Bytes fall with the budget, and are low at half of the range."""
-    found = [observed(name, "store-all").temp_bytes]
-    made = [case(name, "store-all")]
-    for budget in BUDGETS:
-        found.append(observed(name, "dtr", budget).temp_bytes)
-        made.append(case(name, "dtr", budget))
-    assert all(after <= before * 1.05 for before, after in itertools.pairwise(found))
-    program = made[0].plan.program
-    base = made[0].plan.baseline
-    held = base.peak_bytes - predicted_temp_bytes(program, made[0].plan.schedule)
-    floor = base.floor_bytes - held
-    assert found[BUDGETS.index("range:0.5") + 1] <= floor + 0.65 * (found[0] - floor)
-
-
-def test_bytes_fall_with_the_budget() -> None:
-    check_falling("mlp-loss")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt-p0", "llama-loss", "encdec-loss", "vit-loss", "unet-loss"])
-def test_bytes_of_all_models_fall_with_the_budget(name: str) -> None:
-    check_falling(name)
+    check(case(name, planner, budget))
 
 
 def test_float32() -> None:

@@ -23,8 +23,9 @@ SMALL_GROUP = 3
 them. Larger ones are segments, all of whose results are kept for a while anyway."""
 
 STRIDE = 5
-"""Computations of the backward after which a barrier keeps XLA to the order of the plan,
-where no group has begun. Between them it may fuse and move what it likes."""
+"""Computations after which a barrier keeps XLA to the order of the plan, where no group has
+begun. Between them it may fuse and move what it likes. Without those in the forward it
+makes what is saved only at the loss, and keeps what that is made of until then."""
 
 _SUMS = (ACCUMULATE_OP, "aten.add.Tensor")
 
@@ -94,7 +95,7 @@ class _Walk:
             self._end(now.index)
             self._group = None
             self._since += 1
-            if now.index > self._border and self._since > STRIDE:
+            if self._since > STRIDE:
                 anchors = self.history.latest(self._start, now.index)
                 self._put(now.index, Barrier((), anchors=anchors))
                 self._open(now.index)

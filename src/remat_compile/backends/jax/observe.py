@@ -20,11 +20,10 @@ from jax.interpreters import partial_eval
 from ...ir.diagnostics import Diagnostic
 from ...ir.graph import Graph
 from ...ir.schedule import Offload, Prefetch, Schedule
-from .body import scope_name
-from .executions import constants, dead_executions
-from .order import numbered
+from .absences import Absence, absences, planned_scopes
+from .assignment import scratch_bytes
 
-__all__ = ["Observed", "observe", "planned_scopes"]
+__all__ = ["Observed", "compiled_step", "look"]
 
 _ALL: frozenset[str] = frozenset()
 _PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
@@ -40,12 +39,16 @@ _PLACEMENT = "annotate_device_placement"
 class Observed:
     """A compiled step beside its plan. Bytes are XLA's own figures.
 
-    `planned_products` and `executed_products` count products and convolutions by the name
-    of the execution (`F7#2`) before and after XLA's passes. `missing` are executions that
-    the compiled step has no trace of. `placements` are counted in the lowering for CUDA.
+    `scratch_bytes` says how much of the results' buffers holds temporary values too, which
+    `temp_bytes` does not count. `planned_products` and `executed_products` count products
+    and convolutions by the name of the execution (`F7#2`) before and after XLA's passes.
+    `scopes` are the planned executions that there is anything to compute for, `missing`
+    those of them that the compiled step has no trace of, and `absent` the other planned
+    ones without a trace, with the reason. `placements` are counted in the lowering for CUDA.
     """
 
     temp_bytes: int
+    scratch_bytes: int
     argument_bytes: int
     output_bytes: int
     planned_products: Mapping[str, int]
@@ -53,6 +56,7 @@ class Observed:
     vector_products: int
     scopes: tuple[str, ...]
     missing: tuple[str, ...]
+    absent: Mapping[str, Absence]
     planned_placements: int
     placements: int
     options: Mapping[str, str] = field(default_factory=dict)
@@ -84,58 +88,54 @@ class Observed:
         return found
 
 
-def planned_scopes(graph: Graph, schedule: Schedule) -> tuple[str, ...]:
-    """The name of every execution that something depends on and that depends on something;
-    the loss left out."""
-    dead, constant = dead_executions(graph, schedule), constants(graph)
-    return tuple(
-        scope_name(now.cnode.name, now.execution)
-        for now in numbered(graph, schedule.steps)
-        if now.cnode is not None
-        and not now.cnode.is_loss
-        and now.cnode.name not in constant
-        and (now.cnode.name, now.execution) not in dead
-    )
+def compiled_step(
+    step: Callable[..., Any], example: tuple[Any, ...], options: Mapping[str, str]
+) -> tuple[Any, Any]:
+    """JAX's trace of a step, and what XLA makes of it for this machine, ready to be called."""
+    traced = jax.jit(step).trace(*example)
+    return traced, traced.lower().compile(compiler_options=dict(options))
 
 
-def observe(
-    step: Callable[..., Any],
-    example: tuple[Any, ...],
+def look(
+    traced: Any,
+    compiled: Any,
     graph: Graph,
     schedule: Schedule,
     options: Mapping[str, str],
     *,
-    named: bool = True,
+    named: bool,
 ) -> Observed:
-    """Compiles `step` for this machine and looks at it; `example` may be abstract arrays.
+    """What `compiled_step` gave, beside the plan.
 
-    `named` says that its executions have the names of the plan; JAX derives others itself.
+    `named` says that every execution has its name; of the annotated form's backward, which
+    JAX derives, many have none.
     """
-    traced = jax.jit(step).trace(*example)
-    compiled = traced.lower().compile(compiler_options=dict(options))
     text = compiled.as_text() or ""
-    names = [name for found in _OP_NAME.findall(text) for name in _SCOPE.findall(found)]
-    seen = set(names)
+    seen = {name for found in _OP_NAME.findall(text) for name in _SCOPE.findall(found)}
     alive_code = _needed(traced.jaxpr.jaxpr)
-    work = Counter(_work(alive_code))
-    planned = planned_scopes(graph, schedule) if named else ()
-    scopes = tuple(name for name in planned if work[name])
+    needed = set(_work(alive_code))
+    absent: Mapping[str, Absence] = {}
+    planned = planned_scopes(graph, schedule)
+    if named:
+        absent = absences(graph, schedule, seen, set(_work(traced.jaxpr.jaxpr)), needed)
+        scopes = tuple(name for name in planned if name not in absent)
+    else:
+        scopes = tuple(name for name in planned if name in needed)
     alive = set(scopes)
+    products = Counter(_work(alive_code, _PRODUCTS))
     memory = compiled.memory_analysis()
     copies = sum(isinstance(s, Offload | Prefetch) for s in schedule.steps)
     return Observed(
         temp_bytes=memory.temp_size_in_bytes,
+        scratch_bytes=scratch_bytes(memory.serialized_buffer_assignment_proto),
         argument_bytes=memory.argument_size_in_bytes,
         output_bytes=memory.output_size_in_bytes,
-        planned_products={
-            name: count
-            for name, count in Counter(_work(alive_code, _PRODUCTS)).items()
-            if name in alive or not named
-        },
+        planned_products={name: n for name, n in products.items() if name in alive},
         executed_products=dict(Counter(_executed(text))),
         vector_products=sum(map(_is_of_vectors, _equations(alive_code))),
         scopes=scopes,
         missing=tuple(name for name in scopes if name not in seen),
+        absent=absent,
         planned_placements=copies,
         placements=_placements(traced) if copies else 0,
         options=dict(options),

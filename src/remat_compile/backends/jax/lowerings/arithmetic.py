@@ -10,9 +10,29 @@ from ._dtypes import _floating, _promoted, _promoted_dtype, _rank, _wide
 from ._registry import lowers
 
 
+def _operands(x: ArrayLike, other: ArrayLike) -> tuple[Array, Array]:
+    """The operands in their common dtype, Python numbers behind a barrier.
+
+    XLA makes one product (or sum) of two with constants. PyTorch rounds after each, and of
+    one of the two operators no trace would be left.
+    """
+    first, second = _promoted(x, other)
+    if isinstance(x, int | float):
+        first = _unseen(first)
+    if isinstance(other, int | float):
+        second = _unseen(second)
+    return first, second
+
+
+def _unseen(x: Array) -> Array:
+    """The same, as a constant that XLA does not look into."""
+    kept: Array = lax.optimization_barrier(x)  # type: ignore[no-untyped-call]
+    return kept
+
+
 def _added(x: ArrayLike, other: ArrayLike, alpha: float) -> Array:
     """x + alpha * other."""
-    x, other = _promoted(x, other)
+    x, other = _operands(x, other)
     if alpha == 1:
         return x + other
     return (_wide(x) + _wide(other) * alpha).astype(x.dtype)
@@ -50,7 +70,7 @@ def aten_rsub_Tensor(x: Array, other: Array, *, alpha: float = 1) -> Array:
 
 def _multiplied(x: ArrayLike, other: ArrayLike) -> Array:
     """x * other; of two bool, their conjunction."""
-    x, other = _promoted(x, other)
+    x, other = _operands(x, other)
     return x * other
 
 
@@ -66,7 +86,7 @@ def aten_mul_Scalar(x: Array, other: float) -> Array:
 
 def _divided(x: ArrayLike, other: ArrayLike, rounding_mode: str | None) -> Array:
     """x / other: true division gives floats; `floor` and `trunc` keep integers."""
-    x, other = _promoted(x, other)
+    x, other = _operands(x, other)
     if rounding_mode is None:
         return _floating(x) / _floating(other)
     if rounding_mode == "floor":
@@ -122,6 +142,8 @@ def aten_fmod_Tensor(x: Array, other: ArrayLike) -> Array:
 @lowers("aten.pow.Tensor_Scalar")
 def aten_pow_Tensor_Scalar(x: Array, exponent: float) -> Array:
     dtype = _promoted_dtype(x, exponent)
+    if exponent == 1:
+        return x.astype(dtype)
     if float(exponent).is_integer() and (abs(exponent) <= 3 or _rank(dtype) < 2):
         return lax.integer_pow(x.astype(dtype), int(exponent))
     wide = _wide(x.astype(dtype))
