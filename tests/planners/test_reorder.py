@@ -52,6 +52,7 @@ def test_a_gradient_that_only_waits_is_made_later() -> None:
     found = parse_planner("reorder").plan(program, BUDGET)
     trace = holds(program, BUDGET, found)
     assert trace.time_ns < exact.time_ns
+    assert found.schedule.planner == "reorder"  # type: ignore[union-attr]
     assert isinstance(verify(program, found.schedule, (BUDGET,)), ProvenPlan)  # type: ignore[union-attr]
 
 

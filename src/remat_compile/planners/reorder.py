@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import ClassVar
 
@@ -73,11 +73,11 @@ class Reorder:
         assert best.schedule is not None
         trace = simulate(task.program, best.schedule)
         assert peak_of(trace, task.instance.kind) <= task.limit_bytes
+        schedule = replace(best.schedule, planner=task.planner)
         bound = task.bound_ns(any_order=True)
         if trace.time_ns <= bound:
-            return Optimal(best.schedule, trace.time_ns, trace.time_ns)
-        gap = trace.time_ns / bound - 1 if bound else 0.0
-        return Feasible(best.schedule, trace.time_ns, bound, gap)
+            return Optimal(schedule, trace.time_ns, trace.time_ns)
+        return Feasible(schedule, trace.time_ns, bound, trace.time_ns / bound - 1 if bound else 0.0)
 
 
 def _least_bytes(result: PlanResult) -> int:
