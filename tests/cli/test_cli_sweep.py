@@ -210,6 +210,8 @@ def test_ctrl_c_keeps_what_was_done(chain: Path, tmp_path: Path) -> None:
     )
     out = tmp_path / "sweep.csv"
     code = (
+        # A process of a shell's background job is born with the signal ignored.
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "import sys; from remat_compile.planners import registry;"
         "from remat_compile.cli import main; registry.add('slow', 'slow_plug:Slow');"
         "sys.exit(main(sys.argv[1:]))"

@@ -231,6 +231,8 @@ def test_ctrl_c_gives_the_best_so_far(tmp_path: Path) -> None:
     (tmp_path / "graph.fbir").write_text(format_program(program))
     (tmp_path / "slow_plugin.py").write_text(SLOW)
     code = (
+        # A process of a shell's background job is born with the signal ignored.
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "import sys; from remat_compile.planners import registry;"
         "registry.add('slow', 'slow_plugin:Slow');"
         "from remat_compile.cli import main; sys.exit(main(sys.argv[1:]))"
