@@ -21,7 +21,7 @@ demo: install
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 
-# Every planner on every graph under six budgets: about 40 minutes. Writes benchmarks/results.
+# Every planner on every graph under six budgets: about 50 minutes. Writes benchmarks/results.
 matrix: install
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/conformance.py
 

@@ -1,10 +1,10 @@
 """The whole conformance matrix, planner x graph x budget; writes its results with their date.
 
-    python benchmarks/conformance.py            # about 40 minutes; `make matrix`
+    python benchmarks/conformance.py            # about 50 minutes; `make matrix`
     python benchmarks/conformance.py --planners rotor,dtr --graphs chain,unet
 
-Cells that do not run keep what the file says of them. Fails on the first cell that breaks its
-word (`tests/planners/matrix.py` says what that is).
+With --planners or --graphs the other cells keep what the file says of them. Fails on the
+first cell that breaks its word (`tests/planners/matrix.py` says what that is).
 """
 
 from __future__ import annotations
@@ -42,13 +42,17 @@ def main(
         names = planners.split(",") if planners else sorted({*available(), NAME})
         all_graphs = (*matrix.SMALL, *matrix.LARGER, *matrix.models())
         chosen = graphs.split(",") if graphs else all_graphs
-        found = [o for o in matrix.read(output) if o.graph in all_graphs]
+        partly = bool(planners or graphs)
+        found = [o for o in matrix.read(output) if o.graph in all_graphs] if partly else []
         for graph in chosen:
             for name in names:
                 row = _row(matrix, name, graph, time_limit)
                 found = [o for o in found if (o.graph, o.planner) != (graph, name)] + row
                 matrix.write(output, found)
-    text = matrix.summary(found, datetime.now(UTC).strftime("%Y-%m-%d"))
+    when = datetime.now(UTC).strftime("%Y-%m-%d")
+    if partly:
+        when += f" ({', '.join([*names, *chosen])}; other cells are of earlier runs)"
+    text = matrix.summary(found, when)
     output.with_suffix(".md").write_text(text, encoding="utf-8")
     print(text)
     if median(matrix.gaps(found)) > MOST_GAP:

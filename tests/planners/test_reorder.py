@@ -15,6 +15,7 @@ from remat_compile.planners._instance import Instance
 from remat_compile.planners._reordering import Reordering
 from remat_compile.planners._results import Task
 from remat_compile.planners.auto import Auto
+from remat_compile.planners.solvers import MilpSolver
 from remat_compile.verifier import ProvenPlan, verify
 
 
@@ -104,7 +105,7 @@ def test_a_moved_order_is_a_plan_of_the_captured_program(seed: int) -> None:
     """Whatever the search does, the unplanned step in its order is proven for the original."""
     program = random_dag(seed, 12)
     inst = Instance.of(program, "activation")
-    search = Reordering(inst, reachable(program, 0.2).bytes)
+    search = Reordering(inst, reachable(program, 0.2).bytes, MilpSolver())
     rows = [
         order for worst in range(len(inst.names_C)) for order in search._moves(inst.capture, worst)
     ]
@@ -118,8 +119,9 @@ def test_a_plan_of_another_order_claims_only_bounds_of_all_orders() -> None:
     program = tied()
     task = Task.of(program, BUDGET, "x", monotonic() + 60)
     inst = task.instance
-    search = Reordering(inst, BUDGET.bytes)
-    order = search.run(monotonic() + 20)
+    with MilpSolver() as solver:
+        search = Reordering(inst, BUDGET.bytes, solver)
+        order = search.run(monotonic() + 20)
     assert order is not None
     moved = parse_planner("dtr").plan(search.program(order), BUDGET)
     assert isinstance(moved, Optimal | Feasible)

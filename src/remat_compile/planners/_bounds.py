@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from math import ceil, gcd, isfinite
 from os import getpid
 from threading import Lock
+from time import monotonic
 
 from ..ir.program import Program
 from ._cuts import replays_ns
@@ -65,6 +66,7 @@ def lower_bound_ns(
     key = (id(instance.program), instance.kind, limit_bytes, any_order, by_moments)
     with _lock:
         if key not in _known:
+            start = monotonic()
             bound: int | None
             if by_moments:
                 bound = moments_ns(instance, limit_bytes, time_limit_s, any_order=any_order)
@@ -72,6 +74,8 @@ def lower_bound_ns(
                 bound = _solved(instance, limit_bytes, time_limit_s)
             if bound is None:
                 return base
+            if monotonic() - start >= time_limit_s:
+                return bound  # with more time there may be a better one
             if len(_known) >= _REMEMBERED:
                 del _known[next(iter(_known))]
             _known[key] = (instance.program, bound)

@@ -18,7 +18,15 @@ from .registry import available
 from .reorder import Reorder
 from .store_all import StoreAll
 
-__all__ = ["Member", "members", "polisher", "quick_members"]
+__all__ = [
+    "LARGE",
+    "SMALL",
+    "Member",
+    "members",
+    "polisher",
+    "quick_members",
+    "reordered_members",
+]
 
 SMALL, MIDDLE, LARGE = 60, 420, 2000
 """cNodes up to which exact formulations are expected to be proven, up to which they help

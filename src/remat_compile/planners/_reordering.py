@@ -35,9 +35,10 @@ _PLACES = 8
 class Reordering:
     """`moved` counts the moves that the search made."""
 
-    def __init__(self, instance: Instance, limit_bytes: int):
+    def __init__(self, instance: Instance, limit_bytes: int, solver: MilpSolver):
         self.instance = instance
         self.limit_bytes = limit_bytes
+        self.solver = solver
         self.moved = 0
 
     def program(self, order: Order) -> Program:
@@ -48,16 +49,14 @@ class Reordering:
 
     def run(self, deadline: float) -> Order | None:
         """The best order found until the deadline; None where it is that of capture."""
-        with MilpSolver() as solver:
-            self.solver = solver
-            best = self.instance.capture
-            worth, worst = self._worth(best, deadline)
-            while worst is not None and monotonic() < deadline:
-                step = self._step(best, worth, worst, deadline)
-                if step is None:
-                    break
-                best, worth, worst = step
-                self.moved += 1
+        best = self.instance.capture
+        worth, worst = self._worth(best, deadline)
+        while worst is not None and monotonic() < deadline:
+            step = self._step(best, worth, worst, deadline)
+            if step is None:
+                break
+            best, worth, worst = step
+            self.moved += 1
         return best if self.moved else None
 
     def _step(

@@ -11,7 +11,7 @@ from ..ir.analysis import capture_order
 from ..ir.diagnostics import FBError
 from ..ir.liveness import lower_bound_bytes
 from ..ir.program import Budget, Program
-from ._bounds import moments_ns
+from ._bounds import lower_bound_ns
 from ._crew import Crew, Ended
 from ._instance import Instance
 from ._portfolio import LARGE, SMALL, Member, members, polisher, quick_members, reordered_members
@@ -160,7 +160,8 @@ class _Run:
         ):
             return
         instance = Instance.of(race.program, kind_of(race.budget))
-        race.raise_bound("the fullest moment", moments_ns(instance, race.budget.bytes, left))
+        bound_ns = lower_bound_ns(instance, race.budget.bytes, left, SMALL)
+        race.raise_bound("the fullest moment", bound_ns)
         if race.best.ordered or not self.may_polish:
             return
         others = [m for m in self.waiting if not race.left_order or is_foreign(m.planner)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import ClassVar
@@ -14,6 +15,7 @@ from ._results import Task, peak_of
 from .contract import Feasible, Infeasible, Optimal, Planner, PlanResult, Progress, TimedOut
 from .dtr import Dtr
 from .registry import format_planner
+from .solvers import MilpSolver
 
 __all__ = ["Reorder"]
 
@@ -38,8 +40,9 @@ class Reorder:
         checked(self)
 
     @classmethod
-    def check_options(cls, of: Planner) -> tuple[tuple[str, str], ...]:
-        return (("of", "cannot be reorder itself"),) if isinstance(of, Reorder) else ()
+    def check_options(cls, of: Planner) -> Iterator[tuple[str, str]]:
+        if isinstance(of, Reorder):
+            yield "of", "cannot be reorder itself"
 
     def plan(
         self,
@@ -53,8 +56,9 @@ class Reorder:
         task = Task.of(program, budget, format_planner(self), deadline)
         if task.instance.peak(task.instance.capture) <= task.limit_bytes:
             return task.answer(task.instance.capture)
-        search = Reordering(task.instance, task.limit_bytes)
-        order = search.run(monotonic() + _FOR_ORDER * time_limit_s)
+        with MilpSolver() as solver:
+            search = Reordering(task.instance, task.limit_bytes, solver)
+            order = search.run(monotonic() + _FOR_ORDER * time_limit_s)
         if progress is not None:
             progress(f"{self.name}: {search.moved} computations moved")
         others = [program] if order is None else [search.program(order), program]
