@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax import Array
 
+from ..backends._quote import comment
 from ..backends.jax.check import check_x64
 from ..ir.diagnostics import Diagnostic, FBError
 from .guards import check_call
@@ -144,7 +145,7 @@ def _alone(outputs: tuple[Any, ...]) -> Any:
 
 def _load(source: str, name: str) -> dict[str, Any]:
     """Runs the generated module; tracebacks and debuggers show its lines."""
-    file = f"<remat-compile {name} for JAX>"
+    file = comment(f"<remat-compile {name} for JAX>")
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     space: dict[str, Any] = {"__name__": file}
     exec(compile(source, file, "exec"), space)

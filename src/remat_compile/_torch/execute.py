@@ -22,6 +22,7 @@ from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.simulate import simulate
 from .alloc import Mark
+from .callable import check_operators
 from .copies import refuse_copies
 from .instances import Instances, get_rng_state, plain_mode, run_cnode
 from .ops import from_torch_dtype, to_torch, torch_dtype
@@ -126,9 +127,11 @@ def execute(
     `write_back` the buffers of `values` are updated in place at the loss. Where `draw` is
     given, it does the work of the random operators, each time they run. Raises FBError
     for a schedule that is not valid (as the simulator does), FB0904/FB0905 where the
-    tensors do not fit the graph, and FB0912 for steps that copy to the host.
+    tensors do not fit the graph, FB0942 for operators that may not be called, and FB0912
+    for steps that copy to the host.
     """
     at = program.sample if env is None else env
+    check_operators(program.graph)
     check_values(program, values, at)
     steps = tuple(steps)
     refuse_copies(steps)

@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.graph import Call, CNode, Graph, View
-from .ops import resolve_op, to_torch
+from .callable import callable_op, check_call
+from .ops import to_torch
 
 __all__ = ["Instances", "get_rng_state", "plain_mode", "prepared", "run_cnode", "set_rng_state"]
 
@@ -60,7 +61,8 @@ class Instances(Mapping[str, Tensor]):
     def _derive(self, view: View) -> Tensor:
         args = to_torch(view.call.args, self.env, self)
         kwargs = {key: to_torch(value, self.env, self) for key, value in view.call.kwargs}
-        found = resolve_op(view.call.op)(*args, **kwargs)
+        check_call(view.call)
+        found = callable_op(view.call.op)(*args, **kwargs)
         if view.index is not None:
             found = found[view.index]
         if _storage_key(found) != _storage_key(self[view.base]):
@@ -137,7 +139,8 @@ def prepared(
     call: Call, instances: Instances, *, token: Tensor | None, device: torch.device
 ) -> Callable[[], Any]:
     """The call with its arguments at hand: running it costs what the operator costs."""
-    op = resolve_op(call.op)
+    op = callable_op(call.op)
+    check_call(call)
     args = to_torch(call.args, instances.env, instances)
     kwargs = {key: to_torch(value, instances.env, instances) for key, value in call.kwargs}
     if token is None:

@@ -24,7 +24,9 @@ from ..ir.expr import (
 from ..ir.graph import Arg, Atom, Ref
 
 __all__ = [
+    "ATOMS",
     "atom_of",
+    "from_atom",
     "from_torch_dtype",
     "op_name",
     "resolve_op",
@@ -64,6 +66,9 @@ _FORMATS: dict[str, torch.memory_format] = {
     "channels_last": torch.channels_last,
     "channels_last_3d": torch.channels_last_3d,
 }
+
+ATOMS: tuple[object, ...] = (*_DTYPES.values(), *_LAYOUTS.values(), *_FORMATS.values())
+"""The objects of PyTorch that atoms stand for, devices left out."""
 
 
 def op_name(op: OpOverload | HigherOrderOperator) -> str:
@@ -163,7 +168,7 @@ def to_torch(arg: Arg, env: Mapping[str, int], values: Mapping[str, Any]) -> Any
         case Ref(name):
             return values[name]
         case Atom():
-            return _from_atom(arg)
+            return from_atom(arg)
         case tuple():
             return [to_torch(part, env, values) for part in arg]
         case Add() | CeilDiv() | Const() | FloorDiv() | Max() | Mul() | RoundUp() | Sym():
@@ -172,7 +177,8 @@ def to_torch(arg: Arg, env: Mapping[str, int], values: Mapping[str, Any]) -> Any
             return arg
 
 
-def _from_atom(atom: Atom) -> object:
+def from_atom(atom: Atom) -> object:
+    """PyTorch's object for an atom. FBError FB0902 where it has none."""
     match atom.kind:
         case "dtype":
             return torch_dtype(atom.value)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from .._torch.callable import check_operators
 from .._torch.execute import check_values
 from .._torch.instances import get_rng_state, plain_mode, set_rng_state
 from ..ir.analysis import capture_order, frees_after_last_use
@@ -86,6 +87,7 @@ class _Run:
     def __init__(
         self, program: Program, values: Mapping[str, Tensor], time_limit_s: float, hold: bool
     ):
+        check_operators(program.graph)
         self.program = program
         self.device = torch.device(program.header.device)
         self.meter = Meter(self.device, program.target.granularity_bytes, time_limit_s)

@@ -14,14 +14,17 @@ from ...ir.diagnostics import Diagnostic, FBError, Note
 from ...ir.graph import CALLER_KINDS, CNode
 from ...ir.program import Program
 from ...ir.schedule import Compute, Schedule
+from .._allowed import check_generated
+from .._quote import literal
 from .._views import identities, without_identities
+from .allowed import MODULE_NAMES, NAMED_IMPORT, allowed_annotated, defined_names, segment_name
 from .body import Body, State
-from .emit import SourceOf, defined_names, function_text, operators_of, tuple_text, unpack_arguments
+from .emit import SourceOf, dict_text, function_text, operators_of, tuple_text, unpack_arguments
 from .form import Form, form_of, misfit, schedule_of
 from .order import numbered
 from .predict import predicted_temp_bytes
 from .tables import tables
-from .template import ANNOTATED_RUN, CHECK, header
+from .template import ANNOTATED_RUN, CHECK, KEEP, header
 from .text import KEY, JaxText
 
 __all__ = ["emit_form", "fitting_form", "names_of"]
@@ -62,8 +65,10 @@ def emit_form(program: Program, schedule: Schedule, form: Form, source_of: Sourc
     """The source of a module with `model` and `step`, as `emit`, for a form of a schedule."""
     graph = without_identities(program.graph, identities(program.graph))
     program = replace(program, graph=graph)
-    taken = defined_names(source_of(operators_of(program))) | {"checkpoint_name", "KEEP"}
-    x = JaxText(program, taken)
+    lowerings = source_of(operators_of(program))
+    forward = len(list(program.graph.in_phase("fwd")))
+    segments = {segment_name(i) for i in range(1, forward + 1)}
+    x = JaxText(program, defined_names(lowerings) | MODULE_NAMES | segments)
     model = _Model(program, form, x).text()
     kept, offloaded = names_of(program, form)
     head = header(graph.name, schedule)
@@ -73,21 +78,16 @@ def emit_form(program: Program, schedule: Schedule, form: Form, source_of: Sourc
         without=tuple(p.names[0] for p in program.binding.params if p.grad is None),
     )
     keep = _policy(kept, offloaded)
-    head += "from jax.ad_checkpoint import checkpoint_name\n"
-    return f"{head}{operators}\n\n\n{tables(program)}{keep}\n\n{model}{run}{CHECK}"
+    head += NAMED_IMPORT
+    source = f"{head}{operators}\n\n\n{tables(program)}{keep}\n\n{model}{run}{CHECK}"
+    return check_generated(source, allowed_annotated(lowerings, operators_of(program)))
 
 
 def _policy(kept: Sequence[str], offloaded: Sequence[str]) -> str:
-    return (
-        f"KEPT = {list(kept)!r}\n"
-        f"OFFLOADED = {list(offloaded)!r}\n"
-        "KEEP = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
-        "    names_which_can_be_saved=KEPT,\n"
-        "    names_which_can_be_offloaded=OFFLOADED,\n"
-        '    offload_src="device",\n'
-        '    offload_dst="pinned_host",\n'
-        ")\n"
+    kept_text, offloaded_text = (
+        f"[{', '.join(map(literal, names))}]" for names in (kept, offloaded)
     )
+    return f"KEPT = {kept_text}\nOFFLOADED = {offloaded_text}\n{KEEP}"
 
 
 @dataclass
@@ -100,7 +100,7 @@ class _Named(Body):
         for name in names:
             if name in self.named:
                 v = self.x.variable(name)
-                self.lines.append(f"{v} = checkpoint_name({v}, {name!r})")
+                self.lines.append(f"{v} = checkpoint_name({v}, {literal(name)})")
 
 
 class _Model:
@@ -126,11 +126,10 @@ class _Model:
         binding = self.binding
         outputs = [self.end.value(r.name) for r in binding.results]
         updates = [(b.names[0], self.end.value(b.update)) for b in binding.buffers if b.update]
-        new = ", ".join(f"{name!r}: {value}" for name, value in updates)
         lines = self._unpack()
         for number, body in enumerate(self.segments, 1):
             lines += self._segment(number, body)
-        lines += [*self.end.lines, f"return {tuple_text(outputs)}, {{{new}}}"]
+        lines += [*self.end.lines, f"return {tuple_text(outputs)}, {dict_text(updates)}"]
         return function_text("model(params, buffers, args, key=None)", lines)
 
     def _segment(self, number: int, body: _Named) -> list[str]:
@@ -142,7 +141,7 @@ class _Model:
             return []
         takes = [self.x.variable(n) for n in body.free if n not in self.held and n != KEY]
         gives = tuple_text([self.x.variable(n) for n in made])
-        name = f"segment_{number}"
+        name = segment_name(number)
         return [
             "",
             f"def {name}({', '.join(takes)}):",
@@ -156,7 +155,7 @@ class _Model:
         x, binding = self.x, self.binding
         wanted = {name for body in (*self.segments, self.end) for name in body.free}
         lines = [
-            f"{x.variable(b.name)} = {what}[{b.names[0]!r}]"
+            f"{x.variable(b.name)} = {what}[{literal(b.names[0])}]"
             for what, bindings in (("params", binding.params), ("buffers", binding.buffers))
             for b in bindings
             if b.name in wanted

@@ -7,19 +7,16 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ...ir.diagnostics import Diagnostic, FBError, nearest
 from ...ir.expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym, evaluate
 from ...ir.graph import Arg, Atom, Ref
-from .dtypes import JAX_DTYPES
+from .dtypes import dtype_name
 
 __all__ = ["jax_dtype", "to_jax"]
 
 
 def jax_dtype(name: str) -> Any:
     """`f32` -> `jnp.float32`. Raises FBError FB0902 for an unknown name."""
-    if name not in JAX_DTYPES:
-        raise FBError(Diagnostic("FB0902", f"unknown dtype {name}.{nearest(name, JAX_DTYPES)}"))
-    return getattr(jnp, JAX_DTYPES[name])
+    return getattr(jnp, dtype_name(name))
 
 
 def to_jax(arg: Arg, env: Mapping[str, int], values: Mapping[str, Any]) -> Any:

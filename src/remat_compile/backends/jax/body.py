@@ -12,6 +12,7 @@ from typing import assert_never
 
 from ...ir.graph import Call, CNode, Graph
 from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Wait
+from .._quote import comment, scope
 from .groups import Barrier
 from .order import Numbered
 from .text import KEY, JaxText
@@ -121,9 +122,9 @@ class Body:
         for name in call.refs():
             self.value(name)
         if c.loc is not None:
-            self.lines.append(f"# {c.loc}")
+            self.lines.append(f"# {comment(str(c.loc))}")
         targets = self._targets(c, n)
-        self.lines.append(f'with jax.named_scope("{scope_name(c.name, n)}"):')
+        self.lines.append(f"with jax.named_scope({scope(scope_name(c.name, n))}):")
         self.lines.append(f"    {targets} = {self._expression(c, call)}")
         if c.is_accumulate:
             self.state.live.discard(self.graph.reads(c)[0])

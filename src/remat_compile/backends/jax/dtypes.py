@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["JAX_DTYPES"]
+from ...ir.diagnostics import Diagnostic, FBError, nearest
+
+__all__ = ["JAX_DTYPES", "dtype_name"]
 
 JAX_DTYPES: dict[str, str] = {
     "f64": "float64",
@@ -24,3 +26,10 @@ JAX_DTYPES: dict[str, str] = {
     "c128": "complex128",
 }
 """A dtype of the IR -> its name in `jax.numpy`."""
+
+
+def dtype_name(name: str) -> str:
+    """`f32` -> `float32`. Raises FBError FB0902 for an unknown name."""
+    if name not in JAX_DTYPES:
+        raise FBError(Diagnostic("FB0902", f"unknown dtype {name}.{nearest(name, JAX_DTYPES)}"))
+    return JAX_DTYPES[name]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from ...ir.graph import ACCUMULATE_OP, CALLER_KINDS, LOSS_OP
+from ...ir.graph import CALLER_KINDS
 from ...ir.program import Program
 from ...ir.schedule import Schedule
-from .._names import loss_index
+from .._allowed import check_generated
+from .._calls import called_operators
+from .._names import loss_index, symbol_key
+from .._quote import literal
 from .._views import identities, without_identities
+from .allowed import MODULE_NAMES, allowed, defined_names
 from .body import Body, State
 from .groups import Barrier, barriers
 from .order import numbered
@@ -20,7 +23,7 @@ from .text import KEY, JaxText
 
 __all__ = [
     "SourceOf",
-    "defined_names",
+    "dict_text",
     "emit",
     "function_text",
     "operators_of",
@@ -34,12 +37,7 @@ SourceOf = Callable[[Sequence[str]], str]
 
 def operators_of(program: Program) -> tuple[str, ...]:
     """The operators that a schedule of the program may run, in order of appearance."""
-    graph = program.graph
-    calls = [view.call for view in graph.views]
-    for c in graph.cnodes:
-        calls += [c.call_at(1), c.call_at(2)]
-    ops = dict.fromkeys(call.op for call in calls)
-    return tuple(op for op in ops if op not in (LOSS_OP, ACCUMULATE_OP))
+    return called_operators(program.graph)
 
 
 def emit(program: Program, schedule: Schedule, source_of: SourceOf) -> str:
@@ -49,27 +47,13 @@ def emit(program: Program, schedule: Schedule, source_of: SourceOf) -> str:
     """
     graph = without_identities(program.graph, identities(program.graph))
     program = replace(program, graph=graph)
-    x = JaxText(program, defined_names(source_of(operators_of(program))))
+    lowerings = source_of(operators_of(program))
+    x = JaxText(program, defined_names(lowerings) | MODULE_NAMES)
     functions = _Functions(program, schedule, x).text()
     head = header(graph.name, schedule)
     operators = source_of(tuple(x.operators)).strip()
-    return f"{head}{operators}\n\n\n{tables(program)}\n\n{functions}{RUN}{CHECK}"
-
-
-def defined_names(source: str) -> frozenset[str]:
-    """Every name that a source text binds at its top level."""
-    found: set[str] = set()
-    for node in ast.parse(source).body:
-        match node:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                found.add(name)
-            case ast.Assign(targets=targets):
-                found.update(t.id for t in targets if isinstance(t, ast.Name))
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                found.add(name)
-            case ast.Import(names=names) | ast.ImportFrom(names=names):
-                found.update((alias.asname or alias.name).split(".")[0] for alias in names)
-    return frozenset(found)
+    source = f"{head}{operators}\n\n\n{tables(program)}\n\n{functions}{RUN}{CHECK}"
+    return check_generated(source, allowed(lowerings, operators_of(program)))
 
 
 class _Functions:
@@ -119,7 +103,7 @@ class _Functions:
         ]
         body.lines += [
             "grads = {",
-            *(f"    {name!r}: {value}," for name, value in grads),
+            *(f"    {literal(name)}: {value}," for name, value in grads),
             "}",
             f"return grads, None, {tuple_text(inputs)}, None",
         ]
@@ -130,10 +114,12 @@ class _Functions:
         outputs = [body.value(r.name) for r in binding.results]
         updates = [(b.names[0], body.value(b.update)) for b in binding.buffers if b.update]
         if self.program.symbols:
-            sizes = ", ".join(self.x.variable(s.name) for s in self.program.symbols)
+            sizes = ", ".join(self.x.variable(symbol_key(s.name)) for s in self.program.symbols)
             body.lines.append(f"sizes = jnp.zeros(({sizes}, 0), bool)")
         body.lines += [
-            "new_buffers = {" + ", ".join(f"{name!r}: {value}" for name, value in updates) + "}",
+            "new_buffers = {"
+            + ", ".join(f"{literal(name)}: {value}" for name, value in updates)
+            + "}",
             f"return ({tuple_text(outputs)}, new_buffers), {tuple_text(kept)}",
         ]
 
@@ -151,12 +137,12 @@ class _Functions:
         x, binding = self.x, self.binding
         wanted = {*self.forward.free, *saved}
         lines = [
-            f"{x.variable(p.name)} = params[{p.names[0]!r}]"
+            f"{x.variable(p.name)} = params[{literal(p.names[0])}]"
             for p in binding.params
             if p.name in wanted
         ]
         lines += [
-            f"{x.variable(b.name)} = buffers[{b.names[0]!r}]"
+            f"{x.variable(b.name)} = buffers[{literal(b.names[0])}]"
             for b in binding.buffers
             if b.name in wanted
         ]
@@ -168,7 +154,7 @@ class _Functions:
         ]
         lines = [f"{tuple_text(kept)} = saved"] if kept else []
         if self.program.symbols:
-            sizes = [self.x.variable(s.name) for s in self.program.symbols]
+            sizes = [self.x.variable(symbol_key(s.name)) for s in self.program.symbols]
             lines.append(f"{tuple_text([*sizes, '_'])} = sizes.shape")
         lines.append(f"({tuple_text(tangents)}, _) = tangents")
         return lines
@@ -191,10 +177,15 @@ def unpack_arguments(x: JaxText, program: Program) -> list[str]:
     names = [x.variable(a.name) for a in program.binding.arguments]
     lines = [f"{tuple_text(names)} = args"] if names else []
     for s in program.symbols:
-        lines.append(f"{x.variable(s.name)} = {names[s.argument]}.shape[{s.dim}]")
+        lines.append(f"{x.variable(symbol_key(s.name))} = {names[s.argument]}.shape[{s.dim}]")
     return lines
 
 
 def tuple_text(parts: Sequence[str]) -> str:
     """A tuple of expressions."""
     return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+
+
+def dict_text(entries: Iterable[tuple[str, str]]) -> str:
+    """A dictionary of expressions by names of the model."""
+    return "{" + ", ".join(f"{literal(name)}: {value}" for name, value in entries) + "}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ... import __version__
 from ...ir.schedule import Schedule
+from .._quote import docstring
 
-__all__ = ["ANNOTATED_RUN", "CHECK", "RUN", "header"]
+__all__ = ["ANNOTATED_RUN", "CHECK", "IMPORTS", "KEEP", "RUN", "header"]
 
 _HEADER = '''"""One training step of @{graph} under schedule @{schedule} for JAX.
 
@@ -24,17 +25,24 @@ Run as a script, it compares one step with what is stored in the .npz file besid
 Every computation has the name that it has in the plan: F7#2 is the second run of F7.
 """
 
+'''
+
+IMPORTS = """\
 import sys
 from pathlib import Path
-
-'''.replace("@VERSION", __version__)
+"""
+"""Of the standard library."""
 
 
 def header(graph: str, schedule: Schedule) -> str:
     """The docstring of a module, and its imports of the standard library."""
-    return _HEADER.format(
-        graph=graph, schedule=schedule.name, planner=schedule.planner, version=__version__
+    head = _HEADER.format(
+        graph=docstring(graph),
+        schedule=docstring(schedule.name),
+        planner=docstring(schedule.planner),
+        version=__version__,
     )
+    return f"{head}{IMPORTS}\n"
 
 
 _OPTIONS = '''
@@ -71,6 +79,16 @@ def step(params, buffers, args, key=None, tangents=None):
 '''
     + _OPTIONS
 )
+
+KEEP = """\
+KEEP = jax.checkpoint_policies.save_and_offload_only_these_names(
+    names_which_can_be_saved=KEPT,
+    names_which_can_be_offloaded=OFFLOADED,
+    offload_src="device",
+    offload_dst="pinned_host",
+)
+"""
+"""The policy of the segments of an annotated module."""
 
 ANNOTATED_RUN = '''
 

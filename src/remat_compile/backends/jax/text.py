@@ -9,8 +9,9 @@ from typing import assert_never
 from ...ir.expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym
 from ...ir.graph import Arg, Atom, Call, Ref
 from ...ir.program import Program
-from .._names import Names
-from .dtypes import JAX_DTYPES
+from .._names import Names, keywords
+from .._quote import literal
+from .dtypes import dtype_name
 
 __all__ = ["JaxText", "function_name"]
 
@@ -29,7 +30,7 @@ _OF_TORCH_ALONE = frozenset(("device", "layout", "memory_format", "pin_memory"))
 
 def function_name(op: str) -> str:
     """The Python function that stands for an operator: `aten.t.default` -> `aten_t_default`."""
-    return re.sub(r"\W", "_", op)
+    return re.sub(r"\W", "_", op, flags=re.ASCII)
 
 
 class JaxText(Names):
@@ -38,12 +39,13 @@ class JaxText(Names):
     def __init__(self, program: Program, functions: frozenset[str] = frozenset()):
         super().__init__(program, _RESERVED | functions)
         self.operators: dict[str, None] = {}
-        taken = {self.variable(name) for name in (*program.graph.anode, *program.graph.view)}
+        taken = {*self.variables(), *_RESERVED, *functions}
         self._hosts: dict[str, str] = {}
         for name in program.graph.anode:
             host = f"{self.variable(name)}_host"
             while host in taken:
                 host += "_"
+            taken.add(host)
             self._hosts[name] = host
 
     def host(self, name: str) -> str:
@@ -54,7 +56,8 @@ class JaxText(Names):
         """The call; a random operator is given `key`, an expression for its own key."""
         self.operators[call.op] = None
         parts = [self.arg(a) for a in call.args]
-        parts += [f"{k}={self.arg(a)}" for k, a in call.kwargs if k not in _OF_TORCH_ALONE]
+        named = zip(keywords(call), call.kwargs, strict=True)
+        parts += [f"{k}={self.arg(a)}" for k, (_, a) in named if k not in _OF_TORCH_ALONE]
         if key is not None:
             parts.append(f"key={key}")
         return f"{function_name(call.op)}({', '.join(parts)})"
@@ -64,15 +67,17 @@ class JaxText(Names):
             case Ref(name):
                 return self.variable(name)
             case Atom("dtype", value):
-                return f"jnp.{JAX_DTYPES[value]}"
+                return f"jnp.{dtype_name(value)}"
             case Atom():
                 return "None"
             case tuple():
                 comma = "," if len(arg) == 1 else ""
                 return "(" + ", ".join(self.arg(part) for part in arg) + comma + ")"
             case float():
-                return repr(arg) if math.isfinite(arg) else f"float({str(arg)!r})"
-            case None | bool() | int() | str():
+                return repr(arg) if math.isfinite(arg) else f"float({literal(str(arg))})"
+            case str():
+                return literal(arg)
+            case None | bool() | int():
                 return repr(arg)
             case Const() | Sym() | Add() | Mul() | FloorDiv() | CeilDiv() | Max() | RoundUp():
                 return self.integer(arg)

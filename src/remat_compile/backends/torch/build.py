@@ -19,6 +19,8 @@ from ..._torch.lowered import Lowered
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
+from .._names import symbol_key
+from .._quote import comment
 from .emit import emit
 from .interface import Interface, saved_at_loss
 from .module import Flight, PlannedModule, planned_module
@@ -46,7 +48,8 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
     )
     program = lowered.program
     source = emit(program, schedule, interface)
-    forward, backward = _load(source, f"<remat-compile {program.graph.name} @{schedule.name}>")
+    title = comment(f"<remat-compile {program.graph.name} @{schedule.name}>")
+    forward, backward = _load(source, title)
     constants = tuple(lowered.constants[a.name] for a in program.graph.anodes if a.kind == "const")
     saved = saved_at_loss(program, schedule)
 
@@ -104,7 +107,7 @@ def _borders(
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """The forward and backward graph modules as AOTAutograd wants to see them."""
     values = _Values(lowered)
-    symbols = [s.name for s in lowered.program.symbols]
+    symbols = [symbol_key(s.name) for s in lowered.program.symbols]
     placeholders = joint.graph.find_nodes(op="placeholder")
 
     forward = fx.Graph()
@@ -125,9 +128,8 @@ def _borders(
     forward.output(tuple(result(n) for n in (*interface.outputs, *saved, *symbols)), type_expr=None)
 
     backward = fx.Graph()
-    for name in (*symbols, *saved):
-        source = known[name]
-        _placeholder(backward, f"saved_{name}", {"val": source.meta["val"]})
+    for index, name in enumerate((*symbols, *saved)):
+        _placeholder(backward, f"saved_{index}", {"val": known[name].meta["val"]})
     for node in placeholders[len(interface.inputs) :]:
         _placeholder(backward, node.name, node.meta)
     grads: list[fx.Node | None] = []
@@ -165,7 +167,7 @@ class _Values:
         lowered = self._lowered
         graph = lowered.program.graph
         for symbol in lowered.program.symbols:
-            if symbol.name == name:
+            if symbol_key(symbol.name) == name:
                 argument = lowered.program.binding.arguments[symbol.argument].name
                 return lowered.nodes[argument].meta["val"].shape[symbol.dim]
         if name in graph.anode and graph.anode[name].kind == "rng":

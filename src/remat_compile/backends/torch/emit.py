@@ -12,12 +12,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ... import __version__
+from ..._torch.callable import check_operators
 from ..._torch.copies import refuse_copies
 from ...ir.graph import CALLER_KINDS
 from ...ir.program import Program
 from ...ir.schedule import Compute, Schedule
-from .._names import loss_index
+from .._allowed import check_generated
+from .._names import loss_index, symbol_key
+from .._quote import docstring
 from .._views import identities, without_identities
+from .allowed import allowed
 from .expressions import Expressions
 from .function import FunctionBody, Progress
 from .interface import Interface, default_interface, saved_at_loss
@@ -56,10 +60,12 @@ def replay(state, op, *args, **kwargs):
 def emit(program: Program, schedule: Schedule, interface: Interface | None = None) -> str:
     """The source of `forward` and `backward` for a valid schedule.
 
-    Raises FBError FB0901 for an operator that this PyTorch does not have, FB0912 for a
-    plan that copies to the host.
+    Raises FBError FB0901 for an operator that this PyTorch does not have, FB0942 for one
+    that a plan may not call, FB0912 for a plan that copies to the host, and FB0940 or FB0941
+    should the source hold anything but the calls of the plan.
     """
     refuse_copies(schedule.steps)
+    check_operators(program.graph)
     interface = interface or default_interface(program)
     same = identities(program.graph)
     program = replace(program, graph=without_identities(program.graph, same))
@@ -78,19 +84,19 @@ def emit(program: Program, schedule: Schedule, interface: Interface | None = Non
     forward.unpack(interface.inputs)
     forward.bind_symbols()
     forward.steps(schedule.steps[:border])
-    forward.give_back(interface.outputs, (*saved, *symbols))
+    forward.give_back(interface.outputs, (*saved, *map(symbol_key, symbols)))
 
     progress.executions[graph.loss.name] = 1
     progress.live.update(graph.loss.results)
     backward = FunctionBody(program, expressions, progress)
-    backward.unpack((*symbols, *saved, *interface.tangents))
+    backward.unpack((*map(symbol_key, symbols), *saved, *interface.tangents))
     backward.steps(schedule.steps[border + 1 :])
     backward.give_back(interface.grads)
 
     head = _HEADER.format(
-        graph=graph.name,
-        schedule=schedule.name,
-        planner=schedule.planner,
+        graph=docstring(graph.name),
+        schedule=docstring(schedule.name),
+        planner=docstring(schedule.planner),
         version=__version__,
         inputs=_listing(interface.inputs),
         outputs=_listing(interface.outputs),
@@ -109,7 +115,8 @@ def emit(program: Program, schedule: Schedule, interface: Interface | None = Non
     )
     helper = _REPLAY.format(cuda=".cuda" if program.header.device == "cuda" else "")
     needs_helper = forward.replays or backward.replays
-    return head + operators + ("\n" + helper if needs_helper else "") + bodies
+    source = head + operators + ("\n" + helper if needs_helper else "") + bodies
+    return check_generated(source, allowed(program, helper))
 
 
 def _once(grads: tuple[str | None, ...], same: dict[str, str]) -> tuple[str | None, ...]:
@@ -120,4 +127,4 @@ def _once(grads: tuple[str | None, ...], same: dict[str, str]) -> tuple[str | No
 
 
 def _listing(names: Iterable[str | None]) -> str:
-    return ", ".join(name or "-" for name in names) or "nothing"
+    return ", ".join(docstring(name or "-") for name in names) or "nothing"

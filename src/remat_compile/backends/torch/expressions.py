@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 import re
 
-from ..._torch.ops import resolve_op, torch_dtype
+from ..._torch.callable import callable_op, check_call
+from ..._torch.ops import from_atom, resolve_op
 from ...ir.graph import Arg, Atom, Call, Ref
 from ...ir.program import Program
-from .._names import Names
+from .._names import Names, keywords
+from .._quote import literal
 
-__all__ = ["Expressions"]
+__all__ = ["ADD_IN_PLACE", "METHODS", "RESERVED", "Expressions"]
+
+ADD_IN_PLACE = "aten.add_.Tensor"
+"""What `accumulate` runs: the one operator that writes to its argument."""
 
 # Methods cost half of the call through `torch.ops`, and read better.
-_METHODS = {
+METHODS = {
     "aten.detach.default": "detach",
     "aten.permute.default": "permute",
     "aten.t.default": "t",
@@ -22,53 +27,62 @@ _METHODS = {
     "aten.view.default": "view",
 }
 
-_RESERVED = frozenset(("torch", "inf", "nan", "args", "constants", "replay", "forward", "backward"))
+RESERVED = frozenset(("torch", "inf", "nan", "args", "constants", "replay", "forward", "backward"))
 
 
 class Expressions(Names):
     """Renders calls; `operators` collects the operators used, by variable name."""
 
     def __init__(self, program: Program):
-        super().__init__(program, _RESERVED)
+        super().__init__(program, RESERVED)
         self.operators: dict[str, str] = {}
 
     def operator(self, op: str) -> str:
-        """The module-level variable of an operator. FBError FB0901 if it does not exist."""
-        resolve_op(op)
-        variable = "_" + re.sub(r"\W", "_", op)
-        self.operators[variable] = op
+        """The module-level variable of an operator.
+
+        FBError FB0901 if it does not exist, FB0942 if a plan may not call it.
+        """
+        if op != ADD_IN_PLACE:
+            callable_op(op)
+        variable = "_" + re.sub(r"\W", "_", op, flags=re.ASCII)
+        while self.operators.setdefault(variable, op) != op:
+            variable += "_"  # `a.b_c.d` and `a.b.c_d` are two operators
         return variable
 
     def call(self, call: Call) -> str:
-        method = _METHODS.get(call.op)
-        if method is None or call.kwargs or not isinstance(call.args[0], Ref):
+        method = METHODS.get(call.op)
+        own = call.args[0] if call.args else None
+        if method is None or call.kwargs or not isinstance(own, Ref):
             return f"{self.operator(call.op)}({self.arguments(call)})"
-        resolve_op(call.op)
-        own, rest = call.args[0], call.args[1:]
+        rest = call.args[1:]
         if len(rest) == 1 and isinstance(rest[0], tuple) and rest[0]:
             rest = rest[0]
         return f"{self.variable(own.name)}.{method}({', '.join(map(self.arg, rest))})"
 
     def arguments(self, call: Call) -> str:
+        check_call(call)
         parts = [self.arg(a) for a in call.args]
-        parts += [f"{key}={self.arg(a)}" for key, a in call.kwargs]
+        parts += [
+            f"{key}={self.arg(a)}" for key, (_, a) in zip(keywords(call), call.kwargs, strict=True)
+        ]
         return ", ".join(parts)
 
     def arg(self, arg: Arg) -> str:
         match arg:
             case Ref(name):
                 return self.variable(name)
-            case Atom("dtype", value):
-                return str(torch_dtype(value))
             case Atom("device", value):
-                return f"torch.device({value!r})"
-            case Atom(_, value):
-                return f"torch.{value}"
+                from_atom(arg)
+                return f"torch.device({literal(value)})"
+            case Atom():
+                return str(from_atom(arg))
             case tuple():
                 return "[" + ", ".join(self.arg(part) for part in arg) + "]"
             case float():
-                return repr(arg) if math.isfinite(arg) else f"float({str(arg)!r})"
-            case None | bool() | int() | str():
+                return repr(arg) if math.isfinite(arg) else f"float({literal(str(arg))})"
+            case str():
+                return literal(arg)
+            case None | bool() | int():
                 return repr(arg)
             case _:
                 return self.integer(arg)

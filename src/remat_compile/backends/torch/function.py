@@ -9,7 +9,9 @@ from ..._torch.copies import refuse_copies
 from ...ir.graph import Call, CNode
 from ...ir.program import Program
 from ...ir.schedule import Compute, Free, Step
-from .expressions import Expressions
+from .._names import symbol_key
+from .._quote import comment
+from .expressions import ADD_IN_PLACE, Expressions
 
 __all__ = ["FunctionBody", "Progress"]
 
@@ -71,7 +73,8 @@ class FunctionBody:
         for symbol in self.program.symbols:
             argument = self.program.binding.arguments[symbol.argument].name
             self._say(
-                f"{self.x.variable(symbol.name)} = {self.x.variable(argument)}.shape[{symbol.dim}]"
+                f"{self.x.variable(symbol_key(symbol.name))} = "
+                f"{self.x.variable(argument)}.shape[{symbol.dim}]"
             )
 
     def steps(self, steps: Iterable[Step]) -> None:
@@ -106,7 +109,7 @@ class FunctionBody:
         lines = []
         for s in self._statements:
             if s.comment:
-                lines.append(f"    # {s.comment}")
+                lines.append(f"    # {comment(s.comment)}")
             lines.append(f"    {s.text}")
             if s.drops:
                 lines.append(f"    del {', '.join(dict.fromkeys(s.drops))}")
@@ -166,7 +169,7 @@ class FunctionBody:
         (named,) = c.results
         self._derive_if_view(added)
         before, after = self.x.variable(ended), self.x.variable(named)
-        add = self.x.operator("aten.add_.Tensor")
+        add = self.x.operator(ADD_IN_PLACE)
         self._say(
             f"{after} = {add}({before}, {self.x.variable(added)})",
             (added,),

@@ -1,0 +1,109 @@
+"""Which operators of PyTorch a plan may call: those that compute tensors and do nothing else.
+
+A graph may come from a file that anyone wrote, and its operators are called by name. What an
+operator does is told from its schema and its namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from torch._ops import HigherOrderOperator, OpOverload
+
+from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.graph import ACCUMULATE_OP, LOSS_OP, Arg, Call, Graph
+from ..ir.span import Span
+from .ops import resolve_op
+
+__all__ = ["OF_PYTORCH", "PURE", "callable_op", "check_call", "check_operators"]
+
+PURE = frozenset(("aten", "prims"))
+"""PyTorch's own namespaces of tensor arithmetic."""
+
+OF_PYTORCH = frozenset(
+    (
+        *PURE,
+        *("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_inductor_test"),
+        *("_native", "_quantized", "_test", "c10d", "c10d_functional", "debug_mode_ops"),
+        *("debugprims", "export", "flex_lib", "fsdp", "inductor", "inductor_prims", "mkl"),
+        *("mkldnn", "mkldnn_prepacked", "onednn", "onnx_symbolic", "prim", "profiler"),
+        *("quantization", "quantized", "rngprims", "sparse", "static_runtime", "streams"),
+        *("symm_mem", "torchbind", "xnnpack"),
+    )
+)
+"""The namespaces that PyTorch registers. Those not in `PURE` talk to other processes, record
+profiles, hand out raw memory or serve a compiler; any other namespace is a user's library."""
+
+_HINT = "use a functional operator of aten, prims or a library of your own"
+
+
+@lru_cache(maxsize=4096)
+def callable_op(name: str) -> OpOverload:
+    """The operator under a name of the IR.
+
+    Raises FBError FB0901 when this PyTorch does not have it, FB0942 when a plan may not call it.
+    """
+    op = resolve_op(name)
+    why = _objection(op, name.split(".")[0])
+    if why is not None:
+        raise FBError(Diagnostic("FB0942", f"a plan may not call {name}: {why}", hint=_HINT))
+    assert isinstance(op, OpOverload)
+    return op
+
+
+def check_call(call: Call) -> None:
+    """FB0942 where a call hands text to an operator of a user's library. Text of aten and
+    prims chooses between modes of computing; that of others may name files."""
+    if call.op.split(".")[0] in PURE:
+        return
+    if any(map(_has_text, (*call.args, *(value for _, value in call.kwargs)))):
+        why = "it is given text, which may name a file, and is no operator of aten or prims"
+        raise FBError(Diagnostic("FB0942", f"a plan may not call {call.op}: {why}", hint=_HINT))
+
+
+def check_operators(graph: Graph) -> None:
+    """FB0901 and FB0942 with every call that PyTorch lacks or a plan may not make, each once."""
+    found: dict[tuple[str, str], Diagnostic] = {}
+    for owner, call, span in _calls(graph):
+        try:
+            callable_op(call.op)
+            check_call(call)
+        except FBError as error:
+            for d in error.diagnostics:
+                message = f"{owner}: {d.message}"
+                placed = Diagnostic(d.code, message, span, d.notes, d.hint)
+                found.setdefault((d.code, call.op), placed)
+    if found:
+        raise FBError(found.values())
+
+
+def _calls(graph: Graph) -> Iterator[tuple[str, Call, Span | None]]:
+    for view in graph.views:
+        yield f"%{view.name}", view.call, view.span
+    for c in graph.cnodes:
+        if c.call.op not in (LOSS_OP, ACCUMULATE_OP):
+            yield c.name, c.call, c.span
+        if c.replay is not None:
+            yield c.name, c.replay.call, c.span
+
+
+def _objection(op: OpOverload | HigherOrderOperator, namespace: str) -> str | None:
+    """Why a plan may not call an operator."""
+    if isinstance(op, HigherOrderOperator):
+        return "it runs functions, and has no schema"
+    if namespace in OF_PYTORCH - PURE:
+        return f"operators of {namespace} do more than compute tensors"
+    schema = op._schema
+    if schema.is_mutable:
+        return "it writes to its arguments"
+    if not schema.returns:
+        return "it returns nothing, so it is called for an effect"
+    types = [str(argument.type) for argument in schema.arguments]
+    if any("str" in t for t in types) and not any("Tensor" in t for t in types):
+        return "it takes text and no tensor, so what it computes comes from elsewhere"
+    return None
+
+
+def _has_text(arg: Arg) -> bool:
+    return isinstance(arg, str) or (isinstance(arg, tuple) and any(map(_has_text, arg)))
