@@ -20,6 +20,7 @@ import builtins
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NoReturn
 
 from ..ir.diagnostics import Diagnostic, FBError, Note
@@ -64,6 +65,7 @@ class Allowed:
     """The function that wraps a segment, and whose result is called."""
 
 
+@lru_cache(maxsize=32)
 def statements(source: str) -> frozenset[str]:
     """The statements of a text at its top level, to be compared with others."""
     return frozenset(map(ast.dump, ast.parse(source).body))

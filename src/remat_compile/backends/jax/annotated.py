@@ -25,7 +25,7 @@ from .order import numbered
 from .predict import predicted_temp_bytes
 from .tables import tables
 from .template import ANNOTATED_RUN, CHECK, KEEP, header
-from .text import KEY, JaxText
+from .text import BASE_KEY, JaxText
 
 __all__ = ["emit_form", "fitting_form", "names_of"]
 
@@ -139,7 +139,7 @@ class _Model:
         made = [n for n in body.bound_names() if n not in body.free and n in wanted]
         if not made:
             return []
-        takes = [self.x.variable(n) for n in body.free if n not in self.held and n != KEY]
+        takes = [self.x.variable(n) for n in body.free if n not in self.held and n != BASE_KEY]
         gives = tuple_text([self.x.variable(n) for n in made])
         name = segment_name(number)
         return [

@@ -15,7 +15,7 @@ from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Wait
 from .._quote import comment, scope
 from .groups import Barrier
 from .order import Numbered
-from .text import KEY, JaxText
+from .text import BASE_KEY, KEY, JaxText
 
 __all__ = ["Body", "State", "scope_name"]
 
@@ -86,7 +86,7 @@ class Body:
         through = [self.x.variable(name) for name in names]
         through += [self.x.host(name) for name in barrier.hosts]
         if barrier.key:
-            self._use(KEY)
+            self._use(BASE_KEY)
             through.append(KEY)
         listed = ", ".join(through) + ("," if len(through) == 1 else "")
         self.lines.append(f"({listed}) = lax.optimization_barrier(({listed}))")
@@ -94,7 +94,7 @@ class Body:
             self._bind(name)
         self._bound.update(dict.fromkeys(f"host {name}" for name in barrier.hosts))
         if barrier.key:
-            self._bound[KEY] = None
+            self._bound[BASE_KEY] = None
 
     def bound(self, names: Iterable[str]) -> None:
         """Says that the function has these names as it begins."""
@@ -142,7 +142,7 @@ class Body:
             return " + ".join(self.x.variable(name) for name in call.refs())
         if c.token is None:
             return self.x.call(call)
-        self._use(KEY)
+        self._use(BASE_KEY)
         return self.x.call(call, f"jax.random.fold_in({KEY}, {self.state.tokens[c.token]})")
 
     def _targets(self, c: CNode, n: int) -> str:

@@ -19,7 +19,7 @@ from .groups import Barrier, barriers
 from .order import numbered
 from .tables import tables
 from .template import CHECK, RUN, header
-from .text import KEY, JaxText
+from .text import BASE_KEY, KEY, JaxText
 
 __all__ = [
     "SourceOf",
@@ -128,10 +128,10 @@ class _Functions:
         can begin before the forward has ended."""
         own = [n for n in saved if n in self.graph.anode and n not in self.held]
         hosts = [name.removeprefix("host ") for name in saved if name.startswith("host ")]
-        if own or hosts or KEY in saved:
+        if own or hosts or BASE_KEY in saved:
             ends = [self.graph.storage[r.name] for r in self.binding.results]
             sources = dict.fromkeys((*own, *(n for n in ends if n not in self.held)))
-            self.forward.barrier(Barrier(tuple(sources), tuple(hosts), (), KEY in saved))
+            self.forward.barrier(Barrier(tuple(sources), tuple(hosts), (), BASE_KEY in saved))
 
     def _unpack_caller(self, saved: tuple[str, ...]) -> list[str]:
         x, binding = self.x, self.binding
@@ -160,7 +160,7 @@ class _Functions:
         return lines
 
     def _variable(self, name: str) -> str:
-        if name == KEY:
+        if name == BASE_KEY:
             return KEY
         if name.startswith("host "):
             return self.x.host(name.removeprefix("host "))

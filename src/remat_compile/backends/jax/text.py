@@ -13,10 +13,13 @@ from .._names import Names, keywords
 from .._quote import literal
 from .dtypes import dtype_name
 
-__all__ = ["JaxText", "function_name"]
+__all__ = ["BASE_KEY", "KEY", "JaxText", "function_name"]
 
 KEY = "key"
 """The variable of the base key, from which each random operator derives its own."""
+
+BASE_KEY = "the key"
+"""What stands for it among the names of aNodes, none of which has a space."""
 
 _RESERVED = frozenset(
     (

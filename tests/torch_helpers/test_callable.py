@@ -1,0 +1,155 @@
+"""Operators that a graph names and a plan may not call are refused before anything runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from remat_compile._torch.callable import OF_PYTORCH, callable_op, check_call, check_operators
+from remat_compile._torch.execute import execute
+from remat_compile.backends.jax.support import require_lowerings
+from remat_compile.backends.torch import emit
+from remat_compile.costs import measured
+from remat_compile.ir.diagnostics import FBError
+from remat_compile.ir.graph import Call
+from remat_compile.ir.parser import parse_program
+
+TEXT = """fbir 1
+graph @g {{
+  %x : input f32[4] bytes 16
+  %y : output f32[4] bytes 16
+  %d : tangent f32[4] bytes 16
+  {view}F1: fwd %y = {call} at net.py:7
+  L: loss %d = loss(%y)
+}}
+bind {{
+  arg "x" = %x
+  result %y tangent %d
+}}
+schedule @plan by "someone" {{ F1; L; free %d }}
+"""
+FUNCTIONAL = (
+    *("aten.mm.default", "aten.relu.default", "aten.native_dropout.default", "aten.empty_like"),
+    *("aten.gelu.default", "aten.full.default", "aten.split.Tensor", "prims.convert_element_type"),
+    *("aten._native_batch_norm_legit_functional.default", "aten.__lshift__.Tensor"),
+)
+HARMFUL = {
+    "aten.from_file.default": "text and no tensor",
+    "aten.relu_.default": "writes to its arguments",
+    "aten.add_.Tensor": "writes to its arguments",
+    "aten.add.out": "writes to its arguments",
+    "aten.resize_.default": "writes to its arguments",
+    "aten.set_data.default": "writes to its arguments",
+    "aten._print.default": "returns nothing",
+    "aten._cufft_set_plan_cache_max_size.default": "returns nothing",
+    "aten._backward.default": "returns nothing",
+    "debugprims.load_tensor.default": "more than compute tensors",
+    "inductor._alloc_from_pool.default": "more than compute tensors",
+    "inductor._reinterpret_tensor.default": "more than compute tensors",
+    "_c10d_functional.all_reduce.default": "more than compute tensors",
+    "c10d.send.default": "more than compute tensors",
+    "profiler._record_function_enter_new.default": "more than compute tensors",
+    "rngprims.philox_rand.default": "more than compute tensors",
+    "higher_order.run_and_save_rng_state": "runs functions",
+    "higher_order.cond": "runs functions",
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONAL)
+def test_functional_operators(name: str) -> None:
+    callable_op(name if name.count(".") == 2 else f"{name}.default")
+
+
+@pytest.mark.parametrize("name", HARMFUL)
+def test_harmful_operators(name: str) -> None:
+    try:
+        callable_op(name)
+    except FBError as error:
+        (diagnostic,) = error.diagnostics
+    else:
+        raise AssertionError("it may be called")
+    if diagnostic.code == "FB0901":
+        pytest.skip(f"this PyTorch does not register {name}")
+    assert diagnostic.code == "FB0942"
+    assert name in diagnostic.message
+    assert HARMFUL[name] in diagnostic.message
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["load_library.x.y", "import_module.__call__.x", "__class__.mro.x", "aten.__class__.mro"],
+)
+def test_attributes_that_are_no_operators(name: str) -> None:
+    with pytest.raises(FBError) as caught:
+        callable_op(name)
+    assert caught.value.diagnostics[0].code == "FB0901"
+
+
+CALLS = {
+    "in place": ("aten.relu_.default(%x)", ""),
+    "file": ('aten.from_file.default("PWNED", true, 4)', ""),
+    "view": ("aten.relu.default(%v)", "%v = view of %x aten.set_data.default(%x, %x)\n  "),
+    "replay": ("aten.relu.default(%x) replay { %y = aten.relu_.default(%x) }", ""),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_the_place_is_named_and_nothing_runs(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call, view = CALLS[case]
+    program = parse_program(TEXT.format(call=call, view=view), "plan.fbir")
+    values = {"x": torch.zeros(4)}
+    for refuse in (
+        lambda: emit(program, program.schedules[0]),
+        lambda: execute(program, program.schedules[0].steps, values),
+        lambda: measured(program, values),
+        lambda: check_operators(program.graph),
+    ):
+        with pytest.raises(FBError) as caught:
+            refuse()
+        diagnostic = caught.value.diagnostics[0]
+        assert diagnostic.code == "FB0942"
+        assert str(diagnostic.span).startswith("plan.fbir:6:")
+        assert diagnostic.message.startswith("%v" if case == "view" else "F1")
+    with pytest.raises(FBError) as caught:
+        require_lowerings(program.graph)
+    assert {d.code for d in caught.value.diagnostics} == {"FB0920"}
+    assert not list(tmp_path.iterdir())
+    assert values["x"].tolist() == [0.0] * 4
+
+
+@pytest.fixture
+def library() -> Iterator[None]:
+    made = torch.library.Library("codegen_test", "DEF")  # type: ignore[no-untyped-call]
+    made.define("write_file(str name, Tensor x) -> Tensor")  # type: ignore[no-untyped-call]
+    made.define("fill(Tensor(a!) x) -> Tensor")  # type: ignore[no-untyped-call]
+    made.define("twice(Tensor x) -> Tensor")  # type: ignore[no-untyped-call]
+    yield
+    made._destroy()  # type: ignore[no-untyped-call]
+
+
+def test_libraries_of_users(library: None) -> None:
+    callable_op("codegen_test.twice.default")
+    with pytest.raises(FBError, match="writes to its arguments"):
+        callable_op("codegen_test.fill.default")
+    check_call(Call("codegen_test.twice.default", (1, 2.0)))
+    check_call(Call("aten.gelu.default", (), (("approximate", "tanh"),)))
+    for args in (("a", 1), (1, ("a",))):
+        with pytest.raises(FBError, match="may name a file") as caught:
+            check_call(Call("codegen_test.write_file.default", args))
+        assert caught.value.diagnostics[0].code == "FB0942"
+
+
+def test_every_namespace_of_pytorch_is_known() -> None:
+    """A new one must be put into one of the two lists."""
+    code = "import torch\nprint(*{n.split('::')[0] for n in torch._C._dispatch_get_all_op_names()})"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    # Tensor arithmetic of exporters, which is as harmless as a user's library.
+    assert set(ran.stdout.split()) - OF_PYTORCH <= {"onnx", "quantized_decomposed"}
