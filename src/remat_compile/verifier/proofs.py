@@ -15,7 +15,7 @@ def prove_script(script: Script, deadline: Deadline) -> str:
 
     Its first lines name the script by its SHA-256; the proof assumes each assertion of the
     script and ends in the empty clause. FB0712 where cvc5 is missing, FB0875 where it finds no
-    proof in time.
+    proof in time, or one with steps that it gives no rule for (`hole`).
     """
     from .solver_cvc5 import Cvc5
 
@@ -25,6 +25,10 @@ def prove_script(script: Script, deadline: Deadline) -> str:
         case OutOfTime(why):
             message = f"no proof of {script.name}: {why}"
             hint = "give more time with --time-limit, or take --smt-lib, the scripts alone"
+            raise FBError(Diagnostic("FB0875", message, hint=hint))
+        case proof if holes := proof.count(":rule hole"):
+            message = f"no whole proof of {script.name}: cvc5 leaves {holes} steps open"
+            hint = "take --smt-lib, the scripts alone"
             raise FBError(Diagnostic("FB0875", message, hint=hint))
         case proof:
             head = (

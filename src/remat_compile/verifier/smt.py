@@ -152,7 +152,8 @@ def check_part(part: Part, tactics: tuple[str, ...], deadline: Deadline) -> Answ
 
 
 def _any(goals: Iterable[str]) -> str:
-    """That one of the goals holds. SMT-LIB gives `or` two arguments at the least."""
+    """That one of the goals holds. In SMT-LIB `or` and `and` have two arguments at the least, so
+    one that may have fewer begins with `false` or `true`."""
     match list(goals):
         case []:
             return "(assert false)"

@@ -105,10 +105,11 @@ def _values(solver: Any, symbols: Any) -> dict[str, int]:
 def _prove(text: str, limit_s: float) -> dict[str, Any]:
     import cvc5
 
+    # Rewrites down to single rules: with less, cvc5 leaves them open in the Alethe format.
     options = {
         "produce-proofs": "true",
         "proof-format-mode": "alethe",
-        "proof-granularity": "theory-rewrite",
+        "proof-granularity": "dsl-rewrite",
         "simplification": "none",
     }
     solver = _new(limit_s, options)
