@@ -1,6 +1,7 @@
 # make demo: one run from a GPT-2-shaped ONNX file to a proven plan and a compared step.
 # make matrix: every planner on every graph, with its results written down.
 # make mutants: seeds faults into correct plans and counts those that the verifier misses (some minutes).
+# make redteam: what was found against the verifier, the reader and the generated code must not come back (minutes).
 # make test: the whole test suite, in JOBS processes of one thread each. Both make the virtual environment if there is none.
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ DEMO ?= .demo
 JOBS ?= 2
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint matrix mutants install clean
+.PHONY: demo test lint matrix mutants redteam install clean
 
 demo: install
 	@mkdir -p $(DEMO)
@@ -32,6 +33,13 @@ lint: install
 
 mutants: install
 	$(BIN)/python tests/verifier/run_mutants.py --each 3
+
+# Runners in sequence; each prints a table and stops the rest where something fails. To come, from
+# the branches that hold them: tests/ir/run_reader_fuzz.py --inputs 2000,
+# tests/verifier/run_faults.py, tests/end_to_end/run_random_plans.py --plans 500.
+redteam: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/redteam -m ""
+	$(BIN)/python tests/verifier/run_second_solver.py
 
 install: $(VENV)/.remat-compile
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .ir.program import Program, Proven
     from .ir.schedule import Schedule
     from .ir.simulate import Trace
-    from .verifier import Largest, Refuted, Scope, Undecided, Verdict
+    from .verifier import Choice, Largest, Refuted, Scope, Script, Undecided, Verdict
 
 Backend = Literal["torch", "jax"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
@@ -107,22 +107,58 @@ class Plan:
         return found[-1] if found else None
 
     def verify(
-        self, *budgets: Budget, time_limit_s: float = 60.0, scope: Scope = "widest"
+        self,
+        *budgets: Budget,
+        time_limit_s: float = 60.0,
+        scope: Scope = "widest",
+        solver: Choice = "z3",
     ) -> Verdict:
-        """Proves the plan again, within `budgets`, or those it was made for and claims."""
+        """Proves the plan again, within `budgets`, or those it was made for and claims.
+
+        `solver` is "z3", "cvc5" or "both"; FB0712 where its package is missing.
+        """
         from .verifier import verify
 
         wanted = budgets or recorded_budgets(self)
-        return verify(self.program, self.schedule, wanted, time_limit_s=time_limit_s, scope=scope)
+        return verify(
+            self.program,
+            self.schedule,
+            wanted,
+            time_limit_s=time_limit_s,
+            scope=scope,
+            solver=solver,
+        )
+
+    def verify_with_scripts(
+        self,
+        *budgets: Budget,
+        time_limit_s: float = 60.0,
+        scope: Scope = "widest",
+        solver: Choice = "z3",
+    ) -> tuple[Verdict, tuple[Script, ...]]:
+        """`verify`, with the SMT-LIB 2.6 scripts that were asked on the way."""
+        from .verifier import verify_with_scripts
+
+        wanted = budgets or recorded_budgets(self)
+        return verify_with_scripts(
+            self.program,
+            self.schedule,
+            wanted,
+            time_limit_s=time_limit_s,
+            scope=scope,
+            solver=solver,
+        )
 
     def largest(
-        self, symbol: str, *budgets: Budget, time_limit_s: float = 60.0
+        self, symbol: str, *budgets: Budget, time_limit_s: float = 60.0, solver: Choice = "z3"
     ) -> Largest | Refuted | Undecided:
         """The largest value of `symbol` that holds `budgets`, or those the plan is made for."""
         from .verifier import prove_largest
 
         wanted = budgets or recorded_budgets(self)
-        return prove_largest(self.program, self.schedule, wanted, symbol, time_limit_s=time_limit_s)
+        return prove_largest(
+            self.program, self.schedule, wanted, symbol, time_limit_s=time_limit_s, solver=solver
+        )
 
     def save(self, path: str | Path) -> None:
         """Writes the `.fbir` file, whole or not at all; `-` is standard output.

@@ -13,7 +13,19 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "remat_compile"
-HEAVY = ("torch", "jax", "onnx", "onnxscript", "z3", "highspy", "lark", "numpy", "typer", "rich")
+HEAVY = (
+    "torch",
+    "jax",
+    "onnx",
+    "onnxscript",
+    "z3",
+    "cvc5",
+    "highspy",
+    "lark",
+    "numpy",
+    "typer",
+    "rich",
+)
 
 ALLOWED: dict[str, set[str]] = {
     "ir": {"ir"},

@@ -109,6 +109,6 @@ def test_runs_without_the_analyses_of_the_core(monkeypatch: pytest.MonkeyPatch) 
         assert isinstance(verdict, remat_compile.verifier.ProvenPlan)
 
 
-def test_importing_the_verifier_does_not_load_z3() -> None:
-    code = "import sys, remat_compile.verifier; sys.exit('z3' in sys.modules)"
+def test_importing_the_verifier_loads_no_solver() -> None:
+    code = "import sys, remat_compile.verifier; sys.exit(bool({'z3', 'cvc5'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

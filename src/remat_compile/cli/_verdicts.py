@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 if TYPE_CHECKING:
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from ..ir.program import Proven
     from ..verifier import Largest, Refuted, Undecided, Verdict
 
-__all__ = ["print_json", "report", "report_certificate", "report_largest"]
+__all__ = ["Written", "print_json", "report", "report_certificate", "report_largest"]
 
 Format = Literal["text", "json"]
 
@@ -24,7 +25,22 @@ MEANINGS = {
 }
 
 
-def report(path: str, plan: Plan, verdict: Verdict, format: Format) -> int:
+@dataclass(frozen=True)
+class Written:
+    """The scripts of a proof, and the proofs of the scripts, that lie in a folder now."""
+
+    folder: str
+    scripts: int
+    proofs: int = 0
+
+    def __str__(self) -> str:
+        also = f" and {self.proofs} proofs" if self.proofs else ""
+        return f"{self.scripts} scripts{also} in {self.folder}"
+
+
+def report(
+    path: str, plan: Plan, verdict: Verdict, format: Format, written: Written | None = None
+) -> int:
     """Prints a verdict; the exit code."""
     from ..ir.diagnostics import FBError
     from ..verifier import ProvenPlan, Refuted, Undecided
@@ -33,20 +49,31 @@ def report(path: str, plan: Plan, verdict: Verdict, format: Format) -> int:
     match verdict:
         case ProvenPlan(proven, _, beyond):
             if format == "json":
-                print_json(path, plan, "proven", _facts(proven), (), (*warned, *beyond))
+                facts = {**_facts(proven), **_as_facts(written)}
+                print_json(path, plan, "proven", facts, (), (*warned, *beyond))
             else:
                 _print_proven(plan, proven, "proven", (*warned, *beyond))
+                if written is not None:
+                    print(f"  {written}")
             return 0
         case Refuted(diagnostics):
             answer, found = "refuted", tuple(diagnostics)
         case Undecided():
-            answer, found = "undecided", (_undecided(plan, verdict),)
+            answer, found = "undecided", verdict.diagnostics or (_undecided(plan, verdict),)
         case _:
             assert_never(verdict)
     if format == "text":
+        if written is not None:
+            print(written)
         raise FBError(found)
-    print_json(path, plan, answer, {}, found, warned)
+    print_json(path, plan, answer, _as_facts(written), found, warned)
     return 1
+
+
+def _as_facts(written: Written | None) -> dict[str, Any]:
+    if written is None:
+        return {}
+    return {"folder": written.folder, "scripts": written.scripts, "proofs": written.proofs}
 
 
 def report_certificate(path: str, plan: Plan, format: Format) -> int:
@@ -90,7 +117,7 @@ def report_largest(
         case Refuted(diagnostics):
             answer, wrong = "refuted", tuple(diagnostics)
         case _:
-            answer, wrong = "undecided", (_undecided(plan, found),)
+            answer, wrong = "undecided", found.diagnostics or (_undecided(plan, found),)
     if format == "text":
         raise FBError(wrong)
     print_json(path, plan, answer, {}, wrong, ())

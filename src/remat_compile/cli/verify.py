@@ -42,6 +42,18 @@ def command(
     recheck: Annotated[
         bool, typer.Option(help="Prove in full, whatever certificate there is (the default).")
     ] = False,
+    solver: Annotated[
+        Literal["z3", "cvc5", "both"],
+        typer.Option(help="Who must find the proof; cvc5 comes with remat-compile[cvc5]."),
+    ] = "z3",
+    smt_lib: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Write what the solver was asked, as SMT-LIB 2.6."),
+    ] = None,
+    proofs: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="The same, with proofs by cvc5 of values and ranges."),
+    ] = None,
     time_limit: Annotated[float, typer.Option(metavar="SECONDS")] = 60.0,
     format: Annotated[Literal["text", "json"], typer.Option()] = "text",
 ) -> int:
@@ -51,8 +63,9 @@ def command(
     proven; 1: refuted or not decided in time.
     """
     from .._options import Errors, check_time_limit
+    from .._scripts import check_folder, write_proofs, write_scripts
     from ..ir.diagnostics import FBError
-    from ._verdicts import print_json, report, report_certificate, report_largest
+    from ._verdicts import Written, print_json, report, report_certificate, report_largest
 
     errors = Errors()
     found = errors.collect(lambda: _bounds(budget, activation_budget, host_budget))
@@ -62,38 +75,56 @@ def command(
         check_time_limit(errors, time_limit)
     if largest is not None and at is not None:
         errors.add("FB0707", "--at does not go with --largest, which tries every value")
+    folders = [folder for folder in (smt_lib, proofs) if folder is not None]
+    if len(folders) > 1:
+        errors.add("FB0707", "--proofs writes the scripts too", "give --smt-lib or --proofs")
+    if folders and (largest is not None or (require_certificate and not recheck)):
+        errors.add("FB0707", "scripts are written of one full proof", "leave the other option away")
+    for folder in folders:
+        errors.collect(lambda folder=folder: check_folder(folder))  # type: ignore[misc]
     errors.raise_if_any()
     assert found is not None
     try:
         read = _read(plan, schedule)
         budgets = _resolve(found, read)
         if require_certificate:
-            if refused := _refused_certificate(read, budgets, at):
+            if refused := _refused_certificate(read, budgets, at, solver):
                 raise FBError(refused)
             if not recheck and largest is None:
                 return report_certificate(plan, read, format)
         if largest is not None:
-            return report_largest(
-                plan, read, read.largest(largest, *budgets, time_limit_s=time_limit), format
-            )
+            found_largest = read.largest(largest, *budgets, time_limit_s=time_limit, solver=solver)
+            return report_largest(plan, read, found_largest, format)
         scope = at or ("range" if budgets else "widest")
-        verdict = read.verify(*budgets, time_limit_s=time_limit, scope=scope)
+        if not folders:
+            verdict = read.verify(*budgets, time_limit_s=time_limit, scope=scope, solver=solver)
+            return report(plan, read, verdict, format)
+        verdict, scripts = read.verify_with_scripts(
+            *budgets, time_limit_s=time_limit, scope=scope, solver=solver
+        )
+        if smt_lib is not None:
+            write_scripts(smt_lib, scripts)
+            written = Written(smt_lib, len(scripts))
+        else:
+            assert proofs is not None
+            written = Written(proofs, len(scripts), len(write_proofs(proofs, scripts, time_limit)))
     except FBError as error:
         if format == "text":
             raise
         print_json(plan, None, "refused", {}, error.diagnostics, ())
         return 2 if error.usage else 1
-    return report(plan, read, verdict, format)
+    return report(plan, read, verdict, format, written)
 
 
 def _refused_certificate(
-    plan: Plan, budgets: list[Budget], at: str | None
+    plan: Plan, budgets: list[Budget], at: str | None, solver: str
 ) -> tuple[Diagnostic, ...]:
     """Why the proof in the file is not taken."""
     from ..ir.diagnostics import Diagnostic
     from ..verifier import accept_certificate
 
-    found = accept_certificate(plan.program, plan.schedule, plan.proven, budgets)
+    provers = {"z3": (), "cvc5": ("cvc5",), "both": ("z3", "cvc5")}[solver]
+    found = accept_certificate(plan.program, plan.schedule, plan.proven, budgets, provers)
     sample_only = plan.proven is not None and "memory at sample" in plan.proven.obligations
     if not found and sample_only and at != "sample" and (at == "range" or budgets):
         message = f"the certificate of @{plan.schedule.name} is for the sample only"

@@ -1,4 +1,4 @@
-"""Schedule -> proof or counter-example (z3). The second opinion on every plan.
+"""Schedule -> proof or counter-example (z3, cvc5). The second opinion on every plan.
 
 It takes from `ir` the data and nothing else: aliasing, reads, writes, sizes and memory
 are derived here from the statements. `spec/verification.md` states what is proven.
@@ -7,21 +7,27 @@ are derived here from the statements. `spec/verification.md` states what is prov
 from __future__ import annotations
 
 from .certificate import accept_certificate, certificate_sha256, check_certificate
-from .prove import prove_largest, verify
+from .inquiry import Script
+from .prove import prove_largest, scripts, verify, verify_with_scripts
+from .solver import Choice
 from .task import Scope
 from .verdict import Bound, Largest, ProvenPlan, Refuted, Undecided, Verdict
 
 __all__ = [
     "Bound",
+    "Choice",
     "Largest",
     "ProvenPlan",
     "Refuted",
     "Scope",
+    "Script",
     "Undecided",
     "Verdict",
     "accept_certificate",
     "certificate_sha256",
     "check_certificate",
     "prove_largest",
+    "scripts",
     "verify",
+    "verify_with_scripts",
 ]

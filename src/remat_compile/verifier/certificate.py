@@ -14,7 +14,7 @@ from typing import assert_never
 from ..ir.diagnostics import Diagnostic
 from ..ir.program import Budget, Certificate, Program, Proven
 from ..ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
-from .smt import prover
+from .solver import installed
 
 __all__ = ["accept_certificate", "certificate_sha256", "check_certificate", "own_version", "seal"]
 
@@ -95,12 +95,17 @@ def check_certificate(program: Program, proven: Proven) -> Diagnostic | None:
 
 
 def accept_certificate(
-    program: Program, schedule: Schedule, proven: Proven | None, budgets: Iterable[Budget] = ()
+    program: Program,
+    schedule: Schedule,
+    proven: Proven | None,
+    budgets: Iterable[Budget] = (),
+    provers: Iterable[str] = (),
 ) -> tuple[Diagnostic, ...]:
     """Why the recorded proof may not stand for one within `budgets`; nothing where it may.
 
     FB0830 and FB0831 as `check_certificate`, FB0832 where there is none, FB0833 where
-    another version made it, FB0834 where it covers less than is asked.
+    another version of a solver or of this package made it, or of a solver that is not
+    installed, FB0834 where it covers less than is asked, or is not by all of `provers`.
     """
     if proven is None or proven.certificate is None:
         message = f"no certificate is recorded for schedule @{schedule.name}"
@@ -109,14 +114,18 @@ def accept_certificate(
     if (stale := check_certificate(program, proven)) is not None:
         return (stale,)
     found: list[str] = []
-    made = f"{proven.prover}, remat-compile {proven.certificate.version}"
-    here = f"{prover()}, remat-compile {own_version()}"
-    if made != here:
+    by = proven.prover.split(", ")
+    names_by = [prover.split(" ")[0] for prover in by]
+    known = installed({"z3", *names_by})
+    if not set(by) <= set(known) or proven.certificate.version != own_version():
+        made = f"{proven.prover}, remat-compile {proven.certificate.version}"
+        here = f"{', '.join(known)}, remat-compile {own_version()}"
         message = f"the certificate of @{schedule.name} is by {made}; this is {here}"
         return (Diagnostic("FB0833", message, proven.span, hint="verify the plan again"),)
     names = [obligation.split(" ")[0] for obligation in proven.obligations]
     if missing := [name for name in OBLIGATIONS if name not in names]:
         found.append(f"it does not say {', '.join(missing)}")
+    found += [f"it is not by {name}" for name in provers if name not in names_by]
     found += _above(proven, tuple(budgets))
     if not found:
         return ()

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ..ir.diagnostics import Diagnostic, nearest
 from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
+from .certificate import certificate_sha256
 from .events import unfold
+from .inquiry import Inquiry, Record, Script
 from .largest import find_largest
 from .sizes import Amounts, read_amounts
-from .smt import Deadline, OutOfTime
+from .smt import OutOfTime
+from .solver import Choice, solvers_of
 from .statements import Statements, read_statements
 from .symbolic import Somewhere, check_sizes
 from .task import Scope, Task
 from .verdict import Bound, Largest, Refuted, Undecided, Verdict
 
-__all__ = ["Scope", "prove_largest", "verify"]
+__all__ = ["Scope", "prove_largest", "scripts", "verify", "verify_with_scripts"]
 
 
 def verify(
@@ -26,6 +31,7 @@ def verify(
     *,
     time_limit_s: float = 60.0,
     scope: Scope = "widest",
+    solver: Choice = "z3",
 ) -> Verdict:
     """Proves all obligations of `schedule` within `budgets`, or refutes it.
 
@@ -33,12 +39,78 @@ def verify(
     `Proven.obligations` says which. A schedule that only fails beyond the sample is
     proven at the sample, with what fails in `ProvenPlan.beyond`; with `scope="range"` it is
     refuted. Without budgets, the bounds are the plan's own peaks. What a certificate in
-    `program` claims of the very same steps is checked too. Never raises on a bad program.
+    `program` claims of the very same steps is checked too. With `solver="both"` nothing is
+    proven that cvc5 does not confirm (FB0872, FB0873). Never raises on a bad program; FB0712
+    where the package of a solver is missing.
     """
-    task = _read(program, schedule, budgets, Deadline(time_limit_s))
+    inquiry = Inquiry(time_limit_s, solvers=solvers_of(solver))
+    return _verify(program, schedule, budgets, scope, inquiry)
+
+
+def verify_with_scripts(
+    program: Program,
+    schedule: Schedule,
+    budgets: Sequence[Budget] = (),
+    *,
+    time_limit_s: float = 60.0,
+    scope: Scope = "widest",
+    solver: Choice = "z3",
+) -> tuple[Verdict, tuple[Script, ...]]:
+    """`verify`, with every script that was asked on the way, in order."""
+    inquiry = Inquiry(time_limit_s, solvers=solvers_of(solver))
+    inquiry = replace(inquiry, subject=_subject(program, schedule))
+    verdict = _verify(program, schedule, budgets, scope, inquiry)
+    return verdict, tuple(inquiry.record.scripts)
+
+
+def scripts(
+    program: Program,
+    schedule: Schedule,
+    budgets: Sequence[Budget] = (),
+    *,
+    time_limit_s: float = 60.0,
+    scope: Scope = "widest",
+) -> Iterator[Script]:
+    """The scripts that `verify` asks z3, one per part of an obligation."""
+    _, found = verify_with_scripts(
+        program, schedule, budgets, time_limit_s=time_limit_s, scope=scope
+    )
+    yield from found
+
+
+def _verify(
+    program: Program,
+    schedule: Schedule,
+    budgets: Sequence[Budget],
+    scope: Scope,
+    inquiry: Inquiry,
+) -> Verdict:
+    task = _read(program, schedule, budgets, inquiry)
     if isinstance(task, Refuted):
         return task
-    return task.steps() or task.sizes(scope)
+    verdict = task.steps() or task.sizes(scope)
+    return _objection(inquiry.record, schedule, refuted=isinstance(verdict, Refuted)) or verdict
+
+
+def _objection(record: Record, schedule: Schedule, *, refuted: bool) -> Undecided | None:
+    """Why a verdict does not stand: solvers that do not agree, or one that did not confirm."""
+    if record.disagreements:
+        why = record.disagreements[0]
+        message = f"the solvers do not agree on @{schedule.name}: {why}"
+        hint = "a mistake in a solver or in the encoding: please report it with --smt-lib"
+        return Undecided(why, (Diagnostic("FB0872", message, schedule.span, hint=hint),))
+    if record.unconfirmed and not refuted:
+        why = record.unconfirmed[0]
+        message = f"plan @{schedule.name} is {why}"
+        hint = "give more time with --time-limit, or take the word of z3 with --solver z3"
+        return Undecided(why, (Diagnostic("FB0873", message, schedule.span, hint=hint),))
+    return None
+
+
+def _subject(program: Program, schedule: Schedule) -> tuple[str, ...]:
+    """What scripts are about, names quoted so that none can end a comment."""
+    names = f"schedule {json.dumps(schedule.name)} of graph {json.dumps(program.graph.name)}"
+    return names, f"graph and steps sha256 {certificate_sha256(program, schedule)}"
 
 
 def prove_largest(
@@ -48,29 +120,44 @@ def prove_largest(
     symbol: str,
     *,
     time_limit_s: float = 60.0,
+    solver: Choice = "z3",
 ) -> Largest | Refuted | Undecided:
     """The largest value of `symbol` for which `budgets` hold, for all values of the others.
 
     Refuted where no value does, where the schedule is wrong, or where there is no such
-    symbol (FB0823). Never raises on a bad program.
+    symbol (FB0823). Never raises on a bad program; FB0712 as `verify`.
     """
+    inquiry = Inquiry(time_limit_s, solvers=solvers_of(solver))
+    found = _largest(program, schedule, budgets, symbol, inquiry)
+    refuted = isinstance(found, Refuted)
+    return _objection(inquiry.record, schedule, refuted=refuted) or found
+
+
+def _largest(
+    program: Program,
+    schedule: Schedule,
+    budgets: Sequence[Budget],
+    symbol: str,
+    inquiry: Inquiry,
+) -> Largest | Refuted | Undecided:
     known = {s.name: (s.low, s.high) for s in program.symbols}
     if symbol not in known:
         message = f"the graph has no symbol {symbol}.{nearest(symbol, known)}"
         hint = f"symbols with a range: {', '.join(known) or 'none'}"
         return Refuted((Diagnostic("FB0823", message, hint=hint),))
-    task = _read(program, schedule, budgets, Deadline(time_limit_s))
+    task = _read(program, schedule, budgets, inquiry)
     if isinstance(task, Refuted):
         return task
     if (wrong := task.steps()) is not None:
         return wrong
-    negative = check_sizes(task.statements, task.amounts, known, task.deadline)
+    negative = check_sizes(task.statements, task.amounts, known, inquiry.about("sizes"))
     if isinstance(negative, OutOfTime):
         return Undecided(f"sizes: {negative.why}")
     if negative:
         return Refuted(negative)
+    asked = inquiry.about("memory-ranges")
     found = find_largest(
-        task.statements, task.events, task.amounts, known, symbol, task.limits, task.deadline
+        task.statements, task.events, task.amounts, known, symbol, task.limits, asked
     )
     if isinstance(found, OutOfTime):
         return Undecided(f"memory: {found.why}")
@@ -86,7 +173,7 @@ def prove_largest(
 
 
 def _read(
-    program: Program, schedule: Schedule, budgets: Sequence[Budget], deadline: Deadline
+    program: Program, schedule: Schedule, budgets: Sequence[Budget], inquiry: Inquiry
 ) -> Task | Refuted:
     statements = read_statements(program)
     if not isinstance(statements, Statements):
@@ -97,4 +184,4 @@ def _read(
     amounts = read_amounts(program, statements)
     if not isinstance(amounts, Amounts):
         return Refuted(amounts)
-    return Task(program, schedule, statements, events, amounts, tuple(budgets), deadline)
+    return Task(program, schedule, statements, events, amounts, tuple(budgets), inquiry)

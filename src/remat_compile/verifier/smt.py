@@ -1,4 +1,4 @@
-"""The way to z3: definitions in SMT-LIB 2, one question, one answer.
+"""The way to the solvers: definitions in SMT-LIB 2, one question, one answer.
 
 An `Encoding` is a list of definitions, each of a fresh constant by a term over earlier
 ones, and goals. Per value of the symbols such a list has exactly one model, so the goals
@@ -11,11 +11,9 @@ linear time to read. What a part needs of an earlier one it defines again.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 __all__ = [
     "Answer",
@@ -28,7 +26,6 @@ __all__ = [
     "Part",
     "check_part",
     "numeral",
-    "prover",
 ]
 
 PART_LINES = 8_000
@@ -36,7 +33,6 @@ PART_LINES = 8_000
 1.3 s, 8 000 0.7 s, one part of 150 000 1.1 s; more than one text per solver, 2.5 s."""
 
 TACTICS = ("simplify", "propagate-values", "solve-eqs", "smt")
-VALUE = re.compile(r"\(define-fun (\S+) \(\) (?:Bool|Int)\s+(true|false|\d+|\(- \d+\))\)")
 
 
 @dataclass
@@ -49,6 +45,12 @@ class Deadline:
     @property
     def left_s(self) -> float:
         return self.start_s + self.limit_s - time.monotonic()
+
+    def ask(self, part: Part, tactics: tuple[str, ...]) -> Answer:
+        """Asks z3. An `Inquiry` asks the solvers that it was made for, and writes it down."""
+        from .solver_z3 import Z3
+
+        return Z3(tactics).check(part.assertions(), self)
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,13 @@ class Part:
     lines: list[str] = field(default_factory=list)
     goals: dict[str, None] = field(default_factory=dict)
 
+    def assertions(self) -> str:
+        """What a solver is given: unsat means that no goal is possible."""
+        return "\n".join([*self.lines, _any(self.goals), ""])
+
     def text(self) -> str:
-        """A script that any SMT solver can check: unsat means that no goal is possible."""
-        return "\n".join([*self.lines, _any(self.goals), "(check-sat)", ""])
+        """The same as a script that any SMT solver can check."""
+        return self.assertions() + "(check-sat)\n"
 
 
 class Encoding:
@@ -120,7 +126,7 @@ class Encoding:
         self.parts[-1].goals[goal] = None
 
     def check(self, deadline: Deadline, *, all_models: bool = True) -> Answer:
-        """Asks z3 about every part, in a context of its own, so that threads do not meet.
+        """Asks about every part, in a context of its own, so that threads do not meet.
 
         With `all_models` the values of all parts that have a model come together (they
         agree where no symbol is free), else those of the first. Time running out in one
@@ -142,41 +148,19 @@ class Encoding:
 
 def check_part(part: Part, tactics: tuple[str, ...], deadline: Deadline) -> Answer:
     """Whether one of the goals is possible."""
-    late = OutOfTime("the time limit was reached while stating the obligation")
-    if deadline.left_s <= 0:
-        return late
-    import z3
-
-    try:
-        context = z3.Context()
-        solver = z3.Then(*tactics, ctx=context).solver()
-        solver.from_string("".join(part.lines) + _any(part.goals))
-        if deadline.left_s <= 0:
-            return late
-        solver.set("timeout", max(1, min(int(deadline.left_s * 1000), 2**31)))
-        return _answer(solver, z3)
-    except z3.Z3Exception as error:
-        return OutOfTime(f"z3: {error}")
+    return deadline.ask(part, tactics)
 
 
 def _any(goals: Iterable[str]) -> str:
-    return f"(assert (or {' '.join(goals)}))"
-
-
-def _answer(solver: Any, z3: Any) -> Answer:
-    result = solver.check()
-    if result == z3.unsat:
-        return NoModel()
-    if result == z3.sat:
-        found = VALUE.findall(solver.model().sexpr())
-        return Model({name: _number(value) for name, value in found})
-    return OutOfTime(f"z3: {solver.reason_unknown()}")
-
-
-def _number(text: str) -> int:
-    if text in ("true", "false"):
-        return int(text == "true")
-    return int(text) if text.isdigit() else -int(text[3:-1])
+    """That one of the goals holds. In SMT-LIB `or` and `and` have two arguments at the least, so
+    one that may have fewer begins with `false` or `true`."""
+    match list(goals):
+        case []:
+            return "(assert false)"
+        case [goal]:
+            return f"(assert {goal})"
+        case several:
+            return f"(assert (or {' '.join(several)}))"
 
 
 def numeral(value: int) -> str:
@@ -216,10 +200,3 @@ class Facts:
             term = "true" if self._value.get(key, False) else "false"
             self._constant[key] = self.encoding.define(name, "Bool", term)
         return self._constant[key]
-
-
-def prover() -> str:
-    """The name and version that a proof is signed with."""
-    import z3
-
-    return f"z3 {z3.get_version_string()}"

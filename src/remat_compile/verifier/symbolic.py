@@ -191,7 +191,7 @@ def _uncovered(boxes: Sequence[Box], free: Box) -> Encoding:
             f"(<= {numeral(box[name][0])} {constant} {numeral(box[name][1])})"
             for name, constant in names.items()
         )
-        encoding.state(f"(assert (not (and {inside})))")
+        encoding.state(f"(assert (not (and true {inside})))")
     encoding.ask("true")
     return encoding
 

@@ -16,10 +16,11 @@ from .events import Event
 from .explain import explain_broken
 from .explain_memory import explain_excess
 from .explain_values import explain_claims, explain_wrong
+from .inquiry import Inquiry
 from .memory import Excess, Limits, prove_memory
 from .races import Racing, prove_races
 from .sizes import Amounts, Sizes, measure
-from .smt import Deadline, NoModel, OutOfTime, prover
+from .smt import NoModel, OutOfTime
 from .statements import Statements
 from .symbolic import Everywhere, Somewhere, check_sizes, prove_ranges
 from .validity import Broken, prove_validity
@@ -44,7 +45,7 @@ class Task:
     events: list[Event]
     amounts: Amounts
     budgets: tuple[Budget, ...]
-    deadline: Deadline
+    inquiry: Inquiry
 
     @cached_property
     def bounds(self) -> list[Budget]:
@@ -69,9 +70,9 @@ class Task:
 
     def steps(self) -> Refuted | Undecided | None:
         """Obligations 1, 4 and 3, which no size matters to; None: proven."""
-        valid = prove_validity(self.statements, self.events, self.deadline)
-        ordered = prove_races(self.statements, self.events, self.deadline)
-        right = prove_values(self.statements, self.events, self.deadline)
+        valid = prove_validity(self.statements, self.events, self.inquiry.about("validity"))
+        ordered = prove_races(self.statements, self.events, self.inquiry.about("races"))
+        right = prove_values(self.statements, self.events, self.inquiry.about("values"))
         found: tuple[Diagnostic, ...] = ()
         broken = valid if isinstance(valid, Broken) else None
         racing = ordered if isinstance(ordered, Racing) else None
@@ -111,7 +112,8 @@ class Task:
         """What is true of the time and of lower bounds, the time by z3."""
         target = self.program.target
         claims = compute_claims(self.statements, self.events, sizes, target)
-        answer = prove_time(self.events, sizes, target, claims.time_ns, self.deadline)
+        asked = self.inquiry.about("claims")
+        answer = prove_time(self.events, sizes, target, claims.time_ns, asked)
         if isinstance(answer, NoModel):
             return claims
         why = answer.why if isinstance(answer, OutOfTime) else "z3 and the plain sum do not agree"
@@ -152,9 +154,8 @@ class Task:
         return ProvenPlan(self.sign(bounds[-1], claims), tuple(bounds), beyond)
 
     def at_sample(self, env: Mapping[str, int]) -> Bytes | Refuted | Undecided:
-        found = prove_memory(
-            self.statements, self.events, self.amounts, env, self.limits, self.deadline
-        )
+        asked = self.inquiry.about("memory")
+        found = prove_memory(self.statements, self.events, self.amounts, env, self.limits, asked)
         match found:
             case OutOfTime(why):
                 return Undecided(f"memory: {why}")
@@ -165,14 +166,13 @@ class Task:
 
     def over_ranges(self) -> Everywhere | Somewhere | Refuted | OutOfTime:
         box = {s.name: (s.low, s.high) for s in self.program.symbols}
-        wrong = check_sizes(self.statements, self.amounts, box, self.deadline)
+        wrong = check_sizes(self.statements, self.amounts, box, self.inquiry.about("sizes"))
         if isinstance(wrong, OutOfTime):
             return wrong
         if wrong:
             return Refuted(wrong)
-        return prove_ranges(
-            self.statements, self.events, self.amounts, box, self.limits, self.deadline
-        )
+        asked = self.inquiry.about("memory-ranges")
+        return prove_ranges(self.statements, self.events, self.amounts, box, self.limits, asked)
 
     def explain(self, excess: Excess, env: Mapping[str, int]) -> tuple[Diagnostic, ...]:
         """The steps above a budget at `env`."""
@@ -200,7 +200,7 @@ class Task:
             ("validity", _memory_name(self.free, ranges), "values", "races", "claims"),
             bound.device_bytes,
             bound.activation_bytes,
-            prover(),
+            self.inquiry.prover,
             certificate_sha256(self.program, self.schedule),
             bound.host_bytes,
             certificate,

@@ -79,7 +79,7 @@ class Terms:
                 for term in found:
                     self.encoding.state(f"(assert (>= {greatest} {term}))")
                 some = " ".join(f"(= {greatest} {term})" for term in found)
-                self.encoding.state(f"(assert (or {some}))")
+                self.encoding.state(f"(assert (or false {some}))")
                 return greatest
             case FloorDiv(inner, n):
                 quotient, term = self._constant(expr, "q"), self.of(inner)

@@ -318,7 +318,7 @@ def prove_values(
     for part, fail in zip(encoded.encoding.parts, encoded.fail, strict=True):
         if not fail:
             continue
-        goal = Part(part.lines, {f"(and {' '.join(fail)})": None})
+        goal = Part(part.lines, {f"(and true {' '.join(fail)})": None})
         match check_part(goal, encoded.encoding.tactics, deadline):
             case OutOfTime() as late:
                 return late

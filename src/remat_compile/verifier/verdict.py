@@ -62,9 +62,13 @@ class Refuted:
 
 @dataclass(frozen=True)
 class Undecided:
-    """Neither proven nor refuted in time; never to be taken as proven."""
+    """Neither proven nor refuted; never to be taken as proven.
+
+    `diagnostics` are empty where only the time was short.
+    """
 
     why: str
+    diagnostics: tuple[Diagnostic, ...] = ()
 
 
 Verdict = ProvenPlan | Refuted | Undecided

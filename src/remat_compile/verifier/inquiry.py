@@ -1,0 +1,157 @@
+"""Who is asked, for how long, about what, and what they said.
+
+An `Inquiry` is the deadline that the obligations are given: each part that they ask about
+goes through it to the solvers, and may be kept as a script.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal, assert_never
+
+from .smt import Answer, Deadline, Model, NoModel, OutOfTime, Part
+from .solver import Solver, identity
+from .solver_z3 import Z3
+
+__all__ = ["Inquiry", "Obligation", "Record", "Script"]
+
+Obligation = Literal["validity", "memory", "memory-ranges", "sizes", "values", "races", "claims"]
+
+NUMBER: dict[Obligation, int] = {
+    "validity": 1,
+    "memory": 2,
+    "memory-ranges": 2,
+    "sizes": 2,
+    "values": 3,
+    "races": 4,
+    "claims": 5,
+}
+"""As `spec/verification.md` counts them."""
+
+MEANING: dict[Obligation, str] = {
+    "validity": "every read is alive, complete and of the right version",
+    "memory": "no step takes more bytes than the bound asked about",
+    "memory-ranges": "no step takes more for any value of the symbols in the box asked about",
+    "sizes": "the sizes asked about are sizes in the ranges of the symbols",
+    "values": "every read finds the value of the unplanned step",
+    "races": "no timing of the copies changes what is read",
+    "claims": "the steps take the time that is claimed",
+}
+"""What `unsat` says."""
+
+Status = Literal["unsat", "sat", "unknown"]
+
+
+@dataclass(frozen=True)
+class Script:
+    """One question as it was asked. `text` is SMT-LIB 2.6 and says which answer it had."""
+
+    name: str
+    obligation: Obligation
+    text: str
+    status: Status
+    assertions: str = field(repr=False)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 (hex) of `text`."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+@dataclass
+class Record:
+    """What an inquiry finds beside its answers; all obligations of a proof share it."""
+
+    scripts: list[Script] = field(default_factory=list)
+    disagreements: list[str] = field(default_factory=list)
+    unconfirmed: list[str] = field(default_factory=list)
+    asked: Counter[Obligation] = field(default_factory=Counter)
+
+
+@dataclass
+class Inquiry(Deadline):
+    """A deadline with the solvers to ask.
+
+    The first one gives the models. A proof needs all of them; a refutation does not, since a
+    model is held against the steps by whoever asked. `subject` says in scripts what they are
+    about; without it they are not kept.
+    """
+
+    solvers: tuple[Solver, ...] = (Z3(),)
+    subject: tuple[str, ...] = ()
+    obligation: Obligation = "validity"
+    record: Record = field(default_factory=Record)
+
+    def about(self, obligation: Obligation) -> Inquiry:
+        """The same inquiry, for the parts of one obligation."""
+        return replace(self, obligation=obligation)
+
+    @property
+    def prover(self) -> str:
+        """Who a proof is by, as in `z3 5.4.0, cvc5 1.4.2`."""
+        return ", ".join(map(identity, self.solvers))
+
+    def ask(self, part: Part, tactics: tuple[str, ...]) -> Answer:
+        text = part.assertions()
+        self.record.asked[self.obligation] += 1
+        number = self.record.asked[self.obligation]
+        name = f"{NUMBER[self.obligation]:02}-{self.obligation}-part{number}"
+        first, *others = (
+            replace(solver, tactics=tactics) if isinstance(solver, Z3) else solver
+            for solver in self.solvers
+        )
+        answer = first.check(text, self)
+        for other in others:
+            if not isinstance(answer, OutOfTime):
+                answer = self._join(name, first, answer, other, other.check(text, self))
+        if self.subject:
+            self.record.scripts.append(self._script(name, text, answer))
+        return answer
+
+    def _join(
+        self, name: str, first: Solver, answer: Answer, other: Solver, second: Answer
+    ) -> Answer:
+        """The answer of both to script `name`."""
+        match answer, second:
+            case (NoModel(), NoModel()) | (Model(), Model() | OutOfTime()):
+                return answer
+            case NoModel(), OutOfTime(why):
+                told = why.removeprefix(f"{other.name}: ")
+                self.record.unconfirmed.append(f"not confirmed by {other.name}: {told} ({name})")
+                return OutOfTime(self.record.unconfirmed[-1])
+            case _:
+                one = f"{_status(answer)} by {identity(first)}"
+                said = f"script {name} is {one}, {_status(second)} by {identity(other)}"
+                self.record.disagreements.append(said)
+                return OutOfTime(self.record.disagreements[-1])
+
+    def _script(self, name: str, assertions: str, answer: Answer) -> Script:
+        status = _status(answer)
+        lines = "\n".join(self._head(name, status))
+        text = f"{lines}\n{assertions}(check-sat)\n(exit)\n"
+        return Script(name, self.obligation, text, status, assertions)
+
+    def _head(self, name: str, status: Status) -> Iterator[str]:
+        yield f"; {name}, asked by remat-compile of {self.prover}"
+        yield from (f"; {line}" for line in self.subject)
+        yield f"; unsat means: {MEANING[self.obligation]}"
+        if status == "sat":
+            yield "; sat: a counter-example, or a bound that was tried on the way to the one proven"
+        yield "(set-info :smt-lib-version 2.6)"
+        yield f"(set-info :status {status})"
+        yield "(set-logic ALL)"
+
+
+def _status(answer: Answer) -> Status:
+    match answer:
+        case NoModel():
+            return "unsat"
+        case Model():
+            return "sat"
+        case OutOfTime():
+            return "unknown"
+        case _:
+            assert_never(answer)
