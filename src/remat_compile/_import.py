@@ -15,6 +15,7 @@ from ._plan import Plan
 from ._sources import ModelOptions, Source, file_of, is_program, load_source
 from .api import costed, costed_text, read_program
 from .ir.diagnostics import Diagnostic, FBError
+from .ir.terminal import printable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -90,7 +91,7 @@ class Imported:
 
     def summary(self) -> str:
         """The table of the plan, and the claim below it."""
-        return f"{self.plan.summary()}{self.claim()}\n"
+        return f"{self.plan.summary()}{printable(self.claim())}\n"
 
 
 def import_plan(

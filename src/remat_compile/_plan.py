@@ -14,6 +14,7 @@ from ._table import columns
 from .ir.diagnostics import Diagnostic, FBError, nearest
 from .ir.program import Budget
 from .ir.simulate import simulate
+from .ir.terminal import printable_lines
 
 if TYPE_CHECKING:
     from torch import nn
@@ -239,7 +240,7 @@ class Plan:
             f"{len(self.trace.executions)} computations, {again} run again; "
             f"costs {self.program.header.costs}, target {self.program.target.name}"
         )
-        return "\n".join(lines) + "\n"
+        return printable_lines(lines) + "\n"
 
 
 def recorded_budgets(plan: Plan) -> tuple[Budget, ...]:

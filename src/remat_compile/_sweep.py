@@ -18,6 +18,7 @@ from ._refusal import NOT_APPLICABLE
 from ._table import columns
 from .ir.diagnostics import FBError
 from .ir.printer import graph_sha256
+from .ir.terminal import printable_lines
 from .planners.contract import Infeasible, Optimal, TimedOut
 from .planners.registry import format_planner
 
@@ -115,7 +116,7 @@ class Sweep:
         lines = columns(rows)
         if any(cell.status == "optimal" for cell in self.cells):
             lines.append("* no plan under this budget takes less time")
-        return "\n".join([*lines, *_remarks(self.cells)]) + "\n"
+        return printable_lines([*lines, *_remarks(self.cells)]) + "\n"
 
 
 def _shown(cell: Cell) -> str:

@@ -14,7 +14,8 @@ from ._files import read_text
 from ._options import Errors, Grads, PlanOptions, read_options
 from ._pipeline import Phases, run_planner
 from ._plan import Plan, pick_schedule
-from ._sources import ModelOptions, Source, is_program, load_source
+from ._recorded import check_same_file, recorded_model
+from ._sources import ModelOptions, Source, check_spec, is_program, load_source
 from ._sweep import Sweep, run_sweep
 from ._sweep_asked import read_sweep
 from .ir.diagnostics import Diagnostic, FBError, render
@@ -174,13 +175,30 @@ def sweep(
     return run_sweep(program, *asked, time_limit_s=time_limit_s, progress=progress)
 
 
-def load(path: str | Path, schedule: str | None = None) -> Plan:
+def load(
+    path: str | Path,
+    schedule: str | None = None,
+    *,
+    model: str | Path | None = None,
+    trust_source: bool = False,
+) -> Plan:
     """The plan in a `.fbir` file: its last schedule, or the one of that name.
 
-    It can be inspected, verified, emitted, and bound to its model with `Plan.bind`.
+    It can be inspected, verified, emitted, and bound to its model with `Plan.bind`. Nothing
+    that the file names is loaded, unless `trust_source` says that the model beside it may be;
+    `model` names it instead (a path, or `file.py:factory`). Then `bind()` needs no arguments.
+    FB0709, FB0715, FB0717 where that cannot be done.
     """
     program = read_program(path)
-    return Plan(program, pick_schedule(program, schedule))
+    made = Plan(program, pick_schedule(program, schedule))
+    if model is None and not trust_source:
+        return made
+    if model is None:
+        spec = recorded_model(program.header, path, trust_source=True)
+    else:
+        check_spec(spec := str(model), ModelOptions())
+        check_same_file(program.header, spec)
+    return replace(made, _exported=load_source(spec, ModelOptions()).exported)
 
 
 def read_program(path: str | Path) -> Program:

@@ -118,14 +118,15 @@ def _write(made: Imported, output: str | None, quiet: bool) -> None:
     import sys
 
     from .._files import STREAM
+    from ._terminal import echo
 
     if output is not None:
         made.plan.save(output)
     if quiet:
         return
     table = sys.stderr if output == STREAM else sys.stdout
-    print(made.summary(), end="", file=table)
+    echo(*made.summary().splitlines(), file=table)
     if output not in (None, STREAM):
-        print(f"wrote {output}", file=table)
+        echo(f"wrote {output}", file=table)
     elif output is None:
-        print("nothing was written; give -o FILE to keep the plan", file=table)
+        echo("nothing was written; give -o FILE to keep the plan", file=table)

@@ -19,6 +19,7 @@ from ._options import (
     Sample,
     Trainable,
     TrainBn,
+    TrustSource,
     read_model_options,
 )
 
@@ -34,8 +35,9 @@ __all__ = ["command"]
 def _print_version(wanted: bool) -> None:
     if wanted:
         from .. import __version__
+        from ._terminal import echo
 
-        print(f"remat-compile {__version__}")
+        echo(f"remat-compile {__version__}")
         raise typer.Exit
 
 
@@ -84,6 +86,7 @@ def command(
             "--model", metavar="MODEL", help="The model of a .fbir file that is written as code."
         ),
     ] = None,
+    trust_source: TrustSource = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of PyTorch.")] = None,
     quiet: Quiet = False,
     version: Annotated[
@@ -116,7 +119,7 @@ def command(
         errors.collect(lambda: check_output(output, model, text=emit is None))
     elif emit is not None:
         errors.add("FB0707", "--emit writes a file and none is named", "give -o FILE")
-    code = Code(emit, jax_style or "explicit", source)
+    code = Code(emit, jax_style or "explicit", source, trust_source)
     errors.collect(lambda: code.check(output, model, given=jax_style is not None))
     errors.raise_if_any()
     code.need()
@@ -171,6 +174,7 @@ def _write(made: Plan, output: str | None, code: Code, model: str, quiet: bool) 
     import sys
 
     from .._files import STREAM
+    from ._terminal import echo
 
     written: Sequence[str | None] = (output,)
     if output is not None:
@@ -181,8 +185,8 @@ def _write(made: Plan, output: str | None, code: Code, model: str, quiet: bool) 
     if quiet:
         return
     table = sys.stderr if output == STREAM else sys.stdout
-    print(made.summary(), end="", file=table)
+    echo(*made.summary().splitlines(), file=table)
     if output not in (None, STREAM):
-        print(f"wrote {' and '.join(map(str, written))}", file=table)
+        echo(f"wrote {' and '.join(map(str, written))}", file=table)
     elif output is None:
-        print("nothing was written; give -o FILE to keep the plan", file=table)
+        echo("nothing was written; give -o FILE to keep the plan", file=table)

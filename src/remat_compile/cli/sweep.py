@@ -136,6 +136,7 @@ def _run(
 
     from .._sweep import run_sweep
     from ._progress import progress
+    from ._terminal import echo
 
     made: Sweep | None = None
 
@@ -162,10 +163,10 @@ def _run(
     if made is not None and output == "-":
         made.save(output, format)
     if made is not None and not quiet:
-        print(made.table(), end="", file=sys.stderr if output == "-" else sys.stdout)
+        echo(*made.table().splitlines(), file=sys.stderr if output == "-" else sys.stdout)
     if code:
         kept = f"; {output} holds what was done, --resume goes on" if made and output else ""
-        print(f"interrupted{kept}", file=sys.stderr)
+        echo(f"interrupted{kept}", file=sys.stderr)
     return code
 
 
