@@ -19,6 +19,7 @@ from .ir.terminal import printable_lines
 if TYPE_CHECKING:
     from torch import nn
 
+    from ._outputs import FileRead
     from ._torch.lowered import Exported
     from .ir.graph import Graph
     from .ir.program import Program, Proven
@@ -61,6 +62,7 @@ class Plan:
     phase_s: Mapping[str, float] = field(default_factory=dict)
     _is_proven: bool = False
     _exported: Exported | None = field(default=None, repr=False)
+    _reads: tuple[FileRead, ...] = field(default=(), repr=False)
 
     @property
     def graph(self) -> Graph:
@@ -128,10 +130,13 @@ class Plan:
     def save(self, path: str | Path) -> None:
         """Writes the `.fbir` file, whole or not at all; `-` is standard output.
 
-        FB0703 where it cannot be written, FB0714 where the plan is not proven.
+        FB0703 where it cannot be written or is the model, FB0714 where the plan is not
+        proven, FB0719 for an existing file of another kind.
         """
+        from ._outputs import check_output
         from .ir.printer import format_program
 
+        check_output(path, "plan", self._reads)
         write_text(path, format_program(self.trusted().program))
 
     def emit(self, backend: Backend = "torch", *, jax_style: JaxStyle = "explicit") -> str:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .._outputs import FileRead
     from .._plan import Backend, JaxStyle, Plan
     from .._torch.lowered import Exported
 
@@ -53,6 +56,24 @@ class Code:
             hint = "add --emit jax"
             raise FBError(Diagnostic("FB0707", message + " for JAX", hint=hint), usage=True)
 
+    def check_output(
+        self, output: str, reads: Iterable[FileRead], *, all_known: bool = True
+    ) -> None:
+        """FB0703 and FB0719 where the code, or a plan, may not be written to `output`."""
+        from .._outputs import check_code, check_output
+
+        if self.backend is None:
+            check_output(output, "plan", reads, all_known=all_known)
+        else:
+            has_values = self.backend == "jax" and output.endswith(".py")
+            check_code(output, reads, has_values=has_values, all_known=all_known)
+
+    def reads(self) -> tuple[FileRead, ...]:
+        """The file of `--model`."""
+        from .._outputs import files_of_model
+
+        return () if self.model is None else files_of_model(self.model)
+
     def need(self) -> None:
         """FB0931 where JAX is missing, before any long work starts."""
         if self.backend == "jax":
@@ -64,6 +85,7 @@ class Code:
         """Writes the code; returns the files written."""
         from .._files import write_text
 
+        self.check_output(output, plan._reads)
         if self.backend != "jax":
             write_text(output, plan.emit("torch"))
             return [output]
