@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from .ir.diagnostics import Diagnostic, FBError
+from .ir.terminal import printable_lines
 
 __all__ = [
     "STREAM",
@@ -101,7 +102,9 @@ def write_text(path: str | Path, text: str) -> None:
     Links are followed; devices and pipes are written to directly. FB0703 where it fails.
     """
     if str(path) == STREAM:
-        sys.stdout.write(text)
+        # For eyes, not for a file: what the text holds must not act on the terminal.
+        shown = printable_lines(text.split("\n")) if sys.stdout.isatty() else text
+        sys.stdout.write(shown)
         sys.stdout.flush()
         return
     check_writable(path)

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, assert_never
 from ._budget import Baseline, format_bytes, resolve_budget
 from ._files import keep_text
 from ._options import Errors, PlanOptions, read_options
+from ._outputs import files_of_model, files_of_plan
 from ._pipeline import Phases
 from ._plan import Plan
 from ._sources import ModelOptions, Source, file_of, is_program, load_source
 from .api import costed, costed_text, read_program
 from .ir.diagnostics import Diagnostic, FBError
+from .ir.terminal import printable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -90,7 +92,7 @@ class Imported:
 
     def summary(self) -> str:
         """The table of the plan, and the claim below it."""
-        return f"{self.plan.summary()}{self.claim()}\n"
+        return f"{self.plan.summary()}{printable(self.claim())}\n"
 
 
 def import_plan(
@@ -156,15 +158,18 @@ def import_source(
     if not is_program(spec):
         with phases.phase("capture", f"capturing {spec}"):
             source = load_source(spec, model, strict=tool.tool == "sac")
+            source = replace(source, reads=files_of_model(spec, model))
         return _from_model(source, tool, options, phases)
     if tool.tool != "jax-names":
         message = f"{tool.tool} decides on PyTorch's joint graph, which {spec} does not hold"
         raise FBError(Diagnostic("FB0711", message, hint="give the model itself"), usage=True)
     from .frontends.decisions import decide_names
 
-    program = costed_text(read_program(spec), options, phases)
+    text = read_program(spec)
+    program = costed_text(text, options, phases)
     decision = decide_names(program, tool.save, tool.segments)
-    return _proven(program, decision, options, phases)
+    made = _proven(program, decision, options, phases)
+    return replace(made, plan=replace(made.plan, _reads=files_of_plan(spec, text.header)))
 
 
 def _from_model(
@@ -180,7 +185,8 @@ def _from_model(
         with phases.phase("check", "running the graph once against eager"):
             ensure_trusted(lowered)
     found = (*source.warnings, *source.exported.warnings, *lowered.warnings)
-    return replace(made, plan=replace(made.plan, warnings=found, _exported=source.exported))
+    plan = replace(made.plan, warnings=found, _exported=source.exported, _reads=source.reads)
+    return replace(made, plan=plan)
 
 
 def _decide(lowered: Lowered, tool: ToolOptions) -> Decision:

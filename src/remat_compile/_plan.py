@@ -14,10 +14,12 @@ from ._table import columns
 from .ir.diagnostics import Diagnostic, FBError, nearest
 from .ir.program import Budget
 from .ir.simulate import simulate
+from .ir.terminal import printable_lines
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from ._outputs import FileRead
     from ._torch.lowered import Exported
     from .ir.graph import Graph
     from .ir.program import Program, Proven
@@ -60,6 +62,7 @@ class Plan:
     phase_s: Mapping[str, float] = field(default_factory=dict)
     _is_proven: bool = False
     _exported: Exported | None = field(default=None, repr=False)
+    _reads: tuple[FileRead, ...] = field(default=(), repr=False)
 
     @property
     def graph(self) -> Graph:
@@ -163,10 +166,13 @@ class Plan:
     def save(self, path: str | Path) -> None:
         """Writes the `.fbir` file, whole or not at all; `-` is standard output.
 
-        FB0703 where it cannot be written, FB0714 where the plan is not proven.
+        FB0703 where it cannot be written or is the model, FB0714 where the plan is not
+        proven, FB0719 for an existing file of another kind.
         """
+        from ._outputs import check_output
         from .ir.printer import format_program
 
+        check_output(path, "plan", self._reads)
         write_text(path, format_program(self.trusted().program))
 
     def emit(self, backend: Backend = "torch", *, jax_style: JaxStyle = "explicit") -> str:
@@ -275,7 +281,7 @@ class Plan:
             f"{len(self.trace.executions)} computations, {again} run again; "
             f"costs {self.program.header.costs}, target {self.program.target.name}"
         )
-        return "\n".join(lines) + "\n"
+        return printable_lines(lines) + "\n"
 
 
 def recorded_budgets(plan: Plan) -> tuple[Budget, ...]:

@@ -12,16 +12,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ._files import check_writable, sha256_of
+from ._files import sha256_of
 from .ir.diagnostics import Diagnostic, FBError, Note, nearest
 
 if TYPE_CHECKING:
+    from ._outputs import FileRead
     from ._torch.lowered import Exported
 
 __all__ = [
     "ModelOptions",
     "Source",
-    "check_output",
     "check_spec",
     "file_of",
     "is_program",
@@ -56,12 +56,13 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class Source:
-    """An exported model, and how its file is recorded in a plan."""
+    """An exported model, how its file is recorded in a plan, and what must not be written over."""
 
     exported: Exported
     name: str | None = None
     sha256: str | None = None
     warnings: tuple[Diagnostic, ...] = ()
+    reads: tuple[FileRead, ...] = ()
 
 
 def is_program(spec: str) -> bool:
@@ -93,17 +94,6 @@ def check_spec(spec: str, options: ModelOptions) -> None:
     if options.given and suffix != ".onnx":
         names = " and ".join(options.given)
         raise _usage("FB0711", f"{names} only {'apply' if ' ' in names else 'applies'} to ONNX")
-
-
-def check_output(output: str, spec: str, *, text: bool) -> None:
-    """FB0703 where `output` cannot be written, or is the model itself; asked before any
-    long work starts. A program in text form (`text`) may take the place of another."""
-    check_writable(output)
-    model = file_of(spec)
-    if text and is_program(spec):
-        return
-    if Path(output).exists() and Path(model).exists() and Path(output).samefile(model):
-        raise _usage("FB0703", f"cannot write {output}: it is the model itself")
 
 
 def load_source(spec: str, options: ModelOptions, *, strict: bool = False) -> Source:

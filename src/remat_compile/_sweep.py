@@ -6,22 +6,25 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from ._budget import Baseline, BudgetText, format_bytes, resolve_budget
 from ._files import write_text
+from ._outputs import check_output
 from ._pipeline import Attempt, Phases, schedule_of
 from ._refusal import NOT_APPLICABLE
 from ._table import columns
 from .ir.diagnostics import FBError
 from .ir.printer import graph_sha256
+from .ir.terminal import printable_lines
 from .planners.contract import Infeasible, Optimal, TimedOut
 from .planners.registry import format_planner
 
 if TYPE_CHECKING:
+    from ._outputs import FileRead
     from .ir.program import Budget, Program
     from .planners.contract import Planner
 
@@ -83,6 +86,7 @@ class Sweep:
 
     baseline: Baseline
     cells: tuple[Cell, ...]
+    _reads: tuple[FileRead, ...] = field(default=(), compare=False, repr=False)
 
     def to_csv(self) -> str:
         names = [f.name for f in fields(Cell)]
@@ -98,7 +102,11 @@ class Sweep:
         return json.dumps(data, indent=1) + "\n"
 
     def save(self, path: str | Path, format: Format | None = None) -> None:
-        """Writes the whole file or none of it; without `format`, the name decides."""
+        """Writes the whole file or none of it; without `format`, the name decides.
+
+        FB0703 where it cannot be written or is what was read, FB0719 where it is another file.
+        """
+        check_output(path, "sweep", self._reads)
         chosen = format or ("json" if str(path).endswith(".json") else "csv")
         write_text(path, self.to_json() if chosen == "json" else self.to_csv())
 
@@ -115,7 +123,7 @@ class Sweep:
         lines = columns(rows)
         if any(cell.status == "optimal" for cell in self.cells):
             lines.append("* no plan under this budget takes less time")
-        return "\n".join([*lines, *_remarks(self.cells)]) + "\n"
+        return printable_lines([*lines, *_remarks(self.cells)]) + "\n"
 
 
 def _shown(cell: Cell) -> str:
@@ -243,13 +251,13 @@ def read_cells(text: str) -> tuple[Cell, ...]:
 
 def _checked(cell: Cell) -> Cell:
     """The cell. TypeError where a value is not of the type of its field."""
-    for field in fields(Cell):
-        value, kind = getattr(cell, field.name), _TYPES.get(field.name, str)
-        if value is None and field.default is None:
+    for one in fields(Cell):
+        value, kind = getattr(cell, one.name), _TYPES.get(one.name, str)
+        if value is None and one.default is None:
             continue
         accepted = (int, float) if kind is float else kind
         if isinstance(value, bool) or not isinstance(value, accepted):
-            raise TypeError(f"{field.name} is {value!r}")
+            raise TypeError(f"{one.name} is {value!r}")
     return cell
 
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .ir.terminal import printable, width
+
 __all__ = ["columns"]
 
 
 def columns(rows: Sequence[tuple[str, ...]], align: str = "<") -> list[str]:
     """Rows of cells as lines, the cells of a column below each other.
 
-    `align` has `<` or `>` per column; what it leaves out is flush right.
+    `align` has `<` or `>` per column; what it leaves out is flush right. Cells are made
+    printable, since names in them come from files.
     """
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    table = [tuple(map(printable, row)) for row in rows]
+    widths = [max(map(width, column)) for column in zip(*table, strict=True)]
     sides = align.ljust(len(widths), ">")
-    return [
-        "  ".join(f"{cell:{s}{w}}" for cell, s, w in zip(row, sides, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    return ["  ".join(map(_padded, row, sides, widths)).rstrip() for row in table]
+
+
+def _padded(cell: str, side: str, columns: int) -> str:
+    space = " " * (columns - width(cell))
+    return cell + space if side == "<" else space + cell

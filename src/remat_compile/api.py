@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 from ._budget import Baseline, resolve_budget
 from ._files import read_text
 from ._options import Errors, Grads, PlanOptions, read_options
+from ._outputs import files_of_model, files_of_plan
 from ._pipeline import Phases, run_planner
 from ._plan import Plan, pick_schedule
-from ._sources import ModelOptions, Source, is_program, load_source
+from ._recorded import check_same_file, recorded_model
+from ._sources import ModelOptions, Source, check_spec, is_program, load_source
 from ._sweep import Sweep, run_sweep
 from ._sweep_asked import read_sweep
 from .ir.diagnostics import Diagnostic, FBError, render
@@ -166,21 +168,44 @@ def sweep(
     assert options is not None
     phases = Phases(progress)
     if isinstance(model, str | Path) and is_program(str(model)):
-        program = costed_text(read_program(model), options, phases)
+        text = read_program(model)
+        reads = files_of_plan(model, text.header)
+        program = costed_text(text, options, phases)
     else:
         source = _source(model, args, kwargs, dynamic_shapes, phases)
         with costed(source, options.device, phases) as (program, _):
             program = as_asked(program, options)
-    return run_sweep(program, *asked, time_limit_s=time_limit_s, progress=progress)
+        reads = source.reads
+    found = run_sweep(program, *asked, time_limit_s=time_limit_s, progress=progress)
+    return replace(found, _reads=reads)
 
 
-def load(path: str | Path, schedule: str | None = None) -> Plan:
+def load(
+    path: str | Path,
+    schedule: str | None = None,
+    *,
+    model: str | Path | None = None,
+    trust_source: bool = False,
+) -> Plan:
     """The plan in a `.fbir` file: its last schedule, or the one of that name.
 
-    It can be inspected, verified, emitted, and bound to its model with `Plan.bind`.
+    It can be inspected, verified, emitted, and bound to its model with `Plan.bind`. Nothing
+    that the file names is loaded, unless `trust_source` says that the model beside it may be;
+    `model` names it instead (a path, or `file.py:factory`). Then `bind()` needs no arguments.
+    FB0709, FB0715, FB0717 where that cannot be done.
     """
     program = read_program(path)
-    return Plan(program, pick_schedule(program, schedule))
+    reads = files_of_plan(path, program.header)
+    made = Plan(program, pick_schedule(program, schedule), _reads=reads)
+    if model is None and not trust_source:
+        return made
+    if model is None:
+        spec = recorded_model(program.header, path, trust_source=True)
+    else:
+        check_spec(spec := str(model), ModelOptions())
+        check_same_file(program.header, spec)
+    reads = (*reads, *files_of_model(spec))
+    return replace(made, _exported=load_source(spec, ModelOptions()).exported, _reads=reads)
 
 
 def read_program(path: str | Path) -> Program:
@@ -219,7 +244,8 @@ def _planned(
             *lowered.warnings,
             *made.warnings,
         )
-        yield replace(made, warnings=found, _exported=source.exported), lowered
+        made = replace(made, warnings=found, _exported=source.exported, _reads=source.reads)
+        yield made, lowered
 
 
 @contextmanager
@@ -354,7 +380,8 @@ def _source(
 ) -> Source:
     with phases.phase("capture", "capturing the training step"):
         if isinstance(model, str | Path):
-            return load_source(str(model), ModelOptions())
+            source = load_source(str(model), ModelOptions())
+            return replace(source, reads=files_of_model(str(model)))
         from .frontends.torch_export import export
 
         return Source(export(model, tuple(args), kwargs, dynamic_shapes=dynamic_shapes))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._files import STREAM, write_together
+from .._outputs import check_code, values_beside
 from ..backends.jax.check import check_expressible, need_jax
 from ..ir.diagnostics import Diagnostic, FBError
 
@@ -49,13 +50,14 @@ def write_module(
     Both or neither. Returns the path of the second. The model is run once by PyTorch.
     """
     check_output(path)
+    check_code(path, plan._reads, has_values=True)
     plan = plan.trusted()
     source = source_of_plan(plan, style)
     from .arrays import write_npz
     from .reference import held_tensors, reference_step
 
     stored = reference_step(plan.program, held_tensors(plan.program, exported))
-    values = Path(path).with_suffix(".npz")
+    values = values_beside(path)
     write_together({path: partial(_write, source), values: partial(write_npz, stored=stored)})
     return values
 

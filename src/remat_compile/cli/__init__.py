@@ -41,13 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     from ._app import run
+    from ._terminal import echo
 
     if words and words[0] in COMMANDS:
         name, rest, program = words[0], words[1:], f"remat-compile {words[0]}"
     else:
         name, rest, program = "plan", words or ["--help"], "remat-compile"
         if meant := _meant(words[:1]):
-            print(f"error[FB0707]: no file or command {words[0]}.{meant}", file=sys.stderr)
+            echo(f"error[FB0707]: no file or command {words[0]}.{meant}", file=sys.stderr)
             return 2
     command = import_module(f".{name.replace('-', '_')}", __package__).command
     try:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import typer
 
 from .._files import text_of
-from ..ir.diagnostics import Diagnostic, FBError, Level, render
+from ..ir.diagnostics import Diagnostic, FBError, Level, Note, render
 from . import COMMANDS
+from ._terminal import echo
 
 __all__ = ["print_errors", "print_warnings", "run"]
 
+TRACEBACK = "REMAT_COMPILE_TRACEBACK"
+"""The environment variable that asks for the traceback of a mistake of ours."""
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -30,8 +35,15 @@ def run(command: Callable[..., Any], words: Sequence[str], program: str) -> int:
         print_errors(_usage_error(error, program))
         return USAGE
     except (typer.Abort, KeyboardInterrupt):
-        print("interrupted; nothing was written", file=sys.stderr)
+        echo("interrupted; nothing was written", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # a mistake of ours: still one message, and a way to report it
+        if os.environ.get(TRACEBACK):
+            raise
+        print_errors(_internal_error(error))
+        return REFUSED
     return code if isinstance(code, int) else DONE
 
 
@@ -39,6 +51,16 @@ def _epilog() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name.ljust(width)}  {what}" for name, what in COMMANDS.items()]
     return "\b\nOther commands (remat-compile COMMAND --help):\n" + "\n".join(lines)
+
+
+def _internal_error(error: Exception) -> FBError:
+    """FB0722 with the last place in this package."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [f for f in frames if "remat_compile" in f.filename]
+    notes = tuple(Note(f"{f.filename}:{f.lineno}: {f.line}") for f in ours[-1:])
+    message = f"remat-compile itself fails: {type(error).__name__}: {error}"
+    hint = f"please report it with the input; {TRACEBACK}=1 in the environment shows where"
+    return FBError(Diagnostic("FB0722", message, notes=notes, hint=hint))
 
 
 def _usage_error(error: typer.TyperException, program: str) -> FBError:
@@ -50,12 +72,12 @@ def _usage_error(error: typer.TyperException, program: str) -> FBError:
 def print_errors(error: FBError) -> None:
     """Every diagnostic with the lines of text it points at, to standard error."""
     for diagnostic in error.diagnostics:
-        print(_rendered(diagnostic), file=sys.stderr)
+        echo(*_rendered(diagnostic).split("\n"), file=sys.stderr)
 
 
 def print_warnings(found: Iterable[Diagnostic]) -> None:
     for diagnostic in found:
-        print(_rendered(diagnostic, "warning"), file=sys.stderr)
+        echo(*_rendered(diagnostic, "warning").split("\n"), file=sys.stderr)
 
 
 def _rendered(diagnostic: Diagnostic, level: Level = "error") -> str:

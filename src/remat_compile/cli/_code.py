@@ -6,19 +6,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .._outputs import FileRead
     from .._plan import Backend, JaxStyle, Plan
     from .._torch.lowered import Exported
 
-__all__ = ["Code", "check_same_file", "recorded_model"]
+__all__ = ["Code"]
 
 
 @dataclass(frozen=True)
 class Code:
-    """What `--emit`, `--jax-style` and `--model` say."""
+    """What `--emit`, `--jax-style`, `--model` and `--trust-source` say."""
 
     backend: Backend | None
     jax_style: JaxStyle
     model: str | None
+    trust_source: bool = False
 
     def check(self, output: str | None, planned: str, *, given: bool) -> None:
         """FB0707 for options that do not go together, or a `--model` that is none, before
@@ -41,11 +45,34 @@ class Code:
                 raise FBError(Diagnostic("FB0702", message), usage=True)
             check_spec(self.model, ModelOptions())
             return
-        wrong = [name for name, on in (("--jax-style", given), ("--model", self.model)) if on]
+        asked = (
+            ("--jax-style", given),
+            ("--model", self.model),
+            ("--trust-source", self.trust_source),
+        )
+        wrong = [name for name, on in asked if on]
         if wrong:
             message = f"{' and '.join(wrong)} only {'apply' if wrong[1:] else 'applies'} to code"
             hint = "add --emit jax"
             raise FBError(Diagnostic("FB0707", message + " for JAX", hint=hint), usage=True)
+
+    def check_output(
+        self, output: str, reads: Iterable[FileRead], *, all_known: bool = True
+    ) -> None:
+        """FB0703 and FB0719 where the code, or a plan, may not be written to `output`."""
+        from .._outputs import check_code, check_output
+
+        if self.backend is None:
+            check_output(output, "plan", reads, all_known=all_known)
+        else:
+            has_values = self.backend == "jax" and output.endswith(".py")
+            check_code(output, reads, has_values=has_values, all_known=all_known)
+
+    def reads(self) -> tuple[FileRead, ...]:
+        """The file of `--model`."""
+        from .._outputs import files_of_model
+
+        return () if self.model is None else files_of_model(self.model)
 
     def need(self) -> None:
         """FB0931 where JAX is missing, before any long work starts."""
@@ -58,6 +85,7 @@ class Code:
         """Writes the code; returns the files written."""
         from .._files import write_text
 
+        self.check_output(output, plan._reads)
         if self.backend != "jax":
             write_text(output, plan.emit("torch"))
             return [output]
@@ -76,44 +104,15 @@ class Code:
             return plan._exported
         import torch
 
+        from .._recorded import check_same_file, recorded_model
         from .._sources import ModelOptions, check_spec, load_source
 
-        spec = self.model if self.model is not None else recorded_model(plan, path)
-        check_spec(spec, ModelOptions())
-        check_same_file(plan, spec)
+        header = plan.program.header
+        if self.model is None:
+            spec = recorded_model(header, path, trust_source=self.trust_source)
+        else:
+            spec = self.model
+            check_spec(spec, ModelOptions())
+            check_same_file(header, spec)
         torch.set_num_threads(plan.program.header.threads)
         return load_source(spec, ModelOptions()).exported
-
-
-def recorded_model(plan: Plan, path: str) -> str:
-    """The model's file next to the plan. FB0709 where none is recorded or found."""
-    from pathlib import Path
-
-    from .._sources import file_of
-    from ..ir.diagnostics import Diagnostic, FBError
-
-    name = plan.program.header.source
-    if name is None:
-        message = "the plan does not record a model file"
-        raise FBError(Diagnostic("FB0709", message, hint="give --model MODEL"), usage=True)
-    for folder in (Path(path).parent, Path()):
-        if (folder / file_of(name)).is_file():
-            return str(folder / name)
-    message = f"the model {name} is not beside the plan"
-    raise FBError(Diagnostic("FB0709", message, hint="give --model MODEL"), usage=True)
-
-
-def check_same_file(plan: Plan, spec: str) -> None:
-    """FB0715 where the file is not the one that was planned, by its hash."""
-    from .._files import sha256_of
-    from .._sources import file_of
-    from ..ir.diagnostics import Diagnostic, FBError, Note
-
-    recorded = plan.program.header.sha256
-    if recorded is None:
-        return
-    found = sha256_of(file_of(spec))
-    if found != recorded:
-        notes = (Note(f"planned: sha256 {recorded}"), Note(f"now:     sha256 {found}"))
-        message = f"{file_of(spec)} has changed since the plan was made"
-        raise FBError(Diagnostic("FB0715", message, notes=notes, hint="plan the model again"))

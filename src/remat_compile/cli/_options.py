@@ -23,6 +23,7 @@ __all__ = [
     "Schedule",
     "TrainBn",
     "Trainable",
+    "TrustSource",
     "read_model_options",
 ]
 
@@ -57,6 +58,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no tabl
 
 Dim = Annotated[
     list[str] | None, typer.Option(metavar="NAME=N", help="Size of a dynamic dimension (ONNX).")
+]
+TrustSource = Annotated[
+    bool,
+    typer.Option("--trust-source", help="Load the Python or .pt2 file that the plan names."),
 ]
 Sample = Annotated[
     str | None, typer.Option(metavar="FILE.npz", help="Sample inputs by name (ONNX).")

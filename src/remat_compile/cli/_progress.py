@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ..ir.terminal import printable
+from ._terminal import echo
+
 __all__ = ["progress"]
 
 
@@ -20,8 +23,8 @@ def progress(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
             yield say
     else:
         start = time.perf_counter()
-        yield lambda message: print(
-            f"[{time.perf_counter() - start:6.1f} s] {message}", file=sys.stderr, flush=True
+        yield lambda message: echo(
+            f"[{time.perf_counter() - start:6.1f} s] {message}", file=sys.stderr
         )
 
 
@@ -38,4 +41,4 @@ def _bar() -> Iterator[Callable[[str], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         # How long a search takes is not known before: the bar moves, it does not fill.
         task = bar.add_task("starting", total=None)
-        yield lambda message: bar.update(task, description=message)
+        yield lambda message: bar.update(task, description=printable(message))

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["run_jax"]
 
+CHANGED = "FB0715"
+"""The code of a model that is not the one that was planned."""
+
 
 def run_jax(
     path: str,
@@ -22,6 +25,7 @@ def run_jax(
     options: ModelOptions,
     style: JaxStyle,
     quiet: bool,
+    trust_source: bool = False,
 ) -> int:
     """Exit code 1 where XLA does not follow the plan, or the gradients are not PyTorch's."""
     from ..api import load
@@ -41,35 +45,43 @@ def run_jax(
         plan = read.trusted()
         say("generating the step")
         step = jax_step(plan, style=style)
-        exported = _model(plan, path, model, options)
+        exported, why = _model(plan, path, model, options, trust_source)
         say("compiling the step and looking at it")
         report = run_step(plan, step, exported)
-    return _print(plan, report)
+    return _print(plan, report, why)
 
 
-def _model(plan: Plan, path: str, spec: str | None, options: ModelOptions) -> Exported | None:
-    """The model to compare with: the one named, or the recorded one if it is there."""
+def _model(
+    plan: Plan, path: str, spec: str | None, options: ModelOptions, trust_source: bool
+) -> tuple[Exported | None, str]:
+    """The model to compare with: the one named, or the recorded one if it may be loaded;
+    else why there is none."""
+    from .._recorded import check_same_file, recorded_model
     from .._sources import check_spec, load_source
-    from ._code import check_same_file, recorded_model
 
+    header = plan.program.header
     if spec is None:
         try:
-            spec = recorded_model(plan, path)
-        except FBError:
-            return None
+            spec = recorded_model(header, path, trust_source=trust_source)
+        except FBError as error:
+            first = error.diagnostics[0]
+            if first.code == CHANGED:
+                raise
+            return None, first.message
     check_spec(spec, options)
-    check_same_file(plan, spec)
+    check_same_file(header, spec)
     import torch
 
     torch.set_num_threads(plan.program.header.threads)
-    return load_source(spec, options).exported
+    return load_source(spec, options).exported, ""
 
 
-def _print(plan: Plan, report: JaxReport) -> int:
+def _print(plan: Plan, report: JaxReport, why: str) -> int:
     from .._budget import format_bytes
     from .._table import columns
     from ..backends.jax.absences import Absence
     from ._app import print_errors
+    from ._terminal import echo
 
     seen = report.observed
     predicted, found = report.predicted_temp_bytes, seen.temp_bytes
@@ -87,22 +99,22 @@ def _print(plan: Plan, report: JaxReport) -> int:
         ),
         ("copies, lowered for CUDA", str(seen.planned_placements), str(seen.placements)),
     ]
-    print("\n".join(columns(rows)))
+    echo(*columns(rows))
     if predicted:
-        print(f"XLA takes {found / predicted:.2f} times the predicted temporary memory")
+        echo(f"XLA takes {found / predicted:.2f} times the predicted temporary memory")
     if seen.scratch_bytes:
         lent = format_bytes(seen.scratch_bytes)
-        print(f"beside it, up to {lent} of what results will fill hold temporary values")
+        echo(f"beside it, up to {lent} of what results will fill hold temporary values")
     for reason in Absence:
         if names := [name for name, why in seen.absent.items() if why is reason]:
-            print(f"no trace, and rightly: {reason.value}: {', '.join(names)}")
+            echo(f"no trace, and rightly: {reason.value}: {', '.join(names)}")
     if folded := [name for name in seen.missing if name.endswith("#1")]:
-        print(f"folded into others by XLA: {', '.join(folded)}")
+        echo(f"folded into others by XLA: {', '.join(folded)}")
     if report.difference is None:
-        print("gradients: not compared, as the model is not beside the plan; give --model")
+        echo(f"gradients: not compared, as {why}; give --model")
     else:
         shown = f"largest difference from PyTorch {report.difference:.3g} of the largest value"
-        print(f"gradients: {shown}")
+        echo(f"gradients: {shown}")
     if defects := seen.defects():
         print_errors(FBError(defects))
     return 0 if report.is_sound else 1

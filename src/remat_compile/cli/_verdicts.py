@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
+from ._terminal import echo
+
 if TYPE_CHECKING:
     from .._plan import Plan
     from ..ir.diagnostics import Diagnostic
@@ -109,9 +111,9 @@ def report_largest(
                 print_json(path, plan, "proven", facts, (), (*gap, *blocked))
                 return 0
             less = "not for every smaller one" if gap else "and every smaller one"
-            print(f"{symbol} = {value} is the largest that holds the budget, {less}: proven")
-            print(f"  device <= {format_bytes(bound.device_bytes)} ({bound.device_bytes} bytes)")
-            print("  the next value is blocked:" if blocked else "  it is the end of its range")
+            echo(f"{symbol} = {value} is the largest that holds the budget, {less}: proven")
+            echo(f"  device <= {format_bytes(bound.device_bytes)} ({bound.device_bytes} bytes)")
+            echo("  the next value is blocked:" if blocked else "  it is the end of its range")
             print_warnings((*blocked, *gap))
             return 0
         case Refuted(diagnostics):
@@ -163,19 +165,19 @@ def _print_proven(plan: Plan, proven: Proven, what: str, warned: tuple[Diagnosti
 
     print_warnings(warned)
     by = f" by {plan.planner}" if plan.planner else ""
-    print(f"{what}: plan @{plan.schedule.name}{by}")
+    echo(f"{what}: plan @{plan.schedule.name}{by}")
     bounds = [("device", proven.device_bytes), ("activations", proven.activation_bytes)]
     if proven.host_bytes:
         bounds.append(("host copies", proven.host_bytes))
     for name, count in bounds:
-        print(f"  {name:<11} <= {format_bytes(count)} ({count} bytes) at every step")
+        echo(f"  {name:<11} <= {format_bytes(count)} ({count} bytes) at every step")
     if (c := proven.certificate) is not None:
         least = f"no schedule takes less than {c.least_time_ns / 1e9:.4g} s"
-        print(f"  {'time':<11} =  {c.time_ns / 1e9:.4g} s; {least}, or {c.least_bytes} bytes")
+        echo(f"  {'time':<11} =  {c.time_ns / 1e9:.4g} s; {least}, or {c.least_bytes} bytes")
     for obligation in proven.obligations:
         meaning = MEANINGS.get(obligation.split(" ")[0], "")
-        print(f"  {obligation:<11} {meaning}".rstrip())
-    print(f"  by {proven.prover}")
+        echo(f"  {obligation:<11} {meaning}".rstrip())
+    echo(f"  by {proven.prover}")
 
 
 def print_json(
@@ -196,7 +198,7 @@ def print_json(
         "diagnostics": [_as_json(d) for d in found],
         "warnings": [_as_json(d) for d in warned],
     }
-    print(json.dumps(report, indent=2))
+    echo(*json.dumps(report, indent=2).split("\n"))
 
 
 def _as_json(d: Diagnostic) -> dict[str, Any]:

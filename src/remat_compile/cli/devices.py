@@ -10,6 +10,7 @@ def command() -> None:
     from .._budget import format_bytes
     from .._table import columns
     from ..costs import device_names, load_device
+    from ._terminal import echo
 
     rows = [("device", "memory", "float32", "bandwidth")]
     for name in device_names():
@@ -17,4 +18,4 @@ def command() -> None:
         flops = f"{device.peak_flops_per_s('f32') / 1e12:.3g} TFLOP/s"
         bandwidth = f"{device.memory_bytes_per_s / 1e9:.4g} GB/s"
         rows.append((name, format_bytes(device.memory_bytes), flops, bandwidth))
-    print("\n".join(columns(rows)))
+    echo(*columns(rows))

@@ -74,7 +74,8 @@ def command(
     """
     from .._import import ToolOptions
     from .._options import Errors, read_options
-    from .._sources import check_output, check_spec
+    from .._outputs import check_output, files_of_model
+    from .._sources import check_spec, is_program
 
     errors = Errors()
     chosen = ToolOptions(tool, memory_budget, solver, tuple(save or ()), tuple(segments or ()))
@@ -93,7 +94,9 @@ def command(
     model_options = read_model_options(errors, dim, sample, train_bn, trainable)
     errors.collect(lambda: check_spec(model, model_options))
     if output is not None:
-        errors.collect(lambda: check_output(output, model, text=True))
+        reads = files_of_model(model, model_options, device=device)
+        known = not is_program(model)
+        errors.collect(lambda: check_output(output, "plan", reads, all_known=known))
     errors.raise_if_any()
     assert options is not None
     made = _make(model, model_options, chosen, options, quiet)
@@ -118,14 +121,15 @@ def _write(made: Imported, output: str | None, quiet: bool) -> None:
     import sys
 
     from .._files import STREAM
+    from ._terminal import echo
 
     if output is not None:
         made.plan.save(output)
     if quiet:
         return
     table = sys.stderr if output == STREAM else sys.stdout
-    print(made.summary(), end="", file=table)
+    echo(*made.summary().splitlines(), file=table)
     if output not in (None, STREAM):
-        print(f"wrote {output}", file=table)
+        echo(f"wrote {output}", file=table)
     elif output is None:
-        print("nothing was written; give -o FILE to keep the plan", file=table)
+        echo("nothing was written; give -o FILE to keep the plan", file=table)

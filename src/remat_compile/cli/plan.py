@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -19,6 +20,7 @@ from ._options import (
     Sample,
     Trainable,
     TrainBn,
+    TrustSource,
     read_model_options,
 )
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from .._options import PlanOptions
     from .._plan import Plan
     from .._sources import ModelOptions
+    from ..ir.program import Header
     from ._code import Code
 
 __all__ = ["command"]
@@ -34,8 +37,9 @@ __all__ = ["command"]
 def _print_version(wanted: bool) -> None:
     if wanted:
         from .. import __version__
+        from ._terminal import echo
 
-        print(f"remat-compile {__version__}")
+        echo(f"remat-compile {__version__}")
         raise typer.Exit
 
 
@@ -84,6 +88,7 @@ def command(
             "--model", metavar="MODEL", help="The model of a .fbir file that is written as code."
         ),
     ] = None,
+    trust_source: TrustSource = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of PyTorch.")] = None,
     quiet: Quiet = False,
     version: Annotated[
@@ -95,7 +100,8 @@ def command(
 ) -> None:
     """Plan one training step of MODEL under a budget in bytes, prove the plan, write it."""
     from .._options import Errors, read_options
-    from .._sources import check_output, check_spec
+    from .._outputs import files_of_model, files_of_plan
+    from .._sources import check_spec, is_program
     from ._code import Code
 
     errors = Errors()
@@ -112,18 +118,26 @@ def command(
     )
     model_options = read_model_options(errors, dim, sample, train_bn, trainable)
     errors.collect(lambda: check_spec(model, model_options))
+    code = Code(emit, jax_style or "explicit", source, trust_source)
+    reads = (*files_of_model(model, model_options, device=device), *code.reads())
     if output is not None:
-        errors.collect(lambda: check_output(output, model, text=emit is None))
+        known = not is_program(model)
+        errors.collect(lambda: code.check_output(output, reads, all_known=known))
     elif emit is not None:
         errors.add("FB0707", "--emit writes a file and none is named", "give -o FILE")
-    code = Code(emit, jax_style or "explicit", source)
     errors.collect(lambda: code.check(output, model, given=jax_style is not None))
     errors.raise_if_any()
     code.need()
     assert options is not None
     planning = (budget, activation_budget, host_budget, costs, device, grads)
     as_it_is = emit is not None and planner is None and not any(planning)
-    made = _make(model, options, model_options, threads, quiet, as_it_is)
+
+    def check(header: Header) -> None:
+        if output is not None:
+            code.check_output(output, files_of_plan(model, header))
+
+    made = _make(model, options, model_options, threads, quiet, as_it_is, check)
+    made = replace(made, _reads=(*made._reads, *reads))
     _write(made, output, code, model, quiet)
 
 
@@ -134,8 +148,11 @@ def _make(
     threads: int | None,
     quiet: bool,
     as_it_is: bool,
+    check: Callable[[Header], None],
 ) -> Plan:
-    """The plan; with `as_it_is`, the last one of a file that holds any."""
+    """The plan; with `as_it_is`, the last one of a file that holds any. `check` is given the
+    header of a text before any long work starts."""
+    from .._outputs import files_of_plan
     from .._pipeline import Phases
     from .._plan import Plan
     from .._sources import is_program, load_source
@@ -148,9 +165,11 @@ def _make(
         if is_program(model):
             with phases.phase("capture", f"reading {model}"):
                 program = read_program(model)
+            check(program.header)
+            reads = files_of_plan(model, program.header)
             if as_it_is and program.schedules:
-                return Plan(program, program.schedules[-1])
-            made = plan_program(program, options, phases)
+                return Plan(program, program.schedules[-1], _reads=reads)
+            made = replace(plan_program(program, options, phases), _reads=reads)
         else:
             with phases.phase("capture", f"capturing {model}"):
                 _set_threads(threads)
@@ -171,6 +190,7 @@ def _write(made: Plan, output: str | None, code: Code, model: str, quiet: bool) 
     import sys
 
     from .._files import STREAM
+    from ._terminal import echo
 
     written: Sequence[str | None] = (output,)
     if output is not None:
@@ -181,8 +201,8 @@ def _write(made: Plan, output: str | None, code: Code, model: str, quiet: bool) 
     if quiet:
         return
     table = sys.stderr if output == STREAM else sys.stdout
-    print(made.summary(), end="", file=table)
+    echo(*made.summary().splitlines(), file=table)
     if output not in (None, STREAM):
-        print(f"wrote {' and '.join(map(str, written))}", file=table)
+        echo(f"wrote {' and '.join(map(str, written))}", file=table)
     elif output is None:
-        print("nothing was written; give -o FILE to keep the plan", file=table)
+        echo("nothing was written; give -o FILE to keep the plan", file=table)

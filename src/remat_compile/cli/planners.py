@@ -17,11 +17,12 @@ def command() -> None:
     """List the planners: what graphs they take, their source, their options and defaults."""
     from ..ir.diagnostics import FBError
     from ..planners.registry import available
+    from ._terminal import echo
 
     broken: list[FBError] = []
     for name, info in available().items():
         try:
-            print("\n".join(_entry(name, info)))
+            echo(*_entry(name, info))
         except FBError as error:
             broken.append(error)
     if broken:

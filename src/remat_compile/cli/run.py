@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .._options import Errors
-from ._options import Dim, PlanFile, Sample, Schedule, Trainable, TrainBn, read_model_options
+from ._options import (
+    Dim,
+    PlanFile,
+    Sample,
+    Schedule,
+    Trainable,
+    TrainBn,
+    TrustSource,
+    read_model_options,
+)
 
 if TYPE_CHECKING:
     from .._plan import Plan
@@ -21,8 +30,9 @@ def command(
     plan: PlanFile,
     model: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="The model; by default the file that was planned."),
+        typer.Option(metavar="MODEL", help="The model; by default the ONNX file beside the plan."),
     ] = None,
+    trust_source: TrustSource = False,
     schedule: Schedule = None,
     dim: Dim = None,
     sample: Sample = None,
@@ -49,18 +59,19 @@ def command(
 
         options = read_model_options(errors := Errors(), dim, sample, train_bn, trainable)
         errors.raise_if_any()
-        return run_jax(plan, schedule, model, options, jax_style, quiet)
+        return run_jax(plan, schedule, model, options, jax_style, quiet, trust_source)
+    from .._recorded import check_same_file, recorded_model
     from .._sources import check_spec
     from ..api import load
-    from ._code import check_same_file, recorded_model
 
     read = load(plan, schedule)
-    spec = model if model is not None else recorded_model(read, plan)
+    header = read.program.header
+    spec = recorded_model(header, plan, trust_source=trust_source) if model is None else model
     errors = Errors()
     options = read_model_options(errors, dim, sample, train_bn, trainable)
     errors.collect(lambda: check_spec(spec, options))
     errors.raise_if_any()
-    check_same_file(read, spec)
+    check_same_file(header, spec)
     proven, report = _run(read, spec, options, repeats, quiet)
     return _print(proven, report)
 
@@ -99,6 +110,7 @@ def _set_threads(plan: Plan) -> None:
 def _print(plan: Plan, report: StepReport) -> int:
     from .._budget import format_bytes
     from .._table import columns
+    from ._terminal import echo
 
     assert plan.proven is not None
     bound = plan.proven.device_bytes
@@ -119,13 +131,13 @@ def _print(plan: Plan, report: StepReport) -> int:
             f"{report.eager_time_s * 1e3:.3f} ms",
         ),
     ]
-    print("\n".join(columns(rows)))
+    echo(*columns(rows))
     if report.bit_equal:
-        print(f"gradients: bit-equal to ordinary autograd ({report.tensors} tensors compared)")
+        echo(f"gradients: bit-equal to ordinary autograd ({report.tensors} tensors compared)")
     else:
-        print(f"gradients: largest difference {report.max_difference:.3g} of the largest value")
+        echo(f"gradients: largest difference {report.max_difference:.3g} of the largest value")
     held = report.measured_bytes <= bound
     if not held:
         over = format_bytes(report.measured_bytes - bound)
-        print(f"the measured peak exceeds the proven bound by {over}")
+        echo(f"the measured peak exceeds the proven bound by {over}")
     return 0 if report.bit_equal and held else 1

@@ -31,12 +31,13 @@ def command(
     The figures are predicted by simulation; `remat-compile verify` proves them.
     """
     from ..api import load
+    from ._terminal import echo
 
     read = load(plan, schedule)
     parts = (_header(read), [read.summary().rstrip()], _owners(read, all), _memory(read))
     more = (_recomputed(read, all), *([_copied(read, all)] if read.trace.copies else []))
     lines = [line for part in (*parts, *more) for line in (*part, "")]
-    print("\n".join(lines[:-1]))
+    echo(*lines[:-1])
 
 
 def _header(plan: Plan) -> list[str]:

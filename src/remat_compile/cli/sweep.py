@@ -76,7 +76,8 @@ def command(
     says why.
     """
     from .._options import Errors, read_options
-    from .._sources import check_output, check_spec
+    from .._outputs import check_output, files_of_model
+    from .._sources import check_spec, is_program
     from .._sweep_asked import read_sweep
 
     errors = Errors()
@@ -94,15 +95,17 @@ def command(
     asked = read_sweep(errors, budgets, activation_budgets, planners)
     model_options = read_model_options(errors, dim, sample, train_bn, trainable)
     errors.collect(lambda: check_spec(model, model_options))
+    reads = files_of_model(model, model_options, device=device)
     if output is not None:
-        errors.collect(lambda: check_output(output, model, text=False))
+        known = not is_program(model)
+        errors.collect(lambda: check_output(output, "sweep", reads, all_known=known))
     if resume and output in (None, "-"):
         errors.add("FB0707", "--resume needs a file to go on with", "give -o FILE")
-    known = errors.collect(lambda: _known(output)) if resume else ()
+    cells = errors.collect(lambda: _known(output)) if resume else ()
     errors.raise_if_any()
     assert options is not None
-    assert known is not None
-    return _run(model, options, model_options, asked, known, output, format, quiet)
+    assert cells is not None
+    return _run(model, options, model_options, asked, cells, output, format, quiet)
 
 
 def _known(output: str | None) -> tuple[Cell, ...]:
@@ -136,6 +139,7 @@ def _run(
 
     from .._sweep import run_sweep
     from ._progress import progress
+    from ._terminal import echo
 
     made: Sweep | None = None
 
@@ -147,7 +151,7 @@ def _run(
 
     code = 0
     with progress(quiet=quiet) as say:
-        program = _program(model, options, model_options, say)
+        program = _program(model, options, model_options, say, output)
         try:
             run_sweep(
                 program,
@@ -162,17 +166,22 @@ def _run(
     if made is not None and output == "-":
         made.save(output, format)
     if made is not None and not quiet:
-        print(made.table(), end="", file=sys.stderr if output == "-" else sys.stdout)
+        echo(*made.table().splitlines(), file=sys.stderr if output == "-" else sys.stdout)
     if code:
         kept = f"; {output} holds what was done, --resume goes on" if made and output else ""
-        print(f"interrupted{kept}", file=sys.stderr)
+        echo(f"interrupted{kept}", file=sys.stderr)
     return code
 
 
 def _program(
-    model: str, options: PlanOptions, model_options: ModelOptions, say: Callable[[str], None]
+    model: str,
+    options: PlanOptions,
+    model_options: ModelOptions,
+    say: Callable[[str], None],
+    output: str | None,
 ) -> Program:
     """The program with its costs, made once for all cells."""
+    from .._outputs import check_output, files_of_plan
     from .._pipeline import Phases
     from .._sources import is_program, load_source
     from ..api import as_asked, costed, costed_text, read_program
@@ -181,6 +190,8 @@ def _program(
     if is_program(model):
         with phases.phase("capture", f"reading {model}"):
             program = read_program(model)
+        if output is not None:
+            check_output(output, "sweep", files_of_plan(model, program.header))
         return costed_text(program, options, phases)
     with phases.phase("capture", f"capturing {model}"):
         source = load_source(model, model_options)

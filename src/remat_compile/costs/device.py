@@ -64,7 +64,7 @@ def load_device(name_or_path: str) -> Device:
     if name_or_path.endswith(".toml") or "/" in name_or_path or "\\" in name_or_path:
         try:
             text = Path(name_or_path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:  # no text, or a name that no file can have
             reason = getattr(error, "strerror", None) or "not a text file"
             message = f"cannot read device file {name_or_path}: {reason}"
             raise FBError(Diagnostic("FB0906", message), usage=True) from error

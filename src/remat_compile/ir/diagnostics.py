@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from typing import Literal
 
 from .span import Span
+from .terminal import printable, width
 
 __all__ = ["Diagnostic", "FBError", "Level", "Note", "nearest", "render"]
 
@@ -49,27 +50,35 @@ class FBError(Exception):
 
 
 def render(diagnostic: Diagnostic, text: str | None = None, level: Level = "error") -> str:
-    """The diagnostic as lines for people; with `text`, the source line and a caret."""
-    lines = text.splitlines() if text is not None else None
+    """The diagnostic as lines for people; with `text`, the source line and a caret.
+
+    Whatever of it comes from a file is made printable: it cannot act on a terminal, nor end
+    its line and forge another.
+    """
+    # As the grammar counts lines, which `splitlines` does not.
+    lines = text.split("\n") if text is not None else None
     place = f"{diagnostic.span}: " if diagnostic.span else ""
-    out = [f"{place}{level}[{diagnostic.code}]: {diagnostic.message}"]
+    out = [printable(f"{place}{level}[{diagnostic.code}]: {diagnostic.message}")]
     out += _excerpt(diagnostic.span, lines)
     for note in diagnostic.notes:
         place = f"{note.span}: " if note.span else ""
-        out.append(f"  note: {place}{note.message}")
+        out.append(printable(f"  note: {place}{note.message}"))
         out += _excerpt(note.span, lines)
     if diagnostic.hint:
-        out.append(f"  help: {diagnostic.hint}")
+        out.append(printable(f"  help: {diagnostic.hint}"))
     return "\n".join(out)
 
 
 def _excerpt(span: Span | None, lines: list[str] | None) -> list[str]:
     if span is None or lines is None or not 1 <= span.line <= len(lines):
         return []
-    source = lines[span.line - 1]
-    caret = " " * (span.column - 1) + "^" * max(1, span.end_column - span.column)
+    source = lines[span.line - 1].removesuffix("\r")
+    start, end = span.column - 1, max(span.column, span.end_column - 1)
+    before, marked = (printable(part) for part in (source[:start], source[start:end]))
+    missing = max(0, start - len(source))  # a place behind the end of the line
+    caret = " " * (width(before) + missing) + "^" * max(1, width(marked))
     gutter = f"{span.line:>5} | "
-    return [gutter + source, " " * (len(gutter) - 2) + "| " + caret]
+    return [gutter + printable(source), " " * (len(gutter) - 2) + "| " + caret]
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_t
 from ...ir.diagnostics import Diagnostic, FBError
 from .table import lowering_of, own_operators
 
-__all__ = ["OLDEST_OPSET", "Source", "all_nodes", "read"]
+__all__ = ["OLDEST_OPSET", "Source", "all_nodes", "external_files", "read"]
 
 OLDEST_OPSET = 7
 """The first opset with today's broadcasting."""
@@ -104,25 +104,72 @@ def all_nodes(graph: Any) -> Iterator[Any]:
 
 
 def _check_external(file: Path, model: Any) -> None:
-    problems = []
     base = file.resolve().parent
-    for tensor in model.graph.initializer:
-        if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            continue
-        info = ExternalDataInfo(tensor)
-        target = (base / info.location).resolve()
-        if Path(info.location).is_absolute() or not target.is_relative_to(base):
-            problems.append((tensor.name, f'"{info.location}" lies outside the model\'s folder'))
-        elif not target.is_file():
-            problems.append((tensor.name, f'"{info.location}" does not exist'))
-        elif (info.offset or 0) + (info.length or 0) > target.stat().st_size:
-            problems.append((tensor.name, f'"{info.location}" is too short'))
+    external = (t for t in all_tensors(model) if t.data_location == onnx.TensorProto.EXTERNAL)
+    problems = [(t.name, reason) for t in external if (reason := _why_not_read(base, t))]
     if not problems:
         return
     name, reason = problems[0]
     others = f" ({len(problems) - 1} other tensors likewise)" if len(problems) > 1 else ""
     message = f'external weights of "{name}": {reason}{others}'
     raise FBError(Diagnostic("FB0605", message, hint="copy the weights next to the model file"))
+
+
+def _why_not_read(base: Path, tensor: Any) -> str | None:
+    """What is wrong with the place of an external tensor, or None."""
+    try:
+        info = ExternalDataInfo(tensor)
+        target = (base / info.location).resolve()
+    except (ValueError, OSError, RuntimeError) as error:  # no number, no name, a link to itself
+        return f"its place cannot be read: {error}"
+    if Path(info.location).is_absolute() or not target.is_relative_to(base):
+        return f'"{info.location}" lies outside the model\'s folder'
+    if not target.is_file():
+        return f'"{info.location}" does not exist'
+    start, length = info.offset or 0, info.length or 0
+    if start < 0 or length < 0:
+        return f'"{info.location}" is to be read from byte {start}, {length} bytes'
+    return f'"{info.location}" is too short' if start + length > target.stat().st_size else None
+
+
+def all_tensors(model: Any) -> Iterator[Any]:
+    """Every stored tensor: initialisers and attributes, of subgraphs and functions too."""
+    yield from _tensors_of_graph(model.graph)
+    for function in model.functions:
+        yield from _tensors_of_nodes(function.node)
+
+
+def external_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """The files in which a model keeps weights; none where it cannot be read as a model."""
+    file, model = Path(path), onnx.ModelProto()
+    try:
+        model.ParseFromString(file.read_bytes())
+        external = [t for t in all_tensors(model) if t.data_location == onnx.TensorProto.EXTERNAL]
+        places = dict.fromkeys(ExternalDataInfo(tensor).location for tensor in external)
+    except Exception:  # protobuf raises its own DecodeError, not exported by onnx
+        return ()
+    return tuple(file.parent / place for place in places if "\0" not in place)
+
+
+def _tensors_of_graph(graph: Any) -> Iterator[Any]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _tensors_of_nodes(graph.node)
+
+
+def _tensors_of_nodes(nodes: Any) -> Iterator[Any]:
+    for node in nodes:
+        for attribute in node.attribute:
+            yield from attribute.tensors
+            if attribute.HasField("t"):
+                yield attribute.t
+            sparse = [*attribute.sparse_tensors]
+            sparse += [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
+            for one in sparse:
+                yield from (one.values, one.indices)
+            for graph in [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]:
+                yield from _tensors_of_graph(graph)
 
 
 def load_weights(tensor: Any, base: Path) -> None:
