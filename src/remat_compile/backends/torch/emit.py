@@ -21,8 +21,9 @@ from .._views import identities, without_identities
 from .expressions import Expressions
 from .function import FunctionBody, Progress
 from .interface import Interface, default_interface, saved_at_loss
+from .readback import check_source
 
-__all__ = ["emit"]
+__all__ = ["emit", "emit_with_saved"]
 
 _HEADER = '''"""One training step of @{graph} under schedule @{schedule}, planned by {planner}.
 
@@ -54,11 +55,25 @@ def replay(state, op, *args, **kwargs):
 
 
 def emit(program: Program, schedule: Schedule, interface: Interface | None = None) -> str:
-    """The source of `forward` and `backward` for a valid schedule.
+    """The source of `forward` and `backward` for a valid schedule, read back and held
+    against it.
 
     Raises FBError FB0901 for an operator that this PyTorch does not have, FB0912 for a
-    plan that copies to the host.
+    plan that copies to the host, FB0945 or FB0946 where the source is not the schedule.
     """
+    return emit_with_saved(program, schedule, interface)[0]
+
+
+def emit_with_saved(
+    program: Program, schedule: Schedule, interface: Interface | None = None
+) -> tuple[str, tuple[str, ...]]:
+    """The source as `emit` gives it, and the aNodes that its forward hands to its backward,
+    as they were read back from it."""
+    source = _written(program, schedule, interface)
+    return source, check_source(source, program, schedule, interface)
+
+
+def _written(program: Program, schedule: Schedule, interface: Interface | None) -> str:
     refuse_copies(schedule.steps)
     interface = interface or default_interface(program)
     same = identities(program.graph)
