@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models import GPT, TwoInTwoOut, Llama, ResBlock
+from models import GPT, Llama, ResBlock, TwoInTwoOut
 
 __all__ = ["RANDOM_MODELS", "Sample"]
 

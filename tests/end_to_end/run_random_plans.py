@@ -22,9 +22,9 @@ if __name__ == "__main__":
 
 import torch
 from random_models import RANDOM_MODELS
-from random_plans import KINDS, kinds_of, random_plan
 
 import remat_compile
+from random_plans import KINDS, kinds_of, random_plan
 from remat_compile import Plan
 from remat_compile._bind import bind
 from remat_compile._step import compare_step
