@@ -26,21 +26,23 @@ from remat_compile.ir.schedule import (
 )
 from remat_compile.ir.simulate import KEPT_KINDS
 
-__all__ = ["random_schedule"]
+__all__ = ["Run", "random_schedule"]
 
 
 @dataclass
-class _Run:
+class Run:
     """Grows a valid order of computations, frees and copies, ignoring tokens.
 
     `live` holds what is alive or arriving, `host` the host copies that are not stale,
-    `flying` the aNodes with a copy in flight (True: to the device).
+    `flying` the aNodes with a copy in flight (True: to the device). `nosave` is a rate, that of
+    `evict` where it is None.
     """
 
     rng: Random
     program: Program
     evict: float
     copy: float = 0.0
+    nosave: float | None = None
     steps: list[Step] = field(default_factory=list)
     live: set[str] = field(default_factory=set)
     runs: dict[str, int] = field(default_factory=dict)
@@ -91,7 +93,8 @@ class _Run:
                 self.stale.add(name)
         phantoms = [r for r in results if self.graph.anode[r].kind == "phantom"]
         droppable = phantoms and not set(phantoms) & keep and all(map(self.replayable, phantoms))
-        nosave = bool(droppable) and self.rng.random() < self.evict
+        rate = self.evict if self.nosave is None else self.nosave
+        nosave = bool(droppable) and self.rng.random() < rate
         self.steps.append(Compute(c.name, nosave))
         self.live.update(results)
         if nosave:
@@ -171,7 +174,7 @@ def random_schedule(
     With `copy`, a rate, also copies to the host and back.
     """
     rate = rng.choice((0.0, 0.1, 0.4)) if evict is None else evict
-    run = _Run(rng, program, rate, copy)
+    run = Run(rng, program, rate, copy)
     for c in program.graph.cnodes:
         run.run(c)
     run.end()

@@ -21,8 +21,8 @@ from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
 from .._names import symbol_key
 from .._quote import comment
-from .emit import emit
-from .interface import Interface, saved_at_loss
+from .emit import emit_with_saved
+from .interface import Interface
 from .module import Flight, PlannedModule, planned_module
 from .unused import UnusedOutputs
 
@@ -37,7 +37,7 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
     `schedule` must have been verified on `lowered.program`. Call it inside the `with`
     block that gave `lowered`; the result outlives the block. Raises FBError FB0901 for
     an operator that is missing, FB0911 when PyTorch refuses the partition, FB0912 for a
-    plan that copies to the host.
+    plan that copies to the host, FB0945 or FB0946 where the code read back is another step.
     """
     refuse_copies(schedule.steps)
     interface = Interface(
@@ -47,11 +47,10 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
         grads=lowered.backward_outputs,
     )
     program = lowered.program
-    source = emit(program, schedule, interface)
+    source, saved = emit_with_saved(program, schedule, interface)
     title = comment(f"<remat-compile {program.graph.name} @{schedule.name}>")
     forward, backward = _load(source, title)
     constants = tuple(lowered.constants[a.name] for a in program.graph.anodes if a.kind == "const")
-    saved = saved_at_loss(program, schedule)
 
     def partition(
         joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_: Any

@@ -25,8 +25,9 @@ from .allowed import allowed
 from .expressions import Expressions
 from .function import FunctionBody, Progress
 from .interface import Interface, default_interface, saved_at_loss
+from .readback import check_source
 
-__all__ = ["emit"]
+__all__ = ["emit", "emit_with_saved"]
 
 _HEADER = '''"""One training step of @{graph} under schedule @{schedule}, planned by {planner}.
 
@@ -58,12 +59,27 @@ def replay(state, op, *args, **kwargs):
 
 
 def emit(program: Program, schedule: Schedule, interface: Interface | None = None) -> str:
-    """The source of `forward` and `backward` for a valid schedule.
+    """The source of `forward` and `backward` for a valid schedule, read back and held
+    against it.
 
     Raises FBError FB0901 for an operator that this PyTorch does not have, FB0942 for one
-    that a plan may not call, FB0912 for a plan that copies to the host, and FB0940 or FB0941
-    should the source hold anything but the calls of the plan.
+    that a plan may not call, FB0912 for a plan that copies to the host, FB0940 or FB0941
+    should the source hold anything but the calls of the plan, and FB0945 or FB0946 where
+    it is not the schedule.
     """
+    return emit_with_saved(program, schedule, interface)[0]
+
+
+def emit_with_saved(
+    program: Program, schedule: Schedule, interface: Interface | None = None
+) -> tuple[str, tuple[str, ...]]:
+    """The source as `emit` gives it, and the aNodes that its forward hands to its backward,
+    as they were read back from it."""
+    source = _written(program, schedule, interface)
+    return source, check_source(source, program, schedule, interface)
+
+
+def _written(program: Program, schedule: Schedule, interface: Interface | None) -> str:
     refuse_copies(schedule.steps)
     check_operators(program.graph)
     interface = interface or default_interface(program)

@@ -77,6 +77,10 @@ def saved_at_loss(program: Program, schedule: Schedule) -> tuple[str, ...]:
             needed.update(reads & carried)
         elif index < border:
             carried.update(c.results_at(n), (c.token,) if c.token is not None else ())
+        if step.nosave:
+            carried.difference_update(
+                name for name in c.results_at(n) if graph.anode[name].kind == "phantom"
+            )
         if c.is_accumulate:
             carried.discard(graph.reads(c)[0])
     # A gradient that was made before the loss leaves through the backward.

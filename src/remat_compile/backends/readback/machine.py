@@ -1,0 +1,240 @@
+"""The machine of spec/semantics.md over abstract values: what each step is to read and write.
+
+`Machine.run` goes from one computation to the next; the frees and copies between them are done
+on the way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from ...ir.graph import CALLER_KINDS, Arg, Atom, Call, CNode, Ref
+from ...ir.program import Program
+from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
+from .values import (
+    Instance,
+    Items,
+    Literal,
+    Poly,
+    State,
+    Value,
+    View,
+    as_value,
+    dimension,
+    integer,
+    size_of_expr,
+    viewed,
+)
+
+__all__ = ["Dead", "Execution", "Machine"]
+
+
+class Dead(Exception):
+    """The schedule reads what it has not got: it was not verified."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """The n-th execution of a cNode; `number` counts the steps of the schedule from 1.
+
+    `slots` are the instances that its results are, by position, `ended` what an accumulation
+    turns into its result, and `token` the state that a replay is run with.
+    """
+
+    number: int
+    cnode: CNode
+    n: int
+    nosave: bool
+    op: str
+    args: tuple[Value, ...]
+    kwargs: dict[str, Value]
+    slots: tuple[Instance, ...]
+    ended: Instance | None = None
+    token: Value | None = None
+
+    def __str__(self) -> str:
+        times = "" if self.n == 1 else f", execution {self.n}"
+        nosave = " nosave" if self.nosave else ""
+        return f"step {self.number} ({self.cnode.name}{nosave}{times}: {self.op})"
+
+
+class Machine:
+    """`live` and `host` say which instance of each aNode is there; `draws` counts the draws
+    from the random stream so far. `changes` lists what began and ended to be live, in order,
+    until someone takes it."""
+
+    def __init__(self, program: Program, schedule: Schedule):
+        self.program, self.graph = program, program.graph
+        self.steps = schedule.steps
+        self.at = 0
+        self.draws = 0
+        self.runs: Counter[str] = Counter()
+        self.live: dict[str, Instance | State] = {
+            a.name: Instance(a.name, 0) for a in self.graph.anodes if a.kind in CALLER_KINDS
+        }
+        self.host: dict[str, Instance | State] = {}
+        self.changes: list[tuple[Instance | State, bool]] = []
+        self._replayed = {
+            name
+            for name, n in Counter(s.cnode for s in self.steps if isinstance(s, Compute)).items()
+            if n > 1
+        }
+        self._made = 0
+        arguments = program.binding.arguments
+        self.symbols: dict[str, Poly] = {}
+        for symbol in program.symbols:
+            size = integer(dimension(arguments[symbol.argument].name, symbol.dim))
+            assert size is not None
+            self.symbols[symbol.name] = size
+        self.view_operators = frozenset(view.call.op for view in self.graph.views)
+        self._views: dict[Value, frozenset[Value]] = {}
+        self._views_of: dict[str, list[str]] = {}
+        for view in self.graph.views:
+            self._views_of.setdefault(view.base, []).append(view.name)
+
+    # -- steps ------------------------------------------------------------------------
+
+    def next_copy_or_computation(self) -> Step | None:
+        """Does the steps that no code stands for up to the next that some does."""
+        while self.at < len(self.steps):
+            step = self.steps[self.at]
+            match step:
+                case Free(name):
+                    if name not in self.live:
+                        raise Dead(name)
+                    self._leave(name)
+                case HostFree(name):
+                    self.host.pop(name, None)
+                case Wait():
+                    pass
+                case _:
+                    return step
+            self.at += 1
+        return None
+
+    def execution(self) -> Execution:
+        """What the computation at hand is to do, before it is done."""
+        step = self.steps[self.at]
+        assert isinstance(step, Compute)
+        c = self.graph.cnode[step.cnode]
+        n = self.runs[c.name] + 1
+        again = n > 1 and c.replay is not None
+        writes = c.replay.writes if again and c.replay is not None else c.writes
+        call = c.replay.call if again and c.replay is not None else c.call
+        slots = tuple(
+            Instance(name or f"{c.name}.unused{i}", self._made + i + 1)
+            for i, name in enumerate(writes)
+        )
+        ended: Instance | None = None
+        if c.is_accumulate:
+            first = call.args[0]
+            assert isinstance(first, Ref)
+            held = self.live.get(first.name)
+            if not isinstance(held, Instance):
+                raise Dead(first.name)
+            ended = held
+        token: Value | None = None
+        if c.token is not None and n > 1:
+            if c.token not in self.live:
+                raise Dead(c.token)
+            token = self.live[c.token]
+        args, kwargs = self._arguments(call)
+        return Execution(self.at + 1, c, n, step.nosave, call.op, args, kwargs, slots, ended, token)
+
+    def taken_state(self, now: Execution) -> State | None:
+        """The state that the execution at hand leaves in its token, if it leaves one."""
+        if now.cnode.token is None or now.n > 1 or now.cnode.name not in self._replayed:
+            return None
+        return State(self.draws)
+
+    def compute(self, now: Execution) -> None:
+        """Does the computation at hand: points 4 to 6 of the rules of an execution."""
+        self.at += 1
+        self.runs[now.cnode.name] = now.n
+        self._made += len(now.slots)
+        state = self.taken_state(now)
+        if state is not None and now.cnode.token is not None:
+            self._enter(now.cnode.token, state)
+        # What the caller does at the loss may draw too: its states are others.
+        self.draws += now.n == 1 and (now.cnode.token is not None or now.cnode.is_loss)
+        if now.ended is not None:
+            self._leave(now.ended.anode)
+        results = [slot for slot in now.slots if slot.anode in self.graph.anode]
+        for slot in results:
+            if slot.anode not in self.live:
+                self._enter(slot.anode, slot)
+        if now.nosave:
+            for slot in results:
+                if self.graph.anode[slot.anode].kind == "phantom":
+                    self._leave(slot.anode)
+
+    def _enter(self, name: str, value: Instance | State) -> None:
+        self.live[name] = value
+        self.changes.append((value, True))
+
+    def _leave(self, name: str) -> None:
+        self.changes.append((self.live.pop(name), False))
+
+    def offload(self, step: Offload) -> Value:
+        """Makes a copy on the host; gives what is copied."""
+        if step.anode not in self.live:
+            raise Dead(step.anode)
+        self.at += 1
+        self.host[step.anode] = self.live[step.anode]
+        return self.live[step.anode]
+
+    def prefetch(self, step: Prefetch) -> Value:
+        """Brings a copy back: a new instance on the device."""
+        if step.anode not in self.host:
+            raise Dead(step.anode)
+        self.at += 1
+        self._made += 1
+        # The copy of a token is the same state wherever it lies.
+        held = self.host[step.anode]
+        back = held if isinstance(held, State) else Instance(step.anode, self._made)
+        self._enter(step.anode, back)
+        return back
+
+    # -- values -----------------------------------------------------------------------
+
+    def value(self, name: str) -> Value:
+        """What an aNode or view holds now. Dead where its storage is not live."""
+        view = self.graph.view.get(name)
+        if view is None:
+            if name not in self.live:
+                raise Dead(name)
+            return self.live[name]
+        args, kwargs = self._arguments(view.call)
+        return viewed(View(view.call.op, args, frozenset(kwargs.items()), view.index))
+
+    def is_view(self, value: Value, of: Value) -> bool:
+        """Whether a value is that of a view of what `of` is now, or of all its parts."""
+        if not isinstance(of, Instance) or self.live.get(of.anode) != of:
+            return False
+        if of not in self._views:
+            found: set[Value] = set()
+            for name in self._views_of.get(of.anode, ()):
+                known = self.value(name)
+                found.add(known)
+                if isinstance(known, View) and known.part is not None:
+                    found.add(View(known.op, known.args, known.kwargs))
+            self._views[of] = frozenset(found)
+        return value in self._views[of]
+
+    def _arguments(self, call: Call) -> tuple[tuple[Value, ...], dict[str, Value]]:
+        args = tuple(self._argument(a) for a in call.args)
+        return args, {key: self._argument(a) for key, a in call.kwargs}
+
+    def _argument(self, arg: Arg) -> Value:
+        match arg:
+            case Ref(name):
+                return self.value(name)
+            case Atom():
+                return arg
+            case tuple():
+                return Items(tuple(self._argument(part) for part in arg))
+            case None | bool() | int() | float() | str():
+                return Literal(repr(arg))
+            case _:
+                return as_value(size_of_expr(arg, self.symbols))

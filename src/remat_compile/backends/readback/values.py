@@ -1,0 +1,265 @@
+"""What a variable of generated code can hold: the abstract values of the read-back.
+
+Two expressions that mean the same get equal values, however they are written: sizes are
+polynomials, and a view that changes nothing is what it looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from typing import assert_never
+
+from ...ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
+from ...ir.graph import Atom
+
+__all__ = [
+    "Instance",
+    "Items",
+    "Literal",
+    "Poly",
+    "Size",
+    "State",
+    "Value",
+    "View",
+    "add_sizes",
+    "as_value",
+    "ceil_division",
+    "dimension",
+    "floor_division",
+    "integer",
+    "largest",
+    "multiply_sizes",
+    "said",
+    "size_of_expr",
+    "storages",
+    "viewed",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One materialisation of an aNode: number 0 is what the caller holds, the others count
+    the results of executions and prefetches over the whole step."""
+
+    anode: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The state of the random stream after so many draws from it."""
+
+    draws: int
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A Python constant by its `repr`, so that 1, 1.0 and True differ and nan equals nan."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list or tuple of arguments."""
+
+    parts: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A pure function of what it looks at. `part` picks one of several results; None
+    stands for the only result, -1 for all of them together."""
+
+    op: str
+    args: tuple[Value, ...]
+    kwargs: frozenset[tuple[str, Value]] = frozenset()
+    part: int | None = None
+
+
+Factor = tuple[object, ...]
+Poly = frozenset[tuple[tuple[Factor, ...], int]]
+"""A sum of products: each has its factors, sorted, and its coefficient, which is not 0.
+A factor is `("dim", anode, axis)`, `("floor", poly, divisor)` or `("max", polys)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """An integer that depends on dynamic dimensions."""
+
+    poly: Poly
+
+
+Value = Instance | State | Literal | Items | View | Size | Atom
+
+
+def storages(value: Value) -> Iterator[Instance | State]:
+    """What memory a value keeps alive."""
+    match value:
+        case Instance() | State():
+            yield value
+        case Items(parts):
+            for part in parts:
+                yield from storages(part)
+        case View(_, args, kwargs):
+            for part in (*args, *(v for _, v in kwargs)):
+                yield from storages(part)
+        case Literal() | Size() | Atom():
+            return
+        case _:
+            assert_never(value)
+
+
+_SAME = frozenset(("aten.detach.default", "aten.alias.default"))
+_UNDONE_BY_ITSELF = frozenset(("aten.t.default", "aten.transpose.int"))
+
+
+def viewed(view: View) -> Value:
+    """The view, or the value of which it is another name. The code runs without autograd,
+    so a `detach` is one; two equal transpositions in a row undo each other."""
+    if view.kwargs or not view.args or view.part is not None:
+        return view
+    inner = view.args[0]
+    if view.op in _SAME and len(view.args) == 1:
+        return inner
+    undone = isinstance(inner, View) and inner.op == view.op and inner.args[1:] == view.args[1:]
+    if view.op in _UNDONE_BY_ITSELF and undone:
+        assert isinstance(inner, View)
+        return inner.args[0]
+    return view
+
+
+# -- sizes --------------------------------------------------------------------------------
+
+
+def integer(value: Value) -> Poly | None:
+    """An integer as a polynomial; None for anything else."""
+    match value:
+        case Size(poly):
+            return poly
+        case Literal(text) if text.lstrip("-").isdigit():
+            return _constant(int(text))
+        case _:
+            return None
+
+
+def as_value(poly: Poly) -> Value:
+    """A polynomial as a value: a literal where it depends on nothing."""
+    known = _known(poly)
+    return Size(poly) if known is None else Literal(repr(known))
+
+
+def _constant(number: int) -> Poly:
+    return frozenset({((), number)}) if number else frozenset()
+
+
+def _known(poly: Poly) -> int | None:
+    if not poly:
+        return 0
+    ((factors, number), *rest) = poly
+    return number if not factors and not rest else None
+
+
+def dimension(anode: str, axis: int) -> Value:
+    """The length of an axis of an argument."""
+    return Size(frozenset({((("dim", anode, axis),), 1)}))
+
+
+def add_sizes(parts: Iterable[Poly]) -> Poly:
+    total: dict[tuple[Factor, ...], int] = {}
+    for poly in parts:
+        for factors, number in poly:
+            total[factors] = total.get(factors, 0) + number
+    return frozenset((factors, number) for factors, number in total.items() if number)
+
+
+def multiply_sizes(parts: Iterable[Poly]) -> Poly:
+    def times(a: Poly, b: Poly) -> Poly:
+        return add_sizes(
+            frozenset({(tuple(sorted((*f, *g), key=repr)), m * n)}) for f, m in a for g, n in b
+        )
+
+    return reduce(times, parts, _constant(1))
+
+
+def floor_division(poly: Poly, divisor: int) -> Poly:
+    known = _known(poly)
+    if known is not None:
+        return _constant(known // divisor)
+    return poly if divisor == 1 else frozenset({((("floor", poly, divisor),), 1)})
+
+
+def ceil_division(poly: Poly, divisor: int) -> Poly:
+    """`-(-a // n)`, which is what Python code writes for it."""
+    minus = _constant(-1)
+    return multiply_sizes((minus, floor_division(multiply_sizes((minus, poly)), divisor)))
+
+
+def largest(parts: Iterable[Poly]) -> Poly:
+    polys = frozenset(parts)
+    if len(polys) == 1:
+        return next(iter(polys))
+    known = [_known(p) for p in polys]
+    if all(k is not None for k in known):
+        return _constant(max(k for k in known if k is not None))
+    return frozenset({((("max", polys),), 1)})
+
+
+def size_of_expr(expr: Expr, symbols: dict[str, Poly]) -> Poly:
+    """An expression of the graph; `symbols` says what each stands for."""
+
+    def of(inner: Expr) -> Poly:
+        match inner:
+            case Const(number):
+                return _constant(number)
+            case Sym(name):
+                return symbols[name]
+            case Add(terms):
+                return add_sizes(map(of, terms))
+            case Mul(factors):
+                return multiply_sizes(map(of, factors))
+            case FloorDiv(dividend, divisor):
+                return floor_division(of(dividend), divisor)
+            case CeilDiv(dividend, divisor):
+                return ceil_division(of(dividend), divisor)
+            case Max(terms):
+                return largest(map(of, terms))
+            case RoundUp(value, multiple):
+                whole = ceil_division(of(value), multiple)
+                return multiply_sizes((whole, _constant(multiple)))
+            case _:
+                assert_never(inner)
+
+    return of(expr)
+
+
+# -- words --------------------------------------------------------------------------------
+
+
+def said(value: Value) -> str:
+    """A value as messages name it."""
+    match value:
+        case Instance(name, number):
+            return f"%{name}" if number == 0 else f"%{name} (instance {number})"
+        case State(draws):
+            return f"the random state after {draws} draws"
+        case Literal(text):
+            return text
+        case Items(parts):
+            return f"[{', '.join(map(said, parts))}]"
+        case View(op, args, kwargs, part):
+            inner = [*map(said, args), *(f"{k}={said(v)}" for k, v in sorted(kwargs, key=repr))]
+            return f"{op}({', '.join(inner)})" + ("" if part is None else f"[{part}]")
+        case Size(poly):
+            return " + ".join(sorted(map(_said_product, poly)))
+        case Atom(kind, name):
+            return f"{kind}:{name}"
+        case _:
+            assert_never(value)
+
+
+def _said_product(product: tuple[tuple[Factor, ...], int]) -> str:
+    factors, number = product
+    return "*".join((str(number), *(f"{f[0]}({', '.join(map(str, f[1:]))})" for f in factors)))

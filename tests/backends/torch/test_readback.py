@@ -1,0 +1,123 @@
+"""Generated PyTorch code is read back: correct code passes, and each fault is caught."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+from random import Random
+
+import pytest
+from random_models import RANDOM_MODELS
+from torch_faults import FAULTS
+
+from random_plans import random_plan
+from remat_compile.backends.torch import emit
+from remat_compile.backends.torch.interface import saved_at_loss
+from remat_compile.backends.torch.readback import check_source
+from remat_compile.frontends.torch_export import export, lower
+from remat_compile.ir.diagnostics import FBError
+from remat_compile.ir.parser import parse_program
+from remat_compile.ir.program import Program
+from remat_compile.ir.schedule import Schedule
+
+
+@cache
+def program_of(name: str) -> Program:
+    with lower(export(*RANDOM_MODELS[name]())) as lowered:
+        return lowered.program
+
+
+@cache
+def plan_of(name: str, seed: int) -> tuple[Program, Schedule, str]:
+    program = program_of(name)
+    schedule = random_plan(Random(seed), program)
+    program = program.with_schedule(schedule)
+    return program, schedule, emit(program, schedule)
+
+
+def fault_found(name: str) -> FBError:
+    """What the first random plan that has a place for the fault is refused with."""
+    for seed in range(60):
+        program, schedule, source = plan_of("conv-bn-dropout-tied", seed)
+        tree = ast.parse(source)
+        if not FAULTS[name](tree):
+            continue
+        changed = ast.unparse(ast.fix_missing_locations(tree))
+        assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source)), "nothing changed"
+        with pytest.raises(FBError) as caught:
+            check_source(changed, program, schedule)
+        return caught.value
+    pytest.fail(f"no plan has a place for {name}")
+
+
+UNREADABLE = ("other_statement", "in_place_method", "other_import")
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_caught(name: str) -> None:
+    (diagnostic,) = fault_found(name).diagnostics
+    assert diagnostic.code == ("FB0946" if name in UNREADABLE else "FB0945"), diagnostic.message
+    assert diagnostic.span is not None
+    assert diagnostic.span.line >= 1
+    assert diagnostic.hint is not None
+
+
+def test_there_are_twenty_kinds_of_faults() -> None:
+    assert len(FAULTS) >= 20
+
+
+@pytest.mark.parametrize("name", ["conv-bn-dropout-tied", "resnet"])
+def test_random_plans_pass(name: str) -> None:
+    for seed in range(12):
+        program, schedule, source = plan_of(name, seed)
+        saved = check_source(source, program, schedule)
+        assert saved == saved_at_loss(program, schedule)
+
+
+SIZES = (Path(__file__).parent / "sizes.fbir").read_text()
+
+
+def sizes() -> tuple[Program, Schedule]:
+    program = parse_program(SIZES)
+    return program, program.schedules[-1]
+
+
+def test_sizes_pass() -> None:
+    assert emit(*sizes())
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("s = x.shape[0]", "s = x.shape[1]"),
+        ("(c1, c2,) = constants", "(c2, c1,) = constants"),
+        ("a.view(t, s)", "a.view(s, t)"),
+        ("// 2", "// 3"),
+        ("max(s, t)", "max(s, s)"),
+        ("// 8) * 8", "// 8) * 4"),
+        ("(-(-(t) // 4))", "((t) // 4)"),
+        ("(s, t, x, dy,)", "(t, s, x, dy,)"),
+        ("return (y, x, s, t,)", "return (y, x, t, s,)"),
+    ],
+)
+def test_faults_of_sizes_and_constants(old: str, new: str) -> None:
+    program, schedule = sizes()
+    source = emit(program, schedule)
+    assert old in source, source
+    with pytest.raises(FBError, match=r"FB0945|FB0946"):
+        check_source(source.replace(old, new), program, schedule)
+
+
+def test_the_place_and_the_step_are_named() -> None:
+    program, schedule = sizes()
+    source = emit(program, schedule)
+    right, wrong = "_aten_mul_Tensor(x, c1)", "_aten_mul_Tensor(x, c2)"
+    line = source[: source.index(right)].count("\n") + 1
+    with pytest.raises(FBError) as caught:
+        check_source(source.replace(right, wrong, 1), program, schedule)
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "FB0945"
+    assert "step 1 (F1: aten.mul.Tensor): argument 2 is %c2, not %c1" in diagnostic.message
+    assert diagnostic.span is not None
+    assert diagnostic.span.line == line

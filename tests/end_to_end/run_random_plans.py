@@ -1,0 +1,152 @@
+"""Executes random proven plans of small models and compares each with eager, bit for bit.
+
+`python tests/end_to_end/run_random_plans.py --plans 500` prints a table and exits with 1 on any
+failure: a plan that is refuted, code that differs from its plan when read back, a crash, a bit
+that differs from eager, or more bytes than were proven.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+
+import torch
+from random_models import RANDOM_MODELS
+
+import remat_compile
+from random_plans import KINDS, kinds_of, random_plan
+from remat_compile import Plan
+from remat_compile._bind import bind
+from remat_compile._step import compare_step
+from remat_compile.ir.diagnostics import FBError
+from remat_compile.ir.printer import format_program
+
+__all__ = ["Outcome", "Tally", "captured", "execute", "plans_of", "run_all"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one plan did. `failure` is empty where outputs, gradients and buffers equal those
+    of eager in every bit and the measured bytes are within those proven."""
+
+    model: str
+    seed: int
+    failure: str
+    kinds: Counter[str]
+    tensors: int = 0
+
+
+@dataclass
+class Tally:
+    """Outcomes by model and by kind of step."""
+
+    plans: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    tensors: Counter[str] = field(default_factory=Counter)
+    steps: dict[str, Counter[str]] = field(default_factory=dict)
+    having: Counter[str] = field(default_factory=Counter)
+
+    def add(self, outcome: Outcome) -> None:
+        self.plans[outcome.model] += 1
+        self.failed[outcome.model] += bool(outcome.failure)
+        self.tensors[outcome.model] += outcome.tensors
+        self.steps.setdefault(outcome.model, Counter()).update(outcome.kinds)
+        self.having.update(kind for kind, count in outcome.kinds.items() if count)
+
+    def table(self) -> str:
+        """Markdown: plans and failures per model, then steps per kind."""
+        lines = ["| model | plans | failed | tensors compared |", "|---|---|---|---|"]
+        for model, count in self.plans.items():
+            lines.append(f"| {model} | {count} | {self.failed[model]} | {self.tensors[model]} |")
+        total, failed = self.plans.total(), self.failed.total()
+        lines += [f"| all | {total} | {failed} | {self.tensors.total()} |", ""]
+        lines += ["| step | steps | plans with one |", "|---|---|---|"]
+        for kind in KINDS:
+            steps = sum(counts[kind] for counts in self.steps.values())
+            lines.append(f"| {kind} | {steps} | {self.having[kind]} |")
+        return "\n".join(lines)
+
+
+def captured(name: str) -> Plan:
+    """A model of `RANDOM_MODELS` with the plan that recomputes nothing."""
+    module, args, kwargs = RANDOM_MODELS[name]()
+    return remat_compile.plan(module, args, kwargs, planner="store-all", costs="measured")
+
+
+def plans_of(base: Plan, seeds: range) -> Iterator[tuple[int, Plan]]:
+    """Random plans of one captured model, by their seeds."""
+    for seed in seeds:
+        schedule = random_plan(Random(seed), base.program)
+        program = base.program.with_schedule(schedule)
+        yield seed, replace(base, program=program, schedule=schedule, _is_proven=False)
+
+
+def execute(model: str, seed: int, plan: Plan) -> Outcome:
+    """Proves a plan, builds its code, runs a step and compares it with eager's."""
+    kinds = kinds_of(plan.program, plan.schedule)
+    assert plan._exported is not None
+    try:
+        proven = plan.trusted()
+        report = compare_step(proven, bind(proven, plan._exported), plan._exported, 1)
+    except (FBError, RuntimeError, NameError, TypeError, ValueError) as error:
+        return Outcome(model, seed, f"{type(error).__name__}: {error}", kinds)
+    assert proven.proven is not None
+    bound = proven.proven.device_bytes
+    failure = ""
+    if not report.bit_equal:
+        failure = f"differs from eager by {report.max_difference:.2e}"
+    elif report.measured_bytes > bound:
+        failure = f"{report.measured_bytes} bytes measured, {bound} proven"
+    return Outcome(model, seed, failure, kinds, report.tensors)
+
+
+def run_all(count: int, first_seed: int, keep: Path | None) -> tuple[Tally, list[Outcome]]:
+    """Runs `count` plans, as many of each model; failing plans are written to `keep`."""
+    tally, failures = Tally(), []
+    names = list(RANDOM_MODELS)
+    for place, name in enumerate(names):
+        share = count // len(names) + (place < count % len(names))
+        base = captured(name)
+        for seed, plan in plans_of(base, range(first_seed, first_seed + share)):
+            outcome = execute(name, seed, plan)
+            tally.add(outcome)
+            if outcome.failure:
+                failures.append(outcome)
+                print(f"{name} {seed}: {outcome.failure}", file=sys.stderr)
+                if keep is not None:
+                    path = keep / f"{name}_{seed}.fbir"
+                    path.write_text(format_program(plan.program), encoding="utf-8")
+    return tally, failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plans", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0, help="of the first plan of each model")
+    parser.add_argument("--keep", type=Path, help="directory for the plans that fail")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    start = time.perf_counter()
+    tally, failures = run_all(given.plans, given.seed, given.keep)
+    print(tally.table())
+    print(f"\n{time.perf_counter() - start:.0f} s")
+    missing = [k for k in KINDS if not tally.having[k] and k != "copy to the host"]
+    if missing and given.plans >= 60:
+        print(f"no plan has: {', '.join(missing)}", file=sys.stderr)
+        return 1
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
