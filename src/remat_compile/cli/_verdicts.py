@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, assert_never
 from ._terminal import echo
 
 if TYPE_CHECKING:
+    from .._graph_check import GraphCheck
     from .._plan import Plan
     from ..ir.diagnostics import Diagnostic
     from ..ir.program import Proven
@@ -26,7 +27,7 @@ MEANINGS = {
 }
 
 
-def report(path: str, plan: Plan, verdict: Verdict, format: Format) -> int:
+def report(path: str, plan: Plan, verdict: Verdict, format: Format, graph: GraphCheck) -> int:
     """Prints a verdict; the exit code."""
     from ..ir.diagnostics import FBError
     from ..verifier import ProvenPlan, Refuted, Undecided
@@ -35,9 +36,11 @@ def report(path: str, plan: Plan, verdict: Verdict, format: Format) -> int:
     match verdict:
         case ProvenPlan(proven, _, beyond):
             if format == "json":
-                print_json(path, plan, "proven", _facts(proven), (), (*warned, *beyond))
+                facts = _facts(proven) | _graph(graph)
+                print_json(path, plan, "proven", facts, (), (*warned, *beyond))
             else:
                 _print_proven(plan, proven, "proven", (*warned, *beyond))
+                _print_graph(graph)
             return 0
         case Refuted(diagnostics):
             answer, found = "refuted", tuple(diagnostics)
@@ -47,22 +50,27 @@ def report(path: str, plan: Plan, verdict: Verdict, format: Format) -> int:
             assert_never(verdict)
     if format == "text":
         raise FBError(found)
-    print_json(path, plan, answer, {}, found, warned)
+    print_json(path, plan, answer, _graph(graph), found, warned)
     return 1
 
 
-def report_certificate(path: str, plan: Plan, format: Format) -> int:
+def report_certificate(path: str, plan: Plan, format: Format, graph: GraphCheck) -> int:
     """Prints that the proof in the file is taken; the exit code."""
     assert plan.proven is not None
     if format == "json":
-        print_json(path, plan, "certified", _facts(plan.proven), (), ())
+        print_json(path, plan, "certified", _facts(plan.proven) | _graph(graph), (), ())
     else:
         _print_proven(plan, plan.proven, "certificate accepted", ())
+        _print_graph(graph)
     return 0
 
 
 def report_largest(
-    path: str, plan: Plan, found: Largest | Refuted | Undecided, format: Format
+    path: str,
+    plan: Plan,
+    found: Largest | Refuted | Undecided,
+    format: Format,
+    graph: GraphCheck,
 ) -> int:
     """Prints the largest value of a symbol, and what blocks the next; the exit code."""
     from .._budget import format_bytes
@@ -81,12 +89,13 @@ def report_largest(
                 "host_bytes": bound.host_bytes,
             }
             if format == "json":
-                print_json(path, plan, "proven", facts, (), (*gap, *blocked))
+                print_json(path, plan, "proven", facts | _graph(graph), (), (*gap, *blocked))
                 return 0
             less = "not for every smaller one" if gap else "and every smaller one"
             echo(f"{symbol} = {value} is the largest that holds the budget, {less}: proven")
             echo(f"  device <= {format_bytes(bound.device_bytes)} ({bound.device_bytes} bytes)")
             echo("  the next value is blocked:" if blocked else "  it is the end of its range")
+            _print_graph(graph)
             print_warnings((*blocked, *gap))
             return 0
         case Refuted(diagnostics):
@@ -95,8 +104,16 @@ def report_largest(
             answer, wrong = "undecided", (_undecided(plan, found),)
     if format == "text":
         raise FBError(wrong)
-    print_json(path, plan, answer, {}, wrong, ())
+    print_json(path, plan, answer, _graph(graph), wrong, ())
     return 1
+
+
+def _graph(graph: GraphCheck) -> dict[str, Any]:
+    return {"graph": graph.assumption}
+
+
+def _print_graph(graph: GraphCheck) -> None:
+    echo(f"graph: {graph.assumption}")
 
 
 def _undecided(plan: Plan, verdict: Undecided) -> Diagnostic:
