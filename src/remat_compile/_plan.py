@@ -19,6 +19,7 @@ from .ir.terminal import printable_lines
 if TYPE_CHECKING:
     from torch import nn
 
+    from ._graph_check import GraphCheck
     from ._outputs import FileRead
     from ._torch.lowered import Exported
     from .ir.graph import Graph
@@ -151,6 +152,34 @@ class Plan:
             scope=scope,
             solver=solver,
         )
+
+    def check_model(
+        self,
+        model: nn.Module | str | Path | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> GraphCheck:
+        """Holds the graph against `model`, captured again: by its text, or executed.
+
+        `model` is a module with its sample, a path or `file.py:factory`; it may be left out as
+        in `bind`. FB0720 where the graph is another, FB0721 where that cannot be told.
+        """
+        from ._graph_check import check_graph
+
+        exported, name = self._exported, self.program.header.source or "of this process"
+        if isinstance(model, str | Path):
+            from ._sources import ModelOptions, load_source
+
+            exported, name = load_source(str(model), ModelOptions()).exported, str(model)
+        elif model is not None:
+            from .frontends.torch_export import export
+
+            exported, name = export(model, tuple(args), kwargs), type(model).__name__
+        if exported is None:
+            message = "this plan comes from a file and does not hold its model"
+            hint = "pass the model: plan.check_model(model, args)"
+            raise FBError(Diagnostic("FB0709", message, hint=hint))
+        return check_graph(self.program, exported, name)
 
     def largest(
         self, symbol: str, *budgets: Budget, time_limit_s: float = 60.0, solver: Choice = "z3"

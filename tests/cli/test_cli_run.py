@@ -36,7 +36,7 @@ def plan(model: Path, cli: Cli) -> Path:
 
 
 def test_run_compares_with_autograd(cli: Cli, plan: Path, model: Path) -> None:
-    for words in ([], ["--model", f"{model}:make"]):
+    for words in (["--trust-source"], ["--model", f"{model}:make"]):
         ran = cli("run", plan, "--repeats", "1", *words)
         assert ran.code == 0, ran.err + ran.out
         assert "bit-equal" in ran.out
@@ -45,7 +45,7 @@ def test_run_compares_with_autograd(cli: Cli, plan: Path, model: Path) -> None:
 
 def test_model_that_has_changed(cli: Cli, plan: Path, model: Path) -> None:
     model.write_text(MODEL + "\n# edited\n")
-    ran = cli("run", plan)
+    ran = cli("run", plan, "--trust-source")
     assert (ran.code, "error[FB0715]" in ran.err) == (1, True)
 
 
@@ -85,7 +85,7 @@ def test_edited_plan_does_not_run(cli: Cli, plan: Path) -> None:
     first = next(i for i, line in enumerate(steps) if line.strip().startswith("F"))
     del steps[first]
     plan.write_text(head + mark + "".join(steps))
-    ran = cli("run", plan)
+    ran = cli("run", plan, "--trust-source")
     assert (ran.code, "error[FB0714]" in ran.err) == (1, True)
 
 
@@ -131,7 +131,7 @@ def test_pt2(cli: Cli, tmp_path: Path) -> None:
     torch.export.save(exported, tmp_path / "net.pt2")
     ran = cli(tmp_path / "net.pt2", "-o", tmp_path / "p.fbir", "--budget", "100%")
     assert ran.code == 0, ran.err
-    assert cli("run", tmp_path / "p.fbir", "--repeats", "1").code == 0
+    assert cli("run", tmp_path / "p.fbir", "--repeats", "1", "--trust-source").code == 0
     (tmp_path / "net.pt2").write_bytes(b"")
     ran = cli(tmp_path / "net.pt2", "-o", tmp_path / "q.fbir")
     assert (ran.code, "error[FB0503]" in ran.err) == (1, True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, assert_never
 from ._terminal import echo
 
 if TYPE_CHECKING:
+    from .._graph_check import GraphCheck
     from .._plan import Plan
     from ..ir.diagnostics import Diagnostic
     from ..ir.program import Proven
@@ -41,7 +42,12 @@ class Written:
 
 
 def report(
-    path: str, plan: Plan, verdict: Verdict, format: Format, written: Written | None = None
+    path: str,
+    plan: Plan,
+    verdict: Verdict,
+    format: Format,
+    graph: GraphCheck,
+    written: Written | None = None,
 ) -> int:
     """Prints a verdict; the exit code."""
     from ..ir.diagnostics import FBError
@@ -51,10 +57,11 @@ def report(
     match verdict:
         case ProvenPlan(proven, _, beyond):
             if format == "json":
-                facts = {**_facts(proven), **_as_facts(written)}
+                facts = _facts(proven) | _graph(graph) | _as_facts(written)
                 print_json(path, plan, "proven", facts, (), (*warned, *beyond))
             else:
                 _print_proven(plan, proven, "proven", (*warned, *beyond))
+                _print_graph(graph)
                 if written is not None:
                     print(f"  {written}")
             return 0
@@ -68,7 +75,7 @@ def report(
         if written is not None:
             print(written)
         raise FBError(found)
-    print_json(path, plan, answer, _as_facts(written), found, warned)
+    print_json(path, plan, answer, _graph(graph) | _as_facts(written), found, warned)
     return 1
 
 
@@ -78,18 +85,23 @@ def _as_facts(written: Written | None) -> dict[str, Any]:
     return {"folder": written.folder, "scripts": written.scripts, "proofs": written.proofs}
 
 
-def report_certificate(path: str, plan: Plan, format: Format) -> int:
+def report_certificate(path: str, plan: Plan, format: Format, graph: GraphCheck) -> int:
     """Prints that the proof in the file is taken; the exit code."""
     assert plan.proven is not None
     if format == "json":
-        print_json(path, plan, "certified", _facts(plan.proven), (), ())
+        print_json(path, plan, "certified", _facts(plan.proven) | _graph(graph), (), ())
     else:
         _print_proven(plan, plan.proven, "certificate accepted", ())
+        _print_graph(graph)
     return 0
 
 
 def report_largest(
-    path: str, plan: Plan, found: Largest | Refuted | Undecided, format: Format
+    path: str,
+    plan: Plan,
+    found: Largest | Refuted | Undecided,
+    format: Format,
+    graph: GraphCheck,
 ) -> int:
     """Prints the largest value of a symbol, and what blocks the next; the exit code."""
     from .._budget import format_bytes
@@ -108,12 +120,13 @@ def report_largest(
                 "host_bytes": bound.host_bytes,
             }
             if format == "json":
-                print_json(path, plan, "proven", facts, (), (*gap, *blocked))
+                print_json(path, plan, "proven", facts | _graph(graph), (), (*gap, *blocked))
                 return 0
             less = "not for every smaller one" if gap else "and every smaller one"
             echo(f"{symbol} = {value} is the largest that holds the budget, {less}: proven")
             echo(f"  device <= {format_bytes(bound.device_bytes)} ({bound.device_bytes} bytes)")
             echo("  the next value is blocked:" if blocked else "  it is the end of its range")
+            _print_graph(graph)
             print_warnings((*blocked, *gap))
             return 0
         case Refuted(diagnostics):
@@ -122,8 +135,16 @@ def report_largest(
             answer, wrong = "undecided", found.diagnostics or (_undecided(plan, found),)
     if format == "text":
         raise FBError(wrong)
-    print_json(path, plan, answer, {}, wrong, ())
+    print_json(path, plan, answer, _graph(graph), wrong, ())
     return 1
+
+
+def _graph(graph: GraphCheck) -> dict[str, Any]:
+    return {"graph": graph.assumption}
+
+
+def _print_graph(graph: GraphCheck) -> None:
+    echo(f"graph: {graph.assumption}")
 
 
 def _undecided(plan: Plan, verdict: Undecided) -> Diagnostic:

@@ -6,10 +6,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ._options import PlanFile, Schedule
+from ._options import (
+    Dim,
+    PlanFile,
+    Sample,
+    Schedule,
+    Trainable,
+    TrainBn,
+    read_model_options,
+)
 
 if TYPE_CHECKING:
+    from .._graph_check import GraphCheck
     from .._plan import Plan
+    from .._sources import ModelOptions
     from ..ir.diagnostics import Diagnostic
     from ..ir.program import Budget
 
@@ -54,13 +64,22 @@ def command(
         str | None,
         typer.Option(metavar="DIR", help="The same, with proofs by cvc5 of values and ranges."),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Compare the graph with this model, captured again."),
+    ] = None,
+    dim: Dim = None,
+    sample: Sample = None,
+    train_bn: TrainBn = False,
+    trainable: Trainable = None,
     time_limit: Annotated[float, typer.Option(metavar="SECONDS")] = 60.0,
     format: Annotated[Literal["text", "json"], typer.Option()] = "text",
 ) -> int:
     """Prove the plan in a file again: reads, bytes, values, copies, claims.
 
-    Without a budget, the bounds that the file records as proven must hold. Exit code 0:
-    proven; 1: refuted or not decided in time.
+    Without a budget, the bounds that the file records as proven must hold. With --model, the
+    graph must be that of the model; else the proof is for the graph as written. Exit code 0:
+    proven; 1: refuted, not decided in time, or another graph.
     """
     from .._options import Errors, check_time_limit
     from .._scripts import check_folder, write_proofs, write_scripts
@@ -82,6 +101,11 @@ def command(
         errors.add("FB0707", "scripts are written of one full proof", "leave the other option away")
     for folder in folders:
         errors.collect(lambda folder=folder: check_folder(folder))  # type: ignore[misc]
+    options = read_model_options(errors, dim, sample, train_bn, trainable)
+    if model is None and options.given:
+        errors.add("FB0707", f"{' and '.join(options.given)} only with --model", "add --model")
+    elif model is not None:
+        errors.collect(lambda: _check_model(model, options))
     errors.raise_if_any()
     assert found is not None
     try:
@@ -91,29 +115,58 @@ def command(
             if refused := _refused_certificate(read, budgets, at, solver):
                 raise FBError(refused)
             if not recheck and largest is None:
-                return report_certificate(plan, read, format)
+                return report_certificate(plan, read, format, _held_against(read, model, options))
         if largest is not None:
-            found_largest = read.largest(largest, *budgets, time_limit_s=time_limit, solver=solver)
-            return report_largest(plan, read, found_largest, format)
+            most = read.largest(largest, *budgets, time_limit_s=time_limit, solver=solver)
+            return report_largest(plan, read, most, format, _held_against(read, model, options))
         scope = at or ("range" if budgets else "widest")
+        written = None
         if not folders:
             verdict = read.verify(*budgets, time_limit_s=time_limit, scope=scope, solver=solver)
-            return report(plan, read, verdict, format)
-        verdict, scripts = read.verify_with_scripts(
-            *budgets, time_limit_s=time_limit, scope=scope, solver=solver
-        )
-        if smt_lib is not None:
-            write_scripts(smt_lib, scripts)
-            written = Written(smt_lib, len(scripts))
         else:
-            assert proofs is not None
-            written = Written(proofs, len(scripts), len(write_proofs(proofs, scripts, time_limit)))
+            verdict, scripts = read.verify_with_scripts(
+                *budgets, time_limit_s=time_limit, scope=scope, solver=solver
+            )
+            if smt_lib is not None:
+                write_scripts(smt_lib, scripts)
+                written = Written(smt_lib, len(scripts))
+            else:
+                assert proofs is not None
+                made = write_proofs(proofs, scripts, time_limit)
+                written = Written(proofs, len(scripts), len(made))
+        graph = _held_against(read, model, options)
     except FBError as error:
         if format == "text":
             raise
         print_json(plan, None, "refused", {}, error.diagnostics, ())
         return 2 if error.usage else 1
-    return report(plan, read, verdict, format, written)
+    return report(plan, read, verdict, format, graph, written)
+
+
+def _check_model(model: str, options: ModelOptions) -> None:
+    """FB0702 for what is no model to compare with, before any work is done."""
+    from .._sources import check_spec, is_program
+    from ..ir.diagnostics import Diagnostic, FBError
+
+    if is_program(model):
+        message = f"--model {model} is a program in text form, not a model"
+        raise FBError(Diagnostic("FB0702", message), usage=True)
+    check_spec(model, options)
+
+
+def _held_against(plan: Plan, model: str | None, options: ModelOptions) -> GraphCheck:
+    """How the graph of the plan was compared with the model. FB0720 where it is another."""
+    from .._graph_check import GraphCheck, check_graph
+
+    if model is None:
+        return GraphCheck()
+    import torch
+
+    from .._sources import load_source
+
+    # As captured: kernels, and so their sizes, depend on it.
+    torch.set_num_threads(plan.program.header.threads)
+    return check_graph(plan.program, load_source(model, options).exported, model)
 
 
 def _refused_certificate(

@@ -76,7 +76,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def written(folder: Path) -> Path:
-    assert main([f"{folder}/plan.fbir", "--emit", "jax", "-o", f"{folder}/step.py", "-q"]) == 0
+    words = ["--emit", "jax", "-o", f"{folder}/step.py", "-q", "--trust-source"]
+    assert main([f"{folder}/plan.fbir", *words]) == 0
     return folder / "step.py"
 
 
@@ -167,7 +168,7 @@ def test_without_the_model_nothing_is_written(folder: Path, tmp_path: Path, caps
 
 
 def test_run_tells_what_xla_does(folder: Path, capsys: Any) -> None:
-    code = main(["run", f"{folder}/plan.fbir", "--backend", "jax", "-q"])
+    code = main(["run", f"{folder}/plan.fbir", "--backend", "jax", "-q", "--trust-source"])
     out = capsys.readouterr().out
     assert code == 0, out
     for part in ("temporary memory", "products and convolutions", "lowered for CUDA"):
@@ -182,7 +183,7 @@ def test_run_tells_of_merged_executions(
     module = import_module("remat_compile.backends.jax.emit")
     monkeypatch.setattr(module, "barriers", lambda graph, schedule: {})
     monkeypatch.setattr(module._Functions, "_border", lambda self, saved: None)
-    assert main(["run", f"{folder}/plan.fbir", "--backend", "jax", "-q"]) == 1
+    assert main(["run", f"{folder}/plan.fbir", "--backend", "jax", "-q", "--trust-source"]) == 1
     err = capsys.readouterr().err
     assert "error[FB0938]: XLA merged away" in err
     assert "compiler_options" in err

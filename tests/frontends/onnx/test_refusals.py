@@ -100,6 +100,47 @@ def test_external_weights_outside_the_folder(tmp_path: Path, location: str) -> N
     assert "outside" in found.message
 
 
+PLACES = {
+    "absolute": [("location", "/etc/passwd")],
+    "parent": [("location", "../w.bin")],
+    "NUL": [("location", "w\0.bin")],
+    "link that leads out": [("location", "link.bin")],
+    "folder": [("location", ".")],
+    "no number": [("location", "w.bin"), ("offset", "x")],
+    "before the start": [("location", "w.bin"), ("offset", "-8")],
+    "negative length": [("location", "w.bin"), ("length", "-8")],
+}
+
+
+@pytest.mark.parametrize("where", ["initialiser", "constant", "subgraph"])
+@pytest.mark.parametrize("place", PLACES)
+def test_external_weights_of_every_tensor(tmp_path: Path, place: str, where: str) -> None:
+    """Also those in attributes, which onnx itself would read from the working folder."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for path in (tmp_path / "w.bin", folder / "w.bin"):
+        path.write_bytes(b"1234" * 64)
+    (folder / "link.bin").symlink_to(tmp_path / "w.bin")
+    model = onnx.load(linear(folder / "m.onnx"))
+    weight = next(t for t in model.graph.initializer if t.name == "fc.weight")
+    if where != "initialiser":
+        model.graph.initializer.remove(weight)
+        holder = model.graph
+        if where == "subgraph":
+            branch = helper.make_graph([], "branch", [], [])
+            model.graph.node.insert(0, helper.make_node("If", ["c"], ["o"], then_branch=branch))
+            holder = model.graph.node[0].attribute[0].g
+        holder.node.insert(0, helper.make_node("Constant", [], ["fc.weight"], value=weight))
+        weight = holder.node[0].attribute[0].t
+    weight.ClearField("raw_data")
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in PLACES[place]:
+        weight.external_data.add(key=key, value=value)
+    (folder / "bad.onnx").write_bytes(model.SerializeToString())
+    found = refusal(lambda: build_module(folder / "bad.onnx"))
+    assert found.code == "FB0605", found
+
+
 def test_invalid_model(tmp_path: Path) -> None:
     node = helper.make_node("Gemm", ["x", "w", "nowhere"], ["y"])
     file = write(tmp_path / "m.onnx", [node], {"x": [4, 3]}, {"w": np.ones((3, 2), np.float32)})
