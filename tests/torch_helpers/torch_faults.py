@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 __all__ = ["FAULTS", "Fault"]
 
@@ -19,7 +20,7 @@ def fault(function: Fault) -> Fault:
     return function
 
 
-# -- where things stand -----------------------------------------------------------------------
+# -- where things stand ---------------------------------------------------------------
 
 
 def body(tree: ast.Module, name: str) -> list[ast.stmt]:
@@ -69,7 +70,7 @@ def parse(text: str) -> ast.stmt:
     return ast.parse(text).body[0]
 
 
-# -- operands ---------------------------------------------------------------------------------
+# -- operands -------------------------------------------------------------------------
 
 
 @fault
@@ -158,7 +159,7 @@ def argument_left_out(tree: ast.Module) -> bool:
     return False
 
 
-# -- operators --------------------------------------------------------------------------------
+# -- operators ------------------------------------------------------------------------
 
 
 @fault
@@ -271,7 +272,7 @@ def last_call_left_out(tree: ast.Module) -> bool:
     return True
 
 
-# -- del ------------------------------------------------------------------------------------------
+# -- del ----------------------------------------------------------------------------------
 
 
 def _deletes(statements: list[ast.stmt]) -> Iterator[int]:
@@ -351,7 +352,7 @@ def dropped_results_kept(tree: ast.Module) -> bool:
     return False
 
 
-# -- views ----------------------------------------------------------------------------------------
+# -- views --------------------------------------------------------------------------------
 
 
 def _views(statements: list[ast.stmt]) -> Iterator[tuple[int, ast.Attribute]]:
@@ -406,7 +407,7 @@ def view_not_derived_again(tree: ast.Module) -> bool:
     first are left out."""
     for statements in everywhere(tree):
         places = list(_parts(statements))
-        for first, second in zip(places, places[1:], strict=False):
+        for first, second in pairwise(places):
             made = set(names(statements[first]))
             if made != set(names(statements[second])):
                 continue
@@ -427,7 +428,7 @@ def _swap_slots(statement: ast.stmt) -> bool:
     return True
 
 
-# -- results ----------------------------------------------------------------------------------------
+# -- results --------------------------------------------------------------------------------
 
 
 @fault
@@ -451,7 +452,7 @@ def phantom_of_nosave_kept(tree: ast.Module) -> bool:
     return False
 
 
-# -- randomness -------------------------------------------------------------------------------------
+# -- randomness -----------------------------------------------------------------------------
 
 
 def _replays(statements: list[ast.stmt]) -> Iterator[tuple[int, ast.Call]]:
@@ -512,7 +513,7 @@ def state_not_taken(tree: ast.Module) -> bool:
     return True
 
 
-# -- accumulation -----------------------------------------------------------------------------------
+# -- accumulation ---------------------------------------------------------------------------
 
 
 @fault
@@ -534,7 +535,7 @@ def accumulated_twice(tree: ast.Module) -> bool:
     return False
 
 
-# -- borders ----------------------------------------------------------------------------------------
+# -- borders --------------------------------------------------------------------------------
 
 
 def _returned(tree: ast.Module, name: str) -> list[ast.expr]:
@@ -616,7 +617,7 @@ def something_freed_is_saved(tree: ast.Module) -> bool:
     return False
 
 
-# -- what has no meaning here -----------------------------------------------------------------------
+# -- what has no meaning here ---------------------------------------------------------------
 
 
 @fault

@@ -17,6 +17,7 @@ from .allowed import MODULE_NAMES, allowed, defined_names
 from .body import Body, State
 from .groups import Barrier, barriers
 from .order import numbered
+from .readback import check_source
 from .tables import tables
 from .template import CHECK, RUN, header
 from .text import BASE_KEY, KEY, JaxText
@@ -41,10 +42,18 @@ def operators_of(program: Program) -> tuple[str, ...]:
 
 
 def emit(program: Program, schedule: Schedule, source_of: SourceOf) -> str:
-    """The source of a module with `forward`, `backward`, `model` and `step`.
+    """The source of a module with `forward`, `backward`, `model` and `step`, read back and
+    held against the schedule.
 
-    `schedule` must be valid, and every operator must have a source.
+    `schedule` must be valid, and every operator must have a source. FB0945 or FB0946 where
+    the source is not the schedule.
     """
+    source = _written(program, schedule, source_of)
+    check_source(source, program, schedule)
+    return source
+
+
+def _written(program: Program, schedule: Schedule, source_of: SourceOf) -> str:
     graph = without_identities(program.graph, identities(program.graph))
     program = replace(program, graph=graph)
     lowerings = source_of(operators_of(program))

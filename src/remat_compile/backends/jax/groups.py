@@ -109,6 +109,9 @@ class _Walk:
         self._written = set()
 
     def _gate(self, now: Numbered) -> None:
+        if isinstance(now.step, Prefetch):
+            # What comes back is not what was there when the barrier stood.
+            self._written.add(now.step.anode)
         if now.cnode is None:
             return
         if now.index > self._border and self._start in self.found:

@@ -176,7 +176,7 @@ class Machine:
     def _leave(self, name: str) -> None:
         self.changes.append((self.live.pop(name), False))
 
-    def offload(self, step: Offload) -> Value:
+    def offload(self, step: Offload) -> Instance | State:
         """Makes a copy on the host; gives what is copied."""
         if step.anode not in self.live:
             raise Dead(step.anode)
@@ -184,7 +184,7 @@ class Machine:
         self.host[step.anode] = self.live[step.anode]
         return self.live[step.anode]
 
-    def prefetch(self, step: Prefetch) -> Value:
+    def prefetch(self, step: Prefetch) -> Instance | State:
         """Brings a copy back: a new instance on the device."""
         if step.anode not in self.host:
             raise Dead(step.anode)

@@ -18,6 +18,7 @@ __all__ = [
     "Instance",
     "Items",
     "Literal",
+    "OnHost",
     "Poly",
     "Size",
     "State",
@@ -52,6 +53,13 @@ class State:
     """The state of the random stream after so many draws from it."""
 
     draws: int
+
+
+@dataclass(frozen=True, slots=True)
+class OnHost:
+    """A copy on the host."""
+
+    of: Instance | State
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +100,7 @@ class Size:
     poly: Poly
 
 
-Value = Instance | State | Literal | Items | View | Size | Atom
+Value = Instance | State | OnHost | Literal | Items | View | Size | Atom
 
 
 def storages(value: Value) -> Iterator[Instance | State]:
@@ -106,7 +114,7 @@ def storages(value: Value) -> Iterator[Instance | State]:
         case View(_, args, kwargs):
             for part in (*args, *(v for _, v in kwargs)):
                 yield from storages(part)
-        case Literal() | Size() | Atom():
+        case OnHost() | Literal() | Size() | Atom():
             return
         case _:
             assert_never(value)
@@ -245,6 +253,8 @@ def said(value: Value) -> str:
             return f"%{name}" if number == 0 else f"%{name} (instance {number})"
         case State(draws):
             return f"the random state after {draws} draws"
+        case OnHost(of):
+            return f"the host's copy of {said(of)}"
         case Literal(text):
             return text
         case Items(parts):

@@ -13,23 +13,10 @@ import torch
 from ...ir.graph import Atom
 from ..readback.mismatch import unreadable
 from ..readback.names import Variables
-from ..readback.values import (
-    Instance,
-    Items,
-    Literal,
-    Poly,
-    Value,
-    add_sizes,
-    as_value,
-    dimension,
-    floor_division,
-    integer,
-    largest,
-    multiply_sizes,
-    said,
-)
+from ..readback.python import Expressions
+from ..readback.values import Items, Value, integer, said
 
-__all__ = ["Called", "Reader", "Unbound", "is_replay_helper"]
+__all__ = ["Called", "Reader", "is_replay_helper"]
 
 _REPLAY = """
 def replay(state, op, *args, **kwargs):
@@ -71,10 +58,6 @@ _TAKE_SCALARS = {
 }
 
 
-class Unbound(Exception):
-    """A variable is read that holds nothing."""
-
-
 def is_replay_helper(node: ast.FunctionDef, on_cuda: bool) -> bool:
     """Whether a function runs its argument on a given random state and puts back the old."""
     text = _REPLAY.replace("torch.", "torch.cuda.") if on_cuda else _REPLAY
@@ -102,13 +85,12 @@ class Called:
 
 
 @dataclass(frozen=True)
-class Reader:
+class Reader(Expressions):
     """Evaluates expressions; `operators` are the module's, by variable."""
 
     operators: Mapping[str, str]
     replays: bool
     on_cuda: bool
-    file: str
 
     def is_state(self, node: ast.Call) -> bool:
         """Whether a call takes the state of the random stream."""
@@ -173,32 +155,8 @@ class Reader:
             unreadable(node, self.file, ast.unparse(node))
         return Called(_TAKE_LISTS[method], (own, Items(args)), {})
 
-    def value(self, node: ast.expr, variables: Variables) -> Value:
-        """An expression that computes nothing on tensors."""
-        found = self._plain(node, variables)
-        if found is None:
-            unreadable(node, self.file, ast.unparse(node))
-        return found
-
-    def _plain(self, node: ast.expr, variables: Variables) -> Value | None:
+    def framework(self, node: ast.expr) -> Value | None:
         match node:
-            case ast.Name(id=name):
-                if name not in variables:
-                    raise Unbound(name)
-                return variables[name]
-            case ast.Constant(value=None | bool() | int() | float() | str() as constant):
-                return Literal(repr(constant))
-            case ast.List(elts=parts) | ast.Tuple(elts=parts):
-                return Items(tuple(self.value(part, variables) for part in parts))
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=float(number))):
-                return Literal(repr(-number))
-            case ast.Subscript(
-                value=ast.Attribute(value=ast.Name(id=name), attr="shape"),
-                slice=ast.Constant(value=int(axis)),
-            ) if name in variables:
-                of = variables[name]
-                if isinstance(of, Instance) and of.number == 0:
-                    return dimension(of.anode, axis)
             case ast.Attribute(value=ast.Name(id="torch"), attr=name):
                 return _atom(name)
             case ast.Call(
@@ -207,39 +165,6 @@ class Reader:
                 keywords=[],
             ):
                 return Atom("device", device)
-            case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=str(text))]) if (
-                "float" not in variables and not node.keywords
-            ):
-                return Literal(repr(float(text)))
-            case _:
-                size = self._size(node, variables)
-                return None if size is None else as_value(size)
-        return None
-
-    def _size(self, node: ast.expr, variables: Variables) -> Poly | None:
-        """An integer expression; None where it is none."""
-
-        def of(*parts: ast.expr) -> list[Poly] | None:
-            found = [integer(self.value(part, variables)) for part in parts]
-            return None if any(f is None for f in found) else [f for f in found if f is not None]
-
-        minus = integer(Literal("-1"))
-        assert minus is not None
-        match node:
-            case ast.BinOp(left=left, op=ast.Add(), right=right) if both := of(left, right):
-                return add_sizes(both)
-            case ast.BinOp(left=left, op=ast.Mult(), right=right) if both := of(left, right):
-                return multiply_sizes(both)
-            case ast.BinOp(
-                left=left, op=ast.FloorDiv(), right=ast.Constant(value=int(divisor))
-            ) if (one := of(left)) and divisor > 0:
-                return floor_division(one[0], divisor)
-            case ast.UnaryOp(op=ast.USub(), operand=operand) if one := of(operand):
-                return multiply_sizes((minus, *one))
-            case ast.Call(func=ast.Name(id="max"), args=args, keywords=[]) if (
-                "max" not in variables and len(args) > 1 and (all_of := of(*args))
-            ):
-                return largest(all_of)
             case _:
                 return None
 

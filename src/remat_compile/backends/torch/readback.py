@@ -21,6 +21,7 @@ from ...ir.schedule import Compute, Schedule
 from ..readback.machine import Dead, Execution, Machine
 from ..readback.mismatch import differs, unreadable
 from ..readback.names import Held, Variables
+from ..readback.python import Unbound
 from ..readback.values import (
     Instance,
     Literal,
@@ -32,7 +33,7 @@ from ..readback.values import (
     storages,
     viewed,
 )
-from ._read_expressions import Called, Reader, Unbound, is_replay_helper
+from ._read_expressions import Called, Reader, is_replay_helper
 from .interface import Interface
 
 __all__ = ["check_source"]
@@ -52,7 +53,7 @@ def check_source(
     on_cuda = program.header.device.split(":")[0] == "cuda"
     operators, functions = _module(tree, file, on_cuda)
     machine = Machine(program, schedule)
-    reader = Reader(operators, "replay" in functions, on_cuda, file)
+    reader = Reader(file, operators, "replay" in functions, on_cuda)
     for name in ("forward", "backward"):
         if name not in functions:
             unreadable(tree, file, f"no function {name}")
