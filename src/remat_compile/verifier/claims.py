@@ -181,7 +181,7 @@ class _Encoder:
         known: Mapping[str, int] = {
             self.now: self.clock.now,
             **{self.busy[lane]: self.clock.busy[lane] for lane in self.busy},
-            **{self.ends[name]: self.clock.ends[name] for name in self.ends},
+            **{end: self.clock.ends.get(name, 0) for name, end in self.ends.items()},
         }
         home = self.encoding.part
         self.encoding.cut()
