@@ -1,4 +1,4 @@
-"""Faults put into the Python of the verifier: what it walks, claims and picks is not what is proven.
+"""Faults put into the Python of the verifier: what it walks, claims and picks proves nothing.
 
 Scripts hold what the file says and the functions of `machine.smt2`. So where a plain walk goes
 wrong, no solver confirms it: the answer may be `Undecided` or a refutation, but not a proof.
@@ -26,6 +26,7 @@ from remat_compile.verifier import (
     sizes,
     smt,
     validity,
+    values,
     verify,
     walk,
 )
@@ -134,6 +135,17 @@ def _no_pairs(monkey: pytest.MonkeyPatch) -> None:
     monkey.setattr(races, "pairs_of", lambda *_: iter(()))
 
 
+def _contents_stay(monkey: pytest.MonkeyPatch) -> None:
+    honest = values._Encoder.step
+
+    def step(self: Any, event: Any) -> None:
+        before = dict(self.device)
+        honest(self, event)
+        self.device = {**before, **self.device}
+
+    monkey.setattr(values._Encoder, "step", step)
+
+
 FAULTS: dict[str, tuple[Callable[[], tuple[Program, Schedule]], Patch]] = {
     "nothing is claimed": (_freed_too_early, _no_walk),
     "frees are claimed to do nothing": (
@@ -149,6 +161,7 @@ FAULTS: dict[str, tuple[Callable[[], tuple[Program, Schedule]], Patch]] = {
     "all are counted as held": (_right, _all_held),
     "no execution takes time": (_right, _no_time),
     "no copy takes time": (_copies, _no_time_of_copies),
+    "contents stay where they were freed": (_copies, _contents_stay),
     "no pair can race": (_no_wait, _no_pairs),
 }  # fmt: skip
 
