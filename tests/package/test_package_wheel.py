@@ -44,7 +44,7 @@ def run(command: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[st
 
 
 def test_wheel_holds_every_file(wheel: Path) -> None:
-    suffixes = {".py", ".lark", ".toml", ".typed"}
+    suffixes = {".py", ".lark", ".smt2", ".toml", ".typed"}
     wanted = {
         str(path.relative_to(SOURCE))
         for path in (SOURCE / "remat_compile").rglob("*")
@@ -53,6 +53,7 @@ def test_wheel_holds_every_file(wheel: Path) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
     assert wanted - held == set()
     assert any(name.endswith(".lark") for name in wanted)
+    assert any(name.endswith(".smt2") for name in wanted)
     assert any(name.endswith(".toml") for name in wanted)
     assert any("licenses/LICENSE" in name for name in held)
     assert {name.split("/")[0] for name in held if "dist-info" not in name} == {"remat_compile"}

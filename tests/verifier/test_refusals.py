@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -27,7 +28,7 @@ from remat_compile.verifier import (
 from remat_compile.verifier.events import unfold
 from remat_compile.verifier.memory import Tally, encode_memory
 from remat_compile.verifier.sizes import Amounts, read_amounts, value
-from remat_compile.verifier.smt import Encoding
+from remat_compile.verifier.smt import Encoding, machine
 from remat_compile.verifier.statements import Statements, read_statements
 from remat_compile.verifier.validity import encode_validity
 from remat_compile.verifier.walk import Bytes, peaks, walk
@@ -206,7 +207,13 @@ def _encodings(made: Program, plan: Schedule) -> tuple[Encoding, Encoding]:
         number = [value(form, made.sample) for form in amounts.forms]
         device, activation, host = map(Tally, limit.all)
         return encode_memory(
-            statements, events, amounts, number, lambda _: (device, activation), lambda _: host
+            statements,
+            events,
+            amounts,
+            number,
+            made.sample,
+            lambda _: (device, activation),
+            lambda _: host,
         )[0]
 
     short = memory(replace(bound, device=bound.device - 1))
@@ -247,12 +254,14 @@ def test_every_constant_is_defined_once_and_before_its_use(
         assert (len(encoding.parts) > 1) == (lines == 20)
         for part in encoding.parts:
             defined: set[str] = set()
-            for line in part.lines:
+            assert part.lines[0] == machine()
+            functions = set(re.findall(r"\(define-fun (\S+) ", machine()))
+            for line in part.lines[1:]:
                 name, term = line.removeprefix("(declare-const ").split(" ", 1)
                 body = term.split(f"(= {name} ", 1)[1]
                 used = {word.strip("()") for word in body.split()}
-                used = {word for word in used if word[:1].isalpha()} - {"true", "false", "ite"}
-                assert used <= defined
+                used = {word for word in used if word[:1].isalpha()} - {"true", "false"}
+                assert used - functions <= defined
                 assert name not in defined
                 defined.add(name)
 

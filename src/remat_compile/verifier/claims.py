@@ -15,7 +15,7 @@ from ..ir.program import Target
 from ..ir.schedule import Offload, Prefetch, Wait
 from .events import Event
 from .sizes import Sizes
-from .smt import Deadline, Encoding, Model, NoModel, OutOfTime, numeral
+from .smt import Deadline, Encoding, Model, NoModel, OutOfTime, boolean, numeral
 from .statements import Statements
 
 __all__ = ["Claims", "compute_claims", "encode_time", "prove_time", "required"]
@@ -138,6 +138,7 @@ class _Encoder:
 
     def __init__(self, sizes: Sizes, target: Target):
         self.encoding = Encoding()
+        self.target = target
         self.clock = _Clock(sizes, target)
         self.count = 0
         self.now = self.define("0")
@@ -148,33 +149,44 @@ class _Encoder:
         self.count += 1
         return self.encoding.define(f"t{self.count}", "Int", term)
 
-    def later(self, one: str, other: str) -> str:
-        return one if one == other else self.define(f"(ite (>= {one} {other}) {one} {other})")
-
     def step(self, event: Event) -> None:
-        copy = copy_ns(self.clock.sizes, self.clock.target, event)
-        if copy is not None:
-            lane, name, takes = copy
-            start = self.later(self.now, self.busy[lane])
-            self.busy[lane] = self.ends[name] = self.define(f"(+ {start} {takes})")
-        elif isinstance(event.step, Wait) and event.step.anode in self.ends:
-            self.now = self.later(self.now, self.ends.pop(event.step.anode))
-        elif takes := time_of(event):
-            self.now = self.define(f"(+ {self.now} {takes})")
+        match event.step:
+            case Offload(name):
+                self.copy("d2h", name, self.target.d2h_bytes_per_s)
+            case Prefetch(name):
+                self.copy("h2d", name, self.target.h2d_bytes_per_s)
+            case Wait(name) if name in self.ends:
+                self.now = self.define(f"(wait.now {self.now} {self.ends.pop(name)})")
+            case _ if event.cnode is not None:
+                self.run(event.cnode, event.execution > 1)
         self.clock.step(event)
+
+    def run(self, c: CNode, again: bool) -> None:
+        """What the file says of the times of a cNode, unknown ones as in `semantics.md`."""
+        first = c.time_ns or 0
+        replay = first
+        if c.replay is not None and c.replay.time_ns is not None:
+            replay = c.replay.time_ns
+        if first or replay:
+            form = f"{boolean(again)} {first} {replay}"
+            self.now = self.define(f"(run.now {self.now} {form})")
+
+    def copy(self, lane: str, name: str, rate: int | None) -> None:
+        takes = f"(copy.takes {self.clock.sizes.anode[name]} {rate or 0})"
+        end = self.define(f"(copy.end {self.now} {self.busy[lane]} {takes})")
+        self.busy[lane] = self.ends[name] = end
 
     def cut(self) -> None:
         """What the plain clocks say is asked of this part, and is where the next one begins."""
         known: Mapping[str, int] = {
             self.now: self.clock.now,
             **{self.busy[lane]: self.clock.busy[lane] for lane in self.busy},
-            **{self.ends[name]: self.clock.ends[name] for name in self.ends},
+            **{end: self.clock.ends.get(name, 0) for name, end in self.ends.items()},
         }
-        for constant, value in known.items():
-            self.encoding.ask(f"(not (= {constant} {numeral(value)}))")
+        home = self.encoding.part
         self.encoding.cut()
         for constant, value in known.items():
-            self.encoding.define(constant, "Int", numeral(value))
+            self.encoding.assume(constant, "Int", numeral(value), home)
 
 
 def encode_time(events: Iterable[Event], sizes: Sizes, target: Target, claimed_ns: int) -> Encoding:

@@ -4,20 +4,21 @@
 that copies in each direction; they meet where a copy is issued and where the compute stream
 waits for one. Whether one event comes before another in every timing is told by clocks: each
 event carries, per direction, the number of the last copy that has surely ended. The clocks
-are constants in single-assignment form; a use that must come after a copy is one literal.
+are constants in single-assignment form, and so are the numbers of the last copies that use the
+bytes of an aNode. Each later use of these has one goal: that a guard of `machine.smt2` fails.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
 
 from ..ir.schedule import Free, HostFree, Offload, Prefetch, Wait
 from .events import Event
-from .smt import Answer, Deadline, Encoding, Model, numeral
+from .smt import Answer, Deadline, Encoding, Model, OutOfTime
 from .statements import Statements
 
 __all__ = ["Copy", "Race", "Racing", "Side", "Use", "encode_races", "pairs_of", "prove_races"]
@@ -59,7 +60,10 @@ class Use:
 @dataclass(frozen=True, slots=True)
 class Race:
     """`use` must come after `copy`, which does `act` with the same bytes. In the encoding
-    it does if the clock `constant` is at least the number of the copy."""
+    it does if the clock `constant` is at least the number of the copy.
+
+    To tell of a race: what is asked are the guards of `_Encoder.use`.
+    """
 
     copy: Copy
     act: Act
@@ -126,8 +130,10 @@ def _uses(event: Event, copy: Copy | None) -> Iterator[Use]:
 
 def pairs_of(statements: Statements, events: Sequence[Event]) -> Iterator[Race]:
     """Every use that must come after an earlier copy of the same bytes: one of the two
-    writes or ends them. What comes before a copy is before it in any case. After the last
-    step the caller reads what it gets."""
+    writes or ends them. A plain walk, to tell of races; nothing is proven by it.
+
+    What comes before a copy is before it in any case. After the last step the caller reads
+    what it gets."""
     copies = _copies(events)
     running: dict[tuple[Side, str], list[tuple[Copy, Act]]] = defaultdict(list)
     uses = (use for event in events for use in _uses(event, copies.get(event.index)))
@@ -144,15 +150,26 @@ def pairs_of(statements: Statements, events: Sequence[Event]) -> Iterator[Race]:
                 running.pop(bytes_, None)
 
 
-class _Clocks:
+@dataclass
+class _Bytes:
+    """The numbers of the last copies that use the bytes of an aNode on one side, as constants,
+    by direction: of the two uses one writes and one reads."""
+
+    last: dict[Lane, str] = field(default_factory=lambda: dict.fromkeys(LANES, "0"))
+
+
+class _Encoder:
     """The clocks along the events; `now` are those of the compute stream."""
 
-    def __init__(self, encoding: Encoding):
-        self.encoding = encoding
+    def __init__(self) -> None:
+        self.encoding = Encoding()
         self.count = 0
         self.now = {lane: self.define("0") for lane in LANES}
         self.last: dict[Lane, dict[Lane, str]] = {}
-        self.ends: dict[int, dict[Lane, str]] = {}
+        self.number = dict.fromkeys(LANES, "0")
+        self.open: dict[str, list[dict[Lane, str]]] = defaultdict(list)
+        self.used: dict[tuple[Side, str], _Bytes] = {}
+        self.starts: dict[int, dict[Lane, str]] = {}
 
     def define(self, term: str) -> str:
         self.count += 1
@@ -163,50 +180,95 @@ class _Clocks:
         return {
             lane: one[lane]
             if one[lane] == other[lane]
-            else self.define(f"(ite (>= {one[lane]} {other[lane]}) {one[lane]} {other[lane]})")
+            else self.define(f"(later {one[lane]} {other[lane]})")
             for lane in LANES
         }
 
-    def issue(self, copy: Copy) -> dict[Lane, str]:
-        """The clocks when the copy starts: it is issued, and the one before it has ended."""
-        before = self.last.get(copy.lane)
-        start = dict(self.now) if before is None else self.later(self.now, before)
-        self.last[copy.lane] = {**start, copy.lane: self.define(numeral(copy.number))}
-        self.ends[copy.issued] = self.last[copy.lane]
-        return start
+    def step(self, event: Event) -> None:
+        """The uses of a step, and what it does to the clocks."""
+        match event.step:
+            case Offload(name):
+                self.copy(event.index, "d2h", name)
+            case Prefetch(name):
+                self.copy(event.index, "h2d", name)
+            case Wait(name):
+                # It means the oldest copy of the aNode that nobody has waited for.
+                if self.open[name]:
+                    self.now = self.later(self.now, self.open[name].pop(0))
+            case _:
+                self.uses(_uses(event, None), event.index, self.now)
 
-    def wait(self, copy: Copy) -> None:
-        self.now = self.later(self.now, self.ends[copy.issued])
+    def uses(self, uses: Iterable[Use], index: int, clocks: dict[Lane, str]) -> None:
+        for use in uses:
+            if (use.side, use.anode) in self.used:
+                self.starts[index] = clocks
+                self.use(use, clocks)
+
+    def use(self, use: Use, clocks: dict[Lane, str]) -> None:
+        """The goal that a use of bytes that copies have used comes too early."""
+        key = use.side, use.anode
+        numbers = self.used[key].last
+        writer: Lane = "h2d" if use.side == "device" else "d2h"
+        if use.act == "read":
+            guard = f"{use.side}.read.ok {clocks[writer]} {numbers[writer]}"
+        else:
+            both = (*(clocks[lane] for lane in LANES), *(numbers[lane] for lane in LANES))
+            guard = f"{use.side}.write.ok {' '.join(both)}"
+        self.encoding.ask(f"(not ({guard}))")
+        if use.act == "end":
+            del self.used[key]
+
+    def copy(self, index: int, lane: Lane, name: str) -> None:
+        """A copy starts when it is issued and the one before it has ended. It uses bytes of both
+        sides, and has the next number of its direction."""
+        before = self.last.get(lane)
+        start = dict(self.now) if before is None else self.later(self.now, before)
+        device: Act = "read" if lane == "d2h" else "write"
+        host: Act = "write" if lane == "d2h" else "read"
+        uses = (
+            Use(index, name, "device", device, None),
+            Use(index, name, "host", host, None),
+        )
+        self.uses(uses, index, start)
+        self.number[lane] = self.define(f"(copy.number {self.number[lane]})")
+        for use in uses:
+            self.used.setdefault((use.side, name), _Bytes()).last[lane] = self.number[lane]
+        self.last[lane] = {**start, lane: self.number[lane]}
+        self.open[name].append(self.last[lane])
+
+
+def _encode(statements: Statements, events: Sequence[Event]) -> _Encoder:
+    encoder = _Encoder()
+    for event in events:
+        encoder.step(event)
+    end = len(events)
+    at_end = (Use(end, name, "device", "read", None) for name in statements.kept)
+    encoder.uses(at_end, end, encoder.now)
+    return encoder
+
+
+def _pairs(encoder: _Encoder, statements: Statements, events: Sequence[Event]) -> Iterator[Race]:
+    """The pairs that the goals are about, each with its clock."""
+    for race in pairs_of(statements, events):
+        clock = encoder.starts[race.use.event][race.copy.lane]
+        yield Race(race.copy, race.act, race.use, clock)
 
 
 def encode_races(statements: Statements, events: Sequence[Event]) -> tuple[Encoding, list[Race]]:
     """The definitions of the clocks; the goals say that a use comes too early."""
-    encoding = Encoding()
-    clocks = _Clocks(encoding)
-    copies = _copies(events)
-    waits = {copy.waited: copy for copy in copies.values() if copy.waited is not None}
-    todo: dict[int, list[Race]] = defaultdict(list)
-    for race in pairs_of(statements, events):
-        todo[race.use.event].append(race)
-    found: list[Race] = []
-    for index in sorted({*copies, *waits, *todo}):
-        start = clocks.issue(copies[index]) if index in copies else clocks.now
-        for race in todo[index]:
-            clock = start[race.copy.lane]
-            found.append(Race(race.copy, race.act, race.use, clock))
-            encoding.ask(f"(< {clock} {race.copy.number})")
-        if index in waits:
-            clocks.wait(waits[index])
-    return encoding, found
+    encoder = _encode(statements, events)
+    return encoder.encoding, list(_pairs(encoder, statements, events))
 
 
 def prove_races(
     statements: Statements, events: Sequence[Event], deadline: Deadline
 ) -> Answer | Racing:
     """NoModel: proven. Racing: refuted. OutOfTime otherwise."""
-    encoding, races = encode_races(statements, events)
-    answer = encoding.check(deadline)
+    encoder = _encode(statements, events)
+    answer = encoder.encoding.check(deadline)
     if not isinstance(answer, Model):
         return answer
     values = answer.values
-    return Racing(tuple(r for r in races if values[r.constant] < r.copy.number))
+    pairs = _pairs(encoder, statements, events)
+    races = tuple(race for race in pairs if values[race.constant] < race.copy.number)
+    return Racing(races) if races else OutOfTime("z3 and the plain walk do not agree on races")

@@ -116,8 +116,6 @@ class _Reader:
             self.refuse(f"{what} divides by zero, or by less", span)
             return 0
         form: Expr = expr if self.unit == 1 else RoundUp(expr, self.unit)
-        if isinstance(expr, Const):
-            form = Const(_ceil(expr.value, self.unit) * self.unit)
         return self.number.setdefault(form, len(self.number))
 
 

@@ -6,7 +6,8 @@ alone decide between `sat` and `unsat`, and in a model every constant has the va
 the schedule gives it.
 
 It comes in parts, each a script of its own: one long script takes z3 more than
-linear time to read. What a part needs of an earlier one it defines again.
+linear time to read. Each begins with `machine.smt2`, which says what steps do. What a part
+needs of an earlier one it assumes, and the earlier one has it among its goals (`Facts`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 
 __all__ = [
     "Answer",
@@ -24,7 +27,9 @@ __all__ = [
     "NoModel",
     "OutOfTime",
     "Part",
+    "boolean",
     "check_part",
+    "machine",
     "numeral",
 ]
 
@@ -75,11 +80,17 @@ class OutOfTime:
 Answer = NoModel | Model | OutOfTime
 
 
+@cache
+def machine() -> str:
+    """The machine of `spec/semantics.md` as functions: how each script begins."""
+    return Path(__file__).with_name("machine.smt2").read_text(encoding="utf-8")
+
+
 @dataclass
 class Part:
-    """Definitions and goals that stand alone, as SMT-LIB 2 lines."""
+    """Definitions and goals that stand alone, as SMT-LIB 2 lines after the machine."""
 
-    lines: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=lambda: [machine()])
     goals: dict[str, None] = field(default_factory=dict)
 
     def assertions(self) -> str:
@@ -87,7 +98,7 @@ class Part:
         return "\n".join([*self.lines, _any(self.goals), ""])
 
     def text(self) -> str:
-        """The same as a script that any SMT solver can check."""
+        """The same as a script that any SMT solver can check. It says no logic; `ALL` fits."""
         return self.assertions() + "(check-sat)\n"
 
 
@@ -120,6 +131,11 @@ class Encoding:
     def state(self, line: str) -> None:
         """A declaration or an assumption, as it is."""
         self.parts[-1].lines.append(line)
+
+    def assume(self, name: str, sort: str, value: str, home: int) -> None:
+        """A constant of the part `home` again: that part has to prove that it is `value`."""
+        self.define(name, sort, value)
+        self.parts[home].goals[f"(not (= {name} {value}))"] = None
 
     def ask(self, goal: str) -> None:
         """`goal` is one of those that must be impossible."""
@@ -167,36 +183,69 @@ def numeral(value: int) -> str:
     return str(value) if value >= 0 else f"(- {-value})"
 
 
+def boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
 class Facts:
     """Booleans that change along the schedule, in single-assignment form.
 
-    A change makes a new version; its constant is defined when something asks for it, in
-    every part that asks.
+    A change defines the next version by a term, in the part of its step. A later part that
+    needs it assumes what a plain walk *claims* that it is, and the part that defined it then has
+    the claim among its goals. A fact that never changed is its initial term, in every part;
+    `initial` tells what a plain walk takes these terms for.
     """
 
     def __init__(self, encoding: Encoding):
         self.encoding = encoding
         self._number: dict[tuple[str, str], int] = {}
         self._version: dict[tuple[str, str], int] = {}
-        self._value: dict[tuple[str, str], bool] = {}
+        self._first: dict[tuple[str, str], str] = {}
+        self.initial = {"false": False}
+        self._claim: dict[tuple[str, str], bool] = {}
+        self._home: dict[tuple[str, str], int] = {}
         self._constant: dict[tuple[str, str], str] = {}
         self._part = 0
 
-    def set(self, what: str, of: str, value: bool) -> None:
+    def begin(self, what: str, of: str, term: str, claim: bool) -> None:
+        """The fact before the first step, where it is not `false`."""
+        self._first[what, of] = term
+        self.initial[term] = claim
+
+    def change(self, what: str, of: str, term: str) -> str:
+        """The fact from here on, as a term over facts that were read with `now` before."""
         key = what, of
-        self._value[key] = value
+        self._enter()
         self._version[key] = self._version.get(key, 0) + 1
-        self._constant.pop(key, None)
+        self._home[key] = self._part
+        self._constant[key] = self.encoding.define(self._name(key), "Bool", term)
+        return self._constant[key]
+
+    def claim(self, what: str, of: str, value: bool) -> None:
+        """What a plain walk says that the fact is from here on: asked where a part assumes it."""
+        self._claim[what, of] = value
 
     def now(self, what: str, of: str) -> str:
-        """The constant that holds the fact here; a fact that was never set is false."""
+        """The constant that holds the fact here, or its initial term."""
+        self._enter()
+        key = what, of
+        if key not in self._constant:
+            self._constant[key] = self._recall(key)
+        return self._constant[key]
+
+    def _enter(self) -> None:
         if self._part != self.encoding.part:
             self._part = self.encoding.part
             self._constant.clear()
-        key = what, of
-        if key not in self._constant:
-            number = self._number.setdefault(key, len(self._number))
-            name = f"{what}{number}_{self._version.get(key, 0)}"
-            term = "true" if self._value.get(key, False) else "false"
-            self._constant[key] = self.encoding.define(name, "Bool", term)
-        return self._constant[key]
+
+    def _recall(self, key: tuple[str, str]) -> str:
+        home = self._home.get(key)
+        if home is None:
+            return self._first.get(key, "false")
+        name = self._name(key)
+        self.encoding.assume(name, "Bool", boolean(self._claim.get(key, False)), home)
+        return name
+
+    def _name(self, key: tuple[str, str]) -> str:
+        number = self._number.setdefault(key, len(self._number))
+        return f"{key[0]}{number}_{self._version.get(key, 0)}"

@@ -74,7 +74,9 @@ def prove_ranges(
     def ceilings(row: int) -> tuple[Tally, Tally]:
         return profile.device.above(row), profile.activation.above(row)
 
-    encoding, _ = encode_memory(statements, events, amounts, number, ceilings, profile.host.above)
+    encoding, _ = encode_memory(
+        statements, events, amounts, number, fixed, ceilings, profile.host.above
+    )
     match answer := encoding.check(deadline, all_models=False):
         case OutOfTime():
             return answer

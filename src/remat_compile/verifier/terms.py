@@ -1,5 +1,6 @@
 """Sizes as terms for z3: per distinct size one constant, per division one quotient.
 
+Where no symbol is free the functions of `machine.smt2` say the same, and the solver computes them.
 Each constant is fixed by the symbols alone: `n q >= e > n q - n` has exactly one integer
 `q`, and a maximum is one of its parts and not below any. (With `div`, z3 does not finish.)
 """
@@ -7,14 +8,14 @@ Each constant is fixed by the symbols alone: `n q >= e > n q - n` has exactly on
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import assert_never
 
 from ..ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
 from .ranges import Box, names_of
-from .sizes import value
 from .smt import Encoding, numeral
 
-__all__ = ["Terms", "is_multiple", "symbol_constant", "total"]
+__all__ = ["Terms", "ground", "is_multiple", "symbol_constant", "total"]
 
 
 def total(terms: Iterable[str]) -> str:
@@ -27,6 +28,29 @@ def total(terms: Iterable[str]) -> str:
             return one
         case _:
             return f"(+ {' '.join(parts)})"
+
+
+def ground(expr: Expr, env: Mapping[str, int]) -> str:
+    """`expr` as it stands, with numerals for the symbols: a term that the solver evaluates."""
+    match expr:
+        case Const(constant):
+            return numeral(constant)
+        case Sym(name):
+            return numeral(env[name])
+        case Add(parts):
+            return total(ground(part, env) for part in parts)
+        case Mul(parts):
+            return f"(* {' '.join(ground(part, env) for part in parts)})"
+        case Max(parts):
+            return reduce(lambda x, y: f"(later {x} {y})", (ground(part, env) for part in parts))
+        case FloorDiv(inner, n):
+            return f"(floordiv {ground(inner, env)} {n})"
+        case CeilDiv(inner, n):
+            return f"(ceildiv {ground(inner, env)} {n})"
+        case RoundUp(inner, n):
+            return f"(roundup {ground(inner, env)} {n})"
+        case _:
+            assert_never(expr)
 
 
 def symbol_constant(name: str) -> str:
@@ -46,12 +70,12 @@ class Terms:
         self._part = -1
 
     def of(self, expr: Expr) -> str:
-        """The term of `expr`: a numeral, or a constant that this part defines."""
+        """The term of `expr`: without symbols, or over constants that this part defines."""
         if self._part != self.encoding.part:
             self._begin()
         if expr not in self._known:
             if self.free.keys().isdisjoint(names_of(expr)):
-                self._known[expr] = numeral(value(expr, self.fixed))
+                self._known[expr] = ground(expr, self.fixed)
             else:
                 self._known[expr] = self._define(expr)
         return self._known[expr]

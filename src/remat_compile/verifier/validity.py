@@ -1,8 +1,9 @@
 """Obligation 1: every read is alive and complete, everything wanted is there at the end.
 
-`spec/verification.md` states the mathematics. Per aNode a boolean says whether it is
-alive, in single-assignment form: a fresh constant where a step changes it. Every clause
-below is one literal; z3 refutes their disjunction, or its model names the broken ones.
+`spec/verification.md` states the mathematics. Per aNode booleans say whether it is alive, in
+flight and so on, in single-assignment form: where a step changes one, `machine.smt2` has the
+function that says to what. Each goal is that a guard of the machine fails; z3 refutes their
+disjunction, or its model gives the facts, and `Clause`s tell which rules these break.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
-from ..ir.schedule import Compute, CopyStep, Free, HostFree, Offload, Prefetch, Wait
+from ..ir.graph import CNode
+from ..ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Wait
 from .events import Event
-from .smt import Answer, Deadline, Encoding, Facts, Model, OutOfTime
+from .machine import Machine, advance
+from .smt import Answer, Deadline, Encoding, Facts, Model, OutOfTime, boolean
 from .statements import Statements
 
-__all__ = ["Broken", "Clause", "advance", "encode_validity", "prove_validity", "start"]
+__all__ = ["Broken", "Clause", "encode_validity", "prove_validity"]
 
 Rule = Literal[
     "read", "token", "stale", "free", "caller", "given", "rename", "twice", "never", "kept", "left",
@@ -28,7 +31,10 @@ Rule = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """At `event` (None: at the end) the fact `constant` about `subject` must be `wanted`."""
+    """At `event` (None: at the end) the fact `constant` about `subject` must be `wanted`.
+
+    For the explanation only: what is asked is the guard of the rule, in `machine.smt2`.
+    """
 
     rule: Rule
     event: int | None
@@ -44,39 +50,22 @@ class Broken:
     clauses: tuple[Clause, ...]
 
 
-def start(facts: Facts, statements: Statements) -> None:
-    """Before the first step only what the caller holds is alive."""
-    for name in statements.anodes:
-        if name in statements.caller:
-            facts.set("alive", name, True)
-
-
-def advance(facts: Facts, statements: Statements, event: Event) -> None:
-    """The facts after a step. What the caller holds stays alive whatever a step says."""
-    for name in event.makes:
-        facts.set("alive", name, True)
-    gone = list(event.gives_back)
-    if event.ends is not None and event.becomes is not None:
-        gone.append(event.ends)
-        facts.set("alive", event.becomes, True)
-    for name in gone:
-        if name not in statements.caller:
-            facts.set("alive", name, False)
-
-
 def encode_validity(
     statements: Statements, events: Sequence[Event]
 ) -> tuple[Encoding, list[Clause]]:
-    """The definitions, and the clauses whose negations are the goals."""
+    """The definitions, and the clauses that the goals are about."""
+    encoder = _encode(statements, events)
+    return encoder.encoding, encoder.clauses
+
+
+def _encode(statements: Statements, events: Sequence[Event]) -> _Encoder:
     encoder = _Encoder(statements, events)
     for event in events:
         encoder.before(event)
-        advance(encoder.facts, statements, event)
         encoder.after(event)
-        if encoder.encoding.is_full:
-            encoder.encoding.cut()
+        encoder.cut_if_full()
     encoder.end()
-    return encoder.encoding, encoder.clauses
+    return encoder
 
 
 class _Encoder:
@@ -84,155 +73,181 @@ class _Encoder:
         self.statements = statements
         self.encoding = Encoding()
         self.facts = Facts(self.encoding)
+        self.machine = Machine(self.facts, statements)
         self.clauses: list[Clause] = []
         run = {event.cnode.name for event in events if event.cnode is not None}
         stream = [name for name in statements.stream if name in run]
-        self.copied = copied_names(events)
         self.draws_after = dict(zip(stream[1:], stream, strict=False))
-        start(self.facts, statements)
-        for name in statements.caller:
-            self.facts.set("held", name, True)
-        self.facts.set("done", "loss", False)
+        self.has_token: dict[str, bool] = {}
 
-    def demand(
-        self, rule: Rule, event: Event | None, subject: str, fact: tuple[str, str], wanted: bool
+    def cut_if_full(self) -> None:
+        if self.encoding.is_full:
+            self.encoding.cut()
+
+    def guard(self, rule: str, *facts: str) -> None:
+        """The goal that a guard of the machine fails."""
+        self.encoding.ask(f"(not ({rule} {' '.join(facts)}))")
+
+    def clause(
+        self, rule: Rule, event: Event | None, subject: str, constant: str, wanted: bool
     ) -> None:
-        constant = self.facts.now(*fact)
-        index = None if event is None else event.index
-        self.clauses.append(Clause(rule, index, subject, constant, wanted))
-        self.encoding.ask(f"(not {constant})" if wanted else constant)
+        """What a guard demands of one fact, to tell it by."""
+        if self.facts.initial.get(constant) is not wanted:
+            index = None if event is None else event.index
+            self.clauses.append(Clause(rule, index, subject, constant, wanted))
 
     def before(self, event: Event) -> None:
         """What must hold when the step begins."""
-        c = event.cnode
-        at_loss = c is not None and c.phase == "loss"
+        if event.cnode is not None:
+            self.before_reads(event)
+            self.before_run(event, event.cnode)
+        else:
+            self.before_step(event)
+
+    def before_reads(self, event: Event) -> None:
+        assert event.cnode is not None
+        at_loss = event.cnode.phase == "loss"
+        late = self.statements.pending if at_loss else ()
         for name in event.needs:
-            if at_loss and name in self.statements.pending:
-                continue  # demanded below, with a message of its own
-            self.demand("read", event, name, ("alive", name), True)
-            if name in self.copied and not isinstance(event.step, Offload):
-                self.demand("arriving", event, name, ("arriving", name), False)
-            if name in self.statements.updated and not at_loss:
-                self.demand("stale", event, name, ("done", "loss"), False)
+            if name in late:
+                continue  # below, with a message of its own
+            self.read("read", event, name)
+            if name in self.statements.updated:
+                done = self.facts.now("done", "loss")
+                self.guard("buffer.ok", done, boolean(at_loss))
+                if not at_loss:
+                    self.clause("stale", event, name, done, False)
         if event.token is not None:
-            self.demand("token", event, event.token, ("alive", event.token), True)
-            if event.token in self.copied:
-                self.demand("arriving", event, event.token, ("arriving", event.token), False)
+            self.read("token", event, event.token)
         if at_loss:
-            self.demand("twice", event, event.name, ("done", "loss"), False)
-            for name in self.statements.pending:
-                self.demand("pending", event, name, ("alive", name), True)
-        if c is not None and event.execution == 1 and c.name in self.draws_after:
+            done = self.facts.now("done", "loss")
+            self.guard("loss.ok", done)
+            self.clause("twice", event, event.name, done, False)
+            for name in late:
+                self.read("pending", event, name)
+
+    def read(self, rule: Rule, event: Event, name: str) -> None:
+        alive, arriving = self.facts.now("alive", name), self.facts.now("arriving", name)
+        self.guard("read.ok", alive, arriving)
+        self.clause(rule, event, name, alive, True)
+        self.clause("arriving", event, name, arriving, False)
+
+    def before_run(self, event: Event, c: CNode) -> None:
+        if c.name in self.draws_after:
             earlier = self.draws_after[c.name]
-            self.demand("order", event, earlier, ("drawn", earlier), True)
+            drawn = self.facts.now("ran", earlier)
+            self.guard("order.ok", self.facts.now("ran", c.name), drawn)
+            if event.execution == 1:
+                self.clause("order", event, earlier, drawn, True)
+        if c.replay is not None or c.token is not None:
+            again = boolean(event.execution > 1)
+            self.guard("form.ok", self.facts.now("ran", c.name), again)
+        if c.token is not None and event.execution == 1:
+            self.has_token[c.name] = c.token in event.makes
+        for name in event.makes:
+            flying = self.facts.now("flying", name)
+            self.guard("make.ok", flying)
+            self.clause("flying", event, name, flying, False)
         if event.ends is not None and event.becomes is not None:
-            self.demand("caller", event, event.ends, ("held", event.ends), False)
-            self.demand("rename", event, event.becomes, ("alive", event.becomes), False)
-        for name in touched(event):
-            if name in self.copied:
-                self.demand("flying", event, name, ("flying", name), False)
-        self.before_step(event)
+            self.before_accumulate(event, event.ends, event.becomes)
+
+    def before_accumulate(self, event: Event, ended: str, named: str) -> None:
+        flying = self.facts.now("flying", ended)
+        self.guard("end.ok", self.machine.kinds[ended], flying)
+        self.caller("caller", event, ended)
+        renamed = self.facts.now("alive", named), self.facts.now("flying", named)
+        self.guard("become.ok", *renamed)
+        self.clause("rename", event, named, renamed[0], False)
+        self.clause("flying", event, ended, flying, False)
+        self.clause("flying", event, named, renamed[1], False)
+
+    def caller(self, rule: Rule, event: Event, name: str) -> None:
+        """What the caller holds is there from the start: its initial fact tells its kind."""
+        self.clause(rule, event, name, f"(start.alive {self.machine.kinds[name]})", False)
 
     def before_step(self, event: Event) -> None:
         """What must hold when a step that is no computation begins."""
+        assert not isinstance(event.step, Compute)
+        name = event.step.anode
+        alive, kind = self.facts.now("alive", name), self.machine.kinds[name]
+        flying, hosted = self.facts.now("flying", name), self.facts.now("hosted", name)
+        if isinstance(event.step, Offload):
+            self.clause("read", event, name, alive, True)
+        if not isinstance(event.step, Wait):
+            self.clause("flying", event, name, flying, False)
         match event.step:
-            case Compute():
-                pass
-            case Free(name):
-                self.demand("caller", event, name, ("held", name), False)
-                self.demand("free", event, name, ("alive", name), True)
-                if name in self.statements.results:
-                    self.demand("given", event, name, ("done", "loss"), False)
-            case Offload(name):
-                self.demand("lent", event, name, ("held", name), False)
-                self.demand("hosted", event, name, ("hosted", name), False)
-            case Prefetch(name):
-                self.demand("unhosted", event, name, ("hosted", name), True)
-                self.demand("aged", event, name, ("aged", name), False)
-                self.demand("landed", event, name, ("alive", name), False)
-            case HostFree(name):
-                self.demand("unhosted", event, name, ("hosted", name), True)
-            case Wait(name):
-                self.demand("idle", event, name, ("flying", name), True)
+            case Free():
+                done = self.facts.now("done", "loss")
+                result = name in self.statements.results
+                self.guard("free.ok", alive, kind, flying, boolean(result), done)
+                self.caller("caller", event, name)
+                self.clause("free", event, name, alive, True)
+                if result:
+                    self.clause("given", event, name, done, False)
+            case Offload():
+                self.guard("offload.ok", alive, kind, flying, hosted)
+                self.caller("lent", event, name)
+                self.clause("hosted", event, name, hosted, False)
+            case Prefetch():
+                aged = self.facts.now("aged", name)
+                self.guard("prefetch.ok", alive, flying, hosted, aged)
+                self.clause("unhosted", event, name, hosted, True)
+                self.clause("aged", event, name, aged, False)
+                self.clause("landed", event, name, alive, False)
+            case HostFree():
+                self.guard("hostfree.ok", flying, hosted)
+                self.clause("unhosted", event, name, hosted, True)
+            case Wait():
+                self.guard("wait.ok", flying)
+                self.clause("idle", event, name, flying, True)
             case _:
                 assert_never(event.step)
 
     def after(self, event: Event) -> None:
-        match event.step:
-            case Offload(name):
-                self.facts.set("flying", name, True)
-                self.facts.set("hosted", name, True)
-                self.facts.set("aged", name, False)
-            case Prefetch(name):
-                self.facts.set("flying", name, True)
-                self.facts.set("arriving", name, True)
-            case Wait(name):
-                self.facts.set("flying", name, False)
-                self.facts.set("arriving", name, False)
-            case HostFree(name):
-                self.facts.set("hosted", name, False)
-                self.facts.set("aged", name, False)
-            case Compute() | Free():
-                self.after_computation(event)
-            case _:
-                assert_never(event.step)
-
-    def after_computation(self, event: Event) -> None:
-        if event.ends is not None and event.ends in self.copied:
-            self.facts.set("aged", event.ends, True)
-        c = event.cnode
-        if c is None:
-            return
-        if c.phase == "loss":
-            self.facts.set("done", "loss", True)
-        if event.execution == 1 and (c.token is not None or c.phase == "loss"):
-            self.facts.set("drawn", c.name, True)
+        """The effects of the step, and what a plain walk says of them."""
+        for changes in (self.machine.contents, self.machine.copies, self.machine.runs):
+            for _ in changes(event):
+                pass
+        advance(self.facts, self.statements, event)
 
     def end(self) -> None:
         """What must hold after the last step."""
-        self.demand("never", None, "loss", ("done", "loss"), True)
+        done = self.facts.now("done", "loss")
+        self.guard("finish.loss", done)
+        self.clause("never", None, "loss", done, True)
         for name in self.statements.stream:
+            drawn = self.facts.now("ran", name)
+            self.guard("finish.drawn", drawn)
             if self.statements.cnodes[name].phase != "loss":
-                self.demand("undrawn", None, name, ("drawn", name), True)
+                self.clause("undrawn", None, name, drawn, True)
+        for name, made in self.has_token.items():
+            self.guard("token.ok", self.facts.now("twice", name), boolean(made))
         for name in self.statements.anodes:
-            if name in self.statements.kept:
-                self.demand("kept", None, name, ("alive", name), True)
-            elif name not in self.statements.caller:
-                self.demand("left", None, name, ("alive", name), False)
-            if name in self.copied:
-                self.demand("aloft", None, name, ("flying", name), False)
-                self.demand("ashore", None, name, ("hosted", name), False)
+            self.finish(name)
+            self.cut_if_full()
 
-
-def copied_names(events: Sequence[Event]) -> frozenset[str]:
-    """The aNodes that some step about copies names."""
-    return frozenset(e.step.anode for e in events if isinstance(e.step, CopyStep))
-
-
-def touched(event: Event) -> tuple[str, ...]:
-    """The aNodes of which no copy may be in flight when a step begins."""
-    match event.step:
-        case Compute():
-            ended = () if event.ends is None else (event.ends,)
-            named = () if event.becomes is None else (event.becomes,)
-            return (*event.makes, *ended, *named)
-        case Free(name) | Offload(name) | Prefetch(name) | HostFree(name):
-            return (name,)
-        case Wait():
-            return ()
-        case _:
-            assert_never(event.step)
+    def finish(self, name: str) -> None:
+        kept, kind = name in self.statements.kept, self.machine.kinds[name]
+        alive, flying = self.facts.now("alive", name), self.facts.now("flying", name)
+        hosted = self.facts.now("hosted", name)
+        self.guard("finish.ok", boolean(kept), alive, kind, flying, hosted)
+        if kept:
+            self.clause("kept", None, name, alive, True)
+        elif name not in self.statements.caller:
+            self.clause("left", None, name, alive, False)
+        self.clause("aloft", None, name, flying, False)
+        self.clause("ashore", None, name, hosted, False)
 
 
 def prove_validity(
     statements: Statements, events: Sequence[Event], deadline: Deadline
 ) -> Answer | Broken:
     """NoModel: proven. Broken: refuted. OutOfTime otherwise."""
-    encoding, clauses = encode_validity(statements, events)
-    answer = encoding.check(deadline)
+    encoder = _encode(statements, events)
+    answer = encoder.encoding.check(deadline)
     if not isinstance(answer, Model):
         return answer
-    values = answer.values
-    broken = (c for c in clauses if bool(values.get(c.constant, c.wanted)) != c.wanted)
+    values = {**answer.values, **encoder.facts.initial}
+    broken = (c for c in encoder.clauses if bool(values.get(c.constant, c.wanted)) != c.wanted)
     found = tuple(broken)
     return Broken(found) if found else OutOfTime("z3's model breaks no clause")

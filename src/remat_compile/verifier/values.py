@@ -16,7 +16,18 @@ from typing import Literal, assert_never
 from ..ir.graph import CNode
 from ..ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Wait
 from .events import Event
-from .smt import Deadline, Encoding, Model, NoModel, OutOfTime, Part, check_part
+from .machine import Machine, advance
+from .smt import (
+    Deadline,
+    Encoding,
+    Facts,
+    Model,
+    NoModel,
+    OutOfTime,
+    Part,
+    boolean,
+    check_part,
+)
 from .statements import Statements
 
 __all__ = ["Encoded", "Misread", "ValueRule", "Wrong", "encode_values", "prove_values"]
@@ -67,6 +78,8 @@ class _Encoder:
     def __init__(self, statements: Statements):
         self.statements = statements
         self.encoding = Encoding()
+        self.facts = Facts(self.encoding)
+        self.machine = Machine(self.facts, statements)
         self.fail: list[list[str]] = []
         self.broken: list[Misread] = []
         self.device = {name: _Content(True, None) for name in statements.caller}
@@ -172,6 +185,16 @@ class _Encoder:
     # Steps.
 
     def step(self, event: Event) -> None:
+        """The contents after a step. Whether there is one already, which then stays, is asked."""
+        made = {*event.makes, event.becomes}
+        for change in self.machine.contents(event):
+            if change.what == "alive" and change.anode in made:
+                present = boolean(change.anode in self.device)
+                self.encoding.ask(f"(not (= {change.before} {present}))")
+        self.move(event)
+        advance(self.facts, self.statements, event)
+
+    def move(self, event: Event) -> None:
         match event.step:
             case Compute():
                 assert event.cnode is not None

@@ -1,0 +1,30 @@
+; Peaks. Only steps that take memory need a row: after a computation there is no more than during it,
+; and a free or a hostfree adds nothing.
+; Used: events.Event.takes, memory.encode_memory.
+
+(push 1) ; a computation: results that are there already are dropped, others were counted
+(declare-const alive Bool) (declare-const kind Int) (declare-const nosave Bool) (declare-const size Int)
+(assert (! (<= 0 size) :named not_negative))
+(assert (not (<= (change alive (make.alive kind nosave) size) size)))
+(check-sat)
+(pop 1)
+
+(push 1) ; free, and the end of a name
+(declare-const alive Bool) (declare-const kind Int) (declare-const size Int)
+(assert (! (<= 0 size) :named not_negative))
+(assert (not (and (<= (change alive (free.alive alive kind) size) 0)
+                  (<= (change alive (end.alive alive kind) size) 0))))
+(check-sat)
+(pop 1)
+
+(push 1) ; an accumulation moves a storage from one name to the other: no byte is taken
+(declare-const kind Int) (declare-const other Int)
+(declare-const alive Bool) (declare-const named Bool)
+(declare-const size Int) (declare-const size2 Int) (declare-const flying Bool) (declare-const flying2 Bool)
+(assert (! (= size size2) :named one_size))
+(assert (! alive :named read))
+(assert (! (end.ok kind flying) :named end_guard))
+(assert (! (become.ok named flying2) :named become_guard))
+(assert (not (= 0 (+ (change alive (end.alive alive kind) size) (change named become.alive size2)))))
+(check-sat)
+(pop 1)
