@@ -8,7 +8,7 @@ from ._check_graph import Names
 from ._findings import Findings
 from .diagnostics import Note, nearest
 from .expr import Const, Expr, evaluate, symbols_of
-from .graph import ACCUMULATE_OP, Arg, Call, CNode, Graph, Ref
+from .graph import ACCUMULATE_OP, Arg, Call, CNode, Graph, Ref, Replay
 from .program import Program, Symbol
 from .span import Span
 
@@ -108,6 +108,25 @@ def _replay(c: CNode, found: Findings) -> None:
         else:
             continue
         found.add("FB0212", message, c.span, word=f"%{name}", after="replay")
+    if not c.replays_otherwise:
+        _same_places(c, c.replay, found)
+
+
+def _same_places(c: CNode, replay: Replay, found: Findings) -> None:
+    """The same call gives each result in the same place."""
+    hint = "write each result where the cNode writes it, or _"
+    if len(replay.writes) > len(c.writes):
+        message = f"the replay form of {c.name} is the same call and has more results"
+        found.add("FB0230", message, c.span, word="replay", hint=hint)
+        return
+    for name, own in zip(replay.writes, c.writes, strict=False):
+        if name not in (None, own):
+            place = "nothing" if own is None else f"%{own}"
+            message = (
+                f"the replay form of {c.name} is the same call and writes %{name} where "
+                f"{c.name} writes {place}"
+            )
+            found.add("FB0230", message, c.span, word=f"%{name}", after="replay", hint=hint)
 
 
 def check_sizes(program: Program, points: Points, found: Findings) -> None:
