@@ -20,6 +20,7 @@ from remat_compile.ir.expr import (
     round_up,
 )
 from remat_compile.ir.graph import (
+    DTYPE_BYTES,
     ANode,
     ANodeKind,
     Arg,
@@ -75,6 +76,16 @@ LITERALS: tuple[Arg, ...] = (
 )
 
 KEYWORD_NAMES = ("dim", "max", "dtype", "free", "keepdim", "of")
+
+
+def _has_room(anode: ANode) -> bool:
+    """Whether the bytes are certainly no fewer than shape and type take; else nothing is held."""
+    match anode.size:
+        case Const(size) if all(isinstance(extent, Const) for extent in anode.shape):
+            extents = (extent.value for extent in anode.shape if isinstance(extent, Const))
+            return size >= DTYPE_BYTES[anode.dtype] * math.prod(extents)
+        case _:
+            return anode.kind == "input"
 
 
 def random_expr(rng: Random, symbols: Sequence[str], depth: int = 2) -> Expr:
@@ -133,6 +144,8 @@ class _Builder:
             )
             size = random_expr(self.rng, self.symbols)
             made = ANode(name, kind, self.rng.choice(("f32", "f64", "bf16", "i64")), shape, size)
+            if not _has_room(made):
+                made = replace(made, shape=(*shape, Const(0)))
         self.anodes.append(made)
         self.base[name] = name
         if readable:

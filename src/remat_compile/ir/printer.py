@@ -37,7 +37,7 @@ def format_program(program: Program) -> str:
 def graph_sha256(program: Program) -> str:
     """SHA-256 (hex) of the symbols, the target, the graph and its binding in text form.
 
-    What a proof rests on: neither the header nor the schedules change it.
+    Neither the header nor the schedules change it; what a proof is bound to holds them too.
     """
     return hashlib.sha256("\n".join(_model(program)).encode()).hexdigest()
 
