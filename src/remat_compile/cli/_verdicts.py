@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Literal, assert_never
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, TextIO, assert_never
 
 if TYPE_CHECKING:
     from .._plan import Plan
     from ..ir.diagnostics import Diagnostic
     from ..ir.program import Proven
-    from ..verifier import Largest, Refuted, Undecided, Verdict
+    from ..verifier import Assumption, Largest, Refuted, Undecided, Verdict
 
-__all__ = ["print_json", "report", "report_certificate", "report_largest"]
+__all__ = ["print_assuming", "print_json", "report", "report_certificate", "report_largest"]
 
 Format = Literal["text", "json"]
 
@@ -31,11 +32,13 @@ def report(path: str, plan: Plan, verdict: Verdict, format: Format) -> int:
 
     warned = _stale(plan)
     match verdict:
-        case ProvenPlan(proven, _, beyond):
+        case ProvenPlan(proven, _, beyond, assuming):
             if format == "json":
-                print_json(path, plan, "proven", _facts(proven), (), (*warned, *beyond))
+                facts = {**_facts(proven), "assuming": _keyed(assuming)}
+                print_json(path, plan, "proven", facts, (), (*warned, *beyond))
             else:
                 _print_proven(plan, proven, "proven", (*warned, *beyond))
+                print_assuming(assuming)
             return 0
         case Refuted(diagnostics):
             answer, found = "refuted", tuple(diagnostics)
@@ -53,10 +56,22 @@ def report_certificate(path: str, plan: Plan, format: Format) -> int:
     """Prints that the proof in the file is taken; the exit code."""
     assert plan.proven is not None
     if format == "json":
-        print_json(path, plan, "certified", _facts(plan.proven), (), ())
+        facts = {**_facts(plan.proven), "assuming": _keyed(plan.assuming)}
+        print_json(path, plan, "certified", facts, (), ())
     else:
         _print_proven(plan, plan.proven, "certificate accepted", ())
+        print_assuming(plan.assuming)
     return 0
+
+
+def print_assuming(assuming: Sequence[Assumption], file: TextIO | None = None) -> None:
+    """Prints what a proof rests on, one line each; nothing where there is no proof."""
+    if assuming:
+        print("\n".join(["assuming:", *(f"  {a.text}" for a in assuming)]), file=file)
+
+
+def _keyed(assuming: Sequence[Assumption]) -> list[dict[str, str]]:
+    return [{"key": a.key, "text": a.text} for a in assuming]
 
 
 def report_largest(
@@ -69,7 +84,7 @@ def report_largest(
     from ._app import print_warnings
 
     match found:
-        case Largest(symbol, value, bound, gap, blocked):
+        case Largest(symbol, value, bound, gap, blocked, assuming):
             facts = {
                 "symbol": symbol,
                 "largest": value,
@@ -77,6 +92,7 @@ def report_largest(
                 "device_bytes": bound.device_bytes,
                 "activation_bytes": bound.activation_bytes,
                 "host_bytes": bound.host_bytes,
+                "assuming": _keyed(assuming),
             }
             if format == "json":
                 print_json(path, plan, "proven", facts, (), (*gap, *blocked))
@@ -86,6 +102,7 @@ def report_largest(
             print(f"  device <= {format_bytes(bound.device_bytes)} ({bound.device_bytes} bytes)")
             print("  the next value is blocked:" if blocked else "  it is the end of its range")
             print_warnings((*blocked, *gap))
+            print_assuming(assuming)
             return 0
         case Refuted(diagnostics):
             answer, wrong = "refuted", tuple(diagnostics)

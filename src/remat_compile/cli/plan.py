@@ -171,6 +171,7 @@ def _write(made: Plan, output: str | None, code: Code, model: str, quiet: bool) 
     import sys
 
     from .._files import STREAM
+    from ._verdicts import print_assuming
 
     written: Sequence[str | None] = (output,)
     if output is not None:
@@ -182,6 +183,7 @@ def _write(made: Plan, output: str | None, code: Code, model: str, quiet: bool) 
         return
     table = sys.stderr if output == STREAM else sys.stdout
     print(made.summary(), end="", file=table)
+    print_assuming(made.assuming, table)
     if output not in (None, STREAM):
         print(f"wrote {' and '.join(map(str, written))}", file=table)
     elif output is None:

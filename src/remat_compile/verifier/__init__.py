@@ -6,12 +6,14 @@ are derived here from the statements. `spec/verification.md` states what is prov
 
 from __future__ import annotations
 
+from .assumptions import Assumption, assumptions
 from .certificate import accept_certificate, certificate_sha256, check_certificate
 from .prove import prove_largest, verify
 from .task import Scope
 from .verdict import Bound, Largest, ProvenPlan, Refuted, Undecided, Verdict
 
 __all__ = [
+    "Assumption",
     "Bound",
     "Largest",
     "ProvenPlan",
@@ -20,6 +22,7 @@ __all__ = [
     "Undecided",
     "Verdict",
     "accept_certificate",
+    "assumptions",
     "certificate_sha256",
     "check_certificate",
     "prove_largest",

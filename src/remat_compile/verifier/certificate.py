@@ -14,6 +14,7 @@ from typing import assert_never
 from ..ir.diagnostics import Diagnostic
 from ..ir.program import Budget, Certificate, Program, Proven
 from ..ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
+from .assumptions import assumptions
 from .smt import prover
 
 __all__ = ["accept_certificate", "certificate_sha256", "check_certificate", "own_version", "seal"]
@@ -125,6 +126,10 @@ def accept_certificate(
     names = [obligation.split(" ")[0] for obligation in proven.obligations]
     if missing := [name for name in OBLIGATIONS if name not in names]:
         found.append(f"it does not say {', '.join(missing)}")
+    ranges = (name for name, _, _ in proven.certificate.ranges)
+    keys = [a.key for a in assumptions(program, schedule, ranges)]
+    if unsaid := [key for key in keys if key not in proven.certificate.assuming]:
+        found.append(f"it does not say that it assumes {', '.join(unsaid)}")
     found += _above(proven, tuple(budgets))
     if not found:
         return ()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..ir.diagnostics import Diagnostic, nearest
 from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
+from .assumptions import assumptions
 from .events import unfold
 from .largest import find_largest
 from .sizes import Amounts, read_amounts
@@ -82,7 +83,8 @@ def prove_largest(
         return Refuted(told(found.blocked))
     b = found.bound
     bound = Bound(found.env, b.device, b.activation, found.gap is None, b.host)
-    return Largest(symbol, found.value, bound, told(found.gap), told(found.blocked))
+    assuming = assumptions(program, schedule, known)
+    return Largest(symbol, found.value, bound, told(found.gap), told(found.blocked), assuming)
 
 
 def _read(

@@ -148,7 +148,6 @@ class _Reader:
             form = Const(_ceil(expr.value, self.unit) * self.unit)
         return self.number.setdefault(form, len(self.number))
 
-
     def read_shape(self, a: ANode) -> None:
         """What the storage of `a` must have room for; constants that fit are passed over."""
         least = least_bytes(a)
