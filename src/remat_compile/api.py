@@ -18,13 +18,13 @@ from ._sources import ModelOptions, Source, is_program, load_source
 from ._sweep import Sweep, run_sweep
 from ._sweep_asked import read_sweep
 from .ir.diagnostics import Diagnostic, FBError, render
+from .ir.program import Budget, Program
 
 if TYPE_CHECKING:
     from torch import nn
 
     from ._torch.lowered import Lowered
     from .costs import Device
-    from .ir.program import Program
     from .planners.contract import Planner
 
 __all__ = [

@@ -231,14 +231,14 @@ def measure(
 ) -> Sizes | tuple[Diagnostic, ...]:
     """The sizes at `env`, or what is wrong with them there (FB0802, FB0825)."""
     found: list[Diagnostic] = []
-    for (expr, needed), places in amounts.filled.items():
-        if (size := value(expr, env)) < (least := value(needed, env)):
-            found += (too_small(place, size, least) for place in places)
     for expr, places in amounts.declared.items():
         if (size := value(expr, env)) < 0:
             for place in places:
                 message = f"{place.what} is {size} bytes, less than none"
                 found.append(Diagnostic("FB0802", message, place.span))
+    for (expr, needed), places in amounts.filled.items():
+        if 0 <= (size := value(expr, env)) < (least := value(needed, env)):
+            found += (too_small(place, size, least) for place in places)
     sizes = amounts.at(env)
     for name, (ended, named) in statements.accumulates.items():
         a, b = sizes.anode[ended], sizes.anode[named]
