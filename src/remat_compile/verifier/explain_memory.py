@@ -46,7 +46,8 @@ def explain_excess(
         for index in shown:
             count = _bytes_of(excess.during[index], budget)
             others = len(peaks) - len(shown) if index == shown[-1] else 0
-            of = target.name if budget == Budget(target.memory_bytes or 0) else None
+            memory = target.memory_bytes
+            of = target.name if memory is not None and budget == Budget(memory) else None
             wanted[index].append(_Peak(budget, count, others, at, of))
     found = []
     for event, alive in zip(events, alive_before(statements, events), strict=True):

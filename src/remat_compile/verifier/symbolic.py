@@ -225,11 +225,12 @@ def check_sizes(
     for (expr, needed), places in amounts.filled.items():
         if is_at_least(expr, needed, box):
             continue
-        env = _somewhere((expr, needed), "(< {} {})", box, deadline)
+        env = _somewhere((expr, needed), "(and (<= 0 {0}) (< {0} {1}))", box, deadline)
         if isinstance(env, OutOfTime):
             return env
         if env is not None:
-            at = f" at {_shown(env, expr, needed)}"
+            shown = _shown(env, expr, needed)
+            at = f" at {shown}" if shown else ""
             found += (too_small(p, value(expr, env), value(needed, env), at) for p in places)
     for name, (ended, named) in statements.accumulates.items():
         a, b = amounts.forms[amounts.anode[ended]], amounts.forms[amounts.anode[named]]
