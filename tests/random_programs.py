@@ -20,6 +20,7 @@ from remat_compile.ir.expr import (
     round_up,
 )
 from remat_compile.ir.graph import (
+    DTYPE_BYTES,
     ANode,
     ANodeKind,
     Arg,
@@ -75,6 +76,16 @@ LITERALS: tuple[Arg, ...] = (
 )
 
 KEYWORD_NAMES = ("dim", "max", "dtype", "free", "keepdim", "of")
+
+
+def _has_room(anode: ANode) -> bool:
+    """Whether the bytes are certainly no fewer than shape and type take; else nothing is held."""
+    match anode.size:
+        case Const(size) if all(isinstance(extent, Const) for extent in anode.shape):
+            extents = (extent.value for extent in anode.shape if isinstance(extent, Const))
+            return size >= DTYPE_BYTES[anode.dtype] * math.prod(extents)
+        case _:
+            return False
 
 
 def random_expr(rng: Random, symbols: Sequence[str], depth: int = 2) -> Expr:
@@ -133,6 +144,8 @@ class _Builder:
             )
             size = random_expr(self.rng, self.symbols)
             made = ANode(name, kind, self.rng.choice(("f32", "f64", "bf16", "i64")), shape, size)
+            if not _has_room(made):
+                made = replace(made, shape=(*shape, Const(0)))
         self.anodes.append(made)
         self.base[name] = name
         if readable:
@@ -281,7 +294,8 @@ def random_program(rng: Random, *, size: int = 5) -> Program:
     b = _Builder(rng, names)
     inputs = [b.anode("input") for _ in range(1 + rng.randrange(2))]
     # The symbols are read from the shape of the first argument.
-    b.anodes[0] = replace(b.anodes[0], shape=(*map(Sym, names), *b.anodes[0].shape))
+    first = replace(b.anodes[0], shape=(*map(Sym, names), *b.anodes[0].shape))
+    b.anodes[0] = first if _has_room(first) else replace(first, shape=(*first.shape, Const(0)))
     params = [b.anode("param") for _ in range(1 + rng.randrange(3))]
     buffers = [b.anode("buffer", readable=False) for _ in range(rng.randrange(3))]
     constants = [b.anode("const") for _ in range(rng.randrange(2))]
@@ -340,6 +354,6 @@ def _target(rng: Random) -> Target:
         (
             Target(),
             Target("h200", 139 << 30, 512, 128 << 30, 50 * 10**9, 50 * 10**9),
-            Target("odd", 12345, 16, None, 999, None),
+            Target("odd", 12345 << 40, 16, None, 999, None),
         )
     )

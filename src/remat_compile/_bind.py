@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ._plan import Plan
     from ._torch.lowered import Exported
-    from .ir.graph import CNode
+    from .ir.graph import CNode, View
     from .ir.program import Program
 
 __all__ = ["bind", "check_same_graph", "graph_differences"]
@@ -53,31 +53,35 @@ def check_same_graph(planned: Program, captured: Program) -> None:
 def graph_differences(planned: Program, captured: Program, limit: int = 5) -> list[str]:
     """How two captures of a model differ, in words; costs and sizes do not count.
 
-    Sizes are left out because measuring corrects them.
+    Sizes are left out because measuring corrects them, and so are the ranges of symbols. Calls
+    are compared by `repr`, to which `1`, `1.0` and `true` are not equal, and `nan` is.
     """
     found: list[str] = []
     ours = {c.name: _bare(c) for c in planned.graph.cnodes}
     theirs = {c.name: _bare(c) for c in captured.graph.cnodes}
     for name in dict.fromkeys((*ours, *theirs)):
-        mine, other = ours.get(name), theirs.get(name)
-        if mine is None or other is None:
-            where = "plan" if other is None else "model"
+        own, new = ours.get(name), theirs.get(name)
+        if own is None or new is None:
+            where = "plan" if new is None else "model"
             found.append(f"{name} is only in the {where}")
-        elif mine != other:
-            found.append(_difference(mine, other))
+        elif repr(own) != repr(new):
+            found.append(_difference(own, new))
         elif not _same_replay(planned.graph.cnode[name], captured.graph.cnode[name]):
             found.append(f"the replay form of {name} differs")
-    if planned.graph.views != captured.graph.views:
+    if [*map(_view, planned.graph.views)] != [*map(_view, captured.graph.views)]:
         found.append("views differ")
+    if _dimensions(planned) != _dimensions(captured):
+        found.append("other dimensions are dynamic")
     shapes = [
         {a.name: (a.kind, a.dtype, a.shape) for a in program.graph.anodes}
         for program in (planned, captured)
     ]
-    found += [
-        f"%{name} has another kind, type or shape"
-        for name in shapes[0]
-        if name in shapes[1] and shapes[0][name] != shapes[1][name]
-    ]
+    for name in dict.fromkeys((*shapes[0], *shapes[1])):
+        mine, other = (found_in.get(name) for found_in in shapes)
+        if mine is None or other is None:
+            found.append(f"%{name} is only in the {'plan' if other is None else 'model'}")
+        elif mine != other:
+            found.append(f"%{name} has another kind, type or shape")
     if replace(planned.binding, grads="fresh") != replace(captured.binding, grads="fresh"):
         found.append("arguments, parameters or results are bound differently")
     if len(found) > limit:
@@ -88,7 +92,7 @@ def graph_differences(planned: Program, captured: Program, limit: int = 5) -> li
 def _difference(planned: CNode, captured: CNode) -> str:
     for what in ("call", "writes", "token", "phase", "of"):
         ours, theirs = getattr(planned, what), getattr(captured, what)
-        if ours == theirs:
+        if repr(ours) == repr(theirs):
             continue
         if what == "call" and ours.op != theirs.op:
             return f"{planned.name} is {ours.op} in the plan and {theirs.op} in the model"
@@ -101,10 +105,21 @@ def _bare(c: CNode) -> CNode:
     return replace(c, workspace=Const(0), time_ns=None, loc=None, replay=None)
 
 
+def _view(view: View) -> tuple[str, str, str, int | None]:
+    return view.name, view.base, repr(view.call), view.index
+
+
+def _dimensions(program: Program) -> list[tuple[str, int, int]]:
+    """Which dimension of which argument each symbol is."""
+    return [(s.name, s.argument, s.dim) for s in program.symbols]
+
+
 def _same_replay(planned: CNode, captured: CNode) -> bool:
     """Whether both replay alike. Measuring may add a replay form that is the call itself."""
-    if captured.replay is not None or planned.replay is None:
-        return (planned.replay and planned.replay.call) == (
-            captured.replay and captured.replay.call
-        )
-    return planned.replay.call == planned.call
+    return _replay(planned) == _replay(captured)
+
+
+def _replay(c: CNode) -> tuple[tuple[str | None, ...], str]:
+    """What the second execution writes and calls."""
+    form = c if c.replay is None else c.replay
+    return form.writes, repr(form.call)

@@ -26,7 +26,16 @@ if TYPE_CHECKING:
     from .ir.program import Program, Proven
     from .ir.schedule import Schedule
     from .ir.simulate import Trace
-    from .verifier import Choice, Largest, Refuted, Scope, Script, Undecided, Verdict
+    from .verifier import (
+        Assumption,
+        Choice,
+        Largest,
+        Refuted,
+        Scope,
+        Script,
+        Undecided,
+        Verdict,
+    )
 
 Backend = Literal["torch", "jax"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
@@ -109,6 +118,17 @@ class Plan:
         """What is recorded as proven of this schedule."""
         found = [p for p in self.program.proven if p.schedule == self.schedule.name]
         return found[-1] if found else None
+
+    @property
+    def assuming(self) -> tuple[Assumption, ...]:
+        """What the recorded proof rests on and does not cover; nothing without one."""
+        from .verifier import assumptions
+
+        if self.proven is None:
+            return ()
+        c = self.proven.certificate
+        ranges = () if c is None else c.ranges
+        return assumptions(self.program, self.schedule, (name for name, _, _ in ranges))
 
     def verify(
         self,

@@ -28,11 +28,20 @@ class Prover:
     verdicts: dict[Schedule, Verdict] = field(default_factory=dict)
 
     def simulate(self, schedule: Schedule, name: str) -> Trace:
-        """FB0462 where the schedule is not valid, FB0463 where it is over the budget."""
+        """FB0462 where the schedule is not valid, FB0463 where it is over the budget, FB0826
+        where it is over the memory of the target."""
         try:
             trace = simulate(self.program, schedule)
         except FBError as error:
             raise _invalid(self.program, schedule, name, error.diagnostics) from None
+        target = self.program.target
+        if target.memory_bytes is not None and trace.peak_bytes > target.memory_bytes:
+            message = (
+                f'the plan of {name} takes {trace.peak_bytes} bytes; the target "{target.name}" '
+                f"has {target.memory_bytes}"
+            )
+            hint = f"give --budget {target.memory_bytes}B or less, or another --device"
+            raise FBError(Diagnostic("FB0826", message, hint=hint))
         if self.budget is None:
             return trace
         limit = self.budget.bytes

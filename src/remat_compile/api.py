@@ -20,13 +20,13 @@ from ._sources import ModelOptions, Source, check_spec, is_program, load_source
 from ._sweep import Sweep, run_sweep
 from ._sweep_asked import read_sweep
 from .ir.diagnostics import Diagnostic, FBError, render
+from .ir.program import Budget, Program
 
 if TYPE_CHECKING:
     from torch import nn
 
     from ._torch.lowered import Lowered
     from .costs import Device
-    from .ir.program import Program
     from .planners.contract import Planner
 
 __all__ = [
@@ -300,7 +300,9 @@ def as_asked(program: Program, options: PlanOptions) -> Program:
 def _plan_costed(program: Program, options: PlanOptions, phases: Phases) -> Plan:
     program = as_asked(program, options)
     baseline = Baseline.of(program)
-    budget = None if options.budget is None else resolve_budget(options.budget, baseline)
+    budget = _device_budget(program, baseline)
+    if options.budget is not None:
+        budget = resolve_budget(options.budget, baseline)
     planned = run_planner(
         program,
         options.planner,
@@ -319,6 +321,12 @@ def _plan_costed(program: Program, options: PlanOptions, phases: Phases) -> Plan
         phase_s=phases.seconds,
         _is_proven=True,
     )
+
+
+def _device_budget(program: Program, baseline: Baseline) -> Budget | None:
+    """The memory of the target, where the step without recomputation does not fit into it."""
+    memory = program.target.memory_bytes
+    return Budget(memory) if memory is not None and baseline.peak_bytes > memory else None
 
 
 def _measured(lowered: Lowered) -> Program:

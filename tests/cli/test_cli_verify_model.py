@@ -54,7 +54,7 @@ def edit(plan: Path, *pairs: tuple[str, str]) -> None:
 def test_without_a_model_the_verdict_says_so(cli: Cli, plan: Path) -> None:
     line = "for the graph as written: model not seen"
     for words in ([], ["--require-certificate"]):
-        assert f"\ngraph: {line}\n" in cli("verify", plan, *words).out
+        assert f"\n  {line}\n" in cli("verify", plan, *words).out
     assert json.loads(cli("verify", plan, "--format", "json").out)["graph"] == line
 
 
@@ -62,7 +62,7 @@ def test_the_same_text(cli: Cli, plan: Path, made: tuple[str, str]) -> None:
     line = f"graph compared with model {made[0]}: same text"
     for words in ([], ["--require-certificate"]):
         ran = cli("verify", plan, "--model", made[0], *words)
-        assert (ran.code, f"\ngraph: {line}\n" in ran.out) == (0, True), ran.err + ran.out
+        assert (ran.code, f"\n  {line}\n" in ran.out) == (0, True), ran.err + ran.out
     assert (
         json.loads(cli("verify", plan, "--model", made[0], "--format", "json").out)["graph"] == line
     )

@@ -268,7 +268,7 @@ def test_a_hundred_thousand_lines_are_read_in_time() -> None:
     cnodes = []
     for i in range(count):
         kind: ANodeKind = "output" if i == count - 1 else "act"
-        anodes.append(ANode(f"h{i}", kind, "f32", (Const(4), Const(i)), Const(16 + i)))
+        anodes.append(ANode(f"h{i}", kind, "f32", (Const(4), Const(i)), Const(16 * i + 1)))
         reads = (Ref(anodes[i].name), 0.5, True, (1, -1))
         cnodes.append(CNode(f"F{i}", "fwd", (f"h{i}",), Call("ns.f", reads), time_ns=i,
                             workspace=Const(i), loc=Loc("m.py", i, "fc")))  # fmt: skip

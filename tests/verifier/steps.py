@@ -17,16 +17,16 @@ target "cpu" { granularity 16 }
 graph @step {
   %x : input f32[8] bytes 32
   %w : param f32[8] bytes 64
-  %rm : buffer f32[8] bytes 16
+  %rm : buffer f32[4] bytes 16
   %h : act f32[8] bytes 100
   %hm : phantom u8[8] bytes 10
   %n : act f32[8] bytes 200
-  %nrm : pending f32[8] bytes 16
+  %nrm : pending f32[4] bytes 16
   %d : act f32[8] bytes 300
   %dm : phantom u8[8] bytes 30
-  %r : rng u8[5056] bytes 50
+  %r : rng u8[50] bytes 50
   %e : act f32[8] bytes 300
-  %q : rng u8[5056] bytes 50
+  %q : rng u8[50] bytes 50
   %y : output f32[8] bytes 40
   %dy : tangent f32[8] bytes 40
   %de : grad f32[8] bytes 300

@@ -151,7 +151,7 @@ EDITS: dict[str, tuple[Callable[[str], str], str]] = {
     "another budget": (lambda t: t.replace("budget device 2000", "budget device 1500"), "FB0831"),
     "another version": (lambda t: t.replace('version "', 'version "9'), "FB0831"),
     "another range": (
-        lambda t: t.replace("  version", "  range b in [1, 2]\n    version"),
+        lambda t: t.replace("  assuming", "  range b in [1, 2]\n    assuming"),
         "FB0831",
     ),
     "another graph": (lambda t: t.replace("bytes 300", "bytes 299"), "FB0830"),

@@ -129,7 +129,7 @@ def test_the_mistakes_cover_every_code_of_a_refuted_step() -> None:
 
 def test_a_random_operator_that_is_left_out_is_missed() -> None:
     """Nothing reads what it makes, but all that draws after it would draw other numbers."""
-    graph = GRAPH.replace("  %dy :", "  %z : act f32[8] bytes 8\n  %s : rng u8[8] bytes 8\n  %dy :")
+    graph = GRAPH.replace("  %dy :", "  %z : act f32[2] bytes 8\n  %s : rng u8[8] bytes 8\n  %dy :")
     graph = graph.replace("  L:", "  F6: fwd %z = aten.rand.default([8]) token %s\n  L:")
     answer = verdict(PLAN, graph=graph)
     assert isinstance(answer, Refuted)

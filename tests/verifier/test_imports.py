@@ -19,7 +19,9 @@ ALLOWED = {"ir.diagnostics", "ir.expr", "ir.graph", "ir.program", "ir.schedule",
 EXPR_DATA = {"Add", "CeilDiv", "Const", "Expr", "FloorDiv", "Max", "Mul", "RoundUp", "Sym"}
 """Of `ir.expr` only the data: it evaluates expressions itself."""
 
-GRAPH_DATA = {"ACCUMULATE_OP", "CALLER_KINDS", "ANode", "Arg", "CNode", "Call", "Graph", "Ref"}
+GRAPH_DATA = {"ACCUMULATE_OP", "CALLER_KINDS", "DTYPE_BYTES"} | {
+    *("ANode", "Arg", "CNode", "Call", "Graph", "Ref")
+}
 
 SHARED_ANALYSES = {
     *("reads", "readers", "storage", "in_phase", "loss"),  # of Graph

@@ -37,6 +37,9 @@ from remat_compile.verifier.symbolic import Everywhere, prove_ranges
 
 RANGES = {"b": (1, 9), "c": (2, 6)}
 
+NOTHING = (Const(0),)
+"""A shape that storage of any size has room for."""
+
 SIZED = ("h", "n", "d", "e", "de")
 """aNodes of the example whose sizes are drawn."""
 
@@ -45,7 +48,7 @@ def _sized(sizes: Mapping[str, Expr], unit: int = 16) -> tuple[Program, Schedule
     """The example with these sizes, kept >= 0, in symbols of `RANGES`."""
     made, plan = schedule(PLAN, GRAPH)
     anodes = tuple(
-        replace(a, size=Max((Const(0), sizes[a.name]))) if a.name in sizes else a
+        replace(a, size=Max((Const(0), sizes[a.name])), shape=NOTHING) if a.name in sizes else a
         for a in made.graph.anodes
     )
     symbols = tuple(Symbol(n, low, high, low, 0, 0) for n, (low, high) in RANGES.items())
@@ -163,7 +166,9 @@ def test_a_size_that_is_negative_inside_the_ranges_is_refused_with_its_place() -
     """It is not at either corner, which is all that reading the file looks at."""
     made, plan = schedule()
     size = Add((Const(3), Mul((Const(100), Sym("c"))), Mul((Const(-60), Sym("b")))))
-    anodes = tuple(replace(a, size=size) if a.name == "h" else a for a in made.graph.anodes)
+    anodes = tuple(
+        replace(a, size=size, shape=NOTHING) if a.name == "h" else a for a in made.graph.anodes
+    )
     symbols = (Symbol("b", 1, 9, 1, 0, 0), Symbol("c", 1, 9, 1, 0, 0))
     made = replace(made, graph=replace(made.graph, anodes=anodes), symbols=symbols)
     answer = verify(made, plan)

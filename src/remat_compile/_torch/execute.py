@@ -28,6 +28,7 @@ from .instances import Instances, get_rng_state, plain_mode, run_cnode
 from .ops import from_torch_dtype, to_torch, torch_dtype
 
 __all__ = [
+    "Again",
     "Draw",
     "Execution",
     "Loss",
@@ -39,6 +40,10 @@ __all__ = [
 
 Draw = Callable[[CNode, Mapping[str, Tensor]], tuple[Tensor | None, ...]]
 """The results of a random cNode, one per write, from what can be read when it runs."""
+
+Again = Callable[[CNode, str, Tensor, Tensor], None]
+"""Is told of each result of a later execution that is alive already: cNode, name, the tensor
+that is kept and the one that is dropped."""
 
 Loss = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 """From the model's results by name (aNode or view) to the tangents by aNode name."""
@@ -119,13 +124,15 @@ def execute(
     mark: Mark | None = None,
     write_back: bool = True,
     draw: Draw | None = None,
+    again: Again | None = None,
 ) -> Execution:
     """Runs `steps` on `values`, the tensors of everything that the caller holds.
 
     `loss` gives the tangents (ones by default); `env` binds the symbols (the sample by
     default); each computation runs inside `mark(str(index of the step))`. With
     `write_back` the buffers of `values` are updated in place at the loss. Where `draw` is
-    given, it does the work of the random operators, each time they run. Raises FBError
+    given, it does the work of the random operators, each time they run. `again` sees what is
+    computed a second time while the first is alive. Raises FBError
     for a schedule that is not valid (as the simulator does), FB0904/FB0905 where the
     tensors do not fit the graph, FB0942 for operators that may not be called, and FB0912
     for steps that copy to the host.
@@ -138,7 +145,7 @@ def execute(
     marked = mark or _unmarked
     device = torch.device(program.header.device)
     with plain_mode(device):
-        run = _Run(program, steps, values, at, loss or ones(program, at), write_back, draw)
+        run = _Run(program, steps, values, at, loss or ones(program, at), write_back, draw, again)
         for index, step in enumerate(run.steps):
             if isinstance(step, Compute):
                 with marked(str(index)):
@@ -164,6 +171,7 @@ class _Run:
         loss: Loss,
         write_back: bool,
         draw: Draw | None,
+        again: Again | None,
     ):
         trace = simulate(program, Schedule("executed", "", steps), env)
         self.program = program
@@ -172,6 +180,7 @@ class _Run:
         self.loss = loss
         self.write_back = write_back
         self.draw = draw
+        self.again = again
         self.device = torch.device(program.header.device)
         self.instances = Instances(program.graph, env, values)
         self.total = trace.executions
@@ -197,9 +206,12 @@ class _Run:
             self.instances.drop(c.call.refs()[0])
         writes = c.writes if n == 1 or c.replay is None else c.replay.writes
         for name, result in zip(writes, results, strict=True):
-            # A replay whose result is still alive is computed and dropped.
-            if name is not None and result is not None and name not in self.instances:
+            if name is None or result is None:
+                continue
+            if name not in self.instances:
                 self.instances.put(name, result)
+            elif self.again is not None:  # computed and dropped
+                self.again(c, name, self.instances[name], result)
         if step.nosave:
             for name in c.results:
                 if self.program.graph.anode[name].kind == "phantom":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, assert_never
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TextIO, assert_never
 
 from ._terminal import echo
 
@@ -13,9 +14,16 @@ if TYPE_CHECKING:
     from .._plan import Plan
     from ..ir.diagnostics import Diagnostic
     from ..ir.program import Proven
-    from ..verifier import Largest, Refuted, Undecided, Verdict
+    from ..verifier import Assumption, Largest, Refuted, Undecided, Verdict
 
-__all__ = ["Written", "print_json", "report", "report_certificate", "report_largest"]
+__all__ = [
+    "Written",
+    "print_assuming",
+    "print_json",
+    "report",
+    "report_certificate",
+    "report_largest",
+]
 
 Format = Literal["text", "json"]
 
@@ -55,15 +63,16 @@ def report(
 
     warned = _stale(plan)
     match verdict:
-        case ProvenPlan(proven, _, beyond):
+        case ProvenPlan(proven, _, beyond, assuming):
             if format == "json":
-                facts = _facts(proven) | _graph(graph) | _as_facts(written)
+                facts = {**_facts(proven), "assuming": _keyed(_seen(assuming, graph))}
+                facts |= _graph(graph) | _as_facts(written)
                 print_json(path, plan, "proven", facts, (), (*warned, *beyond))
             else:
                 _print_proven(plan, proven, "proven", (*warned, *beyond))
-                _print_graph(graph)
                 if written is not None:
-                    print(f"  {written}")
+                    echo(f"  {written}")
+                print_assuming(_seen(assuming, graph))
             return 0
         case Refuted(diagnostics):
             answer, found = "refuted", tuple(diagnostics)
@@ -89,11 +98,27 @@ def report_certificate(path: str, plan: Plan, format: Format, graph: GraphCheck)
     """Prints that the proof in the file is taken; the exit code."""
     assert plan.proven is not None
     if format == "json":
-        print_json(path, plan, "certified", _facts(plan.proven) | _graph(graph), (), ())
+        facts = {**_facts(plan.proven), "assuming": _keyed(_seen(plan.assuming, graph))}
+        print_json(path, plan, "certified", facts | _graph(graph), (), ())
     else:
         _print_proven(plan, plan.proven, "certificate accepted", ())
-        _print_graph(graph)
+        print_assuming(_seen(plan.assuming, graph))
     return 0
+
+
+def print_assuming(assuming: Sequence[Assumption], file: TextIO | None = None) -> None:
+    """Prints what a proof rests on, one line each; nothing where there is no proof."""
+    if assuming:
+        echo("assuming:", *(f"  {a.text}" for a in assuming), file=file)
+
+
+def _seen(assuming: Sequence[Assumption], graph: GraphCheck) -> tuple[Assumption, ...]:
+    """What is assumed, with what is known of the model."""
+    return tuple(replace(a, text=graph.assumption) if a.key == "graph" else a for a in assuming)
+
+
+def _keyed(assuming: Sequence[Assumption]) -> list[dict[str, str]]:
+    return [{"key": a.key, "text": a.text} for a in assuming]
 
 
 def report_largest(
@@ -110,7 +135,7 @@ def report_largest(
     from ._app import print_warnings
 
     match found:
-        case Largest(symbol, value, bound, gap, blocked):
+        case Largest(symbol, value, bound, gap, blocked, assuming):
             facts = {
                 "symbol": symbol,
                 "largest": value,
@@ -118,6 +143,7 @@ def report_largest(
                 "device_bytes": bound.device_bytes,
                 "activation_bytes": bound.activation_bytes,
                 "host_bytes": bound.host_bytes,
+                "assuming": _keyed(_seen(assuming, graph)),
             }
             if format == "json":
                 print_json(path, plan, "proven", facts | _graph(graph), (), (*gap, *blocked))
@@ -126,8 +152,8 @@ def report_largest(
             echo(f"{symbol} = {value} is the largest that holds the budget, {less}: proven")
             echo(f"  device <= {format_bytes(bound.device_bytes)} ({bound.device_bytes} bytes)")
             echo("  the next value is blocked:" if blocked else "  it is the end of its range")
-            _print_graph(graph)
             print_warnings((*blocked, *gap))
+            print_assuming(_seen(assuming, graph))
             return 0
         case Refuted(diagnostics):
             answer, wrong = "refuted", tuple(diagnostics)
@@ -141,10 +167,6 @@ def report_largest(
 
 def _graph(graph: GraphCheck) -> dict[str, Any]:
     return {"graph": graph.assumption}
-
-
-def _print_graph(graph: GraphCheck) -> None:
-    echo(f"graph: {graph.assumption}")
 
 
 def _undecided(plan: Plan, verdict: Undecided) -> Diagnostic:

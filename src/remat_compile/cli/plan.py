@@ -191,6 +191,7 @@ def _write(made: Plan, output: str | None, code: Code, model: str, quiet: bool) 
 
     from .._files import STREAM
     from ._terminal import echo
+    from ._verdicts import print_assuming
 
     written: Sequence[str | None] = (output,)
     if output is not None:
@@ -202,6 +203,7 @@ def _write(made: Plan, output: str | None, code: Code, model: str, quiet: bool) 
         return
     table = sys.stderr if output == STREAM else sys.stdout
     echo(*made.summary().splitlines(), file=table)
+    print_assuming(made.assuming, table)
     if output not in (None, STREAM):
         echo(f"wrote {' and '.join(map(str, written))}", file=table)
     elif output is None:

@@ -111,6 +111,7 @@ def _print(plan: Plan, report: StepReport) -> int:
     from .._budget import format_bytes
     from .._table import columns
     from ._terminal import echo
+    from ._verdicts import print_assuming
 
     assert plan.proven is not None
     bound = plan.proven.device_bytes
@@ -140,4 +141,5 @@ def _print(plan: Plan, report: StepReport) -> int:
     if not held:
         over = format_bytes(report.measured_bytes - bound)
         echo(f"the measured peak exceeds the proven bound by {over}")
+    print_assuming(plan.assuming)
     return 0 if report.bit_equal and held else 1

@@ -13,8 +13,8 @@ from .._torch.callable import check_operators
 from .._torch.execute import check_values
 from .._torch.instances import get_rng_state, plain_mode, set_rng_state
 from ..ir.analysis import capture_order, frees_after_last_use
-from ..ir.expr import Const, Expr, evaluate
-from ..ir.graph import CNode, Replay
+from ..ir.expr import Const, Expr, evaluate, max_of, mul
+from ..ir.graph import DTYPE_BYTES, CNode, Replay
 from ..ir.program import Header, Program, Target
 from ..ir.schedule import Free, Schedule
 from ..ir.simulate import simulate
@@ -150,18 +150,24 @@ class _Run:
         return replace(c, replay=replace(form, workspace=workspace, time_ns=time_ns))
 
     def _correct_sizes(self, c: CNode, samples: Sequence[tuple[Mapping[str, int], Sample]]) -> None:
-        """Bytes of the storages really written, where the capture has another number."""
+        """Bytes of the storages really written, where the capture has another number.
+
+        They are never fewer than the declared shape takes, for any value of the symbols.
+        """
         for index, name in enumerate(c.writes):
             if name is None:
                 continue
+            a = self.program.graph.anode[name]
+            least = mul(Const(DTYPE_BYTES[a.dtype]), *a.shape)
             points: list[Point] = []
             for env, sample in samples:
                 shadow = sample.results[index]
                 if shadow is not None:
-                    points.append((env, shadow.untyped_storage().nbytes()))
+                    real = shadow.untyped_storage().nbytes()
+                    points.append((env, max(real, evaluate(least, env))))
             size = self._size(name)
             if any(evaluate(size, env) != real for env, real in points):
-                self.found.sizes[name] = bound(points, self._candidates(c))
+                self.found.sizes[name] = max_of(bound(points, self._candidates(c)), least)
 
     def _workspace(self, c: CNode, samples: Sequence[tuple[Mapping[str, int], Sample]]) -> Expr:
         points: list[Point] = [(env, sample.workspace_bytes) for env, sample in samples]

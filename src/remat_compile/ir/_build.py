@@ -53,6 +53,9 @@ class _Frame:
     def costs(self, c: list[Any]) -> tuple[str, Any, str]:
         return "costs", c[0], str(c[0])
 
+    def replays(self, c: list[Any]) -> tuple[str, Any, str]:
+        return "replays", c[0], str(c[0])
+
     def captured(self, c: list[Any]) -> _Fields:
         given = once(c, "in this line")
         if "torch" in given:
@@ -165,7 +168,7 @@ class _Rest:
         return str(c[0]), integer(c[1]), integer(c[2])
 
     def certificate(self, c: list[Any]) -> Certificate:
-        time, least, floor, *covers, version, seal = c
+        time, least, floor, *covers, assuming, version, seal = c
         return Certificate(
             duration_of(time),
             duration_of(least),
@@ -174,7 +177,11 @@ class _Rest:
             tuple(part for part in covers if type(part) is tuple),
             string(version),
             string(seal),
+            assuming or (),
         )
+
+    def assuming(self, c: list[Any]) -> tuple[str, ...]:
+        return tuple(map(string, c))
 
     def host_bound(self, c: list[Any]) -> int:
         return int(c[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ._check_forms import MOST_VALUE
 from ._check_graph import Names
 from ._findings import Findings
 from .diagnostics import Note
@@ -137,6 +138,8 @@ def _symbol(s: Symbol, program: Program, names: Names, found: Findings) -> None:
     if s.low < 0 or s.low > s.high:
         found.add("FB0213", f"the range [{s.low}, {s.high}] of {s.name} is empty or negative",
                   s.span)  # fmt: skip
+    elif s.high > MOST_VALUE:
+        found.add("FB0213", f"the range of {s.name} reaches above 2^63 - 1", s.span)
     elif not s.low <= s.sample <= s.high:
         message = f"the sample {s.sample} of {s.name} lies outside [{s.low}, {s.high}]"
         found.add("FB0213", message, s.span)

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from ._check_graph import Names
 from ._findings import Findings
 from .diagnostics import Note, nearest
 from .expr import Const, Expr, evaluate, symbols_of
-from .graph import ACCUMULATE_OP, Arg, Call, CNode, Graph, Ref
+from .graph import ACCUMULATE_OP, DTYPE_BYTES, ANode, Arg, Call, CNode, Graph, Ref, Replay
 from .program import Program, Symbol
 from .span import Span
 
-__all__ = ["Points", "check_forms", "check_sizes"]
+__all__ = ["MOST_VALUE", "Points", "check_forms", "check_sizes"]
 
 LITERAL_WORDS = {"True": "true", "False": "false", "None": "none"}
+
+
+MAY_OVERLAP = frozenset(("input", "buffer", "const"))
+"""What the caller may have expanded: elements that share bytes. All other storage is dense."""
+
+
+MOST_VALUE = 2**63 - 1
+"""Of a symbol."""
 
 
 class Points:
@@ -29,6 +38,8 @@ class Points:
             {s.name: s.high for s in symbols},
         )
         self.envs: tuple[Mapping[str, int], ...] = tried if symbols else ({},)
+        if any(s.high > MOST_VALUE for s in symbols):
+            self.envs = ()  # FB0213 says so; powers of such numbers take minutes
 
     def knows(self, expr: Expr) -> bool:
         return symbols_of(expr) <= self.names
@@ -108,6 +119,25 @@ def _replay(c: CNode, found: Findings) -> None:
         else:
             continue
         found.add("FB0212", message, c.span, word=f"%{name}", after="replay")
+    if not c.replays_otherwise:
+        _same_places(c, c.replay, found)
+
+
+def _same_places(c: CNode, replay: Replay, found: Findings) -> None:
+    """The same call gives each result in the same place."""
+    hint = "write each result where the cNode writes it, or _"
+    if len(replay.writes) > len(c.writes):
+        message = f"the replay form of {c.name} is the same call and has more results"
+        found.add("FB0230", message, c.span, word="replay", hint=hint)
+        return
+    for name, own in zip(replay.writes, c.writes, strict=False):
+        if name not in (None, own):
+            place = "nothing" if own is None else f"%{own}"
+            message = (
+                f"the replay form of {c.name} is the same call and writes %{name} where "
+                f"{c.name} writes {place}"
+            )
+            found.add("FB0230", message, c.span, word=f"%{name}", after="replay", hint=hint)
 
 
 def check_sizes(program: Program, points: Points, found: Findings) -> None:
@@ -115,6 +145,8 @@ def check_sizes(program: Program, points: Points, found: Findings) -> None:
         for i, part in enumerate(a.shape):
             _size(part, f"dimension {i} of %{a.name}", "", a.span, points, found)
         _size(a.size, f"the size of %{a.name}", " bytes", a.span, points, found)
+        if a.kind not in MAY_OVERLAP:
+            _room(a, points, found)
     for v in program.graph.views:
         _arguments(v.call, v.span, points, found)
     for c in program.graph.cnodes:
@@ -128,6 +160,21 @@ def check_sizes(program: Program, points: Points, found: Findings) -> None:
             times.append(c.replay.time_ns)
         if any(time is not None and time < 0 for time in times):
             found.add("FB0215", f"{c.name} takes a negative time", c.span)
+
+
+def _room(a: ANode, points: Points, found: Findings) -> None:
+    """Storage has room for every element of the tensor that its writer returns."""
+    if not all(points.knows(expr) for expr in (*a.shape, a.size)) or a.dtype not in DTYPE_BYTES:
+        return
+    for env in points.envs:
+        extents = [evaluate(extent, env) for extent in a.shape]
+        size, least = evaluate(a.size, env), DTYPE_BYTES[a.dtype] * prod(extents)
+        if 0 <= size < least and min(extents, default=0) >= 0:
+            at = " at " + ", ".join(f"{k} = {v}" for k, v in env.items()) if env else ""
+            message = f"%{a.name} has {size} bytes{at}; its shape and type take {least}"
+            hint = f"declare {least} bytes or more, or correct the shape"
+            found.add("FB0231", message, a.span, word="bytes", hint=hint)
+            return
 
 
 def _size(

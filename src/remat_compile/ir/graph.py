@@ -213,6 +213,11 @@ class CNode:
         """The aNodes written, unused results left out."""
         return tuple(name for name in self.writes if name is not None)
 
+    @property
+    def replays_otherwise(self) -> bool:
+        """Whether executions but the first run another call (`1`, `1.0` and `true` differ)."""
+        return self.replay is not None and repr(self.replay.call) != repr(self.call)
+
     def call_at(self, execution: int) -> Call:
         """What the n-th execution (from 1) runs."""
         return self.call if execution == 1 or self.replay is None else self.replay.call

@@ -52,6 +52,7 @@ WORDS = {
     "NOSAVE": "`nosave`",
     "WORKSPACE": "`workspace`",
     "REPLAY": "`replay`",
+    "COMPARED": "`compared`",
     "FREE": "`free`",
     "OFFLOAD": "`offload`",
     "PREFETCH": "`prefetch`",

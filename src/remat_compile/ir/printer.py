@@ -37,7 +37,7 @@ def format_program(program: Program) -> str:
 def graph_sha256(program: Program) -> str:
     """SHA-256 (hex) of the symbols, the target, the graph and its binding in text form.
 
-    What a proof rests on: neither the header nor the schedules change it.
+    Neither the header nor the schedules change it; what a proof is bound to holds them too.
     """
     return hashlib.sha256("\n".join(_model(program)).encode()).hexdigest()
 
@@ -89,7 +89,8 @@ def _header(header: Header) -> Iterator[str]:
     yield f"fbir {header.version}"
     device = _word(header.device)
     torch = f"torch {quote(header.torch_version)}"
-    yield f"captured device {device} threads {header.threads} {torch} costs {header.costs}"
+    replays = f" replays {header.replays}" if header.replays else ""
+    yield f"captured device {device} threads {header.threads} {torch} costs {header.costs}{replays}"
     origin = [] if header.source is None else [f"source {quote(header.source)}"]
     if header.sha256 is not None:
         origin.append(f"sha256 {quote(header.sha256)}")
@@ -254,6 +255,8 @@ def _certificate(c: Certificate) -> Iterator[str]:
         yield f"  budget {budget.kind} {budget.bytes} bytes"
     for name, low, high in c.ranges:
         yield f"  range {name} in [{low}, {high}]"
+    if c.assuming:
+        yield f"  assuming {_strings(c.assuming)}"
     yield f"  version {quote(c.version)}"
     yield f"  seal sha256 {quote(c.seal_sha256)}"
     yield "}"

@@ -29,7 +29,11 @@ CostSource = Literal["none", "measured", "roofline"]
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Where a graph was captured. `costs` says what its times and workspaces rest on."""
+    """Where a graph was captured. `costs` says what its times and workspaces rest on.
+
+    `replays` says that each replay form with a call of its own was run at capture and gave
+    the bits of the first execution.
+    """
 
     version: int = 1
     device: str = "cpu"
@@ -38,6 +42,7 @@ class Header:
     costs: CostSource = "none"
     source: str | None = None
     sha256: str | None = None
+    replays: Literal["", "compared"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +153,7 @@ class Certificate:
     `time_ns` is the time of the schedule, `least_time_ns` and `least_bytes` what no schedule of
     the graph can do without, all at the sample. `budgets` were asked for; `ranges` are the
     symbols (name, low, high) that the bounds hold for. `version` is that of remat-compile.
+    `assuming` are the keys of what the proof rests on and does not cover.
     """
 
     time_ns: int
@@ -157,6 +163,7 @@ class Certificate:
     ranges: tuple[tuple[str, int, int], ...]
     version: str
     seal_sha256: str
+    assuming: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

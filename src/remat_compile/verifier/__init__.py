@@ -6,6 +6,7 @@ are derived here from the statements. `spec/verification.md` states what is prov
 
 from __future__ import annotations
 
+from .assumptions import Assumption, assumptions
 from .certificate import accept_certificate, certificate_sha256, check_certificate
 from .inquiry import Script
 from .prove import prove_largest, scripts, verify, verify_with_scripts
@@ -14,6 +15,7 @@ from .task import Scope
 from .verdict import Bound, Largest, ProvenPlan, Refuted, Undecided, Verdict
 
 __all__ = [
+    "Assumption",
     "Bound",
     "Choice",
     "Largest",
@@ -24,6 +26,7 @@ __all__ = [
     "Undecided",
     "Verdict",
     "accept_certificate",
+    "assumptions",
     "certificate_sha256",
     "check_certificate",
     "prove_largest",

@@ -14,6 +14,7 @@ from typing import assert_never
 from ..ir.diagnostics import Diagnostic
 from ..ir.program import Budget, Certificate, Program, Proven
 from ..ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
+from .assumptions import assumptions
 from .solver import installed
 
 __all__ = ["accept_certificate", "certificate_sha256", "check_certificate", "own_version", "seal"]
@@ -25,14 +26,21 @@ AGAIN = "the file was edited since; verify the plan again"
 
 
 def certificate_sha256(program: Program, schedule: Schedule) -> str:
-    """SHA-256 (hex) of the graph (as `ir.printer.graph_sha256` has it) and the steps.
+    """SHA-256 (hex) of the graph (as `ir.printer.graph_sha256` has it), of what the header says
+    of its capture, and of the steps.
 
     It changes with anything that the proof rests on, and not with the name of the
     schedule or of its planner.
     """
     from ..ir.printer import graph_sha256
 
-    lines = [graph_sha256(program)]
+    h = program.header
+    lines = [
+        graph_sha256(program),
+        f"captured {h.device!r} threads {h.threads} torch {h.torch_version!r}",
+        f"costs {h.costs!r} replays {h.replays!r}",
+        f"source {h.source!r} sha256 {h.sha256!r}",
+    ]
     for step in schedule.steps:
         match step:
             case Compute(cnode, nosave):
@@ -73,19 +81,20 @@ def _lines(proven: Proven, c: Certificate) -> Iterator[str]:
     yield f"time {c.time_ns} of {c.least_time_ns} floor {c.least_bytes}"
     yield from (f"budget {budget.kind} {budget.bytes}" for budget in c.budgets)
     yield from (f"range {name} {low} {high}" for name, low, high in c.ranges)
+    yield from (f"assuming {key!r}" for key in c.assuming)
     yield f"by {proven.prover}"
     yield f"version {c.version}"
 
 
 def check_certificate(program: Program, proven: Proven) -> Diagnostic | None:
-    """FB0830 where `proven` is about another graph, or other steps, than `program` holds;
+    """FB0830 where `proven` is about another graph, header or steps than `program` holds;
     FB0831 where what it says was edited."""
     schedule = next((s for s in program.schedules if s.name == proven.schedule), None)
     if schedule is None:
         message = f"a proof is recorded for schedule @{proven.schedule}, which is not there"
         return Diagnostic("FB0830", message, proven.span, hint=AGAIN)
     if proven.graph_sha256 != certificate_sha256(program, schedule):
-        message = f"the proof recorded for @{proven.schedule} is of another graph or other steps"
+        message = f"the proof recorded for @{proven.schedule} is of another graph, header or steps"
         return Diagnostic("FB0830", message, proven.span, hint=AGAIN)
     c = proven.certificate
     if c is not None and c.seal_sha256 != seal(proven, c):
@@ -126,6 +135,10 @@ def accept_certificate(
     if missing := [name for name in OBLIGATIONS if name not in names]:
         found.append(f"it does not say {', '.join(missing)}")
     found += [f"it is not by {name}" for name in provers if name not in names_by]
+    ranges = (name for name, _, _ in proven.certificate.ranges)
+    keys = [a.key for a in assumptions(program, schedule, ranges)]
+    if unsaid := [key for key in keys if key not in proven.certificate.assuming]:
+        found.append(f"it does not say that it assumes {', '.join(unsaid)}")
     found += _above(proven, tuple(budgets))
     if not found:
         return ()

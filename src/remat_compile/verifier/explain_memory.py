@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from ..ir.diagnostics import Diagnostic, Note
-from ..ir.program import Budget
+from ..ir.program import Budget, Target
 from ..ir.schedule import Schedule
 from .events import Event, alive_before
 from .explain import History
@@ -31,6 +31,7 @@ def explain_excess(
     excess: Excess,
     budgets: Sequence[Budget],
     at: str,
+    target: Target,
 ) -> tuple[Diagnostic, ...]:
     """Per broken budget, the worst step of each stretch of steps that exceed it, in order.
 
@@ -45,7 +46,9 @@ def explain_excess(
         for index in shown:
             count = _bytes_of(excess.during[index], budget)
             others = len(peaks) - len(shown) if index == shown[-1] else 0
-            wanted[index].append(_Peak(budget, count, others, at))
+            memory = target.memory_bytes
+            of = target.name if memory is not None and budget == Budget(memory) else None
+            wanted[index].append(_Peak(budget, count, others, at, of))
     found = []
     for event, alive in zip(events, alive_before(statements, events), strict=True):
         for peak in wanted.get(event.index, ()):
@@ -58,12 +61,14 @@ def explain_excess(
 
 @dataclass(frozen=True, slots=True)
 class _Peak:
-    """`count` bytes for `budget` at a step; `others` such stretches are not shown."""
+    """`count` bytes for `budget` at a step; `others` such stretches are not shown. `target` is
+    the device whose memory the budget is, where it is one's."""
 
     budget: Budget
     count: int
     others: int
     at: str
+    target: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +163,10 @@ _CODES = {
 def _describe(history: History, event: Event, owners: list[_Owner], peak: _Peak) -> Diagnostic:
     code, where = _CODES[peak.budget.kind]
     limit = peak.budget.bytes
+    bound = "the budget of" if peak.target is None else f'the target "{peak.target}" has:'
     message = (
         f"{history.where(event)} takes {_human(peak.count)}{where}{peak.at}: "
-        f"{peak.count - limit} bytes more than the budget of {_human(limit)}"
+        f"{peak.count - limit} bytes more than {bound} {_human(limit)}"
     )
     owners = [owner for owner in owners if owner.bytes]
     notes = [_note(history, event, owner) for owner in owners[:MOST_OWNERS]]
@@ -170,6 +176,8 @@ def _describe(history: History, event: Event, owners: list[_Owner], peak: _Peak)
     if peak.others:
         notes.append(Note(f"{peak.others} other stretches of steps exceed the budget by less"))
     hint = "free some of these before this step and make them again after, or raise the budget"
+    if peak.target is not None:
+        code, hint = "FB0826", "plan for a budget within it, or for another target"
     return Diagnostic(code, message, event.step.span, tuple(notes), hint)
 
 

@@ -65,6 +65,10 @@ def _notes(history: History, clause: Misread) -> tuple[Note, ...]:
     return (history.note(f"what is there was left by {maker.name}", clause.maker),)
 
 
+def _shown(number: int) -> str:
+    return str(number) if abs(number) < 10**30 else "more than 10^30"
+
+
 def explain_claims(
     schedule: Schedule, proven: Proven, claimed: Claims, true: Claims
 ) -> tuple[Diagnostic, ...]:
@@ -73,17 +77,17 @@ def explain_claims(
     at = f"the proof recorded for @{schedule.name} claims"
     hint = "verify the plan again, and save what is proven then"
     if claimed.time_ns != true.time_ns:
-        message = f"{at} a time of {claimed.time_ns} ns; the steps take {true.time_ns} ns"
+        message = f"{at} a time of {_shown(claimed.time_ns)} ns; the steps take {true.time_ns} ns"
         found.append(Diagnostic("FB0870", message, proven.span, hint=hint))
     if claimed.least_time_ns > true.least_time_ns:
         message = (
-            f"{at} that no schedule takes less than {claimed.least_time_ns} ns; only "
+            f"{at} that no schedule takes less than {_shown(claimed.least_time_ns)} ns; only "
             f"{true.least_time_ns} ns are certain"
         )
         found.append(Diagnostic("FB0871", message, proven.span, hint=hint))
     if claimed.least_bytes > true.least_bytes:
         message = (
-            f"{at} that no schedule takes less than {claimed.least_bytes} bytes; only "
+            f"{at} that no schedule takes less than {_shown(claimed.least_bytes)} bytes; only "
             f"{true.least_bytes} bytes are certain"
         )
         found.append(Diagnostic("FB0871", message, proven.span, hint=hint))

@@ -10,7 +10,7 @@ from .memory import Limits
 from .profile import Profile, profile_of
 from .ranges import Box, direction, names_of
 from .sizes import Amounts, value
-from .smt import Deadline, OutOfTime
+from .smt import Deadline, Late, OutOfTime
 from .statements import Statements
 from .symbolic import Everywhere, Somewhere, prove_ranges
 from .walk import Bytes
@@ -46,9 +46,11 @@ def find_largest(
     number = [value(form, {}) if not names_of(form) else None for form in amounts.forms]
     profile = profile_of(statements, events, amounts, number)
     low, high = box[symbol]
-    found = _search(profile, amounts, box, symbol, limits, deadline)
-    if isinstance(found, OutOfTime):
-        return found
+    late = OutOfTime("the time limit was reached in the search")
+    try:
+        found = _search(profile, amounts, box, symbol, limits, deadline)
+    except Late:
+        return late
 
     def prove(least: int, most: int) -> Everywhere | Somewhere | OutOfTime:
         part = {**box, symbol: (least, most)}
@@ -87,8 +89,9 @@ def _search(
     symbol: str,
     limits: Limits,
     deadline: Deadline,
-) -> int | OutOfTime | None:
+) -> int | None:
     """The largest value that holds for all values of the other symbols; None: there is none.
+    Raises `Late`.
 
     Halves of the range, the upper one first. Where every size rises the budget holds up to
     some value, so one look at the least value of a half decides whether to go into it.
@@ -104,15 +107,14 @@ def _search(
         ):
             if limit is None:
                 continue
-            count = rows.lowest(part) if lowest else rows.greatest(part)[0]
+            count = rows.lowest(part) if lowest else rows.greatest(part, deadline)[0]
             if count > limit:
                 return True
         return False
 
     parts = [box[symbol]]
     while parts:
-        if deadline.left_s <= 0:
-            return OutOfTime("the time limit was reached in the search")
+        deadline.check()
         low, high = parts.pop()
         if not broken({**box, symbol: (high, high)}, lowest=False):
             return high

@@ -18,6 +18,7 @@ from .events import Event
 from .memory import Tally
 from .ranges import Box, bounds, halves
 from .sizes import Amounts, value
+from .smt import Deadline
 from .statements import Statements
 from .walk import Alive, counted
 
@@ -82,10 +83,10 @@ class Rows:
         sizes_F = np.array(size_F, dtype=object if wide else np.int64)
         return int((self.count_RF @ sizes_F + self.fixed_R).max())
 
-    def greatest(self, box: Box) -> tuple[int, dict[str, int]]:
+    def greatest(self, box: Box, deadline: Deadline) -> tuple[int, dict[str, int]]:
         """A great value over the box and where it is: best first, both ends of each box tried.
 
-        It is the greatest one unless `MOST_BOXES` were not enough.
+        It is the greatest one unless `MOST_BOXES` were not enough. Raises `Late`.
         """
         best, where = -1, {name: low for name, (low, _) in box.items()}
         heap: list[tuple[int, int, dict[str, tuple[int, int]]]] = []
@@ -93,6 +94,7 @@ class Rows:
 
         def look(part: dict[str, tuple[int, int]]) -> None:
             nonlocal best, where, count
+            deadline.check()
             count += 1
             for end in (0, 1):
                 env = {name: ends[end] for name, ends in part.items()}
@@ -123,14 +125,17 @@ class Profile:
         """In the order of the bounds in `Bytes`."""
         return self.device, self.activation, self.host
 
-    def cover(self, box: Box, limits: Sequence[int]) -> tuple[list[Box], list[Box]]:
+    def cover(
+        self, box: Box, limits: Sequence[int], deadline: Deadline
+    ) -> tuple[list[Box], list[Box]]:
         """Boxes that make up `box`: where no row can be above its bound if every size is
         as great as it gets anywhere in the box, and those that are left when there are
-        `MOST_BOXES`, or that are points."""
+        `MOST_BOXES`, or that are points. Raises `Late`."""
         done: list[Box] = []
         open_: list[dict[str, tuple[int, int]]] = [dict(box)]
         left: list[Box] = []
         while open_:
+            deadline.check()
             part = open_.pop()
             if all(rows.highest(part) <= n for rows, n in zip(self.all, limits, strict=True)):
                 done.append(part)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from ..ir.diagnostics import Diagnostic, nearest
 from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
+from .assumptions import assumptions
 from .certificate import certificate_sha256
 from .events import unfold
 from .inquiry import Inquiry, Record, Script
@@ -169,7 +170,8 @@ def _largest(
         return Refuted(told(found.blocked))
     b = found.bound
     bound = Bound(found.env, b.device, b.activation, found.gap is None, b.host)
-    return Largest(symbol, found.value, bound, told(found.gap), told(found.blocked))
+    assuming = assumptions(program, schedule, known)
+    return Largest(symbol, found.value, bound, told(found.gap), told(found.blocked), assuming)
 
 
 def _read(

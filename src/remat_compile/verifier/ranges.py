@@ -5,8 +5,7 @@ Interval arithmetic: what it says holds, but it may know less than is true.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from math import prod
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, assert_never
 
 from ..ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
@@ -80,7 +79,7 @@ def direction(expr: Expr, symbol: str, box: Box) -> Direction:
         case Add(parts) | Max(parts):
             return _join(direction(part, symbol, box) for part in parts)
         case Mul(parts):
-            return _join(_weighted(parts, i, symbol, box) for i in range(len(parts)))
+            return _join(_weighted(parts, symbol, box))
         case FloorDiv(inner, _) | CeilDiv(inner, _) | RoundUp(inner, _):
             return direction(inner, symbol, box)
         case _:
@@ -98,18 +97,28 @@ def _join(found: Iterable[Direction]) -> Direction:
             return "mixed"
 
 
-def _weighted(parts: tuple[Expr, ...], index: int, symbol: str, box: Box) -> Direction:
-    """What the change of one factor does to the product, by the sign of the other factors."""
-    way = direction(parts[index], symbol, box)
-    others = [bounds(part, box) for i, part in enumerate(parts) if i != index]
-    if way in ("flat", "mixed"):
-        return way
-    if any(low < 0 < high for low, high in others):
-        return "mixed"
-    negative = prod(-1 if low < 0 else 1 for low, _ in others) < 0
-    if not negative:
-        return way
-    return "falls" if way == "rises" else "rises"
+def _weighted(parts: tuple[Expr, ...], symbol: str, box: Box) -> Iterator[Direction]:
+    """What the change of each factor does to the product, by the sign of the other factors."""
+    signs = [_sign(bounds(part, box)) for part in parts]
+    unknown, negative = signs.count(None), signs.count(-1)
+    for part, sign in zip(parts, signs, strict=True):
+        way = direction(part, symbol, box)
+        if way in ("flat", "mixed"):
+            yield way
+        elif unknown - (sign is None):
+            yield "mixed"
+        elif (negative - (sign == -1)) % 2:
+            yield "falls" if way == "rises" else "rises"
+        else:
+            yield way
+
+
+def _sign(ends: tuple[int, int]) -> int | None:
+    """1 where a number is >= 0 in its range, -1 where it is <= 0; None: it changes."""
+    low, high = ends
+    if low < 0 < high:
+        return None
+    return -1 if low < 0 else 1
 
 
 def corner(exprs: Iterable[Expr], box: Box) -> dict[str, int]:

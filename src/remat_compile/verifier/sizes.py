@@ -13,12 +13,21 @@ from typing import assert_never
 
 from ..ir.diagnostics import Diagnostic
 from ..ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
+from ..ir.graph import ANode
 from ..ir.program import Program
 from ..ir.span import Span
-from .ranges import names_of
+from .ranges import bounds, names_of
+from .shapes import MAY_OVERLAP, least_bytes
 from .statements import Statements
 
-__all__ = ["Amounts", "Sizes", "measure", "read_amounts", "value"]
+__all__ = ["Amounts", "Sizes", "measure", "read_amounts", "too_small", "value"]
+
+
+MOST = 2**63 - 1
+"""Bytes at the sample, nanoseconds and ends of ranges; more is a slip of the pen."""
+
+MOST_BITS = 4000
+"""Of a size anywhere in the ranges, so that sums of them can still be written down."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,8 @@ class Amounts:
     """The same as expressions of the symbols: numbers of `forms`, equal sizes sharing one.
 
     `declared` are the expressions before rounding, each with the nodes that have it.
+    `filled` are pairs of such an expression and the bytes that shape and type take, which
+    must be no more.
     """
 
     forms: tuple[Expr, ...]
@@ -46,6 +57,7 @@ class Amounts:
     workspace: Mapping[str, tuple[int, int]]
     existing: tuple[int, ...]
     declared: Mapping[Expr, tuple[Place, ...]]
+    filled: Mapping[tuple[Expr, Expr], tuple[Place, ...]]
 
     def at(self, env: Mapping[str, int]) -> Sizes:
         """The bytes at `env`, which binds every symbol."""
@@ -98,12 +110,22 @@ class _Reader:
     def __init__(self, program: Program):
         self.unit = program.target.granularity_bytes
         self.known = {s.name for s in program.symbols}
+        self.sample = {s.name: s.sample for s in program.symbols}
+        self.box = {s.name: (s.low, s.high) for s in program.symbols}
         self.found: list[Diagnostic] = []
         self.number: dict[Expr, int] = {}
         self.declared: dict[Expr, list[Place]] = {}
+        self.filled: dict[tuple[Expr, Expr], list[Place]] = {}
 
     def refuse(self, message: str, span: Span | None = None) -> None:
         self.found.append(Diagnostic("FB0802", message, span))
+
+    def limit(self, number: int | None, what: str, span: Span | None = None) -> None:
+        """FB0827 for what no machine has: it would not even print."""
+        if number is not None and abs(number) > MOST:
+            hint = "correct the number"
+            message = f"{what} is above 2^63 - 1"
+            self.found.append(Diagnostic("FB0827", message, span, hint=hint))
 
     def read(self, expr: Expr, what: str, span: Span | None) -> int:
         """The number of the rounded form of `expr`."""
@@ -115,8 +137,31 @@ class _Reader:
         if any(n < 1 for n in _divisors(expr)):
             self.refuse(f"{what} divides by zero, or by less", span)
             return 0
+        if not self.found:
+            self.limit(value(expr, self.sample), f"{what} at the sample", span)
+            if max(map(abs, bounds(expr, self.box))).bit_length() > MOST_BITS:
+                message = f"{what} has more than {MOST_BITS} bits in the ranges of the symbols"
+                hint = "narrow the range, or correct the expression"
+                self.found.append(Diagnostic("FB0827", message, span, hint=hint))
         form: Expr = expr if self.unit == 1 else RoundUp(expr, self.unit)
         return self.number.setdefault(form, len(self.number))
+
+    def read_shape(self, a: ANode) -> None:
+        """What the storage of `a` must have room for; constants that fit are passed over."""
+        least = least_bytes(a)
+        if least is None:
+            self.refuse(f"%{a.name} has the unknown type {a.dtype}", a.span)
+            return
+        for name in sorted(names_of(least) - self.known):
+            self.refuse(f"the shape of %{a.name} has the undeclared symbol {name}", a.span)
+        if any(n < 1 for n in _divisors(least)):
+            self.refuse(f"the shape of %{a.name} divides by zero, or by less", a.span)
+            return
+        match a.size, least:
+            case Const(size), Const(needed) if size >= needed:
+                return
+            case _ if a.kind not in MAY_OVERLAP:
+                self.filled.setdefault((a.size, least), []).append(Place(f"%{a.name}", a.span))
 
 
 def _divisors(expr: Expr) -> Iterator[int]:
@@ -134,12 +179,25 @@ def _divisors(expr: Expr) -> Iterator[int]:
 
 
 def read_amounts(program: Program, statements: Statements) -> Amounts | tuple[Diagnostic, ...]:
-    """The sizes as expressions, or why there are none (FB0802)."""
+    """The sizes as expressions, or why there are none (FB0802, FB0827)."""
     unit = program.target.granularity_bytes
     if unit < 1:
         return (Diagnostic("FB0802", f"the target's granularity is {unit} bytes, not positive"),)
     reader, graph = _Reader(program), program.graph
+    for s in program.symbols:
+        for end in (s.low, s.high):
+            reader.limit(end, f"an end of the range of {s.name}", s.span)
+    reader.limit(unit, "the target's granularity")
+    for c in graph.cnodes:
+        reader.limit(c.time_ns, f"the time of {c.name}, in nanoseconds,", c.span)
+        if c.replay is not None:
+            what = f"the time of {c.name}'s replay form, in nanoseconds,"
+            reader.limit(c.replay.time_ns, what, c.span)
+    if reader.found:
+        return tuple(reader.found)
     anode = {a.name: reader.read(a.size, f"the size of %{a.name}", a.span) for a in graph.anodes}
+    for a in graph.anodes:
+        reader.read_shape(a)
     workspace = {}
     for c in graph.cnodes:
         first = again = reader.read(c.workspace, f"the workspace of {c.name}", c.span)
@@ -154,19 +212,31 @@ def read_amounts(program: Program, statements: Statements) -> Amounts | tuple[Di
     if reader.found:
         return tuple(reader.found)
     declared = {expr: tuple(places) for expr, places in reader.declared.items()}
-    return Amounts(tuple(reader.number), anode, workspace, existing, declared)
+    filled = {pair: tuple(places) for pair, places in reader.filled.items()}
+    return Amounts(tuple(reader.number), anode, workspace, existing, declared, filled)
+
+
+def too_small(place: Place, size: int, least: int, at: str = "") -> Diagnostic:
+    """FB0825."""
+    message = (
+        f"{place.what} is declared with {size} bytes{at}; its shape and type take {least} bytes"
+    )
+    return Diagnostic("FB0825", message, place.span, hint="correct its bytes, or its shape")
 
 
 def measure(
     statements: Statements, amounts: Amounts, env: Mapping[str, int]
 ) -> Sizes | tuple[Diagnostic, ...]:
-    """The sizes at `env`, or what is wrong with them there (FB0802)."""
+    """The sizes at `env`, or what is wrong with them there (FB0802, FB0825)."""
     found: list[Diagnostic] = []
     for expr, places in amounts.declared.items():
         if (size := value(expr, env)) < 0:
             for place in places:
                 message = f"{place.what} is {size} bytes, less than none"
                 found.append(Diagnostic("FB0802", message, place.span))
+    for (expr, needed), places in amounts.filled.items():
+        if 0 <= (size := value(expr, env)) < (least := value(needed, env)):
+            found += (too_small(place, size, least) for place in places)
     sizes = amounts.at(env)
     for name, (ended, named) in statements.accumulates.items():
         a, b = sizes.anode[ended], sizes.anode[named]

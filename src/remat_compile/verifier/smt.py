@@ -23,6 +23,7 @@ __all__ = [
     "Deadline",
     "Encoding",
     "Facts",
+    "Late",
     "Model",
     "NoModel",
     "OutOfTime",
@@ -56,6 +57,15 @@ class Deadline:
         from .solver_z3 import Z3
 
         return Z3(tactics).check(part.assertions(), self)
+
+    def check(self) -> None:
+        """Raises `Late` once nothing is left: for loops of plain arithmetic."""
+        if self.left_s <= 0:
+            raise Late
+
+
+class Late(Exception):
+    """The time limit was reached in plain arithmetic; whoever began it answers `OutOfTime`."""
 
 
 @dataclass(frozen=True)

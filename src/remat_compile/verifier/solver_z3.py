@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from .smt import TACTICS, Answer, Deadline, Model, NoModel, OutOfTime
 
 __all__ = ["Z3"]
+
+GRACE_S = 0.2
+"""Seconds by which z3 may be late before it is interrupted, and between interruptions."""
 
 VALUE = re.compile(r"\(define-fun (\S+) \(\) (?:Bool|Int)\s+(true|false|\d+|\(- \d+\))\)")
 
@@ -39,9 +45,29 @@ class Z3:
             if deadline.left_s <= 0:
                 return late
             solver.set("timeout", max(1, min(int(deadline.left_s * 1000), 2**31)))
-            return _answer(solver, z3)
+            with _interrupted(context, deadline):
+                return _answer(solver, z3)
         except z3.Z3Exception as error:
             return OutOfTime(f"z3: {error}")
+
+
+@contextmanager
+def _interrupted(context: Any, deadline: Deadline) -> Iterator[None]:
+    """Interrupts z3 past the deadline: some of its tactics overrun their own timeout."""
+    done = threading.Event()
+
+    def watch() -> None:
+        if not done.wait(max(deadline.left_s, 0) + GRACE_S):
+            while not done.wait(GRACE_S):
+                context.interrupt()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
 
 
 def _answer(solver: Any, z3: Any) -> Answer:

@@ -8,7 +8,7 @@ statements contradict each other is refused (FB0802): no proof about it would me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..ir.diagnostics import Diagnostic, nearest
@@ -16,7 +16,7 @@ from ..ir.graph import ACCUMULATE_OP, CALLER_KINDS, ANode, Arg, Call, CNode, Ref
 from ..ir.program import Program
 from ..ir.span import Span
 
-__all__ = ["Statements", "read_statements"]
+__all__ = ["Statements", "read_statements", "same_call"]
 
 KEPT_AT_END = frozenset(("output", "param_grad"))
 
@@ -70,6 +70,11 @@ def names_in(call: Call) -> Iterator[str]:
             stack += reversed(arg)
 
 
+def same_call(a: Call, b: Call) -> bool:
+    """Whether two calls are one function: operator and arguments, `1`, `1.0` and `true` apart."""
+    return repr(a) == repr(b)
+
+
 def read_statements(program: Program) -> Statements | tuple[Diagnostic, ...]:
     """The statements of `program`, or every contradiction in them (FB0802)."""
     reader = _Reader(program)
@@ -80,6 +85,11 @@ def read_statements(program: Program) -> Statements | tuple[Diagnostic, ...]:
         reader.read_cnodes()
         reader.read_binding()
     return tuple(reader.found) if reader.found else reader.result()
+
+
+def _shown(writes: Sequence[str | None], index: int) -> str:
+    name = writes[index] if index < len(writes) else None
+    return "nothing" if name is None else f"%{name}"
 
 
 class _Reader:
@@ -152,8 +162,23 @@ class _Reader:
                 if len(set(again)) < len(again) or not set(again) <= set(c.writes):
                     message = f"the replay form of {c.name} writes what {c.name} does not, or twice"
                     self.refuse(message, c.span)
+                elif same_call(c.replay.call, c.call):
+                    self.read_positions(c, c.replay.writes)
             if c.call.op == ACCUMULATE_OP:
                 self.read_accumulate(c)
+
+    def read_positions(self, c: CNode, again: Sequence[str | None]) -> None:
+        """A replay form with the cNode's own call gives each result in the same place."""
+        for index, name in enumerate(again):
+            if index >= len(c.writes) or name not in (None, c.writes[index]):
+                what = f"%{name}" if name is not None else "nothing"
+                message = (
+                    f"the replay form of {c.name} is the same call and writes {what} as result "
+                    f"{index + 1}, where {c.name} writes {_shown(c.writes, index)}"
+                )
+                hint = "write each result where the cNode writes it, or _"
+                self.found.append(Diagnostic("FB0824", message, c.span, hint=hint))
+                return
 
     def read_writes(self, c: CNode) -> None:
         written = [name for name in c.writes if name is not None]

@@ -16,8 +16,9 @@ from .events import Event
 from .memory import Excess, Limits, Tally, encode_memory, prove_memory
 from .profile import Profile, profile_of
 from .ranges import Box, bounds, corner, names_of
-from .sizes import Amounts, value
-from .smt import Deadline, Encoding, Model, NoModel, OutOfTime, numeral
+from .shapes import is_at_least
+from .sizes import Amounts, too_small, value
+from .smt import Deadline, Encoding, Late, Model, NoModel, OutOfTime, numeral
 from .statements import Statements
 from .terms import Terms, symbol_constant, total
 from .walk import Bytes
@@ -65,7 +66,10 @@ def prove_ranges(
         for form in amounts.forms
     ]
     profile = profile_of(statements, events, amounts, number)
-    found = _over_rows(profile, amounts, fixed, free, limits, deadline)
+    try:
+        found = _over_rows(profile, amounts, fixed, free, limits, deadline)
+    except Late:
+        return OutOfTime("the time limit was reached in the search for the greatest size")
     if isinstance(found, dict):
         return _at(statements, events, amounts, found, limits, deadline)
     if isinstance(found, OutOfTime):
@@ -96,7 +100,7 @@ def _over_rows(
 ) -> Everywhere | dict[str, int] | OutOfTime:
     """What the rows take at most, by z3, or symbols for which one is above the limits."""
     box = {**{name: (n, n) for name, n in fixed.items()}, **free}
-    found = [rows.greatest(box) for rows in profile.all]
+    found = [rows.greatest(box, deadline) for rows in profile.all]
     bound, where = Bytes(*(most for most, _ in found)), [env for _, env in found]
     while True:
         for count, limit, env in zip(bound.all, limits.all, where, strict=True):
@@ -144,12 +148,14 @@ def _ask(
     deadline: Deadline,
 ) -> dict[str, int] | OutOfTime | None:
     """Where some row is above `bound`; None is z3's proof that it is nowhere."""
-    closed, left = profile.cover({**{name: (n, n) for name, n in fixed.items()}, **free}, bound.all)
+    box = {**{name: (n, n) for name, n in fixed.items()}, **free}
+    closed, left = profile.cover(box, bound.all, deadline)
     for boxes, ask in ((closed, _ask_sizes), (left, _ask_rows)):
         encoding = Encoding()
-        for box in boxes:
-            part = {name: ends for name, ends in box.items() if name in free}
-            ask(encoding, Terms(encoding, fixed, part), profile, box, bound)
+        for inner in boxes:
+            deadline.check()
+            part = {name: ends for name, ends in inner.items() if name in free}
+            ask(encoding, Terms(encoding, fixed, part), profile, inner, bound)
             encoding.cut()
         answer = encoding.check(deadline, all_models=False)
         if isinstance(answer, OutOfTime):
@@ -206,7 +212,8 @@ def _values(model: Model, free: Box) -> dict[str, int]:
 def check_sizes(
     statements: Statements, amounts: Amounts, box: Box, deadline: Deadline
 ) -> tuple[Diagnostic, ...] | OutOfTime:
-    """Sizes that are negative somewhere in `box`, and storage that changes its size (FB0822)."""
+    """Sizes that are negative somewhere in `box`, storage that changes its size (FB0822), and
+    storage that is smaller than its tensor (FB0825)."""
     found: list[Diagnostic] = []
     for expr, places in amounts.declared.items():
         if bounds(expr, box)[0] >= 0:
@@ -217,6 +224,16 @@ def check_sizes(
         if env is not None:
             at = f"{value(expr, env)} bytes at {_shown(env, expr)}"
             found += (_refusal(f"{p.what} is {at}, less than none", p.span) for p in places)
+    for (expr, needed), places in amounts.filled.items():
+        if is_at_least(expr, needed, box):
+            continue
+        env = _somewhere((expr, needed), "(and (<= 0 {0}) (< {0} {1}))", box, deadline)
+        if isinstance(env, OutOfTime):
+            return env
+        if env is not None:
+            shown = _shown(env, expr, needed)
+            at = f" at {shown}" if shown else ""
+            found += (too_small(p, value(expr, env), value(needed, env), at) for p in places)
     for name, (ended, named) in statements.accumulates.items():
         a, b = amounts.forms[amounts.anode[ended]], amounts.forms[amounts.anode[named]]
         if a == b:

@@ -10,6 +10,7 @@ from typing import Literal
 from ..ir.diagnostics import Diagnostic
 from ..ir.program import Budget, Certificate, Program, Proven, Symbol
 from ..ir.schedule import Schedule
+from .assumptions import assumptions
 from .certificate import certificate_sha256, own_version, seal
 from .claims import Claims, compute_claims, prove_time
 from .events import Event
@@ -50,8 +51,11 @@ class Task:
     @cached_property
     def bounds(self) -> list[Budget]:
         """The budgets, the tightest of each kind: the others say nothing more."""
-        host = self.program.target.host_bytes
-        target = () if host is None else (Budget(host, "host"),)
+        memory, host = self.program.target.memory_bytes, self.program.target.host_bytes
+        target = (
+            *(() if memory is None else (Budget(memory, "device"),)),
+            *(() if host is None else (Budget(host, "host"),)),
+        )
         found: dict[str, Budget] = {}
         for budget in sorted((*self.budgets, *target), key=lambda b: b.bytes):
             found.setdefault(budget.kind, budget)
@@ -59,7 +63,7 @@ class Task:
 
     @property
     def limits(self) -> Limits:
-        """The tightest of the budgets; the target's host memory is one."""
+        """The tightest of the budgets; the target's memory and its host memory are some."""
         least = {budget.kind: budget.bytes for budget in self.bounds}
         return Limits(least.get("device"), least.get("activation"), least.get("host"))
 
@@ -151,7 +155,10 @@ class Task:
                 case OutOfTime(why):
                     if scope == "range":
                         return Undecided(f"memory over the ranges of the symbols: {why}")
-        return ProvenPlan(self.sign(bounds[-1], claims), tuple(bounds), beyond)
+        proven = self.sign(bounds[-1], claims)
+        ranges = () if proven.certificate is None else proven.certificate.ranges
+        assuming = assumptions(self.program, self.schedule, (name for name, _, _ in ranges))
+        return ProvenPlan(proven, tuple(bounds), beyond, assuming)
 
     def at_sample(self, env: Mapping[str, int]) -> Bytes | Refuted | Undecided:
         asked = self.inquiry.about("memory")
@@ -180,7 +187,14 @@ class Task:
         at = f" at {shown}" if shown else ""
         sizes = self.amounts.at(env)
         return explain_excess(
-            self.statements, self.schedule, self.events, sizes, excess, self.bounds, at
+            self.statements,
+            self.schedule,
+            self.events,
+            sizes,
+            excess,
+            self.bounds,
+            at,
+            self.program.target,
         )
 
     def sign(self, bound: Bound, claims: Claims) -> Proven:
@@ -194,6 +208,10 @@ class Task:
             ranges,
             own_version(),
             "",
+            tuple(
+                a.key
+                for a in assumptions(self.program, self.schedule, (name for name, _, _ in ranges))
+            ),
         )
         proven = Proven(
             self.schedule.name,

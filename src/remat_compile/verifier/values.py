@@ -28,7 +28,7 @@ from .smt import (
     boolean,
     check_part,
 )
-from .statements import Statements
+from .statements import Statements, same_call
 
 __all__ = ["Encoded", "Misread", "ValueRule", "Wrong", "encode_values", "prove_values"]
 
@@ -236,21 +236,29 @@ class _Encoder:
             args.append(self.content(drawn, state))
             true_args.append(state)
             right &= drawn.right
-        form = "g" if event.execution > 1 and c.replay is not None else "f"
+        again = None if event.execution == 1 else c.replay
+        other = again is not None and not same_call(again.call, c.call)
         names = [event.becomes] if event.becomes is not None else event.makes
         results = [name for name in names if name is not None and name != c.token]
-        where = {name: index for index, name in enumerate(c.writes) if name is not None}
+        own = {result: index for index, result in enumerate(c.writes) if result is not None}
+        written = c.writes if again is None else again.writes
         stem = self.number(f"cNode {c.name}")
-        for name in results:
-            function = f"{form}{stem}_{where[name]}"
-            truth = self.apply(function, true_args)
-            if (definition := f"{function} of {name}") not in self.defined:
-                # Of a form that runs again this is the axiom that it gives the same result.
+        for index, result in enumerate(written):
+            if result is None or result not in results:
+                continue
+            # The same call is the same function, by position. Of a form with another call
+            # the definition is the axiom that it gives the same result.
+            defines = f"g{stem}_{own[result]}" if other else f"f{stem}_{own[result]}"
+            function = defines if other else f"f{stem}_{index}"
+            if (definition := f"{defines} of {result}") not in self.defined:
                 self.defined.add(definition)
-                self.encoding.state(f"(assert (= {self.truth(name)} {truth}))")
-            made = self.made(self.apply(function, args), right, event.index, follows=True)
-            if event.becomes is not None or name not in self.device:
-                self.device[name] = made
+                truth = self.apply(defines, true_args)
+                self.encoding.state(f"(assert (= {self.truth(result)} {truth}))")
+            in_place = function == defines
+            term = self.apply(function, args)
+            made = self.made(term, right and in_place, event.index, follows=in_place)
+            if event.becomes is not None or result not in self.device:
+                self.device[result] = made
         self.after(event, c)
 
     def draw(self, event: Event, c: CNode) -> _Content:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..ir.diagnostics import Diagnostic
 from ..ir.program import Proven
+from .assumptions import Assumption
 
 __all__ = ["Bound", "Largest", "ProvenPlan", "Refuted", "Undecided", "Verdict"]
 
@@ -30,11 +31,13 @@ class ProvenPlan:
     """Every obligation is proven. `proven` carries the widest of `bounds` that holds.
 
     `beyond` shows a step over budget at other sizes than the sample, where there is one.
+    `assuming` is what the proof rests on and does not cover.
     """
 
     proven: Proven
     bounds: tuple[Bound, ...]
     beyond: tuple[Diagnostic, ...] = ()
+    assuming: tuple[Assumption, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Largest:
     bound: Bound
     gap: tuple[Diagnostic, ...]
     blocked: tuple[Diagnostic, ...]
+    assuming: tuple[Assumption, ...] = ()
 
 
 @dataclass(frozen=True)

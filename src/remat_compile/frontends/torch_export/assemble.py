@@ -26,6 +26,7 @@ from ...ir.program import (
 )
 from .build import Builder
 from .export import argument_paths
+from .operators import is_compared
 from .prepare import output_descs, output_nodes
 
 __all__ = ["assemble"]
@@ -80,6 +81,8 @@ class _Assembly:
                 device=self.read.exported.device.type,
                 threads=torch.get_num_threads(),
                 torch_version=torch.__version__.split("+")[0],
+                # `check_against_eager` does it before a plan of this graph is handed out.
+                replays="compared" if any(map(is_compared, graph.cnodes)) else "",
             ),
             symbols=self._symbol_bindings(),
             target=Target(

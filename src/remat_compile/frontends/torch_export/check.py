@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from weakref import WeakSet
 
@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from ..._torch.execute import execute
+from ..._torch.execute import Again, execute
 from ..._torch.lowered import Exported, Lowered
 from ...ir.analysis import capture_order, frees_after_last_use
 from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.graph import CNode, Graph
 from ...ir.program import Program
+from ...ir.schedule import Compute, Step
+from .operators import is_compared
 
 __all__ = ["check_against_eager", "ensure_trusted"]
 
@@ -36,10 +39,19 @@ def check_against_eager(exported: Exported, program: Program, values: Mapping[st
     """Runs the graph and the exported module once each, on equal random states.
 
     Results, gradients and new buffer contents must be bit-equal, unless eager is not
-    reproducible there itself. Nothing of the model changes. Raises FBError FB0512 with
-    everything that differs.
+    reproducible there itself; and so must be what a replay form computes from what its cNode
+    has read, to what that has written. Nothing of the model changes. Raises FBError FB0512
+    with everything that differs.
     """
-    ours = _of_graph(program, values)
+    replayed: list[Diagnostic] = []
+
+    def compare(c: CNode, name: str, kept: Tensor, again: Tensor) -> None:
+        if not _same(kept, again):
+            replayed.append(_wrong_replay(c, name))
+
+    ours = _of_graph(program, values, compare)
+    if replayed:
+        raise FBError(replayed)
     theirs = _of_eager(exported, program)
     different = [name for name in theirs if not _same(ours.get(name), theirs[name])]
     if different:
@@ -56,12 +68,29 @@ def check_against_eager(exported: Exported, program: Program, values: Mapping[st
         )
 
 
-def _of_graph(program: Program, values: Mapping[str, Tensor]) -> dict[str, Tensor | None]:
+def _wrong_replay(c: CNode, name: str) -> Diagnostic:
+    assert c.replay is not None
+    message = f"{c.name}: {c.replay.call.op}, run in place of {c.call.op}, gives another %{name}"
+    hint = "please report this with the model; no plan is made from a wrong graph"
+    return Diagnostic("FB0512", message, c.span, hint=hint)
+
+
+def _with_replays(graph: Graph, steps: Iterable[Step]) -> Iterator[Step]:
+    """The steps, each cNode with a replay form of its own run a second time at once."""
+    for step in steps:
+        yield step
+        if isinstance(step, Compute) and is_compared(graph.cnode[step.cnode]):
+            yield step
+
+
+def _of_graph(
+    program: Program, values: Mapping[str, Tensor], again: Again
+) -> dict[str, Tensor | None]:
     graph, binding = program.graph, program.binding
     buffers = {b.name: values[b.name].clone() for b in binding.buffers if b.update is not None}
-    steps = frees_after_last_use(graph, capture_order(graph))
+    steps = _with_replays(graph, frees_after_last_use(graph, capture_order(graph)))
     with _same_random_state():
-        done = execute(program, steps, {**values, **buffers})
+        done = execute(program, steps, {**values, **buffers}, again=again)
     found: dict[str, Tensor | None] = {
         f"result {index}": result for index, result in enumerate(done.results)
     }

@@ -7,9 +7,9 @@ from torch import fx
 from torch._ops import OpOverload
 
 from ...ir.expr import Const
-from ...ir.graph import Arg, Call, Replay
+from ...ir.graph import Arg, Call, CNode, Replay
 
-__all__ = ["draws_random_numbers", "replay_without_effect"]
+__all__ = ["draws_random_numbers", "is_compared", "replay_without_effect"]
 
 aten = torch.ops.aten
 
@@ -49,3 +49,8 @@ def replay_without_effect(
             writes[:3], Call("aten._native_batch_norm_legit.no_stats", args), Const(0), None
         )
     return None
+
+
+def is_compared(c: CNode) -> bool:
+    """Whether the check against eager runs the replay form too and compares the bits."""
+    return c.replays_otherwise and c.token is None

@@ -1,0 +1,138 @@
+"""What a proof rests on and does not cover, told with every verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ..ir.expr import Const
+from ..ir.graph import ANode
+from ..ir.program import Program
+from ..ir.schedule import Compute, Schedule
+from .shapes import MAY_OVERLAP, least_bytes
+from .statements import names_in, same_call
+
+__all__ = ["Assumption", "assumptions"]
+
+MOST_NAMES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """`key` is stable, for programs and certificates; `text` is for people, one line."""
+
+    key: str
+    text: str
+
+
+def assumptions(
+    program: Program, schedule: Schedule, ranges: Iterable[str] = ()
+) -> tuple[Assumption, ...]:
+    """What the proof of `schedule` rests on beside the rules of the language.
+
+    `ranges` are the symbols for all values of which bytes are proven. A pure function, so
+    that a certificate about the same program and steps has the same list; section 8 of
+    `spec/verification.md` says what each means.
+    """
+    return (
+        Assumption("graph", "for the graph as written: model not seen"),
+        Assumption("operators", "operators compute from their arguments and random state alone"),
+        *_replay_forms(program, schedule),
+        *_gradients(program),
+        *_costs(program),
+        *_loss(program),
+        *_sample(program, frozenset(ranges)),
+        *_storage(program),
+    )
+
+
+def _replay_forms(program: Program, schedule: Schedule) -> Iterator[Assumption]:
+    """Forms with another call that the schedule runs: equal to the first one by (P2)."""
+    runs = Counter(step.cnode for step in schedule.steps if isinstance(step, Compute))
+    forms = [
+        (c.call.op, c.replay.call.op)
+        for c in program.graph.cnodes
+        if c.replay is not None and runs[c.name] > 1 and not same_call(c.replay.call, c.call)
+    ]
+    if not forms:
+        return
+    pairs = Counter(f"{_short(first)} -> {_short(again)}" for first, again in forms)
+    cnodes = f"{len(forms)} cNode{'s' if len(forms) > 1 else ''}"
+    text = f"replay form of {cnodes} gives the same results: {_some(list(pairs))}"
+    if program.header.replays:
+        text += " (bits compared at capture)"
+    yield Assumption("replay-forms", text)
+
+
+def _costs(program: Program) -> Iterator[Assumption]:
+    h, target = program.header, program.target
+    threads = f"{h.threads} thread{'s' if h.threads != 1 else ''}"
+    where = f"{h.device}, {threads}, torch {h.torch_version or 'unknown'}"
+    match h.costs:
+        case "measured":
+            text = f"sizes, workspaces and times as measured on {where}"
+            if any(s.low < s.high for s in program.symbols):
+                text += ", even growth between"
+        case "roofline":
+            text = f"times by roofline for {target.name}; operators need no workspace"
+        case "none":
+            text = "sizes, workspaces and times as written; nothing was measured"
+    yield Assumption(f"costs-{h.costs}", text)
+
+
+def _loss(program: Program) -> Iterator[Assumption]:
+    if any(c.phase == "loss" and c.workspace == Const(0) for c in program.graph.cnodes):
+        yield Assumption("loss", "the caller's loss takes no memory but for its tangents")
+
+
+def _sample(program: Program, ranges: frozenset[str]) -> Iterator[Assumption]:
+    left = [s for s in program.symbols if s.low < s.high and s.name not in ranges]
+    if left:
+        at = ", ".join(f"{s.name} = {s.sample}" for s in left)
+        yield Assumption("sample", f"bytes are bounded at {at} only")
+
+
+def _gradients(program: Program) -> Iterator[Assumption]:
+    """Gradients that no tangent reaches: zero in a true backward, as of `sign`, or made up."""
+    base = {view.name: view.base for view in program.graph.views}
+    reached: set[str] = set()
+    for c in program.graph.cnodes:
+        reads = (base.get(name, name) for name in names_in(c.call))
+        if c.phase == "loss" or not reached.isdisjoint(reads):
+            reached.update(name for name in c.writes if name is not None)
+    names = [
+        f'"{p.names[0]}"'
+        for p in program.binding.params
+        if p.grad is not None and base.get(p.grad, p.grad) not in reached
+    ]
+    if names:
+        text = f"the gradient of {_some(names)} is zero: it reads no tangent"
+        yield Assumption("constant-gradients", text)
+
+
+def _storage(program: Program) -> Iterator[Assumption]:
+    """Storage of the caller that holds less than its shape takes: it must be expanded."""
+    names = [f"%{a.name}" for a in program.graph.anodes if _is_expanded(a)]
+    if names:
+        text = f"elements of {_some(names)} share bytes (expanded by the caller)"
+        yield Assumption("expanded", text)
+
+
+def _is_expanded(a: ANode) -> bool:
+    if a.kind not in MAY_OVERLAP:
+        return False
+    match a.size, least_bytes(a):
+        case Const(size), Const(least):
+            return size < least
+        case _:
+            return False
+
+
+def _short(op: str) -> str:
+    return op.removeprefix("aten.").removesuffix(".default")
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
