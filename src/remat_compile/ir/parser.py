@@ -10,14 +10,16 @@ from __future__ import annotations
 import re
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ._build import Builder
-from ._scan import Scanner
+from ._regular import Irregular, RegularRules, with_regular_lines
 from ._syntax import MAX_DEPTH
 from ._tokens import FILE
 from .diagnostics import Diagnostic, FBError
+from .graph import Graph
 from .program import Program
+from .schedule import Schedule
 from .span import Span
 from .wellformed import check_program
 
@@ -101,7 +103,7 @@ def read_syntax(text: str, file: str = "<text>", *, by_grammar_alone: bool = Fal
     try:
         found = _before_parsing(text, file)
         if found is None:
-            program = (None if by_grammar_alone else _quickly(text, file)) or _attempt(text, file)
+            program = (None if by_grammar_alone else _quickly(text)) or _attempt(text, file)
             if isinstance(program, Program):
                 return program
             found = program
@@ -111,40 +113,58 @@ def read_syntax(text: str, file: str = "<text>", *, by_grammar_alone: bool = Fal
 
 
 @cache
-def _lark() -> Lark:
-    from lark import Lark
-
-    grammar = files(__package__).joinpath("fbir.lark").read_text(encoding="utf-8")
-    builder: Any = Builder()
-    starts = ["start", "argument", "expr"]
-    return Lark(grammar, parser="lalr", lexer="contextual", transformer=builder, start=starts)
+def _grammar() -> str:
+    return files(__package__).joinpath("fbir.lark").read_text(encoding="utf-8")
 
 
 @cache
-def _scanner() -> Scanner:
-    return Scanner(_part)
+def _lark() -> Lark:
+    """The reader by the grammar alone: what it says of a text is what holds."""
+    from lark import Lark
+
+    builder: Any = Builder()
+    return Lark(_grammar(), parser="lalr", lexer="contextual", transformer=builder)
 
 
-def _part(text: str, start: str) -> Any:
-    """One argument or expression. ValueError where it is none."""
+@cache
+def _quick_lark() -> Lark:
+    """The same with regular lines in one piece; `_regular` says why it reads the same."""
+    from lark import Lark
+
+    class QuickBuilder(RegularRules, Builder):
+        def graph(self, c: list[Any]) -> Graph:
+            return super().graph(_flat(c))
+
+        def schedule(self, c: list[Any]) -> Schedule:
+            return super().schedule(_flat(c))
+
+    def read(text: str, start: str) -> Any:
+        return lark.parse(text, start)
+
+    lark = Lark(
+        with_regular_lines(_grammar()),
+        parser="lalr",
+        lexer="contextual",
+        transformer=cast(Any, QuickBuilder(_grammar(), read)),
+        start=["start", "call", "expr"],
+    )
+    return lark
+
+
+def _flat(parts: list[Any]) -> list[Any]:
+    """The parts, with those of runs of lines in their places."""
+    return [item for part in parts for item in (part if type(part) is list else (part,))]
+
+
+def _quickly(text: str) -> Program | None:
+    """The program, regular lines read in one piece; None where that does not do."""
     from lark.exceptions import UnexpectedInput
 
     try:
-        return _lark().parse(text, start)
-    except (UnexpectedInput, FBError) as error:
-        raise ValueError(text) from error
-
-
-def _quickly(text: str, file: str) -> Program | None:
-    """The program, regular lines read without the grammar; None where that does not do."""
-    from lark.exceptions import UnexpectedInput
-
-    try:
-        scan = _scanner().scan(text, file)
-        program: Any = _lark().parse(scan.rest.removeprefix("\ufeff") + "\n", "start")
-        return scan.merged(program)
-    except (UnexpectedInput, FBError):
+        program: Any = _quick_lark().parse(text.removeprefix("\ufeff") + "\n", "start")
+    except (UnexpectedInput, FBError, Irregular, ValueError):
         return None
+    return cast(Program, program)
 
 
 def _attempt(text: str, file: str) -> Program | Diagnostic:
