@@ -15,6 +15,10 @@ from .span import Span
 
 __all__ = ["check_binding", "check_frame", "check_schedules"]
 
+MOST = {"granularity": 1 << 40, "threads": 1 << 16}
+MOST_BYTES = (1 << 63) - 1
+"""Of bytes and of bytes per second: what 64-bit integers hold."""
+
 
 def check_binding(program: Program, names: Names, found: Findings) -> None:
     """Nothing to check where a program has no binding at all: it cannot be run then."""
@@ -131,6 +135,8 @@ def check_frame(program: Program, names: Names, found: Findings) -> None:
     for what, (value, least) in values.items():
         if value is not None and value < least:
             found.add("FB0221", f"{what} is {value}, less than {least}", found.of_header(what))
+        elif value is not None and value > (most := MOST.get(what, MOST_BYTES)):
+            found.add("FB0221", f"{what} is more than {most}", found.of_header(what))
 
 
 def _symbol(s: Symbol, program: Program, names: Names, found: Findings) -> None:

@@ -31,7 +31,7 @@ __all__ = ["parse_program", "read_syntax"]
 
 MAX_SYNTAX_ERRORS = 20
 RECOVERY_CHARACTERS = 1 << 20
-"""Beyond this many characters the first syntax error is the only one reported."""
+"""How many characters are read again, all in all, to report more than the first syntax error."""
 
 WORDS = {
     "_NL": "the end of the line",
@@ -65,6 +65,7 @@ WORDS = {
     "STRING": "a string in quotes",
     "FLOAT": "a number with a point",
     "INT": "a whole number",
+    "VERSION": "1",
     "TIME": "a time such as 12.4us",
     "SIZE": "a size such as 8GiB",
     "RATE": "a rate such as 50GB/s",
@@ -75,7 +76,7 @@ WORDS = {
 VERSION = "1"
 
 _BEGINS = re.compile(r"(?:[ \t\r\n;]|//[^\n]*(?:\n|$))*")
-_VERSION = re.compile(r"fbir[ \t]+([0-9]+)")
+_VERSION = re.compile(r"fbir[ \t\r]*((?!//)[^ \t\r\n;]+)")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _SECTION = re.compile(r"\s*(?:fbir|captured|source|sha256|sym|target|graph|bind|schedule|proven)\b")
 _PIECE = re.compile(r'"(?:[^"\\\n]|\\.)*"|[%@]?[A-Za-z0-9_.:+-]+|.')
@@ -265,7 +266,8 @@ def _more(text: str, file: str, first: Diagnostic) -> list[Diagnostic]:
     found: list[Diagnostic] = []
     lines = text.split("\n")
     last = first
-    while len(found) < MAX_SYNTAX_ERRORS and len(text) <= RECOVERY_CHARACTERS:
+    reads = RECOVERY_CHARACTERS // max(1, len(text))
+    while len(found) < min(reads, MAX_SYNTAX_ERRORS):
         if last.span is None or last.code not in ("FB0101", "FB0105", "FB0106", "FB0108", "FB0110"):
             break
         line = lines[last.span.line - 1]
