@@ -59,7 +59,7 @@ def _kind(
     word = f"%{name}"
     kind = names.kind(name)
     if name not in names:
-        found.unknown("aNode or view", name, (*names.anode, *names.view), span, word)
+        found.unknown("aNode or view", name, names.known, span, word)
     elif kept and kind is not None and kind not in kinds:
         message = f"%{name} is given to the caller, but kind {kind} does not live to the end"
         found.add("FB0217", message, span, word=word, hint="declare its aNode as `output`")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ._check_graph import Names
 from ._findings import Findings
-from .diagnostics import Note, nearest
+from .diagnostics import Note
 from .expr import Const, Expr, evaluate, symbols_of, too_large
 from .graph import ACCUMULATE_OP, Arg, Call, CNode, Graph, Ref
 from .program import Program, Symbol
@@ -160,7 +160,7 @@ def _unknown_symbols(expr: Expr, span: Span | None, points: Points, found: Findi
         hint = f"declare it: `sym {name} in [1, 64] = 8 of arg 0 dim 0`"
         if name in LITERAL_WORDS:
             hint = f"write {LITERAL_WORDS[name]}"
-        message = f"there is no symbol {name}.{nearest(name, points.names)}"
+        message = f"there is no symbol {name}.{found.nearest(name, points.names)}"
         found.add("FB0214", message, span, word=name, hint=hint)
 
 

@@ -55,11 +55,12 @@ def _flat(call: Call) -> Iterator[Arg]:
 def _sizes(program: Program, points: Points) -> Iterator[tuple[int, str, Span | None]]:
     """Sizes and workspaces at the sample; those that are refused for themselves count nothing."""
     step = max(1, program.target.granularity_bytes)
+    sample = program.sample
 
     def at_sample(expr: Expr) -> int:
         if not points.knows(expr) or points.too_large(expr):
             return 0
-        return -(-evaluate(expr, program.sample) // step) * step
+        return -(-evaluate(expr, sample) // step) * step
 
     for a in program.graph.anodes:
         yield at_sample(a.size), f"%{a.name}", a.span

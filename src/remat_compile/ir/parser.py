@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["parse_program", "read_syntax"]
 
+LONG = 1 << 16
+"""Characters of a text that is read faster in runs of lines than the tables for them are made."""
+
 MAX_SYNTAX_ERRORS = 20
 RECOVERY_CHARACTERS = 1 << 20
 """How many characters are read again, all in all, to report more than the first syntax error."""
@@ -95,16 +98,20 @@ def parse_program(text: str, file: str = "<text>") -> Program:
     return program
 
 
-def read_syntax(text: str, file: str = "<text>", *, by_grammar_alone: bool = False) -> Program:
+def read_syntax(
+    text: str, file: str = "<text>", *, by_grammar_alone: bool | None = None
+) -> Program:
     """The program that `text` spells, well-formed or not. Raises FBError for its syntax.
 
-    `by_grammar_alone` leaves out the quick reader of regular lines: the same result, slower.
+    `by_grammar_alone` says whether runs of regular lines are read token by token as well: the
+    same result, slower. Left out, short texts are.
     """
     named = FILE.set(file)
     try:
         found = _before_parsing(text, file)
         if found is None:
-            program = (None if by_grammar_alone else _quickly(text)) or _attempt(text, file)
+            alone = len(text) < LONG if by_grammar_alone is None else by_grammar_alone
+            program = (None if alone else _quickly(text)) or _attempt(text, file)
             if isinstance(program, Program):
                 return program
             found = program
