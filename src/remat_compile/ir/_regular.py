@@ -116,6 +116,7 @@ class _LineReader:
         patterns = (_ANODE, _VIEW, _CNODE, _STEP, "<REF>")
         compiled = (re.compile(_filled(pattern, grammar)) for pattern in patterns)
         self._anode_line, self._view_line, self._cnode_line, self._step_line, self._ref = compiled
+        self._shape = lru_cache(REMEMBERED)(lambda text: read(text, "shape"))
         self._expr = lru_cache(REMEMBERED)(lambda text: read(text, "expr"))
         self._pattern = lru_cache(REMEMBERED)(lambda text: read(text, "call"))
 
@@ -134,7 +135,10 @@ class _LineReader:
 
     def _anode(self, parts: Sequence[Any], where: Span) -> ANode:
         name, kind, dtype, shape, size = parts
-        dims = tuple(map(self._expression, shape.split(", "))) if shape else ()
+        if "(" in shape:
+            dims = self._shape(shape)
+        else:
+            dims = tuple(map(self._expression, shape.split(", "))) if shape else ()
         return ANode(name[1:], kind, dtype[:-1], dims, self._expression(size), where)
 
     def _view(self, parts: Sequence[Any], where: Span) -> View:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lark import Lark
     from lark.exceptions import UnexpectedInput
 
-__all__ = ["parse_program", "read_syntax"]
+__all__ = ["parse_program", "read_quickly", "read_syntax"]
 
 LONG = 1 << 16
 """Characters of a text that is read faster in runs of lines than the tables for them are made."""
@@ -111,7 +111,7 @@ def read_syntax(
         found = _before_parsing(text, file)
         if found is None:
             alone = len(text) < LONG if by_grammar_alone is None else by_grammar_alone
-            program = (None if alone else _quickly(text)) or _attempt(text, file)
+            program = (None if alone else read_quickly(text)) or _attempt(text, file)
             if isinstance(program, Program):
                 return program
             found = program
@@ -154,7 +154,7 @@ def _quick_lark() -> Lark:
         parser="lalr",
         lexer="contextual",
         transformer=cast(Any, QuickBuilder(_grammar(), read)),
-        start=["start", "call", "expr"],
+        start=["start", "call", "shape", "expr"],
     )
     return lark
 
@@ -164,10 +164,15 @@ def _flat(parts: list[Any]) -> list[Any]:
     return [item for part in parts for item in (part if type(part) is list else (part,))]
 
 
-def _quickly(text: str) -> Program | None:
-    """The program, regular lines read in one piece; None where that does not do."""
+def read_quickly(text: str) -> Program | None:
+    """The program, with runs of regular lines in one piece; None where that does not do.
+
+    What it gives is what the grammar alone reads (`_regular` says why); of None follows nothing.
+    """
     from lark.exceptions import UnexpectedInput
 
+    if _before_parsing(text, "") is not None:
+        return None
     try:
         program: Any = _quick_lark().parse(text.removeprefix("\ufeff") + "\n", "start")
     except (UnexpectedInput, FBError, Irregular, ValueError):
