@@ -8,8 +8,9 @@ grammar's own terminals. Why that is still one language:
 * Where a run may stand is decided by the grammar's automaton: exactly where it would read a
   statement (or a step) and then others. Sections, their order and braces are read as ever.
 * What a line says is checked against the printer: the node or step that was built is
-  written again, and must give the line, character by character. The grammar reads what the
-  printer writes as that very node (the round trip that the tests hold it to).
+  written again, and must give the line, character by character. Its names are what the
+  terminals for names match, so the printer can write it, and what the printer writes the
+  grammar reads as that very node (the round trip that the tests hold it to).
 * A line that fails this, and every error, sends the whole text to the grammar alone.
 """
 
@@ -52,7 +53,7 @@ _ON_ANODE = "|".join(f"<{word.upper()}>" for word in _STEPS)
 _ANODE = r"(<REF>) : (<KIND>) (<DTYPE>)([^\[\]\"\/;{}\n]*)\] bytes ([^\[\]\"\/;{}\n]+)"
 _VIEW = rf"(<REF>) = view of (<REF>) {_CALL}(?:\[(<INT>)\])?"
 _CNODE = (
-    r"(<LABEL>) (<PHASE>)(?: ((?:<REF>|<UNUSED>)(?:, (?:<REF>|<UNUSED>))*) =)? "
+    r"(<NAME>): (<PHASE>)(?: ((?:<REF>|<UNUSED>)(?:, (?:<REF>|<UNUSED>))*) =)? "
     rf"{_CALL}(?: of (<NAME>(?:, <NAME>)*))?(?: token (<REF>))?(?: <WORKSPACE> (<INT>))?"
     r"(?: time (<TIME>))?(?: at (<PLACE>)(?: (<STRING>))?)?"
 )
@@ -123,7 +124,7 @@ class _LineReader:
     def statement(self, line: str, number: int, column: int, file: str) -> ANode | View | CNode:
         if line[0] != "%":
             parts = _parts(self._cnode_line.fullmatch(line))
-            return self._cnode(parts, Span(number, column, column + len(parts[0]) - 1, file))
+            return self._cnode(parts, Span(number, column, column + len(parts[0]), file))
         if found := self._anode_line.fullmatch(line):
             return self._anode(found.groups(), Span(number, column, column + found.end(1), file))
         parts = _parts(self._view_line.fullmatch(line))
@@ -146,9 +147,9 @@ class _LineReader:
         return View(name[1:], base[1:], self._call(call), index and _whole(index), where)
 
     def _cnode(self, parts: Sequence[Any], where: Span) -> CNode:
-        label, phase, writes, call, of, token, workspace, time, place, module = parts
+        name, phase, writes, call, of, token, workspace, time, place, module = parts
         return CNode(
-            label[:-1],
+            name,
             phase,
             tuple(None if w == "_" else w[1:] for w in writes.split(", ")) if writes else (),
             self._call(call),

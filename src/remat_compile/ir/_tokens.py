@@ -60,15 +60,16 @@ def _unquoted(token: Any, quoted: str, what: str) -> str:
         refuse("FB0105", f"this {what} has an escape that JSON does not know", token)
 
 
-def short(token: Any) -> str:
-    """The text of a number that has no more characters than a number may have."""
+def short(token: Any, where: Any = None) -> str:
+    """The text of a number, refused (at `where`) when it has more characters than any may have."""
     if len(token) > MAX_NUMBER:
-        refuse("FB0111", f"this number has more than {MAX_NUMBER} characters", token)
+        message = f"this number has more than {MAX_NUMBER} characters"
+        refuse("FB0111", message, token if where is None else where)
     return str(token)
 
 
-def integer(token: Any) -> int:
-    return int(short(token))
+def integer(token: Any, where: Any = None) -> int:
+    return int(short(token, where))
 
 
 def double(token: Any) -> float:
