@@ -25,6 +25,8 @@ __all__ = ["Disagreement", "check", "inputs"]
 
 CORPUS = Path(__file__).parents[1] / "spec" / "conformance" / "valid"
 LONGEST = 2200
+WITHOUT_PLACE = ("FB0208",)
+"""What is missing stands nowhere: a graph without a loss."""
 
 
 class Disagreement(Exception):
@@ -73,7 +75,7 @@ def check(text: str) -> str:
 def _use(program: Program, text: str) -> None:
     """What is well-formed is written, read again and simulated."""
     if found := check_program(program, text):
-        if any(diagnostic.span is None for diagnostic in found):
+        if any(d.span is None for d in found if d.code not in WITHOUT_PLACE):
             raise Disagreement(f"no place: {found}")
         return
     written = format_program(program)
