@@ -39,7 +39,7 @@ class _Frame:
     """Rules of what stands before the graph."""
 
     def version(self, c: list[Any]) -> int:
-        return integer(c[0])
+        return int(c[0])
 
     def device(self, c: list[Any]) -> tuple[str, Any, str]:
         return "device", c[0], word(c[0])

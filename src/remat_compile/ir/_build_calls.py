@@ -5,8 +5,21 @@ from __future__ import annotations
 import math
 from typing import Any, cast
 
-from ._tokens import integer, once, refuse, string
-from .expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym, evaluate, symbols_of
+from ._tokens import double, integer, once, refuse, string
+from .expr import (
+    Add,
+    CeilDiv,
+    Const,
+    Expr,
+    FloorDiv,
+    Max,
+    Mul,
+    RoundUp,
+    Sym,
+    evaluate,
+    symbols_of,
+    too_large,
+)
 from .graph import Arg, Atom, Call, Ref
 
 __all__ = ["CallRules", "ExpressionRules"]
@@ -62,8 +75,8 @@ class CallRules:
     def argument(self, c: list[Any]) -> Arg:
         part = c[0]
         if not hasattr(part, "type"):
-            if isinstance(part, tuple) or symbols_of(part):
-                return cast(Arg, part)
+            if isinstance(part, tuple) or symbols_of(part) or too_large(part, {}):
+                return cast(Arg, part)  # well-formedness refuses what is too large, with its place
             return evaluate(part, {})
         match part.type:
             case "REF":
@@ -71,7 +84,7 @@ class CallRules:
             case "STRING":
                 return string(part)
             case "FLOAT":
-                return float(part)
+                return double(part)
             case "ATOM":
                 kind, _, value = part.partition(":")
                 return Atom(cast(Any, kind), value)

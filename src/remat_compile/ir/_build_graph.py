@@ -48,7 +48,8 @@ class GraphRules:
 
     def at_place(self, c: list[Any]) -> tuple[str, Any, Loc]:
         file, _, line = c[0].rpartition(":")
-        return "at", c[0], Loc(file, integer(line), "" if c[1] is None else string(c[1]))
+        module = "" if c[1] is None else string(c[1])
+        return "at", c[0], Loc(file, integer(line, c[0]), module)
 
     def at_quoted(self, c: list[Any]) -> tuple[str, Any, Loc]:
         first, line, module = c

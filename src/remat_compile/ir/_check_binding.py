@@ -16,6 +16,10 @@ from .span import Span
 
 __all__ = ["check_binding", "check_frame", "check_schedules"]
 
+MOST = {"granularity": 1 << 40, "threads": 1 << 16}
+MOST_BYTES = (1 << 63) - 1
+"""Of bytes and of bytes per second: what 64-bit integers hold."""
+
 
 def check_binding(program: Program, names: Names, found: Findings) -> None:
     """Nothing to check where a program has no binding at all: it cannot be run then."""
@@ -56,7 +60,7 @@ def _kind(
     word = f"%{name}"
     kind = names.kind(name)
     if name not in names:
-        found.unknown("aNode or view", name, (*names.anode, *names.view), span, word)
+        found.unknown("aNode or view", name, names.known, span, word)
     elif kept and kind is not None and kind not in kinds:
         message = f"%{name} is given to the caller, but kind {kind} does not live to the end"
         found.add("FB0217", message, span, word=word, hint="declare its aNode as `output`")
@@ -132,6 +136,8 @@ def check_frame(program: Program, names: Names, found: Findings) -> None:
     for what, (value, least) in values.items():
         if value is not None and value < least:
             found.add("FB0221", f"{what} is {value}, less than {least}", found.of_header(what))
+        elif value is not None and value > (most := MOST.get(what, MOST_BYTES)):
+            found.add("FB0221", f"{what} is more than {most}", found.of_header(what))
 
 
 def _symbol(s: Symbol, program: Program, names: Names, found: Findings) -> None:

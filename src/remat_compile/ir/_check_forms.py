@@ -7,8 +7,8 @@ from math import prod
 
 from ._check_graph import Names
 from ._findings import Findings
-from .diagnostics import Note, nearest
-from .expr import Const, Expr, evaluate, symbols_of
+from .diagnostics import Note
+from .expr import Const, Expr, evaluate, symbols_of, too_large
 from .graph import ACCUMULATE_OP, DTYPE_BYTES, ANode, Arg, Call, CNode, Graph, Ref, Replay
 from .program import Program, Symbol
 from .span import Span
@@ -37,12 +37,16 @@ class Points:
             {s.name: s.low for s in symbols},
             {s.name: s.high for s in symbols},
         )
+        self._largest = {s.name: max(s.low, s.high, s.sample, key=abs) for s in symbols}
         self.envs: tuple[Mapping[str, int], ...] = tried if symbols else ({},)
         if any(s.high > MOST_VALUE for s in symbols):
             self.envs = ()  # FB0213 says so; powers of such numbers take minutes
 
     def knows(self, expr: Expr) -> bool:
         return symbols_of(expr) <= self.names
+
+    def too_large(self, expr: Expr) -> bool:
+        return too_large(expr, self._largest)
 
     def negative(self, expr: Expr) -> tuple[int, str] | None:
         """The first negative value and where it is taken (` at b = 1`)."""
@@ -56,6 +60,8 @@ class Points:
     def equal(self, a: Expr, b: Expr) -> bool:
         if a == b or not (self.knows(a) and self.knows(b)):
             return True
+        if self.too_large(a) or self.too_large(b):
+            return True  # refused for that
         return all(evaluate(a, env) == evaluate(b, env) for env in self.envs)
 
 
@@ -182,8 +188,15 @@ def _size(
 ) -> None:
     if not points.knows(expr):
         _unknown_symbols(expr, span, points, found)
+    elif points.too_large(expr):
+        _too_large(what, span, found)
     elif (bad := points.negative(expr)) is not None:
         found.add("FB0215", f"{what} is {bad[0]}{unit}{bad[1]}", span)
+
+
+def _too_large(what: str, span: Span | None, found: Findings) -> None:
+    hint = "narrow the ranges of its symbols, or write smaller numbers"
+    found.add("FB0223", f"{what} might exceed 10^100 within the ranges", span, hint=hint)
 
 
 def _unknown_symbols(expr: Expr, span: Span | None, points: Points, found: Findings) -> None:
@@ -194,7 +207,7 @@ def _unknown_symbols(expr: Expr, span: Span | None, points: Points, found: Findi
         hint = f"declare it: `sym {name} in [1, 64] = 8 of arg 0 dim 0`"
         if name in LITERAL_WORDS:
             hint = f"write {LITERAL_WORDS[name]}"
-        message = f"there is no symbol {name}.{nearest(name, points.names)}"
+        message = f"there is no symbol {name}.{found.nearest(name, points.names)}"
         found.add("FB0214", message, span, word=name, hint=hint)
 
 
@@ -204,5 +217,8 @@ def _arguments(call: Call, span: Span | None, points: Points, found: Findings) -
         arg = waiting.pop()
         if isinstance(arg, tuple):
             waiting.extend(arg)
-        elif isinstance(arg, Expr) and not points.knows(arg):
-            _unknown_symbols(arg, span, points, found)
+        elif isinstance(arg, Expr):
+            if not points.knows(arg):
+                _unknown_symbols(arg, span, points, found)
+            elif points.too_large(arg):
+                _too_large(f"an argument of {call.op}", span, found)

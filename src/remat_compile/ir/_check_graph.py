@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
+
 from ._findings import Findings
 from .diagnostics import Note
 from .graph import CALLER_KINDS, DTYPE_BYTES, LOSS_OP, PHASES, ANode, CNode, Graph, View
@@ -34,6 +36,7 @@ class Names:
             self.view.setdefault(v.name, v)
         for c in graph.cnodes:
             self.cnode.setdefault(c.name, c)
+        self.known = ChainMap[str, ANode | View](dict(self.anode), dict(self.view))
         self.writers: dict[str, list[CNode]] = {}
         for c in graph.cnodes:
             token = () if c.token is None or c.token in c.results else (c.token,)
@@ -121,7 +124,7 @@ def _views(graph: Graph, names: Names, found: Findings) -> None:
 def _view_read(v: View, name: str, declared: set[str], names: Names, found: Findings) -> None:
     word = f"%{name}"
     if name not in names:
-        found.unknown("aNode or view", name, (*names.anode, *names.view), v.span, word)
+        found.unknown("aNode or view", name, names.known, v.span, word)
     elif name in names.view and name not in declared:
         found.add("FB0205", f"%{v.name} reads the view %{name}, which is declared later", v.span,
                   word=word)  # fmt: skip
@@ -165,7 +168,7 @@ def _reads(
         a = names.storage(name)
         if a is None:
             if name not in names:
-                found.unknown("aNode or view", name, (*names.anode, *names.view), c.span, word)
+                found.unknown("aNode or view", name, names.known, c.span, word)
             continue
         if a.kind == "rng":
             hint = "a random operator names its token after the call: `token %r`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from re import Pattern
 
 from ._findings import Findings
@@ -10,18 +11,20 @@ from ._syntax import (
     KEY,
     MAX_DEPTH,
     NAME,
+    NO_TEXT,
     OPERATOR,
     REF,
     RESERVED_STEPS,
     RESERVED_SYMBOLS,
 )
-from .expr import Add, Expr, Max, Mul, symbols_of
+from .expr import Add, Expr, Max, Mul, symbols_of, too_large
 from .graph import ANODE_KINDS, PHASES, Arg, Atom, Call, CNode
 from .program import BufferBinding, ParamBinding, Program
 from .span import Span
 
 __all__ = ["check_text"]
 
+MAX_SHOWN = 80
 ATOM_KINDS = ("dtype", "device", "layout", "format")
 
 
@@ -40,6 +43,9 @@ def check_text(program: Program, found: Findings) -> None:
         _cnode(c, found)
     for s in program.symbols:
         _name(f"symbol {s.name}", s.name, NAME, s.span, found, RESERVED_SYMBOLS)
+    for what, text, span in _strings(program):
+        if NO_TEXT.search(text):
+            found.add("FB0220", f"{what} {text!a} cannot be written", span)
     indices = [index for index, _ in binding.input_grads]
     if indices != sorted(set(indices)) or (indices and indices[-1] >= len(binding.arguments)):
         found.add("FB0220", "the gradients of inputs do not follow the arguments", None)
@@ -47,6 +53,34 @@ def check_text(program: Program, found: Findings) -> None:
     for part in parts:
         if not part.names:
             found.add("FB0220", f"%{part.name} is bound to no name", part.span)
+
+
+def _strings(program: Program) -> Iterator[tuple[str, str, Span | None]]:
+    header, binding = program.header, program.binding
+    yield "the device", header.device, None
+    yield "the version of torch", header.torch_version, None
+    yield "the source", header.source or "", None
+    yield "the hash", header.sha256 or "", None
+    yield "the target", program.target.name, None
+    yield "the graph", program.graph.name, None
+    for c in program.graph.cnodes:
+        if c.loc is not None:
+            yield f"{c.name}: the place", f"{c.loc.file}{c.loc.module}", c.span
+    for argument in binding.arguments:
+        yield f"%{argument.name}: the path", argument.path, argument.span
+    bound: tuple[ParamBinding | BufferBinding, ...] = (*binding.params, *binding.buffers)
+    for part in bound:
+        for name in part.names:
+            yield f"%{part.name}: the name", name, part.span
+    for schedule in program.schedules:
+        yield "the schedule", schedule.name, schedule.span
+        yield "the planner", schedule.planner, schedule.span
+    for proven in program.proven:
+        yield "the proof of", proven.schedule, proven.span
+        for text in (proven.prover, proven.graph_sha256, *proven.obligations):
+            yield "the proof with", text, proven.span
+        if (sealed := proven.certificate) is not None:
+            yield "the certificate with", f"{sealed.version}{sealed.seal_sha256}", proven.span
 
 
 def _cnode(c: CNode, found: Findings) -> None:
@@ -83,7 +117,12 @@ def _call(call: Call, owner: str, span: Span | None, found: Findings) -> None:
         _name(f"{owner}: argument {key}", key, KEY, span, found, RESERVED_SYMBOLS)
     for arg in (*call.args, *(value for _, value in call.kwargs)):
         if not _writable(arg, 0):
-            found.add("FB0220", f"{owner}: the argument {arg!r} cannot be written", span)
+            found.add("FB0220", f"{owner}: the argument {_shown(arg)} cannot be written", span)
+
+
+def _shown(arg: Arg) -> str:
+    text = ascii(arg)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def _writable(arg: Arg, depth: int) -> bool:
@@ -92,7 +131,9 @@ def _writable(arg: Arg, depth: int) -> bool:
     if isinstance(arg, Atom):
         return arg.kind in ATOM_KINDS and bool(ATOM_VALUE.fullmatch(arg.value))
     if isinstance(arg, Expr):
-        return bool(symbols_of(arg)) and _structured(arg)
+        return bool(symbols_of(arg) or too_large(arg, {})) and _structured(arg)
+    if isinstance(arg, str):
+        return not NO_TEXT.search(arg)
     return True
 
 

@@ -10,7 +10,9 @@ __all__ = [
     "ATOM_VALUE",
     "KEY",
     "MAX_DEPTH",
+    "MAX_NUMBER",
     "NAME",
+    "NO_TEXT",
     "OPERATOR",
     "PLACE",
     "REF",
@@ -18,6 +20,7 @@ __all__ = [
     "RESERVED_SYMBOLS",
     "TITLE",
     "WORD",
+    "NoText",
     "amount",
     "duration_ns",
     "format_amount",
@@ -50,12 +53,22 @@ RESERVED_STEPS = frozenset(
 MAX_DEPTH = 64
 """How deep brackets may nest in one statement."""
 
+MAX_NUMBER = 120
+"""Characters of a number. The largest size that a range may reach has 101 digits, times a unit."""
+
+NO_TEXT = re.compile("[\x00\ud800-\udfff]")
+"""What no string holds: NUL, which no file name can have, and halves of surrogate pairs."""
+
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{letter}i": 1 << (10 * (i + 1)) for i, letter in enumerate("KMGT")}
 _BINARY = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _DECIMAL = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3))
 _TIMES = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
+
+
+class NoText(ValueError):
+    """An escape stands for a character that no string holds."""
 
 
 def quote(text: str) -> str:
@@ -65,13 +78,18 @@ def quote(text: str) -> str:
 
 
 def unquote(token: str) -> str:
-    """The string that a token stands for. ValueError for a bad escape."""
+    """The string that a token stands for. ValueError for a bad escape, NoText for its character."""
     if "\\" not in token:
         return token[1:-1]
-    return str(json.loads(token))
+    text = str(json.loads(token, strict=False))
+    if found := NO_TEXT.search(text):
+        raise NoText(found[0])
+    return text
 
 
 def _exact(number: str, unit: int) -> int:
+    if len(number) > MAX_NUMBER:
+        raise ValueError
     value = Fraction(number) * unit
     if value.denominator != 1:
         raise ValueError

@@ -6,22 +6,25 @@ one is raised as `FBError` at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
-from ._syntax import amount, duration_ns, rate, unquote
+from ._syntax import MAX_NUMBER, NoText, amount, duration_ns, rate, unquote
 from .diagnostics import Diagnostic, FBError, Note
 from .span import Span
 
 __all__ = [
     "FILE",
     "amount_of",
+    "double",
     "duration_of",
     "integer",
     "name_of",
     "once",
     "refuse",
+    "short",
     "span_of",
     "string",
     "title",
@@ -42,17 +45,39 @@ def refuse(code: str, message: str, token: Any, *notes: Note, hint: str | None =
 
 
 def string(token: Any) -> str:
-    try:
-        return unquote(token)
-    except ValueError:
-        refuse("FB0105", "this string has an escape that JSON does not know", token)
+    return _unquoted(token, token, "string")
 
 
-def integer(token: Any) -> int:
+def _unquoted(token: Any, quoted: str, what: str) -> str:
     try:
-        return int(token)
+        return unquote(quoted)
+    except NoText as error:
+        character = f"U+{ord(error.args[0]):04X}"
+        hint = "write a character beyond U+FFFF as itself, or as both halves of its pair"
+        refuse("FB0112", f"this {what} has an escape for {character}, which no text holds", token,
+               hint=hint)  # fmt: skip
     except ValueError:
-        refuse("FB0105", "this number has too many digits", token)
+        refuse("FB0105", f"this {what} has an escape that JSON does not know", token)
+
+
+def short(token: Any, where: Any = None) -> str:
+    """The text of a number, refused (at `where`) when it has more characters than any may have."""
+    if len(token) > MAX_NUMBER:
+        message = f"this number has more than {MAX_NUMBER} characters"
+        refuse("FB0111", message, token if where is None else where)
+    return str(token)
+
+
+def integer(token: Any, where: Any = None) -> int:
+    return int(short(token, where))
+
+
+def double(token: Any) -> float:
+    value = float(short(token))
+    if math.isinf(value):
+        hint = "write inf or -inf where infinity is meant"
+        refuse("FB0111", "this number is beyond all doubles", token, hint=hint)
+    return value
 
 
 def word(token: Any) -> str:
@@ -63,10 +88,7 @@ def title(token: Any) -> str:
     """The name in `@name` or `@"any text"`."""
     if token[1] != '"':
         return str(token[1:])
-    try:
-        return unquote(token[1:])
-    except ValueError:
-        refuse("FB0105", "this name has an escape that JSON does not know", token)
+    return _unquoted(token, token[1:], "name")
 
 
 def once(parts: Sequence[tuple[str, Any, Any]], where: str) -> dict[str, Any]:
@@ -89,13 +111,14 @@ def name_of(token: Any) -> str | None:
 
 def amount_of(token: Any) -> int:
     try:
-        return rate(token) if token.endswith("/s") else amount(token)
+        number = short(token)
+        return rate(number) if number.endswith("/s") else amount(number)
     except ValueError:
         refuse("FB0105", "this is no whole number of bytes", token)
 
 
 def duration_of(token: Any) -> int:
     try:
-        return duration_ns(token)
+        return duration_ns(short(token))
     except ValueError:
         refuse("FB0105", "this time is no whole number of nanoseconds", token)

@@ -31,6 +31,7 @@ __all__ = [
     "mul",
     "round_up",
     "symbols_of",
+    "too_large",
 ]
 
 
@@ -182,6 +183,42 @@ def symbols_of(expr: Expr) -> frozenset[str]:
             return frozenset().union(*(symbols_of(part) for part in parts))
         case FloorDiv(inner, _) | CeilDiv(inner, _) | RoundUp(inner, _):
             return symbols_of(inner)
+        case _:
+            assert_never(expr)
+
+
+LARGEST = 10**100
+"""What no part of an expression exceeds within the ranges: far beyond bytes, far below 1e308."""
+
+
+def too_large(expr: Expr, largest: Mapping[str, int]) -> bool:
+    """Whether a part of it might exceed 10^100, symbols being at most `largest`.
+
+    Judged by absolute values: `b - b` counts as 2·b. Linear, since no number outgrows the limit.
+    """
+    return _magnitude(expr, largest) > LARGEST
+
+
+def _magnitude(expr: Expr, largest: Mapping[str, int]) -> int:
+    """A bound on the absolute value of every part, or LARGEST + 1."""
+    beyond = LARGEST + 1
+    match expr:
+        case Const(value):
+            return min(abs(value), beyond)
+        case Sym(name):
+            return min(abs(largest.get(name, 1)), beyond)
+        case Add(parts):
+            return min(sum(_magnitude(part, largest) for part in parts), beyond)
+        case Max(parts):
+            return max((_magnitude(part, largest) for part in parts), default=0)
+        case Mul(parts):
+            product = 1
+            for part in parts:
+                # A factor of 0 does not make small what stands before or after it.
+                product = min(product * max(1, _magnitude(part, largest)), beyond)
+            return product
+        case FloorDiv(inner, by) | CeilDiv(inner, by) | RoundUp(inner, by):
+            return min(_magnitude(inner, largest) + by, beyond)
         case _:
             assert_never(expr)
 

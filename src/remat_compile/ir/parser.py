@@ -10,14 +10,16 @@ from __future__ import annotations
 import re
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ._build import Builder
-from ._scan import Scanner
+from ._regular import Irregular, RegularRules, with_regular_lines
 from ._syntax import MAX_DEPTH
 from ._tokens import FILE
 from .diagnostics import Diagnostic, FBError
+from .graph import Graph
 from .program import Program
+from .schedule import Schedule
 from .span import Span
 from .wellformed import check_program
 
@@ -25,11 +27,14 @@ if TYPE_CHECKING:
     from lark import Lark
     from lark.exceptions import UnexpectedInput
 
-__all__ = ["parse_program", "read_syntax"]
+__all__ = ["parse_program", "read_quickly", "read_syntax"]
+
+LONG = 1 << 16
+"""Characters of a text that is read faster in runs of lines than the tables for them are made."""
 
 MAX_SYNTAX_ERRORS = 20
 RECOVERY_CHARACTERS = 1 << 20
-"""Beyond this many characters the first syntax error is the only one reported."""
+"""How many characters are read again, all in all, to report more than the first syntax error."""
 
 WORDS = {
     "_NL": "the end of the line",
@@ -64,6 +69,7 @@ WORDS = {
     "STRING": "a string in quotes",
     "FLOAT": "a number with a point",
     "INT": "a whole number",
+    "VERSION": "1",
     "TIME": "a time such as 12.4us",
     "SIZE": "a size such as 8GiB",
     "RATE": "a rate such as 50GB/s",
@@ -74,7 +80,7 @@ WORDS = {
 VERSION = "1"
 
 _BEGINS = re.compile(r"(?:[ \t\r\n;]|//[^\n]*(?:\n|$))*")
-_VERSION = re.compile(r"fbir[ \t]+([0-9]+)")
+_VERSION = re.compile(r"fbir[ \t\r]*((?!//)[^ \t\r\n;]+)")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _SECTION = re.compile(r"\s*(?:fbir|captured|source|sha256|sym|target|graph|bind|schedule|proven)\b")
 _PIECE = re.compile(r'"(?:[^"\\\n]|\\.)*"|[%@]?[A-Za-z0-9_.:+-]+|.')
@@ -93,16 +99,20 @@ def parse_program(text: str, file: str = "<text>") -> Program:
     return program
 
 
-def read_syntax(text: str, file: str = "<text>", *, by_grammar_alone: bool = False) -> Program:
+def read_syntax(
+    text: str, file: str = "<text>", *, by_grammar_alone: bool | None = None
+) -> Program:
     """The program that `text` spells, well-formed or not. Raises FBError for its syntax.
 
-    `by_grammar_alone` leaves out the quick reader of regular lines: the same result, slower.
+    `by_grammar_alone` says whether runs of regular lines are read token by token as well: the
+    same result, slower. Left out, short texts are.
     """
     named = FILE.set(file)
     try:
         found = _before_parsing(text, file)
         if found is None:
-            program = (None if by_grammar_alone else _quickly(text, file)) or _attempt(text, file)
+            alone = len(text) < LONG if by_grammar_alone is None else by_grammar_alone
+            program = (None if alone else read_quickly(text)) or _attempt(text, file)
             if isinstance(program, Program):
                 return program
             found = program
@@ -112,40 +122,63 @@ def read_syntax(text: str, file: str = "<text>", *, by_grammar_alone: bool = Fal
 
 
 @cache
-def _lark() -> Lark:
-    from lark import Lark
-
-    grammar = files(__package__).joinpath("fbir.lark").read_text(encoding="utf-8")
-    builder: Any = Builder()
-    starts = ["start", "argument", "expr"]
-    return Lark(grammar, parser="lalr", lexer="contextual", transformer=builder, start=starts)
+def _grammar() -> str:
+    return files(__package__).joinpath("fbir.lark").read_text(encoding="utf-8")
 
 
 @cache
-def _scanner() -> Scanner:
-    return Scanner(_part)
+def _lark() -> Lark:
+    """The reader by the grammar alone: what it says of a text is what holds."""
+    from lark import Lark
+
+    builder: Any = Builder()
+    return Lark(_grammar(), parser="lalr", lexer="contextual", transformer=builder)
 
 
-def _part(text: str, start: str) -> Any:
-    """One argument or expression. ValueError where it is none."""
+@cache
+def _quick_lark() -> Lark:
+    """The same with regular lines in one piece; `_regular` says why it reads the same."""
+    from lark import Lark
+
+    class QuickBuilder(RegularRules, Builder):
+        def graph(self, c: list[Any]) -> Graph:
+            return super().graph(_flat(c))
+
+        def schedule(self, c: list[Any]) -> Schedule:
+            return super().schedule(_flat(c))
+
+    def read(text: str, start: str) -> Any:
+        return lark.parse(text, start)
+
+    lark = Lark(
+        with_regular_lines(_grammar()),
+        parser="lalr",
+        lexer="contextual",
+        transformer=cast(Any, QuickBuilder(_grammar(), read)),
+        start=["start", "call", "shape", "expr"],
+    )
+    return lark
+
+
+def _flat(parts: list[Any]) -> list[Any]:
+    """The parts, with those of runs of lines in their places."""
+    return [item for part in parts for item in (part if type(part) is list else (part,))]
+
+
+def read_quickly(text: str) -> Program | None:
+    """The program, with runs of regular lines in one piece; None where that does not do.
+
+    What it gives is what the grammar alone reads (`_regular` says why); of None follows nothing.
+    """
     from lark.exceptions import UnexpectedInput
 
-    try:
-        return _lark().parse(text, start)
-    except (UnexpectedInput, FBError) as error:
-        raise ValueError(text) from error
-
-
-def _quickly(text: str, file: str) -> Program | None:
-    """The program, regular lines read without the grammar; None where that does not do."""
-    from lark.exceptions import UnexpectedInput
-
-    try:
-        scan = _scanner().scan(text, file)
-        program: Any = _lark().parse(scan.rest.removeprefix("\ufeff") + "\n", "start")
-        return scan.merged(program)
-    except (UnexpectedInput, FBError):
+    if _before_parsing(text, "") is not None:
         return None
+    try:
+        program: Any = _quick_lark().parse(text.removeprefix("\ufeff") + "\n", "start")
+    except (UnexpectedInput, FBError, Irregular, ValueError):
+        return None
+    return cast(Program, program)
 
 
 def _attempt(text: str, file: str) -> Program | Diagnostic:
@@ -246,7 +279,8 @@ def _more(text: str, file: str, first: Diagnostic) -> list[Diagnostic]:
     found: list[Diagnostic] = []
     lines = text.split("\n")
     last = first
-    while len(found) < MAX_SYNTAX_ERRORS and len(text) <= RECOVERY_CHARACTERS:
+    reads = RECOVERY_CHARACTERS // max(1, len(text))
+    while len(found) < min(reads, MAX_SYNTAX_ERRORS):
         if last.span is None or last.code not in ("FB0101", "FB0105", "FB0106", "FB0108", "FB0110"):
             break
         line = lines[last.span.line - 1]

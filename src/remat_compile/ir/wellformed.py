@@ -8,6 +8,8 @@ from __future__ import annotations
 from ._check_binding import check_binding, check_frame, check_schedules
 from ._check_forms import Points, check_forms, check_sizes
 from ._check_graph import check_graph
+from ._check_numbers import check_numbers
+from ._check_operators import check_operators
 from ._check_text import check_text
 from ._findings import Findings
 from .diagnostics import Diagnostic
@@ -30,6 +32,8 @@ def check_program(
     points = Points(program.symbols)
     check_forms(program.graph, names, points, found)
     check_sizes(program, points, found)
+    check_numbers(program, points, found)
+    check_operators(program, found)
     check_frame(program, names, found)
     check_binding(program, names, found)
     check_schedules(program, found)

@@ -1,0 +1,82 @@
+"""Damaged texts are read alike in runs of lines and by the grammar alone; nothing crashes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from reader_fuzz import check, inputs
+from remat_compile.ir.diagnostics import FBError
+from remat_compile.ir.parser import parse_program, read_quickly, read_syntax
+from remat_compile.ir.program import Program
+
+COUNT = int(os.environ.get("READER_FUZZ_INPUTS", "1600"))
+PARTS = 8
+REDTEAM = sorted((Path(__file__).parent / "redteam").glob("*.fbir"))
+
+
+@pytest.mark.parametrize("seed", range(PARTS))
+def test_damaged_texts(seed: int) -> None:
+    seen = {check(text) for text in inputs(seed, COUNT // PARTS)}
+    assert seen == {"quick", "grammar", "refused"}
+
+
+@pytest.mark.parametrize("path", REDTEAM, ids=lambda path: path.stem)
+def test_what_the_red_team_found(path: Path) -> None:
+    check(path.read_bytes().decode("utf-8"))
+
+
+def read(name: str) -> str:
+    return (REDTEAM[0].parent / f"{name}.fbir").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["steps_inside_proven", "graph_nodes_in_bind"])
+def test_lines_of_another_section_are_refused_there(name: str) -> None:
+    text = read(name)
+    assert read_quickly(text) is None
+    with pytest.raises(FBError) as refused:
+        read_syntax(text, by_grammar_alone=False)
+    first = refused.value.diagnostics[0]
+    assert first.code == "FB0101"
+    line = text.split("\n").index({"steps_inside_proven": "proven @s {"}.get(name, "bind {")) + 2
+    assert first.span is not None
+    assert first.span.line == line
+
+
+def test_steps_belong_to_the_schedule_around_them() -> None:
+    by_name = {
+        s.name: len(s.steps) for s in parse_program(read("steps_attributed_elsewhere")).schedules
+    }
+    assert by_name["z"] == 0
+
+
+def test_a_section_may_be_indented_and_a_cnode_named_like_one() -> None:
+    assert parse_program(read("indented_schedule_crash")).schedules
+    assert "schedule" in parse_program(read("cnode_named_schedule_col0")).graph.cnode
+
+
+def test_a_long_text_in_runs_of_lines_is_what_the_grammar_reads() -> None:
+    head, steps = read("cnode_named_schedule_col0").split('schedule @s by "x" {\n')
+    body = "".join(f"  F{1 + i % 3}\n  free %h1\n  F2 nosave\n  free  %h1\n" for i in range(2000))
+    text = f"{head}schedule @s {{\n{body}{steps}"
+    assert len(text) > 1 << 16
+    assert read_quickly(text) == read_syntax(text, by_grammar_alone=True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["F9 : fwd ns.f()", "F9: fwd ns.f( 1)", "F9: fwd ns.f(nan =3)", "F9: fwd ns.f() time 1000ns",
+     "F9: fwd ns.f(1.50)", "F9: fwd ns.f() workspace 007", "F9: fwd ns.f() at a.py:01"],
+)  # fmt: skip
+def test_lines_that_the_printer_writes_otherwise_are_left_to_the_grammar(line: str) -> None:
+    text = read("cnode_named_schedule_col0").replace("  F2: ", f"  {line}\n  F2: ")
+    assert read_quickly(text) in (None, *_alone(text))
+
+
+def _alone(text: str) -> tuple[Program, ...]:
+    try:
+        return (read_syntax(text, by_grammar_alone=True),)
+    except FBError:
+        return ()
