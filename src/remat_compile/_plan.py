@@ -36,9 +36,19 @@ __all__ = [
     "Backend",
     "JaxStyle",
     "Plan",
+    "PlanText",
     "pick_schedule",
     "recorded_budgets",
 ]
+
+
+@dataclass(frozen=True, eq=False)
+class PlanText:
+    """The text that a graph and a schedule were read from: the checker reads it itself."""
+
+    graph: Graph
+    schedule: Schedule
+    text: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +70,7 @@ class Plan:
     phase_s: Mapping[str, float] = field(default_factory=dict)
     _is_proven: bool = False
     _exported: Exported | None = field(default=None, repr=False)
+    _text: PlanText | None = field(default=None, repr=False)
 
     @property
     def graph(self) -> Graph:
@@ -113,7 +124,10 @@ class Plan:
         from .verifier import verify
 
         wanted = budgets or recorded_budgets(self)
-        return verify(self.program, self.schedule, wanted, time_limit_s=time_limit_s, scope=scope)
+        limit, text = time_limit_s, self._own_text
+        return verify(
+            self.program, self.schedule, wanted, time_limit_s=limit, scope=scope, text=text
+        )
 
     def largest(
         self, symbol: str, *budgets: Budget, time_limit_s: float = 60.0
@@ -122,7 +136,17 @@ class Plan:
         from .verifier import prove_largest
 
         wanted = budgets or recorded_budgets(self)
-        return prove_largest(self.program, self.schedule, wanted, symbol, time_limit_s=time_limit_s)
+        limit, text = time_limit_s, self._own_text
+        return prove_largest(
+            self.program, self.schedule, wanted, symbol, time_limit_s=limit, text=text
+        )
+
+    @property
+    def _own_text(self) -> str | None:
+        """The text of the file it was read from, while the plan is still that one."""
+        read = self._text
+        same = read and read.graph is self.program.graph and read.schedule is self.schedule
+        return read.text if read and same else None
 
     def save(self, path: str | Path) -> None:
         """Writes the `.fbir` file, whole or not at all; `-` is standard output.

@@ -13,7 +13,7 @@ from ._budget import Baseline, resolve_budget
 from ._files import read_text
 from ._options import Errors, Grads, PlanOptions, read_options
 from ._pipeline import Phases, run_planner
-from ._plan import Plan, pick_schedule
+from ._plan import Plan, PlanText, pick_schedule
 from ._sources import ModelOptions, Source, is_program, load_source
 from ._sweep import Sweep, run_sweep
 from ._sweep_asked import read_sweep
@@ -179,15 +179,22 @@ def load(path: str | Path, schedule: str | None = None) -> Plan:
 
     It can be inspected, verified, emitted, and bound to its model with `Plan.bind`.
     """
-    program = read_program(path)
-    return Plan(program, pick_schedule(program, schedule))
+    program, text = read_program_text(path)
+    found = pick_schedule(program, schedule)
+    return Plan(program, found, _text=PlanText(program.graph, found, text))
 
 
 def read_program(path: str | Path) -> Program:
     """The program in a `.fbir` file, or on standard input for `-`."""
+    return read_program_text(path)[0]
+
+
+def read_program_text(path: str | Path) -> tuple[Program, str]:
+    """The same with its text, which the independent checker reads for itself."""
     from .ir.parser import parse_program
 
-    return parse_program(read_text(path), str(path))
+    text = read_text(path)
+    return parse_program(text, str(path)), text
 
 
 def plan_source(source: Source, options: PlanOptions, phases: Phases) -> Plan:

@@ -137,9 +137,9 @@ def _make(
 ) -> Plan:
     """The plan; with `as_it_is`, the last one of a file that holds any."""
     from .._pipeline import Phases
-    from .._plan import Plan
+    from .._plan import Plan, PlanText
     from .._sources import is_program, load_source
-    from ..api import plan_program, plan_source, read_program
+    from ..api import plan_program, plan_source, read_program_text
     from ._app import print_warnings
     from ._progress import progress
 
@@ -147,9 +147,10 @@ def _make(
         phases = Phases(say)
         if is_program(model):
             with phases.phase("capture", f"reading {model}"):
-                program = read_program(model)
+                program, text = read_program_text(model)
             if as_it_is and program.schedules:
-                return Plan(program, program.schedules[-1])
+                last = program.schedules[-1]
+                return Plan(program, last, _text=PlanText(program.graph, last, text))
             made = plan_program(program, options, phases)
         else:
             with phases.phase("capture", f"capturing {model}"):

@@ -9,10 +9,11 @@ from __future__ import annotations
 from .certificate import accept_certificate, certificate_sha256, check_certificate
 from .prove import prove_largest, verify
 from .task import Scope
-from .verdict import Bound, Largest, ProvenPlan, Refuted, Undecided, Verdict
+from .verdict import Bound, Disagreement, Largest, ProvenPlan, Refuted, Undecided, Verdict
 
 __all__ = [
     "Bound",
+    "Disagreement",
     "Largest",
     "ProvenPlan",
     "Refuted",

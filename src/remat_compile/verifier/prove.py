@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..ir.diagnostics import Diagnostic, nearest
 from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
+from .agreement import agree_on_largest, agree_on_plan, agree_on_refutation, written
 from .events import unfold
 from .largest import find_largest
 from .sizes import Amounts, read_amounts
@@ -26,6 +27,7 @@ def verify(
     *,
     time_limit_s: float = 60.0,
     scope: Scope = "widest",
+    text: str | None = None,
 ) -> Verdict:
     """Proves all obligations of `schedule` within `budgets`, or refutes it.
 
@@ -34,11 +36,19 @@ def verify(
     proven at the sample, with what fails in `ProvenPlan.beyond`; with `scope="range"` it is
     refuted. Without budgets, the bounds are the plan's own peaks. What a certificate in
     `program` claims of the very same steps is checked too. Never raises on a bad program.
+
+    `text` is the file that `program` was read from (left out: as a writer produces it). The
+    independent checker reads it, and nothing is proven without its yes (FB0817).
     """
     task = _read(program, schedule, budgets, Deadline(time_limit_s))
     if isinstance(task, Refuted):
         return task
-    return task.steps() or task.sizes(scope)
+    text = written(program, schedule) if text is None else text
+    if (wrong := task.steps()) is not None:
+        return agree_on_refutation(wrong, schedule, text)
+    at_sample = None if scope == "range" else lambda: task.sizes("sample")
+    budgets = (*budgets, *task.bounds)
+    return agree_on_plan(task.sizes(scope), program, schedule, budgets, text, at_sample)
 
 
 def prove_largest(
@@ -48,11 +58,12 @@ def prove_largest(
     symbol: str,
     *,
     time_limit_s: float = 60.0,
+    text: str | None = None,
 ) -> Largest | Refuted | Undecided:
     """The largest value of `symbol` for which `budgets` hold, for all values of the others.
 
     Refuted where no value does, where the schedule is wrong, or where there is no such
-    symbol (FB0823). Never raises on a bad program.
+    symbol (FB0823). Never raises on a bad program. `text` is as in `verify`.
     """
     known = {s.name: (s.low, s.high) for s in program.symbols}
     if symbol not in known:
@@ -62,8 +73,9 @@ def prove_largest(
     task = _read(program, schedule, budgets, Deadline(time_limit_s))
     if isinstance(task, Refuted):
         return task
+    text = written(program, schedule) if text is None else text
     if (wrong := task.steps()) is not None:
-        return wrong
+        return agree_on_refutation(wrong, schedule, text)
     negative = check_sizes(task.statements, task.amounts, known, task.deadline)
     if isinstance(negative, OutOfTime):
         return Undecided(f"sizes: {negative.why}")
@@ -82,7 +94,8 @@ def prove_largest(
         return Refuted(told(found.blocked))
     b = found.bound
     bound = Bound(found.env, b.device, b.activation, found.gap is None, b.host)
-    return Largest(symbol, found.value, bound, told(found.gap), told(found.blocked))
+    largest = Largest(symbol, found.value, bound, told(found.gap), told(found.blocked))
+    return agree_on_largest(largest, program, schedule, budgets, text)
 
 
 def _read(

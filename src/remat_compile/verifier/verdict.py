@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..ir.diagnostics import Diagnostic
 from ..ir.program import Proven
 
-__all__ = ["Bound", "Largest", "ProvenPlan", "Refuted", "Undecided", "Verdict"]
+__all__ = ["Bound", "Disagreement", "Largest", "ProvenPlan", "Refuted", "Undecided", "Verdict"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,16 @@ class Refuted:
     """An obligation does not hold; each diagnostic is a counter-example."""
 
     diagnostics: tuple[Diagnostic, ...]
+
+
+@dataclass(frozen=True)
+class Disagreement(Refuted):
+    """The solver proves what the independent checker refuses (FB0817): a fault of this package.
+
+    `report` holds both opinions and the text of the plan. Never to be taken as proven.
+    """
+
+    report: str = ""
 
 
 @dataclass(frozen=True)

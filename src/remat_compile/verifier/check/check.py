@@ -279,8 +279,8 @@ def time_ns(p: Program, size: Sizes) -> int:
     now, busy, ends, runs = 0, {"offload": 0, "prefetch": 0}, dict[str, int](), set[str]()
     for what, a, _ in p.steps:
         if what in ("compute", "nosave"):
-            call = p.nodes[a]
-            now += (call.replay or call).time_ns if a in runs else call.time_ns
+            own, again = p.nodes[a].time_ns or 0, p.nodes[a].replay
+            now += again.time_ns if a in runs and again and again.time_ns is not None else own
             runs.add(a)
         elif what in busy:
             rate = p.target.get("d2h" if what == "offload" else "h2d", 0)
@@ -308,4 +308,4 @@ def least(p: Program, size: Sizes) -> tuple[int, int]:
             there = sum(device[a] for a in (*reads, *made)) + size[call.workspace]
             floor = max(floor, always + there)
             todo += [writer[a] for a in reads]
-    return sum(p.nodes[name].time_ns for name in must), floor
+    return sum(p.nodes[name].time_ns or 0 for name in must), floor

@@ -36,7 +36,7 @@ class Call:
     arguments: list[str]
     results: list[str]
     workspace: str = "0"
-    time_ns: int = 0
+    time_ns: int | None = None
     token: str = ""
     replay: "Call | None" = None
     phase: str = ""
