@@ -47,7 +47,11 @@ def agree_on_plan(
     opinion = check(text, schedule.name, None, ranges, _bytes(bound))
     if isinstance(opinion, Refused):
         return _disagreement(schedule, "proven", _said(opinion), text)
-    differences = [*_differences(verdict, opinion), *_above(bound, budgets)]
+    differences = [
+        *_differences(verdict, opinion),
+        *_above(bound, budgets),
+        *_false_claims(verdict, program, opinion),
+    ]
     if differences:
         return _disagreement(schedule, "proven", "; ".join(differences), text)
     if not opinion.undecided:
@@ -109,6 +113,19 @@ def _differences(verdict: ProvenPlan, opinion: Accepted) -> Iterator[str]:
         yield f"no more than {opinion.least_time_ns} ns are needed by all schedules"
     if certificate.least_bytes > opinion.least_bytes:
         yield f"no more than {opinion.least_bytes} bytes are needed by all schedules"
+
+
+def _false_claims(verdict: ProvenPlan, program: Program, opinion: Accepted) -> Iterator[str]:
+    """What the file records of the very same graph and steps, and is not so."""
+    for recorded in program.proven:
+        certificate = recorded.certificate
+        if certificate is None or recorded.graph_sha256 != verdict.proven.graph_sha256:
+            continue
+        least = (certificate.least_time_ns, certificate.least_bytes)
+        if certificate.time_ns != opinion.time_ns:
+            yield f"it finds {opinion.time_ns} ns, the file records {certificate.time_ns} ns"
+        if least[0] > opinion.least_time_ns or least[1] > opinion.least_bytes:
+            yield "the file records lower bounds that are too high"
 
 
 def _above(bound: Bound, budgets: Sequence[Budget]) -> Iterator[str]:
