@@ -2,10 +2,10 @@
 
     python tests/verifier/run_faults.py [--dangerous 20] [--most 400] [--seconds 600] [MODULE ...]
 
-Per module: faults tried, faults with which that side alone proves something wrong (the solver
-without the checker; for the checker's modules the checker without the solver), and how many of
-these the other side caught. Stops at so many dangerous faults, tries or seconds per module. Exit
-code 1 if one escapes.
+Per module: faults tried; `broken`, those that fell over or ran too long; `dangerous`, those with
+which that side alone proves something wrong (the solver without the checker; for the checker's
+modules the checker without the solver), and how many of these the other side caught. Stops at so
+many dangerous faults, tries or seconds per module. Exit code 1 if one escapes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=400)
     parser.add_argument("--seconds", type=float, default=600)
     options = parser.parse_args()
-    print(f"{'module':<30} {'plans':>5} {'tried':>6} {'dangerous':>9} {'caught':>6} {'escaped':>7}")
+    heads = ("plans", "tried", "broken", "dangerous", "caught", "escaped")
+    print(f"{'module':<30}" + "".join(f"{head:>10}" for head in heads))
     escaped = []
     for module in options.modules:
-        entries, begun, tried = entries_for(module), time.monotonic(), 0
+        entries, tried, broken = entries_for(module), 0, 0
+        begun = time.monotonic()
         dangerous, missed = [], []
         for name, tree in mutants_of(module, options.most):
             outcome = try_fault(module, name, tree, entries)
-            tried += 1
+            tried, broken = tried + 1, broken + (not outcome.finished)
             dangerous += [outcome] if outcome.alone else []
             missed += [outcome] if outcome.together else []
             if len(dangerous) >= options.dangerous:
@@ -43,11 +45,8 @@ def main() -> int:
             if time.monotonic() - begun > options.seconds:
                 break
         caught = len(dangerous) - len([o for o in missed if o.alone])
-        print(
-            f"{module:<30} {len(entries):>5} {tried:>6} {len(dangerous):>9} {caught:>6} "
-            f"{len(missed):>7}",
-            flush=True,
-        )
+        counts = (len(entries), tried, broken, len(dangerous), caught, len(missed))
+        print(f"{module:<30}" + "".join(f"{count:>10}" for count in counts), flush=True)
         escaped += missed
     for outcome in escaped:
         print(f"  escaped: {outcome.fault}: {', '.join(outcome.together[:5])}")
