@@ -10,7 +10,7 @@ DEMO ?= .demo
 JOBS ?= 2
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint matrix mutants redteam install clean
+.PHONY: demo test lint matrix mutants redteam faults install clean
 
 demo: install
 	@mkdir -p $(DEMO)
@@ -34,12 +34,17 @@ lint: install
 mutants: install
 	$(BIN)/python tests/verifier/run_mutants.py --each 3
 
-# Runners in sequence; each prints a table and stops the rest where something fails. To come, from
-# the branches that hold them: tests/ir/run_reader_fuzz.py --inputs 2000,
-# tests/verifier/run_faults.py, tests/end_to_end/run_random_plans.py --plans 500.
+# What an attacker and a sceptic try; each runner prints a table and stops the rest where something fails.
 redteam: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/redteam -m ""
+	OMP_NUM_THREADS=1 $(BIN)/python tests/ir/run_reader_fuzz.py --inputs 2000
 	$(BIN)/python tests/verifier/run_second_solver.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/verifier/run_faults.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/end_to_end/run_random_plans.py --plans 500
+
+# Faults in our own trusted modules, and who of solver and checker catches them.
+faults: install
+	OMP_NUM_THREADS=1 $(BIN)/python tests/verifier/run_faults.py
 
 install: $(VENV)/.remat-compile
 

@@ -48,9 +48,19 @@ __all__ = [
     "Backend",
     "JaxStyle",
     "Plan",
+    "PlanText",
     "pick_schedule",
     "recorded_budgets",
 ]
+
+
+@dataclass(frozen=True, eq=False)
+class PlanText:
+    """The text that a graph and a schedule were read from: the checker reads it itself."""
+
+    graph: Graph
+    schedule: Schedule
+    text: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +83,7 @@ class Plan:
     _is_proven: bool = False
     _exported: Exported | None = field(default=None, repr=False)
     _reads: tuple[FileRead, ...] = field(default=(), repr=False)
+    _text: PlanText | None = field(default=None, repr=False)
 
     @property
     def graph(self) -> Graph:
@@ -151,6 +162,7 @@ class Plan:
             time_limit_s=time_limit_s,
             scope=scope,
             solver=solver,
+            text=self._own_text,
         )
 
     def verify_with_scripts(
@@ -171,6 +183,7 @@ class Plan:
             time_limit_s=time_limit_s,
             scope=scope,
             solver=solver,
+            text=self._own_text,
         )
 
     def check_model(
@@ -209,8 +222,21 @@ class Plan:
 
         wanted = budgets or recorded_budgets(self)
         return prove_largest(
-            self.program, self.schedule, wanted, symbol, time_limit_s=time_limit_s, solver=solver
+            self.program,
+            self.schedule,
+            wanted,
+            symbol,
+            time_limit_s=time_limit_s,
+            solver=solver,
+            text=self._own_text,
         )
+
+    @property
+    def _own_text(self) -> str | None:
+        """The text of the file it was read from, while the plan is still that one."""
+        read = self._text
+        same = read and read.graph is self.program.graph and read.schedule is self.schedule
+        return read.text if read and same else None
 
     def save(self, path: str | Path) -> None:
         """Writes the `.fbir` file, whole or not at all; `-` is standard output.

@@ -14,7 +14,7 @@ from ._files import read_text
 from ._options import Errors, Grads, PlanOptions, read_options
 from ._outputs import files_of_model, files_of_plan
 from ._pipeline import Phases, run_planner
-from ._plan import Plan, pick_schedule
+from ._plan import Plan, PlanText, pick_schedule
 from ._recorded import check_same_file, recorded_model
 from ._sources import ModelOptions, Source, check_spec, is_program, load_source
 from ._sweep import Sweep, run_sweep
@@ -194,9 +194,10 @@ def load(
     `model` names it instead (a path, or `file.py:factory`). Then `bind()` needs no arguments.
     FB0709, FB0715, FB0717 where that cannot be done.
     """
-    program = read_program(path)
+    program, text = read_program_text(path)
     reads = files_of_plan(path, program.header)
-    made = Plan(program, pick_schedule(program, schedule), _reads=reads)
+    found = pick_schedule(program, schedule)
+    made = Plan(program, found, _reads=reads, _text=PlanText(program.graph, found, text))
     if model is None and not trust_source:
         return made
     if model is None:
@@ -210,9 +211,15 @@ def load(
 
 def read_program(path: str | Path) -> Program:
     """The program in a `.fbir` file, or on standard input for `-`."""
+    return read_program_text(path)[0]
+
+
+def read_program_text(path: str | Path) -> tuple[Program, str]:
+    """The same with its text, which the independent checker reads for itself."""
     from .ir.parser import parse_program
 
-    return parse_program(read_text(path), str(path))
+    text = read_text(path)
+    return parse_program(text, str(path)), text
 
 
 def plan_source(source: Source, options: PlanOptions, phases: Phases) -> Plan:

@@ -154,9 +154,9 @@ def _make(
     header of a text before any long work starts."""
     from .._outputs import files_of_plan
     from .._pipeline import Phases
-    from .._plan import Plan
+    from .._plan import Plan, PlanText
     from .._sources import is_program, load_source
-    from ..api import plan_program, plan_source, read_program
+    from ..api import plan_program, plan_source, read_program_text
     from ._app import print_warnings
     from ._progress import progress
 
@@ -164,11 +164,13 @@ def _make(
         phases = Phases(say)
         if is_program(model):
             with phases.phase("capture", f"reading {model}"):
-                program = read_program(model)
+                program, text = read_program_text(model)
             check(program.header)
             reads = files_of_plan(model, program.header)
             if as_it_is and program.schedules:
-                return Plan(program, program.schedules[-1], _reads=reads)
+                last = program.schedules[-1]
+                own = PlanText(program.graph, last, text)
+                return Plan(program, last, _reads=reads, _text=own)
             made = replace(plan_program(program, options, phases), _reads=reads)
         else:
             with phases.phase("capture", f"capturing {model}"):

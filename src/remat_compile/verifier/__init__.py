@@ -12,12 +12,13 @@ from .inquiry import Script
 from .prove import prove_largest, scripts, verify, verify_with_scripts
 from .solver import Choice
 from .task import Scope
-from .verdict import Bound, Largest, ProvenPlan, Refuted, Undecided, Verdict
+from .verdict import Bound, Disagreement, Largest, ProvenPlan, Refuted, Undecided, Verdict
 
 __all__ = [
     "Assumption",
     "Bound",
     "Choice",
+    "Disagreement",
     "Largest",
     "ProvenPlan",
     "Refuted",

@@ -9,6 +9,7 @@ from dataclasses import replace
 from ..ir.diagnostics import Diagnostic, nearest
 from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
+from .agreement import agree_on_largest, agree_on_plan, agree_on_refutation, written
 from .assumptions import assumptions
 from .certificate import certificate_sha256
 from .events import unfold
@@ -33,6 +34,7 @@ def verify(
     time_limit_s: float = 60.0,
     scope: Scope = "widest",
     solver: Choice = "z3",
+    text: str | None = None,
 ) -> Verdict:
     """Proves all obligations of `schedule` within `budgets`, or refutes it.
 
@@ -43,9 +45,12 @@ def verify(
     `program` claims of the very same steps is checked too. With `solver="both"` nothing is
     proven that cvc5 does not confirm (FB0872, FB0873). Never raises on a bad program; FB0712
     where the package of a solver is missing.
+
+    `text` is the file that `program` was read from (left out: as a writer produces it). The
+    independent checker reads it, and nothing is proven without its yes (FB0817).
     """
     inquiry = Inquiry(time_limit_s, solvers=solvers_of(solver))
-    return _verify(program, schedule, budgets, scope, inquiry)
+    return _verify(program, schedule, budgets, scope, inquiry, text)
 
 
 def verify_with_scripts(
@@ -56,11 +61,12 @@ def verify_with_scripts(
     time_limit_s: float = 60.0,
     scope: Scope = "widest",
     solver: Choice = "z3",
+    text: str | None = None,
 ) -> tuple[Verdict, tuple[Script, ...]]:
     """`verify`, with every script that was asked on the way, in order."""
     inquiry = Inquiry(time_limit_s, solvers=solvers_of(solver))
     inquiry = replace(inquiry, subject=_subject(program, schedule))
-    verdict = _verify(program, schedule, budgets, scope, inquiry)
+    verdict = _verify(program, schedule, budgets, scope, inquiry, text)
     return verdict, tuple(inquiry.record.scripts)
 
 
@@ -85,11 +91,18 @@ def _verify(
     budgets: Sequence[Budget],
     scope: Scope,
     inquiry: Inquiry,
+    text: str | None,
 ) -> Verdict:
     task = _read(program, schedule, budgets, inquiry)
     if isinstance(task, Refuted):
         return task
-    verdict = task.steps() or task.sizes(scope)
+    text = written(program, schedule) if text is None else text
+    if (wrong := task.steps()) is not None:
+        verdict: Verdict = agree_on_refutation(wrong, schedule, text)
+    else:
+        at_sample = None if scope == "range" else lambda: task.sizes("sample")
+        every = (*budgets, *task.bounds)
+        verdict = agree_on_plan(task.sizes(scope), program, schedule, every, text, at_sample)
     return _objection(inquiry.record, schedule, refuted=isinstance(verdict, Refuted)) or verdict
 
 
@@ -122,14 +135,15 @@ def prove_largest(
     *,
     time_limit_s: float = 60.0,
     solver: Choice = "z3",
+    text: str | None = None,
 ) -> Largest | Refuted | Undecided:
     """The largest value of `symbol` for which `budgets` hold, for all values of the others.
 
     Refuted where no value does, where the schedule is wrong, or where there is no such
-    symbol (FB0823). Never raises on a bad program; FB0712 as `verify`.
+    symbol (FB0823). Never raises on a bad program; FB0712 as `verify`. `text` is as there.
     """
     inquiry = Inquiry(time_limit_s, solvers=solvers_of(solver))
-    found = _largest(program, schedule, budgets, symbol, inquiry)
+    found = _largest(program, schedule, budgets, symbol, inquiry, text)
     refuted = isinstance(found, Refuted)
     return _objection(inquiry.record, schedule, refuted=refuted) or found
 
@@ -140,6 +154,7 @@ def _largest(
     budgets: Sequence[Budget],
     symbol: str,
     inquiry: Inquiry,
+    text: str | None,
 ) -> Largest | Refuted | Undecided:
     known = {s.name: (s.low, s.high) for s in program.symbols}
     if symbol not in known:
@@ -149,8 +164,9 @@ def _largest(
     task = _read(program, schedule, budgets, inquiry)
     if isinstance(task, Refuted):
         return task
+    text = written(program, schedule) if text is None else text
     if (wrong := task.steps()) is not None:
-        return wrong
+        return agree_on_refutation(wrong, schedule, text)
     negative = check_sizes(task.statements, task.amounts, known, inquiry.about("sizes"))
     if isinstance(negative, OutOfTime):
         return Undecided(f"sizes: {negative.why}")
@@ -171,7 +187,8 @@ def _largest(
     b = found.bound
     bound = Bound(found.env, b.device, b.activation, found.gap is None, b.host)
     assuming = assumptions(program, schedule, known)
-    return Largest(symbol, found.value, bound, told(found.gap), told(found.blocked), assuming)
+    largest = Largest(symbol, found.value, bound, told(found.gap), told(found.blocked), assuming)
+    return agree_on_largest(largest, program, schedule, budgets, text)
 
 
 def _read(

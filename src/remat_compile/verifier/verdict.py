@@ -9,7 +9,7 @@ from ..ir.diagnostics import Diagnostic
 from ..ir.program import Proven
 from .assumptions import Assumption
 
-__all__ = ["Bound", "Largest", "ProvenPlan", "Refuted", "Undecided", "Verdict"]
+__all__ = ["Bound", "Disagreement", "Largest", "ProvenPlan", "Refuted", "Undecided", "Verdict"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,16 @@ class Refuted:
     """An obligation does not hold; each diagnostic is a counter-example."""
 
     diagnostics: tuple[Diagnostic, ...]
+
+
+@dataclass(frozen=True)
+class Disagreement(Refuted):
+    """The solver proves what the independent checker refuses (FB0817): a fault of this package.
+
+    `report` holds both opinions and the text of the plan. Never to be taken as proven.
+    """
+
+    report: str = ""
 
 
 @dataclass(frozen=True)
