@@ -126,7 +126,6 @@ ELSEWHERE = [
     "~net.py:make",
     "file:net.onnx",
     "https://example.org/net.onnx",
-    "net\0.onnx",
     "net\x1b[2J.onnx",
     "..",
     "",

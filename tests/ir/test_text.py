@@ -36,6 +36,10 @@ from remat_compile.ir.schedule import Compute, Free, Schedule
 from remat_compile.ir.span import Loc, Span
 from strategies import exprs, programs
 
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)))
+"""What a string of the language holds."""
+INT64 = st.integers(-(2**63), 2**64 - 1)
+
 SMALL = """fbir 1
 sym b in [1, 64] = 8 of arg 0 dim 0
 graph @g {
@@ -131,7 +135,7 @@ def test_an_argument_without_symbols_is_a_plain_integer(text: str) -> None:
     assert type(only_argument(text)) is int
 
 
-@given(st.floats() | st.integers() | st.booleans() | st.none() | st.text())
+@given(st.floats() | INT64 | st.booleans() | st.none() | TEXT)
 def test_literals_are_exact(value: float | int | bool | str | None) -> None:
     program = parse_program(SMALL)
     f1, loss = program.graph.cnodes
@@ -141,7 +145,7 @@ def test_literals_are_exact(value: float | int | bool | str | None) -> None:
     assert repr(found) == repr(value)
 
 
-@given(st.text(), st.integers(0, 10**6), st.text())
+@given(TEXT, st.integers(0, 10**6), TEXT)
 def test_places_in_the_model_are_exact(file: str, line: int, module: str) -> None:
     program = parse_program(SMALL)
     f1, loss = program.graph.cnodes

@@ -34,7 +34,7 @@ def command(
     from ._terminal import echo
 
     read = load(plan, schedule)
-    parts = (_header(read), [read.summary().rstrip()], _owners(read, all), _memory(read))
+    parts = (_header(read), read.summary().splitlines(), _owners(read, all), _memory(read))
     more = (_recomputed(read, all), *([_copied(read, all)] if read.trace.copies else []))
     lines = [line for part in (*parts, *more) for line in (*part, "")]
     echo(*lines[:-1])

@@ -13,14 +13,14 @@ from .._torch.callable import check_operators
 from .._torch.execute import check_values
 from .._torch.instances import get_rng_state, plain_mode, set_rng_state
 from ..ir.analysis import capture_order, frees_after_last_use
-from ..ir.expr import Const, Expr, evaluate, max_of, mul
+from ..ir.expr import Const, Expr, evaluate, mul
 from ..ir.graph import DTYPE_BYTES, CNode, Replay
 from ..ir.program import Header, Program, Target
 from ..ir.schedule import Free, Schedule
 from ..ir.simulate import simulate
 from ._meter import Meter, Sample
 from ._stores import Layouts, RealRun, Store
-from ._symbolic import Corners, Point, bound
+from ._symbolic import Corners, Point, at_least, bound
 
 __all__ = ["measured"]
 
@@ -167,7 +167,9 @@ class _Run:
                     points.append((env, max(real, evaluate(least, env))))
             size = self._size(name)
             if any(evaluate(size, env) != real for env, real in points):
-                self.found.sizes[name] = max_of(bound(points, self._candidates(c)), least)
+                low = {s.name: s.low for s in self.program.symbols}
+                fitted = bound(points, self._candidates(c))
+                self.found.sizes[name] = at_least(fitted, least, low)
 
     def _workspace(self, c: CNode, samples: Sequence[tuple[Mapping[str, int], Sample]]) -> Expr:
         points: list[Point] = [(env, sample.workspace_bytes) for env, sample in samples]

@@ -5,18 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import assert_never
 
 from torch import Tensor
 
 from .._torch.instances import Instances
 from ..ir.diagnostics import Diagnostic, FBError
-from ..ir.expr import Const, Expr, Sym, add, evaluate, mul
+from ..ir.expr import (
+    Add,
+    CeilDiv,
+    Const,
+    Expr,
+    FloorDiv,
+    Max,
+    Mul,
+    RoundUp,
+    Sym,
+    add,
+    evaluate,
+    max_of,
+    mul,
+)
 from ..ir.graph import CNode
 from ..ir.program import Program
 from ._meter import Meter, Sample
 from ._stores import layouts_at, materialise
 
-__all__ = ["Corners", "Point", "bound"]
+__all__ = ["Corners", "Point", "at_least", "bound"]
 
 _MOST_POINTS = 24
 
@@ -46,6 +61,30 @@ def bound(points: Sequence[Point], candidates: Iterable[Expr]) -> Expr:
     (name,) = varying
     slope, offset = _line([(at[name], value) for at, value in points])
     return add(mul(Const(slope), Sym(name)), Const(offset))
+
+
+def at_least(expr: Expr, least: Expr, low: Mapping[str, int]) -> Expr:
+    """The greater of both; `expr` itself where that shows at the least symbols, `low`."""
+    if expr == least or (
+        isinstance(least, Const) and _rises(expr) and evaluate(expr, low) >= least.value
+    ):
+        return expr
+    return max_of(expr, least)
+
+
+def _rises(expr: Expr) -> bool:
+    """Whether no part is negative, so that nothing falls as a symbol grows."""
+    match expr:
+        case Const(value):
+            return value >= 0
+        case Sym():
+            return True
+        case Add(parts) | Mul(parts) | Max(parts):
+            return all(map(_rises, parts))
+        case FloorDiv(part, _) | CeilDiv(part, _) | RoundUp(part, _):
+            return _rises(part)
+        case _:
+            assert_never(expr)
 
 
 def _line(points: Sequence[tuple[int, int]]) -> tuple[int, int]:

@@ -115,7 +115,7 @@ def test_names_without_a_trace_stand_for_nothing(
         readers = [c for c in graph.in_phase("bwd") if set(graph.reads(c)) & set(results)]
         assert any("backward" in c.call.op for c in readers)
     assert [n for n in of[Absence.DEAD] if is_read(made, n, of[Absence.DEAD])] == []
-    assert print_report(made.plan, JaxReport(seen, made.predicted, None, 0.0)) == 0
+    assert print_report(made.plan, JaxReport(seen, made.predicted, None, 0.0), "") == 0
     told = capsys.readouterr().out
     for why, names in of.items():
         assert (f"{why.value}: {', '.join(names)}\n" in told) == bool(names)
