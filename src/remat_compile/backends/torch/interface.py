@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ...ir.graph import CALLER_KINDS
-from ...ir.program import Binding, Program
+from ...ir.program import Program
 from ...ir.schedule import Compute, Free, Schedule
 from .._names import loss_index
 
@@ -30,12 +30,9 @@ class Interface:
 def default_interface(program: Program) -> Interface:
     """Inputs: parameters, buffers, arguments. Outputs: new buffer contents, results.
 
-    Gradients: of the parameters, then of the arguments. Without a binding, all that the
-    graph takes from its caller and gives him, in the order of the graph.
+    Gradients: of the parameters, then of the arguments.
     """
     binding = program.binding
-    if binding == Binding():
-        return _unbound(program)
     constants = {a.name for a in program.graph.anodes if a.kind == "const"}
     input_grads = dict(binding.input_grads)
     return Interface(
@@ -53,18 +50,6 @@ def default_interface(program: Program) -> Interface:
             *(p.grad for p in binding.params),
             *(input_grads.get(i) for i in range(len(binding.arguments))),
         ),
-    )
-
-
-def _unbound(program: Program) -> Interface:
-    graph = program.graph
-    before = {name for c in graph.in_phase("fwd") for name in c.results}
-    given = [a.name for a in graph.anodes if a.kind in ("output", "param_grad", "pending")]
-    return Interface(
-        inputs=tuple(a.name for a in graph.anodes if a.kind in CALLER_KINDS - {"const"}),
-        outputs=tuple(name for name in given if name in before),
-        tangents=graph.loss.results,
-        grads=tuple(name for name in given if name not in {*before, *graph.loss.results}),
     )
 
 
