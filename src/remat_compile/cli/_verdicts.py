@@ -82,7 +82,7 @@ def report(
             assert_never(verdict)
     if format == "text":
         if written is not None:
-            print(written)
+            echo(str(written))
         raise FBError(found)
     print_json(path, plan, answer, _graph(graph) | _as_facts(written), found, warned)
     return 1
