@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
-from typing import IO
+from typing import IO, TextIO
 
 from .ir.diagnostics import Diagnostic, FBError
 from .ir.terminal import printable_lines
@@ -17,6 +19,7 @@ from .ir.terminal import printable_lines
 __all__ = [
     "STREAM",
     "check_writable",
+    "fill_closed_streams",
     "keep_text",
     "read_text",
     "sha256_of",
@@ -30,6 +33,23 @@ STREAM = "-"
 
 
 _kept: dict[str, str] = {}
+_closed: set[str] = set()
+
+
+def fill_closed_streams() -> None:
+    """Puts the null device where standard streams are closed (`>&-`). Else the next file that is
+    opened takes their number, and what a library prints is written into it."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        _closed.add(name)
+        null = os.open(os.devnull, os.O_RDWR)
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(null, number)
+        if name != "stdin":
+            setattr(sys, name, os.fdopen(null, "w"))
 
 
 def keep_text(name: str, text: str) -> None:
@@ -50,7 +70,10 @@ def text_of(name: str) -> str | None:
 def read_text(path: str | Path) -> str:
     """The text of a file, or of standard input for `-`. FB0701 where it cannot be read."""
     if str(path) == STREAM:
+        if sys.stdin is None:
+            raise FBError(Diagnostic("FB0701", "standard input is closed"), usage=True)
         with _readable("standard input"):
+            _set_utf8(sys.stdin)
             keep_text(STREAM, sys.stdin.read())
         return _kept[STREAM]
     with _readable(path):
@@ -82,14 +105,16 @@ def _readable(path: str | Path) -> Iterator[None]:
 def check_writable(path: str | Path) -> None:
     """FB0703 where a file could not be written; asked before any long work starts."""
     if str(path) == STREAM:
+        if "stdout" in _closed:
+            raise _unwritable("standard output", "it is closed")
+        return
+    if _is_device(path):
         return
     if "\0" in str(path):
         raise _unwritable(repr(path), "embedded null byte")
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise _unwritable(path, "it is a directory")
-    if target.exists() and not target.is_file():
-        return
     if not target.parent.is_dir():
         raise _unwritable(path, f"there is no directory {Path(path).parent}")
     if not os.access(target.parent, os.W_OK | os.X_OK):
@@ -101,21 +126,52 @@ def write_text(path: str | Path, text: str) -> None:
 
     Links are followed; devices and pipes are written to directly. FB0703 where it fails.
     """
-    if str(path) == STREAM:
-        # For eyes, not for a file: what the text holds must not act on the terminal.
-        shown = printable_lines(text.split("\n")) if sys.stdout.isatty() else text
-        sys.stdout.write(shown)
-        sys.stdout.flush()
-        return
     check_writable(path)
+    if str(path) == STREAM:
+        _to_standard_output(text)
+        return
     target = Path(os.path.realpath(path))
     try:
-        if target.exists() and not target.is_file():
-            target.write_text(text, encoding="utf-8")
+        if _is_device(path):
+            Path(path).write_text(text, encoding="utf-8")
         else:
             _replace(target, text)
     except OSError as error:
         raise _unwritable(path, error.strerror or str(error)) from None
+
+
+def _to_standard_output(text: str) -> None:
+    stream = sys.stdout
+    if stream.isatty():
+        # For eyes, not for a file: what the text holds must not act on the terminal.
+        shown = printable_lines(text.split("\n"))
+        encoding = stream.encoding or "utf-8"
+        text = shown.encode(encoding, "backslashreplace").decode(encoding)
+    else:
+        _set_utf8(stream)
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _unwritable("standard output", error.strerror or str(error)) from None
+
+
+def _set_utf8(stream: TextIO) -> None:
+    """Texts are UTF-8 wherever they lie, whatever the locale says of streams."""
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(encoding="utf-8")
+
+
+def _is_device(path: str | Path) -> bool:
+    """Whether a path leads to a device or a pipe. (What `/dev/stdout` links to may have no
+    path of its own.)"""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def write_together(writers: Mapping[str | Path, Callable[[IO[bytes]], None]]) -> None:

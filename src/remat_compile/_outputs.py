@@ -140,7 +140,8 @@ def _is_ours(path: Path, suffix: str, kind: Kind) -> bool:
         case "plan":
             return suffix == ".fbir" or _first_words(path).startswith(b"fbir ")
         case "sweep":
-            return suffix in (".csv", ".json") or b"planner" in _head(path)
+            head = _head(path)
+            return head.startswith(b"planner,") or (b'"baseline"' in head and b'"cells"' in head)
         case "python":
             # A `.py` file by hand may be the only one there is.
             return MARK in _head(path)

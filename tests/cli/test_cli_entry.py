@@ -59,4 +59,4 @@ def test_reader_that_goes_away(tmp_path: Path) -> None:
     assert piped.stderr is not None
     piped.stdout.close()
     assert "Traceback" not in piped.stderr.read()
-    piped.wait(timeout=60)
+    assert piped.wait(timeout=60) == 1

@@ -14,7 +14,8 @@ from remat_compile.ir.program import Program
 
 COUNT = int(os.environ.get("READER_FUZZ_INPUTS", "1600"))
 PARTS = 8
-REDTEAM = sorted((Path(__file__).parent / "redteam").glob("*.fbir"))
+FILES = Path(__file__).parents[1] / "redteam/files"
+REDTEAM = sorted(path for part in ("parse", "fuzz") for path in (FILES / part).glob("*.fbir"))
 
 
 @pytest.mark.parametrize("seed", range(PARTS))
@@ -29,7 +30,7 @@ def test_what_the_red_team_found(path: Path) -> None:
 
 
 def read(name: str) -> str:
-    return (REDTEAM[0].parent / f"{name}.fbir").read_text(encoding="utf-8")
+    return (FILES / "parse" / f"{name}.fbir").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["steps_inside_proven", "graph_nodes_in_bind"])

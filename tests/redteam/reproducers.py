@@ -75,7 +75,10 @@ TABLE: dict[str, dict[str, Outcome]] = {
         VERIFY: DONE,
         RUN_NET: DONE,
         TORCH: DONE,
-        JAX: DONE,
+        # Python is not loaded because a plan says so.
+        JAX: REFUSED,
+        f"{JAX} --model net.py:make": DONE,
+        f"{JAX} --trust-source": DONE,
         # A plan may not overwrite the model that it was made from.
         "{plan} -o net.py": REFUSED,
         "{plan} --emit torch -o net.py": REFUSED,
@@ -89,6 +92,7 @@ TABLE: dict[str, dict[str, Outcome]] = {
             RUN_NET: HARMLESS,
             TORCH: HARMLESS,
             JAX: HARMLESS,
+            f"{JAX} --model net.py:make": HARMLESS,
         }
         for where in ("graph", "loc", "planner", "sched")
     },

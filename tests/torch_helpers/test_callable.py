@@ -55,6 +55,14 @@ HARMFUL = {
     "c10d.send.default": "more than compute tensors",
     "profiler._record_function_enter_new.default": "more than compute tensors",
     "rngprims.philox_rand.default": "more than compute tensors",
+    "aten._reshape_alias.default": "reads beyond its tensors",
+    "aten._sparse_coo_tensor_unsafe.default": "reads beyond its tensors",
+    "aten.segment_reduce.default": "reads beyond its tensors",
+    "aten.resize.default": "reads beyond its tensors",
+    "aten.set.source_Storage": "reads beyond its tensors",
+    "aten.hash.generic": "returns no tensor",
+    "aten.initial_seed.default": "returns no tensor",
+    "aten.to_here.default": "returns no tensor",
     "higher_order.run_and_save_rng_state": "runs functions",
     "higher_order.cond": "runs functions",
 }
@@ -91,11 +99,25 @@ def test_attributes_that_are_no_operators(name: str) -> None:
 
 
 CALLS = {
-    "in place": ("aten.relu_.default(%x)", ""),
+    "uninitialised": ("aten.resize.default(%x, [4])", ""),
     "file": ('aten.from_file.default("PWNED", true, 4)', ""),
     "view": ("aten.relu.default(%v)", "%v = view of %x aten.set_data.default(%x, %x)\n  "),
-    "replay": ("aten.relu.default(%x) replay { %y = aten.relu_.default(%x) }", ""),
+    "replay": (
+        "aten.relu.default(%x) replay { %y = aten.resize.default(%x, [4]) }",
+        "",
+    ),
 }
+
+
+def test_what_writes_by_its_spelling_is_refused_as_the_text_is_read() -> None:
+    for call in (
+        "aten.relu_.default(%x)",
+        "aten.relu.default(%x) replay { %y = aten.relu_.default(%x) }",
+    ):
+        with pytest.raises(FBError) as caught:
+            parse_program(TEXT.format(call=call, view=""), "plan.fbir")
+        assert caught.value.diagnostics[0].code == "FB0225"
+        assert str(caught.value.diagnostics[0].span).startswith("plan.fbir:6:")
 
 
 @pytest.mark.parametrize("case", CALLS)

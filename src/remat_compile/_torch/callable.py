@@ -35,6 +35,18 @@ OF_PYTORCH = frozenset(
 """The namespaces that PyTorch registers. Those not in `PURE` talk to other processes, record
 profiles, hand out raw memory or serve a compiler; any other namespace is a user's library."""
 
+UNCHECKED = frozenset(
+    (
+        *("_reshape_alias", "segment_reduce", "_segment_reduce_backward"),
+        *("resize", "resize_as", "_resize_output", "set"),
+        *("_sparse_coo_tensor_unsafe", "_sparse_compressed_tensor_unsafe"),
+        *(f"_sparse_{form}_tensor_unsafe" for form in ("csr", "csc", "bsr", "bsc")),
+    )
+)
+"""Operators that build tensors over memory that is not theirs, and that no training step needs.
+Many kernels besides trust their arguments (`max_pool2d_with_indices_backward` its indices), and
+training needs them: that is why a plan of a stranger is run in a process with limits."""
+
 _HINT = "use a functional operator of aten, prims or a library of your own"
 
 
@@ -99,6 +111,10 @@ def _objection(op: OpOverload | HigherOrderOperator, namespace: str) -> str | No
         return "it writes to its arguments"
     if not schema.returns:
         return "it returns nothing, so it is called for an effect"
+    if not any("Tensor" in str(returned.type) for returned in schema.returns):
+        return "it returns no tensor"
+    if namespace in PURE and schema.name.partition("::")[2] in UNCHECKED:
+        return "it trusts the sizes and indices it is given, and reads beyond its tensors"
     types = [str(argument.type) for argument in schema.arguments]
     if any("str" in t for t in types) and not any("Tensor" in t for t in types):
         return "it takes text and no tensor, so what it computes comes from elsewhere"

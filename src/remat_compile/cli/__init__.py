@@ -37,8 +37,12 @@ def _meant(words: Sequence[str]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code.
 
-    0: done. 1: the model or plan is refused. 2: wrong usage. 130: interrupted.
+    0: done. 1: the model or plan is refused, or nobody read what was said. 2: wrong usage.
+    130: interrupted.
     """
+    from .._files import fill_closed_streams
+
+    fill_closed_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     from ._app import run
     from ._terminal import echo
@@ -56,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has gone; keep the interpreter from complaining about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return 1
     return code if words else 2
