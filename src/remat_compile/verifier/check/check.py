@@ -251,9 +251,7 @@ def not_above_0(values: Sizes) -> bool:
     return max(values.values()) <= 0
 
 
-def keeps_bytes(
-    p: Program, effects: list[Effect], box: Box, bound: Bytes, deadline: float
-) -> str:
+def keeps_bytes(p: Program, effects: list[Effect], box: Box, bound: Bytes, deadline: float) -> str:
     def holds(values: Sizes) -> bool:
         peak = peaks(p, effects, sizes(p, values))
         fits = peak.device <= bound.device and peak.activation <= bound.activation
