@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from time import monotonic
 
 import pytest
 from faults import HARMLESS
@@ -273,3 +274,38 @@ def test_ten_thousand_steps_take_a_second() -> None:
         + "}\n"
     )
     assert isinstance(check(text, "p"), Accepted)
+
+
+def test_every_computation_may_have_workspace() -> None:
+    """No expression of the file is 0 then; steps that compute nothing take none all the same."""
+    text = (
+        "fbir 1\ngraph @g {\n  %x : input f32[] bytes 4\n  %y : output f32[] bytes 4\n"
+        "  F: fwd %y = ns.f(%x) workspace 64\n  L: loss loss(%y) workspace 8\n}\n"
+        'bind {\n  arg "x" = %x\n  result %y\n  grads fresh\n}\nschedule @p {\n'
+        "  F\n  offload %y\n  wait %y\n  hostfree %y\n  L\n}\n"
+    )
+    program = parse_program(text)
+    assert isinstance(verify(program, program.schedules[0], text=text), ProvenPlan)
+
+
+def test_ranges_end_with_the_time_limit() -> None:
+    """The checker would try boxes for minutes; half of what is left of the limit is its own."""
+    names = [f"a{i}" for i in range(6)]
+    rows = [f"  %{n} : act f32[0] bytes {i + 1}*(b - s)*(b - s)\n" for i, n in enumerate(names)]
+    pairs = zip(["x", *names], [*names, "y"], strict=True)
+    calls = [f"  F{b}: fwd %{b} = ns.f(%{a})\n" for a, b in pairs]
+    steps = [f"  F{n}\n" for n in (*names, "y")] + [f"  free %{n}\n" for n in names] + ["  L\n"]
+    text = (
+        "fbir 1\nsym b in [1, 30000] = 3 of arg 0 dim 0\nsym s in [1, 30000] = 4 of arg 0 dim 1\n"
+        "graph @g {\n  %x : input f32[b, s] bytes 4*b*s\n  %y : output f32[] bytes 4\n"
+        + "".join((*rows, *calls))
+        + '  L: loss loss(%y)\n}\nbind {\n  arg "x" = %x\n  result %y\n  grads fresh\n}\n'
+        + f"schedule @p {{\n{''.join(steps)}}}\n"
+    )
+    program = parse_program(text)
+    begun = monotonic()
+    verdict = verify(program, program.schedules[0], time_limit_s=3, text=text)
+    assert monotonic() - begun < 12
+    assert isinstance(verdict, ProvenPlan | Undecided)
+    if isinstance(verdict, ProvenPlan):
+        assert "memory at sample" in verdict.proven.obligations

@@ -245,15 +245,16 @@ def test_huge_numbers_are_refused_and_raise_nothing(edit) -> None:  # type: igno
     assert "FB0827" in _codes(edit(made), plan)
 
 
-def test_a_symbol_beyond_any_machine_is_refused() -> None:
-    wide = SYMBOLIC.replace("[1, 64]", f"[1, {'9' * 4200}]")
+@pytest.mark.parametrize(("digits", "code"), [(4200, "FB0111"), (100, "FB0213")])
+def test_a_symbol_beyond_any_machine_is_refused(digits: int, code: str) -> None:
+    wide = SYMBOLIC.replace("[1, 64]", f"[1, {'9' * digits}]")
     power = wide.replace(
         "%h : act f32[8] bytes 100", f"%h : act f32[8] bytes {'*'.join('b' * 400)}"
     )
     start = time.process_time()
     with pytest.raises(FBError) as refused:
         parse_program(power)
-    assert [d.code for d in refused.value.diagnostics] == ["FB0213"]
+    assert refused.value.diagnostics[0].code == code
     assert time.process_time() - start < 5
 
 

@@ -6,6 +6,7 @@ wrong, and so is this package.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from ..ir.diagnostics import Diagnostic, Note
 from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
 from .check import Accepted, Bytes, Refused, check
+from .smt import Deadline
 from .verdict import Bound, Disagreement, Largest, ProvenPlan, Refuted, Undecided, Verdict
 
 __all__ = ["agree_on_largest", "agree_on_plan", "agree_on_refutation", "written"]
@@ -34,6 +36,7 @@ def agree_on_plan(
     budgets: Sequence[Budget],
     text: str,
     at_sample: Callable[[], Verdict] | None,
+    deadline: Deadline,
 ) -> Verdict:
     """`verdict`, if it is a proof, only with the checker's yes and equal numbers (else FB0817).
 
@@ -44,7 +47,8 @@ def agree_on_plan(
         return verdict
     bound = verdict.bounds[-1]
     ranges = {s.name: (s.low, s.high) for s in program.symbols} if bound.everywhere else None
-    opinion = check(text, schedule.name, None, ranges, _bytes(bound))
+    until = _half_time(deadline)
+    opinion = check(text, schedule.name, None, ranges, _bytes(bound), until)
     if isinstance(opinion, Refused):
         return _disagreement(schedule, "proven", _said(opinion), text)
     differences = [
@@ -60,7 +64,7 @@ def agree_on_plan(
         return Undecided(
             f"memory over the ranges of the symbols, by the checker: {opinion.undecided}"
         )
-    return agree_on_plan(at_sample(), program, schedule, budgets, text, None)
+    return agree_on_plan(at_sample(), program, schedule, budgets, text, None, deadline)
 
 
 def agree_on_largest(
@@ -69,6 +73,7 @@ def agree_on_largest(
     schedule: Schedule,
     budgets: Sequence[Budget],
     text: str,
+    deadline: Deadline,
 ) -> Largest | Refuted | Undecided:
     """The same for the largest value of a symbol, over the range that it is proven for."""
     if not isinstance(verdict, Largest):
@@ -76,7 +81,8 @@ def agree_on_largest(
     ranges = {s.name: (s.low, s.high) for s in program.symbols}
     low = verdict.value if verdict.gap else ranges[verdict.symbol][0]
     ranges[verdict.symbol] = (low, verdict.value)
-    opinion = check(text, schedule.name, None, ranges, _bytes(verdict.bound))
+    until = _half_time(deadline)
+    opinion = check(text, schedule.name, None, ranges, _bytes(verdict.bound), until)
     what = f"proven for {verdict.symbol} in [{low}, {verdict.value}]"
     if isinstance(opinion, Refused):
         return _disagreement(schedule, what, _said(opinion), text)
@@ -96,6 +102,11 @@ def agree_on_refutation(
     first, *others = verdict.diagnostics
     note = Note(f"the independent checker finds nothing wrong in these steps; {HINT}")
     return Refuted((replace(first, notes=(*first.notes, note)), *others))
+
+
+def _half_time(deadline: Deadline) -> float:
+    """When (`time.monotonic`) the checker leaves the ranges: time remains to prove the sample."""
+    return time.monotonic() + deadline.left_s / 2
 
 
 def _differences(verdict: ProvenPlan, opinion: Accepted) -> Iterator[str]:

@@ -8,6 +8,8 @@ import ast
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import inf
+from time import monotonic
 from typing import NamedTuple
 
 from .machine import CALLERS, Effect, Wrong, run
@@ -62,20 +64,25 @@ def check(
     at: Mapping[str, int] | None = None,
     ranges: Box | None = None,
     bound: Bytes | None = None,
+    deadline: float = inf,
 ) -> Accepted | Refused:
-    """Is the schedule right at `at` (or the sample), its bytes within `bound` in all `ranges`?"""
+    """Is the schedule right at `at` (or the sample), its bytes within `bound` in all `ranges`?
+
+    After `deadline` (of `time.monotonic`) the ranges stay undecided.
+    """
     try:
         p = read(text, schedule)
         well_formed(p)
         effects = run(p)
         values = {b: n for b, (_, _, n) in p.symbols.items()} | inner(at or {})
         box = {b: (n, n) for b, n in values.items()}
-        undecided = keeps_sizes(p, box)
+        undecided = keeps_sizes(p, box, inf)
         size = sizes(p, {e: span(parse(e), box)[1] for e in p.expressions()})
         peak = peaks(p, effects, size)
         if ranges is not None and bound is not None:
             box |= inner(ranges)
-            undecided = keeps_sizes(p, box) or keeps_bytes(p, effects, box, bound)
+            undecided = keeps_sizes(p, box, deadline)
+            undecided = undecided or keeps_bytes(p, effects, box, bound, deadline)
         return Accepted(peak, time_ns(p, size), *least(p, size), undecided)
     except (Unread, Wrong) as error:
         return Refused(*error.args)
@@ -190,7 +197,13 @@ def span(e: ast.expr, box: Box) -> Span:
     raise Wrong("no expression of the symbols: " + ast.unparse(e), 0)
 
 
-def everywhere(box: Box, exprs: Iterable[str], holds: Callable[[Sizes], bool], cost: int) -> str:
+def everywhere(
+    box: Box,
+    exprs: Iterable[str],
+    holds: Callable[[Sizes], bool],
+    cost: int,
+    deadline: float = inf,
+) -> str:
     """Does what holds of too large values, too, hold in all the box? If not known, why.
 
     Corner: what rises with sizes that all may only rise with `b` is worst at the highest `b`, and
@@ -213,6 +226,8 @@ def everywhere(box: Box, exprs: Iterable[str], holds: Callable[[Sizes], bool], c
         work -= cost
         if work < 0:
             return "there are too many boxes"
+        if monotonic() > deadline:
+            return "the time limit was reached"
         middle = (low + high) // 2
         todo += [{**box, widest: (low, middle)}, {**box, widest: (middle + 1, high)}]
     return ""
@@ -221,27 +236,29 @@ def everywhere(box: Box, exprs: Iterable[str], holds: Callable[[Sizes], bool], c
 # ---- Bytes
 
 
-def keeps_sizes(p: Program, box: Box) -> str:
+def keeps_sizes(p: Program, box: Box, deadline: float) -> str:
     """Sizes are sizes, and an accumulation adds into a storage of its own size."""
     goals = [f"-({e})" for e in p.expressions()]
     for call in p.nodes.values():
         if call.operator == "accumulate":
             one, other = p.size[p.reads(call)[0]], p.size[call.results[0]]
             goals += [f"{one} - ({other})", f"{other} - ({one})"] if one != other else []
-    return next(filter(None, (everywhere(box, [e], not_above_0, 1) for e in goals)), "")
+    found = (everywhere(box, [e], not_above_0, 1, deadline) for e in goals)
+    return next(filter(None, found), "")
 
 
 def not_above_0(values: Sizes) -> bool:
     return max(values.values()) <= 0
 
 
-def keeps_bytes(p: Program, effects: list[Effect], box: Box, bound: Bytes) -> str:
+def keeps_bytes(p: Program, effects: list[Effect], box: Box, bound: Bytes, deadline: float) -> str:
     def holds(values: Sizes) -> bool:
         peak = peaks(p, effects, sizes(p, values))
         fits = peak.device <= bound.device and peak.activation <= bound.activation
         return fits and peak.host <= bound.host
 
-    return everywhere(box, p.expressions(), holds, len(effects) // 10 + len(p.expressions()))
+    cost = len(effects) // 10 + len(p.expressions())
+    return everywhere(box, p.expressions(), holds, cost, deadline)
 
 
 def sizes(p: Program, values: Sizes) -> Sizes:

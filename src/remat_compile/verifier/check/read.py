@@ -61,9 +61,9 @@ class Program:
     steps: list[tuple[str, str, int]] = field(default_factory=list)  # what, name, line
 
     def expressions(self) -> set[str]:
-        """Of sizes and workspaces."""
+        """Of sizes and workspaces; 0 is what a step without one takes."""
         calls = [call for own in self.nodes.values() for call in (own, own.replay or own)]
-        return {*self.size.values(), *(call.workspace for call in calls)}
+        return {"0", *self.size.values(), *(call.workspace for call in calls)}
 
     def reads(self, call: Call) -> list[str]:
         """Storages of the names in a call, in order."""
