@@ -18,6 +18,7 @@ from ...ir.program import Program
 from ...ir.schedule import Compute, Offload, Schedule
 from ..readback.machine import Execution, Machine
 from ..readback.mismatch import differs, unreadable
+from ..readback.python import Unbound
 from ..readback.values import Instance, storages
 from ._read_ends import EndedFunction
 from ._read_expressions import Reader
@@ -115,6 +116,8 @@ class _Segment(Function):
                     keywords=[],
                 ),
             ):
+                if source not in self.variables:
+                    raise Unbound(source)
                 value = self.variables[source]
                 if target != source or value not in self.unnamed or value.anode != name:
                     self.differs(node, f"{source} is named {name} as {target}")
