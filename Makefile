@@ -41,6 +41,7 @@ redteam: install
 	$(BIN)/python tests/verifier/run_second_solver.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/verifier/run_faults.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/end_to_end/run_random_plans.py --plans 500
+	OMP_NUM_THREADS=1 $(BIN)/python tests/end_to_end/run_random_plans.py --backend jax --plans 60
 
 # Faults in our own trusted modules, and who of solver and checker catches them.
 faults: install

@@ -24,7 +24,7 @@ from remat_compile.ir.schedule import (
     Wait,
 )
 
-__all__ = ["KINDS", "kinds_of", "random_plan"]
+__all__ = ["COPIES", "KINDS", "kinds_of", "random_plan"]
 
 KINDS = (
     "computed again in the forward",
@@ -41,8 +41,14 @@ KINDS = (
     "other order than captured",
     "freed later than its last use",
     "copy to the host",
+    "copy back",
+    "wait for a copy",
+    "host copy freed",
 )
 """What a plan may hold, as the tables of the runners name it."""
+
+COPIES = frozenset(("copy to the host", "copy back", "wait for a copy", "host copy freed"))
+"""Those that PyTorch code does not do yet."""
 
 
 @dataclass
@@ -212,7 +218,12 @@ def kinds_of(program: Program, schedule: Schedule) -> Counter[str]:
                 )
             case Offload():
                 found["copy to the host"] += 1
-            case _:
-                pass
+            case Prefetch(name):
+                found["copy back"] += 1
+                live.add(name)
+            case Wait():
+                found["wait for a copy"] += 1
+            case HostFree():
+                found["host copy freed"] += 1
     found["other order than captured"] += first != [c.name for c in graph.cnodes]
     return found

@@ -1,8 +1,12 @@
-"""Executes random proven plans of small models and compares each with eager, bit for bit.
+"""Executes random proven plans of small models and compares each with eager.
 
 `python tests/end_to_end/run_random_plans.py --plans 500` prints a table and exits with 1 on any
 failure: a plan that is refuted, code that differs from its plan when read back, a crash, a bit
 that differs from eager, or more bytes than were proven.
+
+With `--backend jax` the plans copy to the host and back too, and what JAX computes is compared
+with PyTorch's own step in float64, within the tolerance of generated modules. Its bytes are
+XLA's, and are not compared. XLA compiles each plan: a second or so.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -24,20 +28,35 @@ import torch
 from random_models import RANDOM_MODELS
 
 import remat_compile
-from random_plans import KINDS, kinds_of, random_plan
+from random_plans import COPIES, KINDS, kinds_of, random_plan
 from remat_compile import Plan
 from remat_compile._bind import bind
 from remat_compile._step import compare_step
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.printer import format_program
 
-__all__ = ["Outcome", "Tally", "captured", "execute", "plans_of", "run_all"]
+__all__ = [
+    "Outcome",
+    "Tally",
+    "captured",
+    "execute",
+    "executed_in_jax",
+    "missing_kinds",
+    "plans_of",
+    "run_all",
+    "run_all_in_jax",
+]
+
+Execute = Callable[[str, int, Plan], "Outcome"]
+COPIED = 0.1
+"""How often plans for JAX copy what could be copied."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What one plan did. `failure` is empty where outputs, gradients and buffers equal those
-    of eager in every bit and the measured bytes are within those proven."""
+    of eager (with PyTorch in every bit, and the measured bytes are within those proven).
+    `tensors` counts what was compared."""
 
     model: str
     seed: int
@@ -77,16 +96,16 @@ class Tally:
         return "\n".join(lines)
 
 
-def captured(name: str) -> Plan:
+def captured(name: str, dtype: torch.dtype = torch.float32) -> Plan:
     """A model of `RANDOM_MODELS` with the plan that recomputes nothing."""
-    module, args, kwargs = RANDOM_MODELS[name]()
+    module, args, kwargs = RANDOM_MODELS[name](dtype=dtype)
     return remat_compile.plan(module, args, kwargs, planner="store-all", costs="measured")
 
 
-def plans_of(base: Plan, seeds: range) -> Iterator[tuple[int, Plan]]:
-    """Random plans of one captured model, by their seeds."""
+def plans_of(base: Plan, seeds: range, *, copy: float = 0.0) -> Iterator[tuple[int, Plan]]:
+    """Random plans of one captured model, by their seeds; those of odd seeds may copy."""
     for seed in seeds:
-        schedule = random_plan(Random(seed), base.program)
+        schedule = random_plan(Random(seed), base.program, copy=copy * (seed % 2))
         program = base.program.with_schedule(schedule)
         yield seed, replace(base, program=program, schedule=schedule, _is_proven=False)
 
@@ -110,15 +129,57 @@ def execute(model: str, seed: int, plan: Plan) -> Outcome:
     return Outcome(model, seed, failure, kinds, report.tensors)
 
 
+def executed_in_jax(base: Plan) -> Execute:
+    """What proves a plan of a model in float64, and compares its step in JAX."""
+    from execute_in_jax import difference, float64, stored_values
+
+    with float64():
+        stored = stored_values(base)
+    results = sum(len(stored[k]) for k in ("output", "new_buffer", "grad", "input_grad"))
+
+    def execute_one(model: str, seed: int, plan: Plan) -> Outcome:
+        kinds = kinds_of(plan.program, plan.schedule)
+        try:
+            with float64():
+                found, allowed = difference(plan.trusted(), stored)
+        except (FBError, RuntimeError, NameError, TypeError, ValueError, SystemExit) as error:
+            return Outcome(model, seed, f"{type(error).__name__}: {error}", kinds)
+        failure = "" if found <= allowed else f"differs from PyTorch by {found:.2e}"
+        return Outcome(model, seed, failure, kinds, results)
+
+    return execute_one
+
+
 def run_all(count: int, first_seed: int, keep: Path | None) -> tuple[Tally, list[Outcome]]:
-    """Runs `count` plans, as many of each model; failing plans are written to `keep`."""
+    """Runs `count` plans in PyTorch, as many of each model; failing plans are written to
+    `keep`."""
+    return _run(count, first_seed, keep, lambda name: (captured(name), execute), 0.0)
+
+
+def run_all_in_jax(count: int, first_seed: int, keep: Path | None) -> tuple[Tally, list[Outcome]]:
+    """The same in JAX, in float64, with copies."""
+
+    def made(name: str) -> tuple[Plan, Execute]:
+        base = captured(name, torch.float64)
+        return base, executed_in_jax(base)
+
+    return _run(count, first_seed, keep, made, COPIED)
+
+
+def _run(
+    count: int,
+    first_seed: int,
+    keep: Path | None,
+    made: Callable[[str], tuple[Plan, Execute]],
+    copy: float,
+) -> tuple[Tally, list[Outcome]]:
     tally, failures = Tally(), []
     names = list(RANDOM_MODELS)
     for place, name in enumerate(names):
         share = count // len(names) + (place < count % len(names))
-        base = captured(name)
-        for seed, plan in plans_of(base, range(first_seed, first_seed + share)):
-            outcome = execute(name, seed, plan)
+        base, execute_one = made(name)
+        for seed, plan in plans_of(base, range(first_seed, first_seed + share), copy=copy):
+            outcome = execute_one(name, seed, plan)
             tally.add(outcome)
             if outcome.failure:
                 failures.append(outcome)
@@ -131,21 +192,41 @@ def run_all(count: int, first_seed: int, keep: Path | None) -> tuple[Tally, list
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plans", type=int, default=60)
+    parser.add_argument("--backend", choices=("torch", "jax", "both"), default="torch")
+    parser.add_argument("--plans", type=int, help="of each backend: 60 for PyTorch, 24 for JAX")
     parser.add_argument("--seed", type=int, default=0, help="of the first plan of each model")
     parser.add_argument("--keep", type=Path, help="directory for the plans that fail")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    bad = False
+    if given.backend != "jax":
+        bad |= _report("PyTorch", run_all, given.plans or 60, given, COPIES)
+    if given.backend != "torch":
+        bad |= _report("JAX", run_all_in_jax, given.plans or 24, given, frozenset())
+    return 1 if bad else 0
+
+
+def missing_kinds(having: Counter[str], without: frozenset[str]) -> list[str]:
+    """The kinds of step that no plan has, and that should be there."""
+    return [kind for kind in KINDS if not having[kind] and kind not in without]
+
+
+def _report(
+    backend: str,
+    run: Callable[[int, int, Path | None], tuple[Tally, list[Outcome]]],
+    count: int,
+    given: argparse.Namespace,
+    without: frozenset[str],
+) -> bool:
+    """Prints the table of a backend; says whether anything is wrong."""
     start = time.perf_counter()
-    tally, failures = run_all(given.plans, given.seed, given.keep)
-    print(tally.table())
-    print(f"\n{time.perf_counter() - start:.0f} s")
-    missing = [k for k in KINDS if not tally.having[k] and k != "copy to the host"]
-    if missing and given.plans >= 60:
+    tally, failures = run(count, given.seed, given.keep)
+    print(f"{backend}:\n\n{tally.table()}\n\n{time.perf_counter() - start:.0f} s")
+    missing = missing_kinds(tally.having, without)
+    if missing and count >= 60:
         print(f"no plan has: {', '.join(missing)}", file=sys.stderr)
-        return 1
-    return 1 if failures else 0
+    return bool(failures) or (bool(missing) and count >= 60)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from .._allowed import check_generated
 from .._quote import literal
 from .._views import identities, without_identities
 from .allowed import MODULE_NAMES, NAMED_IMPORT, allowed_annotated, defined_names, segment_name
+from .annotated_readback import check_annotated
 from .body import Body, State
 from .emit import SourceOf, dict_text, function_text, operators_of, tuple_text, unpack_arguments
 from .form import Form, form_of, misfit, schedule_of
@@ -62,7 +63,14 @@ def fitting_form(program: Program, schedule: Schedule, *, nearest: bool) -> Form
 
 
 def emit_form(program: Program, schedule: Schedule, form: Form, source_of: SourceOf) -> str:
-    """The source of a module with `model` and `step`, as `emit`, for a form of a schedule."""
+    """The source of a module with `model` and `step`, as `emit`, for a form of a schedule, read
+    back. FB0945 or FB0946 where the source is not the form."""
+    source = _written(program, schedule, form, source_of)
+    check_annotated(source, program, schedule, form)
+    return source
+
+
+def _written(program: Program, schedule: Schedule, form: Form, source_of: SourceOf) -> str:
     graph = without_identities(program.graph, identities(program.graph))
     program = replace(program, graph=graph)
     lowerings = source_of(operators_of(program))

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ...ir.graph import ACCUMULATE_OP, CALLER_KINDS, CNode, Graph
-from ...ir.schedule import Prefetch, Schedule
+from ...ir.schedule import Compute, Free, Prefetch, Schedule
 from .._names import loss_index
 from .order import History, Numbered, numbered
 
@@ -79,6 +79,7 @@ class _Walk:
         self._start = 0
         self._since = 0
         self._written: set[str] = set()
+        self._live = {a.name for a in graph.anodes if a.kind in CALLER_KINDS}
 
     def step(self, now: Numbered) -> None:
         if now.index == self._border:
@@ -89,7 +90,7 @@ class _Walk:
                 self._end(now.index)
                 self._group = _Group(self.graph, self.history.latest(self._start, now.index))
                 self._open(now.index)
-            self._group.add(now)
+            self._group.add(now, self._made(now))
             self._put(self._start, self._group.barrier())
         elif now.cnode is not None:
             self._end(now.index)
@@ -103,6 +104,33 @@ class _Walk:
             reads = self.graph.reads(now.cnode, now.execution)
             self._put(now.index, Barrier(tuple(n for n in reads if n in self._scattered)))
         self._gate(now)
+        self._keep_up(now)
+
+    def _made(self, now: Numbered) -> tuple[str, ...]:
+        """What an execution makes anew: what is alive already stays the value it was, from
+        before the barrier."""
+        if now.cnode is None:
+            return ()
+        return tuple(n for n in now.cnode.results_at(now.execution) if n not in self._live)
+
+    def _keep_up(self, now: Numbered) -> None:
+        """Follows what is alive."""
+        match now.step:
+            case Compute(_, nosave):
+                assert now.cnode is not None
+                results = now.cnode.results_at(now.execution)
+                self._live.update(results)
+                if now.cnode.is_accumulate:
+                    self._live.discard(self.graph.reads(now.cnode)[0])
+                if nosave:
+                    kinds = {name: self.graph.anode[name].kind for name in results}
+                    self._live -= {name for name in results if kinds[name] == "phantom"}
+            case Free(name):
+                self._live.discard(name)
+            case Prefetch(name):
+                self._live.add(name)
+            case _:
+                pass
 
     def _open(self, index: int) -> None:
         self._start, self._since = index, 0
@@ -119,7 +147,7 @@ class _Walk:
             anode = self.graph.anode
             old = (n for n in reads if n not in self._written and anode[n].kind not in CALLER_KINDS)
             self._put(self._start, Barrier(tuple(old)))
-        self._written.update(now.cnode.results)
+        self._written.update(self._made(now))
 
     def _repeats(self, now: Numbered) -> bool:
         members = self._group.members if self._group is not None else {}
@@ -185,7 +213,7 @@ class _Group:
     hosts: dict[str, None] = field(default_factory=dict)
     key: bool = False
 
-    def add(self, now: Numbered) -> None:
+    def add(self, now: Numbered, made: tuple[str, ...]) -> None:
         if isinstance(now.step, Prefetch):
             self.hosts[now.step.anode] = None
             self._wrote([now.step.anode], fresh=True)
@@ -206,7 +234,7 @@ class _Group:
             kinds = {name: self.graph.anode[name].kind for name in held}
             self.sources[min(held, key=lambda name: kinds[name] == "param")] = None
             told_apart = True
-        self._wrote(c.results_at(now.execution), fresh=told_apart)
+        self._wrote(made, fresh=told_apart)
 
     def _wrote(self, names: Iterable[str], *, fresh: bool) -> None:
         self.written.update(dict.fromkeys(names))

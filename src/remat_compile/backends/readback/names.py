@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from .values import Instance, State, Value, storages
 
@@ -52,6 +53,9 @@ class Variables:
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
