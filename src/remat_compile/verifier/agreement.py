@@ -6,8 +6,10 @@ wrong, and so is this package.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from math import inf
 
 from ..ir.diagnostics import Diagnostic, Note
 from ..ir.program import Budget, Program
@@ -34,17 +36,19 @@ def agree_on_plan(
     budgets: Sequence[Budget],
     text: str,
     at_sample: Callable[[], Verdict] | None,
+    left_s: float = inf,
 ) -> Verdict:
     """`verdict`, if it is a proof, only with the checker's yes and equal numbers (else FB0817).
 
-    Where the checker does not decide the ranges of the symbols, the verdict is `at_sample`'s,
-    or undecided if that is None.
+    Where the checker does not decide the ranges of the symbols in `left_s` seconds, the verdict is
+    `at_sample`'s, or undecided if that is None.
     """
     if not isinstance(verdict, ProvenPlan):
         return verdict
     bound = verdict.bounds[-1]
     ranges = {s.name: (s.low, s.high) for s in program.symbols} if bound.everywhere else None
-    opinion = check(text, schedule.name, None, ranges, _bytes(bound))
+    deadline = time.monotonic() + left_s
+    opinion = check(text, schedule.name, None, ranges, _bytes(bound), deadline)
     if isinstance(opinion, Refused):
         return _disagreement(schedule, "proven", _said(opinion), text)
     differences = [
@@ -69,6 +73,7 @@ def agree_on_largest(
     schedule: Schedule,
     budgets: Sequence[Budget],
     text: str,
+    left_s: float = inf,
 ) -> Largest | Refuted | Undecided:
     """The same for the largest value of a symbol, over the range that it is proven for."""
     if not isinstance(verdict, Largest):
@@ -76,7 +81,8 @@ def agree_on_largest(
     ranges = {s.name: (s.low, s.high) for s in program.symbols}
     low = verdict.value if verdict.gap else ranges[verdict.symbol][0]
     ranges[verdict.symbol] = (low, verdict.value)
-    opinion = check(text, schedule.name, None, ranges, _bytes(verdict.bound))
+    deadline = time.monotonic() + left_s
+    opinion = check(text, schedule.name, None, ranges, _bytes(verdict.bound), deadline)
     what = f"proven for {verdict.symbol} in [{low}, {verdict.value}]"
     if isinstance(opinion, Refused):
         return _disagreement(schedule, what, _said(opinion), text)

@@ -102,7 +102,8 @@ def _verify(
     else:
         at_sample = None if scope == "range" else lambda: task.sizes("sample")
         every = (*budgets, *task.bounds)
-        verdict = agree_on_plan(task.sizes(scope), program, schedule, every, text, at_sample)
+        proof = task.sizes(scope)
+        verdict = agree_on_plan(proof, program, schedule, every, text, at_sample, inquiry.left_s)
     return _objection(inquiry.record, schedule, refuted=isinstance(verdict, Refuted)) or verdict
 
 
@@ -188,7 +189,7 @@ def _largest(
     bound = Bound(found.env, b.device, b.activation, found.gap is None, b.host)
     assuming = assumptions(program, schedule, known)
     largest = Largest(symbol, found.value, bound, told(found.gap), told(found.blocked), assuming)
-    return agree_on_largest(largest, program, schedule, budgets, text)
+    return agree_on_largest(largest, program, schedule, budgets, text, inquiry.left_s)
 
 
 def _read(
