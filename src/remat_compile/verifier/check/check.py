@@ -125,10 +125,7 @@ def peak(effects: list[Effect], size: Sizes, now: int = 0) -> int:
     most = now
     for takes, enters, leaves in effects:
         most = max(most, now + sum([size[a] for a in takes]))
-        for a in enters:
-            now += size[a]
-        for a in leaves:
-            now -= size[a]
+        now += sum([size[a] for a in enters]) - sum([size[a] for a in leaves])
     return most
 
 

@@ -123,7 +123,10 @@ def read(p: Program, text: str, schedule: str) -> None:
                     read_node(p, words)
             case ["bind"]:
                 for p.line, words in body:
-                    read_bound(p, words)
+                    p.accumulate |= words == ["grads", "accumulate"]
+                    names = [p.base[word] for word in words if word[0] == "%"]
+                    if words[0] != "grads":
+                        p.bound.append((words[0], names[0], "".join(names[1:])))
             case ["schedule", name, *_]:
                 head[1] = json.loads(name[1:]) if name[1] == '"' else name[1:]
                 if head[1] == schedule:
@@ -137,20 +140,9 @@ def read(p: Program, text: str, schedule: str) -> None:
 
 
 def step(words: Words) -> tuple[str, str]:
-    match words:
-        case [("free" | "offload" | "prefetch" | "wait" | "hostfree") as what, name]:
-            return what, name
-        case [name] | [name, "nosave"]:
-            return words[1] if words[1:] else "compute", name
-    raise Wrong("no step: " + " ".join(words))
-
-
-def read_bound(p: Program, words: Words) -> None:
-    if words[0] == "grads":
-        p.accumulate = words[1] == "accumulate"
-        return
-    name, *second = (p.base[word] for word in words if word[0] == "%")
-    p.bound.append((words[0], name, "".join(second)))
+    """`F` is `compute F`, `F nosave` is `nosave F`, and all others stand as they are done."""
+    what, name = ["compute", *words] if len(words) == 1 else words
+    return (name, what) if name == "nosave" else (what, name)
 
 
 def rank(words: Words) -> int:

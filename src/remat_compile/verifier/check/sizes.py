@@ -44,22 +44,14 @@ def rising(of: Callable[[int, int], int]) -> Callable[[Span, Span], Span]:
     return lambda x, y: Span(of(x.low, y.low), of(x.high, y.high), x.up | y.up, x.down | y.down)
 
 
-def division(of: Callable[[int, int], int]) -> Callable[[Span, Span], Span]:
-    def divide(x: Span, n: Span) -> Span:
-        need(n.low == n.high > 0, "divides by what is no number above 0")
-        return rising(of)(x, n)
-
-    return divide
-
-
 def roundup(value: int, n: int) -> int:
     return -(-value // n) * n
 
 
-OPERATORS = {"-": minus, "*": times, "+": rising(lambda x, y: x + y), "max(": rising(max)}
-OPERATORS["floordiv("] = division(lambda x, n: x // n)
-OPERATORS["ceildiv("] = division(lambda x, n: -(-x // n))
-OPERATORS["roundup("] = division(roundup)
+OPERATORS = {"-": minus, "*": times, "+": rising(int.__add__), "max(": rising(max)}
+DIVISIONS = {"floordiv(": rising(int.__floordiv__), "roundup(": rising(roundup)}
+DIVISIONS |= {"ceildiv(": rising(lambda x, n: -(-x // n))}
+OPERATORS |= DIVISIONS
 
 
 def span(expression: str, box: Box) -> Span:
@@ -68,6 +60,7 @@ def span(expression: str, box: Box) -> Span:
     for word in expression.split():
         if operator := OPERATORS.get(word):
             y, x = stack.pop(), stack.pop()
+            need(word not in DIVISIONS or y.low == y.high > 0, "divides by no number above 0")
             stack.append(operator(x, y))
         elif word in box:
             stack.append(Span(*box[word], up=frozenset({word})))
