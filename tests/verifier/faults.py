@@ -31,9 +31,11 @@ from remat_compile.ir.printer import format_program
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.simulate import simulate
 from remat_compile.verifier import Disagreement, Largest, ProvenPlan, prove_largest, verify
+from remat_compile.verifier.smt import Deadline
+from remat_compile.verifier.solver_z3 import Z3
 
 __all__ = ["CHECKER", "MODULES", "Entry", "Outcome", "corpus", "entries_for", "mutants_of"]
-__all__ += ["try_fault"]
+__all__ += ["ask_all", "remember_answers", "try_fault"]
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -261,6 +263,34 @@ def _changes(node: Any) -> list[Change]:
     return []
 
 
+SOLVER = {"remat_compile.verifier.smt", "remat_compile.verifier.solver_z3"}
+"""Never changed nor imported again: they know scripts as text, and import nothing of the rest."""
+
+
+def remember_answers() -> None:
+    """Asks z3 once for each script: a fault leaves most of them as they were."""
+    asks, answers = Z3.check, dict[tuple[Any, str], Any]()
+
+    def check(self: Z3, text: str, deadline: Deadline) -> Any:
+        key = (self.tactics, text)
+        if key not in answers:
+            answers[key] = asks(self, text, deadline)
+        return answers[key]
+
+    Z3.check = check  # type: ignore[method-assign]
+
+
+def ask_all(entries: Sequence[Entry]) -> None:
+    """The honest proofs, so that their answers are known in all children."""
+    for entry in entries:
+        schedule = entry.program.schedules[entry.schedule]
+        if entry.largest is None:
+            verify(entry.program, schedule, entry.budgets, text=entry.text)
+        else:
+            symbol = entry.largest[0]
+            prove_largest(entry.program, schedule, entry.budgets, symbol, text=entry.text)
+
+
 class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports one module from another syntax tree."""
 
@@ -293,7 +323,7 @@ def try_fault(module: str, fault: str, tree: ast.Module, entries: Sequence[Entry
 
 def _run(module: str, tree: ast.Module, entries: Sequence[Entry]) -> Any:
     whole = module.startswith("ir/")
-    for name in list(sys.modules):
+    for name in {*sys.modules} - SOLVER:
         if name.startswith("remat_compile.verifier") or (
             whole and name.startswith("remat_compile")
         ):

@@ -18,7 +18,16 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from faults import MODULES, SOURCE, entries_for, mutants_of, try_fault  # noqa: E402
+from faults import (  # noqa: E402
+    MODULES,
+    SOURCE,
+    ask_all,
+    corpus,
+    entries_for,
+    mutants_of,
+    remember_answers,
+    try_fault,
+)
 
 
 def main() -> int:
@@ -31,6 +40,8 @@ def main() -> int:
     heads = ("plans", "tried", "broken", "dangerous", "caught", "escaped")
     print(f"{'module':<30}" + "".join(f"{head:>10}" for head in heads))
     escaped = []
+    remember_answers()
+    ask_all(corpus())
     for module in options.modules:
         entries, tried, broken = entries_for(module), 0, 0
         begun = time.monotonic()
