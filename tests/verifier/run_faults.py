@@ -1,6 +1,6 @@
 """Seeds faults into our own trusted modules, and counts wrong plans that are proven.
 
-    python tests/verifier/run_faults.py [--dangerous 20] [--most 400] [--seconds 600] [MODULE ...]
+    python tests/verifier/run_faults.py [--dangerous 20] [--most 400] [--seconds 80] [MODULE ...]
 
 Per module: faults tried; `broken`, those that fell over or ran too long; `dangerous`, those with
 which that side alone proves something wrong (the solver without the checker; for the checker's
@@ -18,7 +18,16 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from faults import MODULES, SOURCE, entries_for, mutants_of, try_fault  # noqa: E402
+from faults import (  # noqa: E402
+    MODULES,
+    SOURCE,
+    ask_all,
+    corpus,
+    entries_for,
+    mutants_of,
+    remember_answers,
+    try_fault,
+)
 
 
 def main() -> int:
@@ -26,11 +35,13 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", default=[m for m in MODULES if (SOURCE / m).exists()])
     parser.add_argument("--dangerous", type=int, default=20)
     parser.add_argument("--most", type=int, default=400)
-    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seconds", type=float, default=80)
     options = parser.parse_args()
     heads = ("plans", "tried", "broken", "dangerous", "caught", "escaped")
     print(f"{'module':<30}" + "".join(f"{head:>10}" for head in heads))
     escaped = []
+    remember_answers()
+    ask_all(corpus())
     for module in options.modules:
         entries, tried, broken = entries_for(module), 0, 0
         begun = time.monotonic()

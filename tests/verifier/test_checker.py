@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -36,8 +37,7 @@ from remat_compile.verifier import (
     verify,
 )
 from remat_compile.verifier.agreement import written
-from remat_compile.verifier.check import Accepted, Bytes, Refused, check
-from remat_compile.verifier.check.check import everywhere
+from remat_compile.verifier.check import Accepted, Bytes, Refused, check, sizes
 from strategies import random_program, random_schedule
 
 CONFORMANCE = Path(__file__).parents[2] / "spec" / "conformance"
@@ -99,11 +99,11 @@ def test_runs_alone(tmp_path: Path) -> None:
 def test_valid_files_have_their_numbers(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     found = EXPECTED.findall(text)
-    for name, device, activation, host, time, unit in found:
+    for name, device, activation, host, duration, unit in found:
         opinion = check(text, json.loads(name) if name[0] == '"' else name)
         assert isinstance(opinion, Accepted), opinion
         assert opinion.peak == Bytes(int(device), int(activation), int(host or 0))
-        assert opinion.time_ns == float(time) * {"ns": 1, "us": 1000}[unit]
+        assert opinion.time_ns == float(duration) * {"ns": 1, "us": 1000}[unit]
 
 
 @pytest.mark.parametrize(
@@ -204,11 +204,52 @@ def test_ranges_too_wide_to_decide_are_not_proven(monkeypatch: pytest.MonkeyPatc
     whole = verify(program, program.schedules[0])
     assert isinstance(whole, ProvenPlan)
     assert whole.bounds[-1].everywhere
-    monkeypatch.setattr(sys.modules[everywhere.__module__], "RANGE_WORK", 0)
+    monkeypatch.setattr(sizes, "RANGE_WORK", 0)
     sample_only = verify(program, program.schedules[0])
     assert isinstance(sample_only, ProvenPlan)
     assert "memory at sample" in sample_only.proven.obligations
     assert isinstance(verify(program, program.schedules[0], scope="range"), Undecided)
+
+
+@pytest.mark.parametrize("where", ["one long expression", "many expressions"])
+def test_ranges_end_at_the_deadline(where: str) -> None:
+    """A bomb of sizes: boxes are many, and each takes long."""
+    size = "(b - s)*(b - s) + b"
+    long = " + ".join([size] * 3000) if where == "one long expression" else size
+    text = RANGES.format(size=long).replace("12]", "1000000]").replace("6]", "99999]")
+    if where == "many expressions":
+        rows = [f"  %a{i} : act u8[] bytes {size} + {i}\n" for i in range(2000)]
+        calls = [f"  E{i}: fwd %a{i} = ns.f(%x)\n" for i in range(2000)]
+        text = text.replace("  F1:", "".join(rows + calls) + "  F1:")
+        steps = "".join(f"E{i}; free %a{i}; " for i in range(2000))
+        text = text.replace("@p { F1", "@p { " + steps + "F1")
+    box, begun = {"b": (1, 10**6), "s": (2, 99999)}, time.monotonic()
+    opinion = check(text, "p", None, box, Bytes(10**20, 10**20, 0), begun + 1)
+    assert isinstance(opinion, Accepted)
+    assert opinion.undecided
+    assert time.monotonic() - begun < 20  # it is looked at once a box, after one linear pass
+
+
+def test_a_deadline_of_the_proof_is_one_of_the_checker(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[float] = []
+
+    def listen(text: str, *rest: object) -> object:
+        left.append(rest[-1] - time.monotonic())  # type: ignore[operator]
+        return check(text, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("remat_compile.verifier.agreement.check", listen)
+    program = parse_program(RANGES.format(size="b*s"))
+    verify(program, program.schedules[0], time_limit_s=30)
+    prove_largest(program, program.schedules[0], (), "b", time_limit_s=30)
+    assert all(0 < seconds < 30 for seconds in left)
+    assert len(left) == 2
+
+
+def test_every_call_may_have_a_workspace() -> None:
+    """Then 0 is no expression of the text, and a step without a workspace needs none."""
+    text = RANGES.format(size="b*s").replace("(%a)", "(%a) workspace 8")
+    text = text.replace("loss(%y)", "loss(%y) workspace 8")
+    assert isinstance(check(text, "p"), Accepted)
 
 
 def test_a_disagreement_is_no_proof(tmp_path: Path) -> None:

@@ -4,30 +4,20 @@
 symbols by intervals. It shares nothing with the rest of the package.
 """
 
-import ast
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import inf
-from time import monotonic
-from typing import NamedTuple
 
-from .machine import CALLERS, Effect, Wrong, run
-from .read import Program, Unread, inner, read
+from .machine import CALLERS, KEPT, Effect, run
+from .read import Program, Wrong, need, read
+from .sizes import Box, Search, Sizes, Undecided, roundup, span
 
-PHASES = ("fwd", "loss", "bwd", "opt")
-WRITERS = {"act": "fwd", "phantom": "fwd", "pending": "fwd", "tangent": "loss", "grad": "bwd"}
-WRITERS |= {"param_grad": "bwd", "output": "fwd loss bwd"}
-ENDS = ("output", *CALLERS)  # what a result and the gradient of an input may be
-ROUND: dict[str, Callable[[int, int], int]] = {
-    "floordiv": lambda value, n: value // n,
-    "ceildiv": lambda value, n: -(-value // n),
-    "roundup": lambda value, n: -(-value // n) * n,
+BOUND = {  # what is bound, and what its second name may be
+    "arg": (("input",), ("output", *CALLERS)),
+    "param": (("param",), ("param_grad",)),
+    "buffer": (CALLERS, ("pending",)),
+    "result": (("output", *CALLERS), ("tangent", "output")),
 }
-RANGE_WORK = 10**6  # expressions and tens of steps, some seconds
-
-Box = Mapping[str, tuple[int, int]]  # lowest and highest value of each symbol
-Sizes = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,238 +60,93 @@ def check(
 
     After `deadline` (of `time.monotonic`) the ranges stay undecided.
     """
+    p = Program()
     try:
-        p = read(text, schedule)
-        well_formed(p)
+        read(p, text, schedule)
+        for kind, a, b in p.bound:
+            firsts, seconds = BOUND[kind]
+            need(p.kind[a] in firsts and (not b or p.kind[b] in seconds), "cannot bind", a, b)
         effects = run(p)
-        values = {b: n for b, (_, _, n) in p.symbols.items()} | inner(at or {})
-        box = {b: (n, n) for b, n in values.items()}
-        undecided = keeps_sizes(p, box, inf)
-        size = sizes(p, {e: span(parse(e), box)[1] for e in p.expressions()})
-        peak = peaks(p, effects, size)
+        box = {b: (n, n) for b, (_, _, n) in p.symbols.items()}
+        box |= {b: (n, n) for b, n in (at or {}).items()}
+        keeps_sizes(p, box, Search(inf))
+        size = rounded(p, {e: span(e, box).high for e in p.expressions()})
+        found = Accepted(peaks(p, effects, size), time_ns(p, size), *least(p, size))
+    except (Wrong, RecursionError, MemoryError, ValueError, LookupError) as error:
+        return Refused(f"{error or 'this cannot be read'}", p.line)
+    try:
         if ranges is not None and bound is not None:
-            box |= inner(ranges)
-            undecided = keeps_sizes(p, box, deadline)
-            undecided = undecided or keeps_bytes(p, effects, box, bound, deadline)
-        return Accepted(peak, time_ns(p, size), *least(p, size), undecided)
-    except (Unread, Wrong) as error:
-        return Refused(*error.args)
-    except (RecursionError, MemoryError, SyntaxError, ValueError, KeyError) as error:
-        return Refused(f"this cannot be read: {error}")
+            search = Search(deadline)
+            keeps_sizes(p, {**box, **ranges}, search)
+            keeps_bytes(p, effects, {**box, **ranges}, bound, search)
+    except Undecided as why:
+        return replace(found, undecided=str(why))
+    except Wrong as error:
+        return Refused(str(error))
+    return found
 
 
-# ---- What the meaning rests on (grammar.md: the graph, the binding)
-
-
-def well_formed(p: Program) -> None:
-    there = {a for a, kind in p.kind.items() if kind in CALLERS}  # may be read
-    written, phase, line = {*there}, 0, 0
-
-    def need(holds: bool, *words: str) -> None:
-        if not holds:
-            raise Wrong(" ".join(words), line)
-
-    for name, call in p.nodes.items():
-        form, line = call.replay or call, call.line
-        need(phase <= PHASES.index(call.phase), name, "stands after a later phase")
-        need((call.phase == "loss") == (call.operator == "loss"), name, "is the loss, or is not")
-        phase = PHASES.index(call.phase)
-        for a in (*p.reads(call), *p.reads(form)):
-            need(a in there, name, "reads what is not there:", a)
-        made = [a for a in call.results if a != "_"]
-        for a in made:
-            need(call.phase in WRITERS.get(p.kind[a], ""), name, "writes no such thing:", a)
-        need(not call.token or p.kind[call.token] == "rng", name, "has no random state")
-        for a in (*made, *([call.token] if call.token else [])):
-            need(a not in written, name, "writes what another writes:", a)
-            written.add(a)
-        again = [a for a in form.results if a != "_"]
-        need({*again} <= {*made} and len({*again}) == len(again), name, "replays other results")
-        if form.same(call):
-            places = [a in ("_", *call.results[j : j + 1]) for j, a in enumerate(form.results)]
-            need(all(places), name, "replays its results in other places")
-        if call.operator == "accumulate":
-            (g1, c), no_keyword = p.reads(call), call.arguments[:2] == [p.reads(call)[0], ","]
-            sums = len(made) == 1 and len(call.arguments) == 3 and no_keyword
-            need(sums and g1 != c and p.kind[g1] == "grad", name, "does not add to", g1)
-            need(not call.token and not call.replay and call.phase == "bwd", name, "adds up")
-            there.remove(g1)
-        there.update(made)
-        if call.phase == "loss":
-            ends = {b for kind, _, b in p.bound if kind == "buffer" and b}
-            ends |= {a for kind, a, _ in p.bound if kind == "result"}
-            ends |= {a for a in p.kind if p.kind[a] == "pending"}
-            need(ends <= {*p.reads(call)}, "the loss does not read all results and new contents")
-    need(written == {*p.kind}, "nobody writes", *({*p.kind} - written))
-    need([call.phase for call in p.nodes.values()].count("loss") == 1, "there is not one loss")
-    for kind, a, b in p.bound:
-        of, to = p.kind[a], p.kind.get(b)
-        need(kind != "result" or (of in ENDS and to in (None, "tangent", "output")), "result", a)
-        need(kind != "arg" or (of == "input" and to in (None, *ENDS)), "argument", a, b)
-        need(kind != "param" or (of == "param" and to in (None, "param_grad")), "parameter", a, b)
-        need(kind != "buffer" or (of in CALLERS and to in (None, "pending")), "buffer", a, b)
-
-
-# ---- Expressions over a box
-
-
-@cache
-def parse(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
-
-
-NONE = frozenset[str]()
-
-
-class Span(NamedTuple):
-    """Bounds of an expression in a box, and the symbols with which it may rise, and may fall."""
-
-    low: int
-    high: int
-    up: frozenset[str] = NONE
-    down: frozenset[str] = NONE
-
-
-def span(e: ast.expr, box: Box) -> Span:
-    match e:
-        case ast.Constant(value=int(n)):
-            return Span(n, n)
-        case ast.Name(id=b):
-            return Span(*box[b], up=frozenset({b}))
-        case ast.UnaryOp(op=ast.USub(), operand=inside):
-            low, high, up, down = span(inside, box)
-            return Span(-high, -low, down, up)
-        case ast.BinOp(left, ast.Sub(), right):
-            return span(ast.BinOp(left, ast.Add(), ast.UnaryOp(ast.USub(), right)), box)
-        case ast.BinOp(left, ast.Add(), right):
-            one, two = span(left, box), span(right, box)
-            return Span(
-                one.low + two.low, one.high + two.high, one.up | two.up, one.down | two.down
-            )
-        case ast.BinOp(left, ast.Mult(), right):
-            one, two, up, down = span(left, box), span(right, box), NONE, NONE
-            for x, y in ((one, two), (two, one)):  # x' y - x y has the sign of (x' - x) y
-                up |= (x.up if y.high > 0 else NONE) | (x.down if y.low < 0 else NONE)
-                down |= (x.down if y.high > 0 else NONE) | (x.up if y.low < 0 else NONE)
-            ends = [n * m for n in (one.low, one.high) for m in (two.low, two.high)]
-            return Span(min(ends), max(ends), up, down)
-        case ast.Call(ast.Name("max"), [first, *others]):
-            most = span(first, box)
-            for x in (span(other, box) for other in others):
-                up, down = most.up | x.up, most.down | x.down
-                most = Span(max(most.low, x.low), max(most.high, x.high), up, down)
-            return most
-        case ast.Call(ast.Name(how), [inside, ast.Constant(int(n))]) if n > 0 and how in ROUND:
-            low, high, up, down = span(inside, box)
-            return Span(ROUND[how](low, n), ROUND[how](high, n), up, down)
-    raise Wrong("no expression of the symbols: " + ast.unparse(e), 0)
-
-
-def everywhere(
-    box: Box,
-    exprs: Iterable[str],
-    holds: Callable[[Sizes], bool],
-    cost: int,
-    deadline: float = inf,
-) -> str:
-    """Does what holds of too large values, too, hold in all the box? If not known, why.
-
-    Corner: what rises with sizes that all may only rise with `b` is worst at the highest `b`, and
-    if all may only fall, at the lowest. A box that is not settled is halved, down to points.
-    """
-    todo, work = [box], RANGE_WORK
-    while todo:
-        box = todo.pop()
-        spans = [span(parse(e), box) for e in exprs]
-        ups, downs = NONE.union(*(s.up for s in spans)), NONE.union(*(s.down for s in spans))
-        tops = {b: (high, high) for b, (_, high) in box.items() if b not in downs}
-        box = {b: (low, low if b not in ups else high) for b, (low, high) in box.items()} | tops
-        if holds({e: span(parse(e), box)[1] for e in exprs}):
-            continue
-        widest = max(box, key=lambda b: box[b][1] - box[b][0], default="")
-        low, high = box.get(widest, (0, 0))
-        if low == high:
-            at = ", ".join(f"{b[1:]} = {n}" for b, (n, _) in box.items())
-            raise Wrong(f"a size or a bound on bytes does not hold at {at or 'the sample'}", 0)
-        work -= cost
-        if work < 0:
-            return "there are too many boxes"
-        if monotonic() > deadline:
-            return "the time limit was reached"
-        middle = (low + high) // 2
-        todo += [{**box, widest: (low, middle)}, {**box, widest: (middle + 1, high)}]
-    return ""
-
-
-# ---- Bytes
-
-
-def keeps_sizes(p: Program, box: Box, deadline: float) -> str:
+def keeps_sizes(p: Program, box: Box, search: Search) -> None:
     """Sizes are sizes, and an accumulation adds into a storage of its own size."""
-    goals = [f"-({e})" for e in p.expressions()]
+    goals = [f"0 {e} -" for e in p.expressions()]
     for call in p.nodes.values():
         if call.operator == "accumulate":
             one, other = p.size[p.reads(call)[0]], p.size[call.results[0]]
-            goals += [f"{one} - ({other})", f"{other} - ({one})"] if one != other else []
-    found = (everywhere(box, [e], not_above_0, 1, deadline) for e in goals)
-    return next(filter(None, found), "")
+            goals += [f"{one} {other} -", f"{other} {one} -"] if one != other else []
+    for goal in goals:
+        search.everywhere(box, [goal], lambda values: max(values.values()) <= 0)
 
 
-def not_above_0(values: Sizes) -> bool:
-    return max(values.values()) <= 0
-
-
-def keeps_bytes(p: Program, effects: list[Effect], box: Box, bound: Bytes, deadline: float) -> str:
+def keeps_bytes(p: Program, effects: list[Effect], box: Box, bound: Bytes, search: Search) -> None:
     def holds(values: Sizes) -> bool:
-        peak = peaks(p, effects, sizes(p, values))
+        peak = peaks(p, effects, rounded(p, values))
         fits = peak.device <= bound.device and peak.activation <= bound.activation
         return fits and peak.host <= bound.host
 
-    cost = len(effects) // 10 + len(p.expressions())
-    return everywhere(box, p.expressions(), holds, cost, deadline)
+    search.everywhere(box, p.expressions(), holds, cost=10 * len(effects))
 
 
-def sizes(p: Program, values: Sizes) -> Sizes:
-    return {e: ROUND["roundup"](n, p.target["granularity"]) for e, n in values.items()}
+def rounded(p: Program, values: Sizes) -> Sizes:
+    """Bytes of each aNode and of each expression of workspace, in whole granules."""
+    size = {e: roundup(n, p.target["granularity"]) for e, n in values.items()}
+    return size | {a: size[e] for a, e in p.size.items()}
 
 
 def peaks(p: Program, effects: list[Effect], size: Sizes) -> Bytes:
-    """The largest of what is there during each step; `size` of each expression, rounded up."""
-    device = {a: size[e] for a, e in p.size.items()}
-    active = {a: 0 if p.kind[a] in (*CALLERS, "param_grad") else n for a, n in device.items()}
-    now, now_active, home = held(p, device), 0, 0
-    most = most_active = most_home = 0
-    for taken, workspace, enters, leaves, copied, dropped in effects:
-        during = sum([device[a] for a in taken]) + size[workspace]
-        during_active = sum([active[a] for a in taken]) + size[workspace]
-        most, most_active = max(most, now + during), max(most_active, now_active + during_active)
-        now += sum([device[a] for a in enters]) - sum([device[a] for a in leaves])
-        now_active += sum([active[a] for a in enters]) - sum([active[a] for a in leaves])
-        home += (device[copied] if copied else 0) - (device[dropped] if dropped else 0)
-        most_home = max(most_home, home)
-    return Bytes(most, most_active, most_home)
+    """The largest of what is there during each step."""
+    nothing = dict.fromkeys(size, 0) | {f"host {a}": 0 for a in p.size}
+    device = {**nothing, **size}
+    active = device | {a: 0 for a, kind in p.kind.items() if kind in (*CALLERS, "param_grad")}
+    host = nothing | {f"host {a}": size[a] for a in p.size}
+    return Bytes(peak(effects, device, held(p, size)), peak(effects, active), peak(effects, host))
 
 
-def held(p: Program, device: Sizes) -> int:
+def peak(effects: list[Effect], size: Sizes, now: int = 0) -> int:
+    most = now
+    for takes, enters, leaves in effects:
+        most = max(most, now + sum([size[a] for a in takes]))
+        now += sum([size[a] for a in enters]) - sum([size[a] for a in leaves])
+    return most
+
+
+def held(p: Program, size: Sizes) -> int:
     """What the caller holds during all steps, gradients of the step before among it."""
-    old = [a for kind, a, b in p.bound if kind == "param" and b and p.accumulate]
-    return sum(device[a] for a in (*(a for a in p.kind if p.kind[a] in CALLERS), *old))
-
-
-# ---- Time, and what no schedule takes less than
+    own = [a for a, kind in p.kind.items() if kind in CALLERS]
+    old = [a for kind, a, gradient in p.bound if kind == "param" and gradient and p.accumulate]
+    return sum(size[a] for a in (*own, *old))
 
 
 def time_ns(p: Program, size: Sizes) -> int:
-    """Three streams: `busy` is when the last copy of a direction ends, `ends` when that of `a`."""
+    """`busy` is when the last copy of a direction ends, `ends` when that of an aNode."""
     now, busy, ends, runs = 0, {"offload": 0, "prefetch": 0}, dict[str, int](), set[str]()
-    for what, a, _ in p.steps:
+    for _, what, a in p.steps:
         if what in ("compute", "nosave"):
             own, again = p.nodes[a].time_ns or 0, p.nodes[a].replay
             now += again.time_ns if a in runs and again and again.time_ns is not None else own
             runs.add(a)
         elif what in busy:
             rate = p.target.get("d2h" if what == "offload" else "h2d", 0)
-            took = -(-size[p.size[a]] * 10**9 // rate) if rate else 0
+            took = -(-size[a] * 10**9 // rate) if rate else 0
             busy[what] = ends[a] = max(now, busy[what]) + took
         elif what == "wait":
             now = max(now, ends[a])
@@ -309,20 +154,16 @@ def time_ns(p: Program, size: Sizes) -> int:
 
 
 def least(p: Program, size: Sizes) -> tuple[int, int]:
-    """Every valid schedule runs the loss, what draws, the writers of what must be written, and the
-    writers of what these read; during each of them its reads and results are there."""
-    writer = {a: name for name, call in p.nodes.items() for a in call.results if a != "_"}
-    todo = [writer[a] for a in writer if p.kind[a] in ("output", "param_grad", "pending")]
-    todo += [name for name, call in p.nodes.items() if call.token or call.phase == "loss"]
-    must, device = set[str](), {a: size[e] for a, e in p.size.items()}
-    floor = always = held(p, device)
-    while todo:
-        if (name := todo.pop()) not in must:
-            must.add(name)
-            call = p.nodes[name]
-            reads = {a for a in p.reads(call) if a in writer}
-            made = [] if call.operator == "accumulate" else [a for a in call.results if a != "_"]
-            there = sum(device[a] for a in (*reads, *made)) + size[call.workspace]
-            floor = max(floor, always + there)
-            todo += [writer[a] for a in reads]
-    return sum(p.nodes[name].time_ns or 0 for name in must), floor
+    """Time and bytes that every valid schedule takes: it runs the loss, what draws, and who writes
+    what must be written or what these read; their reads and results are there at once."""
+    must = {a for a, kind in p.kind.items() if kind in (*KEPT, "pending")}
+    time, always = 0, held(p, size)
+    floor = always
+    for call in reversed(p.nodes.values()):
+        if call.token or call.phase == "loss" or must & {*call.results}:
+            reads = {a for a in p.reads(call) if p.kind[a] not in CALLERS}
+            made = [] if call.operator == "accumulate" else call.made()
+            floor = max(floor, always + sum(size[a] for a in (*reads, *made, call.workspace)))
+            must |= reads
+            time += call.time_ns or 0
+    return time, floor

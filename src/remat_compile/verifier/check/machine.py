@@ -1,216 +1,203 @@
 """Validity, values and races of a schedule, in one pass (`spec/semantics.md`).
 
-Contents are terms: numbers, one per way to make them, so that two contents are equal if their
-terms are. Time is a vector clock per operation: for each stream, how many of its operations have
-surely ended. Nothing here depends on sizes; `Effect` says what each step does to the bytes.
+A content is a term: a number, one per way to make it. A clock says of each of the three streams how
+many of its operations have surely ended. Nothing here depends on sizes.
 """
 
 from collections import Counter, defaultdict
-from typing import NamedTuple
+from itertools import count
+from typing import NamedTuple, TypeAlias
 
-from .read import Call, Program
+from .read import Program, Words, Wrong, need
 
 CALLERS = ("input", "param", "buffer", "const", "opt_state")
-COMPUTE, TO_HOST, TO_DEVICE = range(3)  # the three streams
-
-
-class Wrong(Exception):
-    """(what is wrong with the schedule or the graph, line)"""
+KEPT = ("output", "param_grad")
+PHASES = ("fwd", "loss", "bwd", "opt")
+WRITERS = {"act": "fwd", "phantom": "fwd", "pending": "fwd", "tangent": "loss", "grad": "bwd"}
+WRITERS |= {"param_grad": "bwd", "output": "fwd loss bwd"}
+COMPUTE, D2H, H2D = range(3)  # streams
+Terms: TypeAlias = "defaultdict[object, int]"
 
 
 class Effect(NamedTuple):
-    """What a step takes while it runs, and what is there after it and not before, or gone."""
+    """What a step takes while it runs, what is there after it and not before, and what is gone:
+    storages, `host %a` for copies there, and expressions of workspace."""
 
-    taken: tuple[str, ...] = ()
-    workspace: str = "0"
+    takes: tuple[str, ...] = ()
     enters: tuple[str, ...] = ()
     leaves: tuple[str, ...] = ()
-    copied: str = ""
-    host_freed: str = ""
 
 
-class Terms:
-    """Hash-consed terms, and the unplanned step: T of every aNode, and the stream at its end."""
+def results(terms: Terms, name: str, made: Words, reads: list[int], state: int) -> dict[str, int]:
+    """(P1): a result is a function of the cNode, its place, the reads and the random state."""
+    call = terms[name, state, *reads]
+    return {a: terms[call, place] for place, a in enumerate(made) if a != "_"}
 
-    def __init__(self, p: Program) -> None:
-        self.number: dict[object, int] = {}
-        self.of = {a: self[a] for a in p.kind if p.kind[a] in CALLERS}
-        self.stream = self["stream"]
-        for name, call in p.nodes.items():
-            if call.token:
-                self.of[call.token] = self.stream
-            reads = [self.of.get(a, -1) for a in p.reads(call)]
-            self.of.update(self.results(name, call, call.results, reads, self.stream))
-            if call.token or call.phase == "loss":
-                self.stream = self[name, self.stream]
 
-    def __getitem__(self, key: object) -> int:
-        return self.number.setdefault(key, len(self.number))
-
-    def results(
-        self, name: str, own: Call, results: list[str], reads: list[int], stream: int
-    ) -> dict[str, int]:
-        """(P1): a result is a function of the cNode, its place, the reads and the random state."""
-        made = self[(name, stream if own.token or own.phase == "loss" else -1, *reads)]
-        return {a: self[made, j] for j, a in enumerate(results) if a != "_"}
+def unplanned(p: Program, terms: Terms) -> tuple[dict[str, int], int]:
+    """T of every aNode and the random stream at the end. What it rests on holds (grammar.md)."""
+    t = {a: terms[a] for a, kind in p.kind.items() if kind in CALLERS}
+    stream, ended, phase = terms["stream"], set[str](), "fwd"
+    for name, call in p.nodes.items():
+        form, reads, made = call.replay or call, p.reads(call), call.made()
+        need(PHASES.index(phase) <= PHASES.index(call.phase), name, "comes after a later phase")
+        need(all(a in t and a not in ended for a in (*reads, *p.reads(form))), name, "reads early")
+        need(all(call.phase in WRITERS.get(p.kind[a], "") for a in made), name, "writes no such")
+        need(not call.token or p.kind[call.token] == "rng", name, "has no random state")
+        written = [*made, *filter(None, [call.token])]
+        again = len({*written}) < len(written) or any(a in t for a in written)
+        need(not again, name, "writes what another writes")
+        need({*form.made()} <= {*made} and len({*form.made()}) == len(form.made()), name, "again")
+        places = [a in ("_", *call.results[j : j + 1]) for j, a in enumerate(form.results)]
+        need(all(places) or not form.same(call), name, "replays results in other places")
+        need((call.phase == "loss") == (call.operator == "loss"), name, "is the loss, or is not")
+        if call.phase == "loss":
+            ends = {a for kind, a, _ in p.bound if kind == "result"}
+            ends |= {a for a, kind in p.kind.items() if kind == "pending"}
+            need(ends <= {*reads}, "the loss does not read all results and new contents")
+        if call.operator == "accumulate":
+            alone = not call.token and not call.replay and len(made) == 1 and call.phase == "bwd"
+            need(alone and len(call.arguments) == 3 and call.arguments[1] == ",", name)
+            need(reads[0] != reads[1] and p.kind[reads[0]] == "grad", name, "adds to no gradient")
+            ended.add(reads[0])
+        random, phase = call.token or call.phase == "loss", call.phase
+        t |= {call.token: stream} if call.token else {}
+        made_of = [t[a] for a in reads]
+        t |= results(terms, name, call.results, made_of, stream if random else -1)
+        stream = terms["after", name, stream] if random else stream
+    need(t.keys() == p.kind.keys(), "somebody writes nothing:", *(p.kind.keys() - t.keys()))
+    need([call.phase for call in p.nodes.values()].count("loss") == 1, "there is not one loss")
+    return t, stream
 
 
 class Machine:
-    """The state between two steps. `held` and `home` are the contents of device and host."""
+    """The state between two steps: contents of device and host, copies in flight, clocks."""
 
     def __init__(self, p: Program) -> None:
-        self.p, self.terms = p, Terms(p)
-        self.held = {a: self.terms.of[a] for a in p.kind if p.kind[a] in CALLERS}
-        self.home: dict[str, int] = {}
+        self.p, self.terms = p, defaultdict[object, int](count().__next__)
+        self.t, self.last_stream = unplanned(p, self.terms)
+        self.live = {a: self.t[a] for a, kind in p.kind.items() if kind in CALLERS}
+        self.host: dict[str, int] = {}
         self.stale: set[str] = set()
         self.flying: dict[str, tuple[int, list[int]]] = {}  # stream and clock of a copy
         self.runs: Counter[str] = Counter()
-        self.total = Counter(name for what, name, _ in p.steps if what in ("compute", "nosave"))
+        self.total = Counter(name for _, what, name in p.steps if what in ("compute", "nosave"))
         self.place = {name: i for i, name in enumerate(p.nodes)}
         self.stream, self.drawn, self.lost = self.terms["stream"], -1, False
-        self.results = {name for kind, name, _ in p.bound if kind == "result"}
-        self.updates = {a: b for kind, a, b in p.bound if kind == "buffer" and b}
-        self.clock = [0, 0, 0]  # of the stream that computes
-        self.last = {TO_HOST: [0, 0, 0], TO_DEVICE: [0, 0, 0]}  # of the last copy of a direction
-        self.uses: defaultdict[tuple[str, bool], list[list[int]]] = defaultdict(
-            lambda: [[0, 0, 0], [0, 0, 0]]  # last change and last read, by stream
-        )
-        self.line = 0
+        self.results = {a for kind, a, _ in p.bound if kind == "result"}
+        self.updated = [a for kind, a, pending in p.bound if kind == "buffer" and pending]
+        self.clocks = [[0, 0, 0] for _ in (COMPUTE, D2H, H2D)]  # of the last of each stream
+        self.uses = defaultdict[str, tuple[list[int], list[int]]](lambda: ([0, 0, 0], [0, 0, 0]))
 
-    def need(self, holds: bool, *words: str) -> None:
-        if not holds:
-            raise Wrong(" ".join(words), self.line)
-
-    def use(self, a: str, at_home: bool, changes: bool, stream: int, clock: list[int]) -> None:
+    def use(self, a: str, changes: bool, stream: int = COMPUTE) -> None:
         """No race: each earlier use that one of the two changes has surely ended. A storage that
         is given back is changed, so all its uses have ended before its bytes are taken again."""
-        changed, read = self.uses[a, at_home]
+        changed, read = self.uses[a]
+        now = self.clocks[stream]
         for before in (changed, read) if changes else (changed,):
-            ended = before[0] <= clock[0] and before[1] <= clock[1] and before[2] <= clock[2]
-            self.need(ended, "a copy races for", a)
-        (changed if changes else read)[stream] = clock[stream]
-
-    def change(self, a: str) -> None:
-        self.use(a, False, True, COMPUTE, self.clock)
+            if before[0] > now[0] or before[1] > now[1] or before[2] > now[2]:
+                raise Wrong(f"a copy races for {a}")
+        (changed if changes else read)[stream] = now[stream]
 
     def copy(self, a: str, stream: int) -> None:
         """A copy starts after this step and after the copy before it in its direction."""
-        clock = [max(pair) for pair in zip(self.clock, self.last[stream], strict=True)]
-        clock[stream] += 1
-        self.use(a, False, stream == TO_DEVICE, stream, clock)
-        self.use(a, True, stream == TO_HOST, stream, clock)
-        self.last[stream], self.flying[a] = clock, (stream, clock)
+        self.clocks[stream] = [*map(max, self.clocks[COMPUTE], self.clocks[stream])]
+        self.clocks[stream][stream] += 1
+        self.use(a, stream == H2D, stream)
+        self.use("host " + a, stream == D2H, stream)
+        self.flying[a] = stream, self.clocks[stream]
 
     def step(self, what: str, a: str) -> Effect:
-        self.clock[COMPUTE] += 1
+        """A step whose guard does not hold is wrong."""
+        self.clocks[COMPUTE][COMPUTE] += 1
         if what in ("compute", "nosave"):
-            self.need(a in self.p.nodes, "no cNode", a)
-            return self.execute(a, what == "nosave")
-        self.need(a in self.p.kind, "no aNode", a)
+            return self.compute(a, what == "nosave")
+        live, host, still = a in self.live, a in self.host, a not in self.flying
         own = self.p.kind[a] in CALLERS
         match what:
-            case "free":
-                self.need(a in self.held, a, "is not live")
-                self.need(not own and not (self.lost and a in self.results), a, "is the caller's")
-                self.need(a not in self.flying, "a copy is in flight of", a)
-                self.change(a)
-                del self.held[a]
+            case "free" if live and still and not own and not (self.lost and a in self.results):
+                self.use(a, changes=True)
+                del self.live[a]
                 return Effect(leaves=(a,))
-            case "offload":
-                self.need(a in self.held and not own, a, "is not live or the caller's")
-                self.need(a not in self.flying, "a copy is in flight of", a)
-                self.need(a not in self.home, "the host has", a)
-                self.home[a] = self.held[a]
-                self.copy(a, TO_HOST)
-                return Effect(copied=a)
-            case "prefetch":
-                self.need(a not in self.flying, "a copy is in flight of", a)
-                self.need(a in self.home and a not in self.stale, "no good host copy of", a)
-                self.need(a not in self.held, a, "is live")
-                self.held[a] = self.home[a]
-                self.copy(a, TO_DEVICE)
-                return Effect(taken=(a,), enters=(a,))
-            case "wait":
-                self.need(a in self.flying, "no copy is in flight of", a)
+            case "offload" if live and still and not own and not host:
+                self.host[a] = self.live[a]
+                self.copy(a, D2H)
+                return Effect(takes=("host " + a,), enters=("host " + a,))
+            case "prefetch" if host and still and not live and a not in self.stale:
+                self.live[a] = self.host[a]
+                self.copy(a, H2D)
+                return Effect(takes=(a,), enters=(a,))
+            case "wait" if not still:
                 _, clock = self.flying.pop(a)
-                self.clock = [max(pair) for pair in zip(self.clock, clock, strict=True)]
+                self.clocks[COMPUTE] = [*map(max, self.clocks[COMPUTE], clock)]
                 return Effect()
-        self.need(a in self.home and a not in self.flying, "no host copy to give back of", a)
-        self.use(a, True, True, COMPUTE, self.clock)
-        self.stale.discard(a)
-        del self.home[a]
-        return Effect(host_freed=a)
+            case "hostfree" if host and still:
+                self.use("host " + a, changes=True)
+                self.stale.discard(a)
+                del self.host[a]
+                return Effect(leaves=("host " + a,))
+        raise Wrong(f"{what} {a} is against its rule")
 
-    def execute(self, name: str, nosave: bool) -> Effect:
-        p, own = self.p, self.p.nodes[name]
+    def compute(self, name: str, nosave: bool) -> Effect:
+        own, live = self.p.nodes[name], self.live
         self.runs[name] += 1
         first, loss = self.runs[name] == 1, own.phase == "loss"
-        call = own if first else own.replay or own
-        reads = [*p.reads(call), *([own.token] if own.token and not first else [])]
-        for a in reads:  # rules 1 and 2, and the theorem: each read finds T
-            self.need(a in self.held, a, "is not live and read by", name)
-            self.need(self.flying.get(a, (TO_HOST,))[0] == TO_HOST, "not here yet:", a)
-            self.need(loss or not self.lost or a not in self.updates, "updated buffer read:", a)
-            self.need(self.held[a] == self.terms.of[a], a, "has another value, read by", name)
-            self.use(a, False, False, COMPUTE, self.clock)
-        values = self.values(name, own, call, [self.held[a] for a in p.reads(call)], first)
-        if first and (loss or own.token):  # rule 3
-            self.need(self.drawn < self.place[name], name, "draws too late")
-            self.drawn, self.stream = self.place[name], self.terms[name, self.stream]
+        form = own if first else own.replay or own
+        reads, token = self.p.reads(form), [own.token] if own.token and not first else []
+        for a in (*reads, *token):  # rule 1; rule 2 and the theorem: each read finds T
+            here = a in live and self.flying.get(a, (D2H,))[0] == D2H
+            need(here and live[a] == self.t[a], a, "does not hold what is read by", name)
+            self.use(a, changes=False)
+        state = live[own.token] if token else self.stream if own.token or loss else -1
+        if form.same(own):
+            made = results(self.terms, name, form.results, [live[a] for a in reads], state)
+        else:
+            made = {a: self.t[a] for a in form.made()}  # (P2)
+        if first and (own.token or loss):  # rule 3
+            need(self.drawn < self.place[name], name, "draws too late")
+            made |= {own.token: state} if own.token and self.total[name] > 1 else {}
+            self.drawn, self.stream = self.place[name], self.terms["after", name, state]
+        still = not self.flying.keys() & made.keys()
+        for a in made:
+            self.use(a, changes=True)
         if own.operator == "accumulate":  # rule 4
-            (g1, _), (g2,) = reads, values
-            self.need(g2 not in self.held, g2, "is live")
-            self.need(not {g1, g2} & self.flying.keys(), "a copy is in flight of", g1, "or", g2)
-            self.change(g1)
-            self.change(g2)
-            self.held[g2] = values[g2]
-            del self.held[g1]
-            self.stale |= {g1} & self.home.keys()
-            return Effect((), call.workspace, (g2,), (g1,))
-        for a in values:  # rule 5
-            self.need(a not in self.flying, "a copy is in flight of", a)
-            self.change(a)
-        enters = tuple(a for a in values if a not in self.held)
-        self.held.update((a, values[a]) for a in enters)
-        leaves = tuple(a for a in values if nosave and p.kind[a] == "phantom")  # rule 6
+            (g1, _), (g2,) = reads, made
+            need(still and g1 not in self.flying and g2 not in live, name, "cannot add")
+            self.use(g1, changes=True)
+            self.stale |= {g1} & self.host.keys()
+            del live[g1]
+            live |= made
+            return Effect((form.workspace,), (g2,), (g1,))
+        need(still, name, "computes what is copied")  # rule 5
+        enters = tuple(a for a in made if a not in live)
+        live.update((a, made[a]) for a in enters)
+        leaves = tuple(a for a in made if nosave and self.p.kind[a] == "phantom")  # rule 6
         for a in leaves:
-            del self.held[a]
+            del live[a]
         if loss:
             self.lost = True
-            self.held.update((a, self.terms["updated", a]) for a in self.updates)
-        return Effect(tuple(values), call.workspace, enters, leaves)
-
-    def values(
-        self, name: str, own: Call, call: Call, reads: list[int], first: bool
-    ) -> dict[str, int]:
-        """The contents of what an execution computes, the token among it."""
-        stream = self.stream if first else self.held.get(own.token, -1)
-        if not call.same(own):  # (P2)
-            return {a: self.terms.of[a] for a in call.results if a != "_"}
-        made = self.terms.results(name, own, call.results, reads, stream)
-        if first and own.token and self.total[name] > 1:
-            made[own.token] = stream
-        return made
+            live.update((a, self.terms["updated", a]) for a in self.updated)
+        return Effect((*made, form.workspace), enters, leaves)
 
     def end(self) -> None:
-        p, kind = self.p, self.p.kind
-        for name, call in p.nodes.items():
-            must = call.token or any(a != "_" and kind[a] == "pending" for a in call.results)
-            self.need(not must or self.total[name] > 0, name, "is never executed")
-            self.need(call.phase != "loss" or self.total[name] == 1, "the loss runs not once")
-        for a in kind:
-            kept = kind[a] in ("output", "param_grad")
-            self.need((a in self.held) == (kept or kind[a] in CALLERS), a, "kept, or not")
-            self.need(not kept or self.held[a] == self.terms.of[a], a, "ends with another value")
-            self.use(a, False, False, COMPUTE, self.clock)
-        self.need(not self.flying and not self.home, "copies in flight or on the host at the end")
-        self.need(self.stream == self.terms.stream, "the random stream ends elsewhere")
+        for name, call in self.p.nodes.items():
+            must = call.token or "pending" in (self.p.kind[a] for a in call.made())
+            need(not must or self.total[name] > 0, name, "is never executed")
+            need(call.phase != "loss" or self.total[name] == 1, "the loss runs not once")
+        for a, kind in self.p.kind.items():
+            need((a in self.live) == (kind in (*KEPT, *CALLERS)), a, "is kept, or is not")
+            need(kind not in KEPT or self.live[a] == self.t[a], a, "ends with another value")
+            self.use(a, changes=False)
+        need(not self.flying and not self.host, "copies are in flight or on the host at the end")
+        need(self.stream == self.last_stream, "the random stream ends elsewhere")
 
 
 def run(p: Program) -> list[Effect]:
     """What each step does to the bytes. Raises `Wrong` at the first step that breaks a rule."""
     machine, effects = Machine(p), []
-    for what, name, machine.line in p.steps:
+    for line, what, name in p.steps:
+        p.line = line
         effects.append(machine.step(what, name))
+    p.line = 0
     machine.end()
     return effects
