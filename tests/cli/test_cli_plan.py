@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -232,7 +233,11 @@ def test_a_second_model_is_refused_before_any_work(cli: Cli, chain: Path, tmp_pa
 
 
 def test_emit_writes_code(cli: Cli, tmp_path: Path) -> None:
-    source = chain_text().replace("toy.op.default", "aten.cat.default")
+    one_result = chain_text().replace("toy.op.default", "aten.cat.default")
+    ran = cli("-", "--emit", "torch", "-o", tmp_path / "step.py", stdin=one_result)
+    place = f"{one_result[: one_result.index('  B7: bwd')].count(chr(10)) + 1}:3"
+    assert (ran.code, f"{place}: error[FB0944]: B7: 2 results of aten.cat" in ran.err) == (1, True)
+    source = re.sub(r"(bwd %dw\d, %d\d =) aten.cat", r"\1 aten.aminmax", one_result)
     ran = cli("-", "--emit", "torch", "-o", tmp_path / "step.py", stdin=source)
     assert ran.code == 0, ran.err
     assert "def forward(" in (tmp_path / "step.py").read_text()

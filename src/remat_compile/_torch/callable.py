@@ -6,7 +6,7 @@ operator does is told from its schema and its namespace.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from torch._ops import HigherOrderOperator, OpOverload
@@ -16,7 +16,7 @@ from ..ir.graph import ACCUMULATE_OP, LOSS_OP, Arg, Call, Graph
 from ..ir.span import Span
 from .ops import resolve_op
 
-__all__ = ["OF_PYTORCH", "PURE", "callable_op", "check_call", "check_operators"]
+__all__ = ["OF_PYTORCH", "PURE", "callable_op", "check_call", "check_operators", "check_results"]
 
 PURE = frozenset(("aten", "prims"))
 """PyTorch's own namespaces of tensor arithmetic."""
@@ -74,13 +74,23 @@ def check_call(call: Call) -> None:
         raise FBError(Diagnostic("FB0942", f"a plan may not call {call.op}: {why}", hint=_HINT))
 
 
+def check_results(call: Call, writes: Sequence[str | None]) -> None:
+    """FB0944 where a call is said to have more results than its operator gives."""
+    returns = [str(returned.type) for returned in callable_op(call.op)._schema.returns]
+    if len(writes) > len(returns) and not any("[]" in t for t in returns):
+        message = f"{len(writes)} results of {call.op}, which has {len(returns)}"
+        raise FBError(Diagnostic("FB0944", message, hint="name as many as the operator gives"))
+
+
 def check_operators(graph: Graph) -> None:
-    """FB0901 and FB0942 with every call that PyTorch lacks or a plan may not make, each once."""
+    """FB0901, FB0942 and FB0944 with every call that PyTorch lacks, a plan may not make, or has
+    fewer results, each operator once."""
     found: dict[tuple[str, str], Diagnostic] = {}
-    for owner, call, span in _calls(graph):
+    for owner, call, writes, span in _calls(graph):
         try:
             callable_op(call.op)
             check_call(call)
+            check_results(call, writes)
         except FBError as error:
             for d in error.diagnostics:
                 message = f"{owner}: {d.message}"
@@ -90,14 +100,14 @@ def check_operators(graph: Graph) -> None:
         raise FBError(found.values())
 
 
-def _calls(graph: Graph) -> Iterator[tuple[str, Call, Span | None]]:
+def _calls(graph: Graph) -> Iterator[tuple[str, Call, Sequence[str | None], Span | None]]:
     for view in graph.views:
-        yield f"%{view.name}", view.call, view.span
+        yield f"%{view.name}", view.call, (), view.span
     for c in graph.cnodes:
         if c.call.op not in (LOSS_OP, ACCUMULATE_OP):
-            yield c.name, c.call, c.span
+            yield c.name, c.call, c.writes, c.span
         if c.replay is not None:
-            yield c.name, c.replay.call, c.span
+            yield c.name, c.replay.call, c.replay.writes, c.span
 
 
 def _objection(op: OpOverload | HigherOrderOperator, namespace: str) -> str | None:
