@@ -30,15 +30,15 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from remat_compile import Plan
-from remat_compile._budget import Baseline, format_bytes, parse_budget, resolve_budget
-from remat_compile._pipeline import Attempt, Phases
-from remat_compile._step import _Runner, compare_step
 from remat_compile.backends.torch import build
 from remat_compile.costs import load_device, roofline
+from remat_compile.driver.budget import Baseline, format_bytes, parse_budget, resolve_budget
+from remat_compile.driver.compare_torch import _Runner, compare_step
+from remat_compile.driver.run_planner import Attempt, Phases
 from remat_compile.frontends.torch_export import ensure_trusted, export, lower
+from remat_compile.ir.analysis.liveness import held_bytes
 from remat_compile.ir.diagnostics import FBError
-from remat_compile.ir.liveness import held_bytes
-from remat_compile.ir.simulate import Sizes
+from remat_compile.ir.semantics.simulate import Sizes
 from remat_compile.planners import Infeasible, available, parse_planner
 
 Make = Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]

@@ -36,7 +36,7 @@ from _jax_bytes import MODELS, report
 from _tables import print_table
 
 import remat_compile
-from remat_compile.backends.jax.predict import predicted_temp_bytes
+from remat_compile.backends.jax.observe.predict import predicted_temp_bytes
 
 LIMIT_S = 5.0
 app = typer.Typer(add_completion=False)

@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from remat_compile.ir.parser import parse_program, read_syntax
-from remat_compile.ir.printer import format_program
 from remat_compile.ir.program import Argument
+from remat_compile.ir.text.parser import parse_program, read_syntax
+from remat_compile.ir.text.printer import format_program
 from verifier import STEPS_PER_LAYER, chain
 
 PLANS = Path(__file__).parent.parent / "tests" / "verifier" / "mutants" / "plans"

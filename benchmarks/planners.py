@@ -26,15 +26,15 @@ from typing import Annotated, Any
 import typer
 
 import remat_compile
-from remat_compile._budget import Baseline, BudgetText, format_bytes, parse_budget
-from remat_compile._sweep import Cell, Sweep, run_sweep
-from remat_compile.ir.parser import parse_program
-from remat_compile.ir.printer import format_program
+from remat_compile.driver.budget import Baseline, BudgetText, format_bytes, parse_budget
+from remat_compile.driver.sweep import Cell, Sweep, run_sweep
 from remat_compile.ir.program import Budget, Program
+from remat_compile.ir.text.parser import parse_program
+from remat_compile.ir.text.printer import format_program
 from remat_compile.planners import Infeasible, Optimal, available, parse_planner
-from remat_compile.planners._bounds import moments_ns
-from remat_compile.planners._instance import Instance
+from remat_compile.planners.bounds.relaxation import moments_ns
 from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.instance import Instance
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests" / "planners"))

@@ -29,13 +29,13 @@ from remat_compile.ir.schedule import (
     Step,
     Wait,
 )
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.verifier import ProvenPlan, verify
-from remat_compile.verifier.events import Event, unfold
-from remat_compile.verifier.races import Racing, pairs_of, prove_races
+from remat_compile.verifier.obligations.races import Racing, pairs_of, prove_races
+from remat_compile.verifier.obligations.validity import prove_validity
+from remat_compile.verifier.read.events import Event, unfold
+from remat_compile.verifier.read.statements import Statements, read_statements
 from remat_compile.verifier.smt import Deadline, NoModel
-from remat_compile.verifier.statements import Statements, read_statements
-from remat_compile.verifier.validity import prove_validity
 from verifier import chain
 
 UNDER_WAY = 3

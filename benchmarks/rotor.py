@@ -15,10 +15,10 @@ from typing import Annotated
 import typer
 from _tables import print_table
 
-from remat_compile.planners._floating import Floating
-from remat_compile.planners._limits import operations, slot_bytes
-from remat_compile.planners._persistent import Persistent
-from remat_compile.planners._stages import Option, Skim, Stage, Way
+from remat_compile.planners.chains.choices import operations, slot_bytes
+from remat_compile.planners.chains.floating import Floating
+from remat_compile.planners.chains.persistent import Persistent
+from remat_compile.planners.chains.stages import Option, Skim, Stage, Way
 
 LIMIT_S = 5.0
 

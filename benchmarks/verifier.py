@@ -33,17 +33,17 @@ from remat_compile.ir.schedule import (
     Wait,
 )
 from remat_compile.verifier import ProvenPlan, verify
-from remat_compile.verifier.claims import compute_claims, prove_time
-from remat_compile.verifier.events import Event, unfold
-from remat_compile.verifier.memory import Limits, prove_memory
-from remat_compile.verifier.races import prove_races
-from remat_compile.verifier.sizes import Amounts, read_amounts
+from remat_compile.verifier.arithmetic.walk import Bytes
+from remat_compile.verifier.obligations.claims import compute_claims, prove_time
+from remat_compile.verifier.obligations.memory import Limits, prove_memory
+from remat_compile.verifier.obligations.memory_ranges import Everywhere, prove_ranges
+from remat_compile.verifier.obligations.races import prove_races
+from remat_compile.verifier.obligations.validity import prove_validity
+from remat_compile.verifier.obligations.values import prove_values
+from remat_compile.verifier.read.events import Event, unfold
+from remat_compile.verifier.read.sizes import Amounts, read_amounts
+from remat_compile.verifier.read.statements import Statements, read_statements
 from remat_compile.verifier.smt import Deadline, NoModel
-from remat_compile.verifier.statements import Statements, read_statements
-from remat_compile.verifier.symbolic import Everywhere, prove_ranges
-from remat_compile.verifier.validity import prove_validity
-from remat_compile.verifier.values import prove_values
-from remat_compile.verifier.walk import Bytes
 
 SEGMENT = 25
 STEPS_PER_LAYER = 8

@@ -24,7 +24,7 @@ from remat_compile.ir.schedule import (
     Step,
     Wait,
 )
-from remat_compile.ir.simulate import KEPT_KINDS
+from remat_compile.ir.semantics.simulate import KEPT_KINDS
 
 __all__ = ["Run", "random_schedule"]
 

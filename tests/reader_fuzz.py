@@ -11,13 +11,13 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from random import Random
 
+from remat_compile.ir.checks.wellformed import check_program
 from remat_compile.ir.diagnostics import FBError
-from remat_compile.ir.parser import read_quickly, read_syntax
-from remat_compile.ir.printer import format_program
 from remat_compile.ir.program import Program
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.ir.span import Span
-from remat_compile.ir.wellformed import check_program
+from remat_compile.ir.text.parser import read_quickly, read_syntax
+from remat_compile.ir.text.printer import format_program
 from strategies import random_program, random_schedule
 from text_mutations import by_structure, by_token, tokens
 

@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ._import import import_plan
-    from ._jax.make import jax_step
-    from ._plan import Plan
-    from ._sweep import Sweep
     from .api import compile, load, plan, sweep
+    from .driver.import_decision import import_plan
+    from .driver.jax.make import jax_step
+    from .driver.plan import Plan
+    from .driver.sweep import Sweep
     from .ir.diagnostics import Diagnostic, FBError
     from .ir.program import Budget
 
@@ -39,11 +39,11 @@ _HOMES = {
     "Budget": ".ir.program",
     "Diagnostic": ".ir.diagnostics",
     "FBError": ".ir.diagnostics",
-    "Plan": "._plan",
-    "Sweep": "._sweep",
+    "Plan": ".driver.plan",
+    "Sweep": ".driver.sweep",
     "compile": ".api",
-    "import_plan": "._import",
-    "jax_step": "._jax.make",
+    "import_plan": ".driver.import_decision",
+    "jax_step": ".driver.jax.make",
     "load": ".api",
     "plan": ".api",
     "sweep": ".api",

@@ -9,16 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-from ._budget import Baseline, resolve_budget
-from ._files import read_text
-from ._options import Errors, Grads, PlanOptions, read_options
-from ._outputs import files_of_model, files_of_plan
-from ._pipeline import Phases, run_planner
-from ._plan import Plan, PlanText, pick_schedule
-from ._recorded import check_same_file, recorded_model
-from ._sources import ModelOptions, Source, check_spec, is_program, load_source
-from ._sweep import Sweep, run_sweep
-from ._sweep_asked import read_sweep
+from .driver.budget import Baseline, resolve_budget
+from .driver.files import read_text
+from .driver.model_source import ModelOptions, Source, check_spec, is_program, load_source
+from .driver.outputs import files_of_model, files_of_plan
+from .driver.plan import Plan, PlanText, pick_schedule
+from .driver.recorded import check_same_file, recorded_model
+from .driver.request import Errors, Grads, PlanOptions, read_options
+from .driver.run_planner import Phases, run_planner
+from .driver.sweep import Sweep, run_sweep
+from .driver.sweep_options import read_sweep
 from .ir.diagnostics import Diagnostic, FBError, render
 from .ir.program import Budget, Program
 
@@ -216,7 +216,7 @@ def read_program(path: str | Path) -> Program:
 
 def read_program_text(path: str | Path) -> tuple[Program, str]:
     """The same with its text, which the independent checker reads for itself."""
-    from .ir.parser import parse_program
+    from .ir.text.parser import parse_program
 
     text = read_text(path)
     return parse_program(text, str(path)), text

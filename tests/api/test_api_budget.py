@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remat_compile import FBError
-from remat_compile._budget import Baseline, format_bytes, parse_budget, resolve_budget
+from remat_compile.driver.budget import Baseline, format_bytes, parse_budget, resolve_budget
 from remat_compile.ir.program import Budget
 
 BASE = Baseline(

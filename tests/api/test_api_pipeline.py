@@ -11,17 +11,18 @@ from typing import ClassVar
 import pytest
 from graphs import chain
 
-from remat_compile import FBError, Plan, _ask
-from remat_compile._budget import parse_budget
-from remat_compile._files import text_of
-from remat_compile._options import PlanOptions
-from remat_compile._pipeline import Phases
+from remat_compile import FBError, Plan
 from remat_compile.api import plan_program
-from remat_compile.ir.analysis import capture_order, frees_after_last_use
+from remat_compile.driver import ask as _ask
+from remat_compile.driver.budget import parse_budget
+from remat_compile.driver.files import text_of
+from remat_compile.driver.request import PlanOptions
+from remat_compile.driver.run_planner import Phases
+from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import Diagnostic
-from remat_compile.ir.parser import parse_program
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Compute, Schedule
+from remat_compile.ir.text.parser import parse_program
 from remat_compile.planners.contract import (
     Feasible,
     Infeasible,

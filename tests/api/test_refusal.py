@@ -8,10 +8,10 @@ import pytest
 from graphs import chain, residual, transformer
 
 from remat_compile import FBError
-from remat_compile._budget import parse_budget
-from remat_compile._options import PlanOptions
-from remat_compile._pipeline import Phases
 from remat_compile.api import plan_program
+from remat_compile.driver.budget import parse_budget
+from remat_compile.driver.request import PlanOptions
+from remat_compile.driver.run_planner import Phases
 from remat_compile.ir.diagnostics import Diagnostic
 from remat_compile.ir.program import Program
 from remat_compile.planners import parse_planner

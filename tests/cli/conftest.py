@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from cli_helpers import Cli, Ran, chain_text
 
-from remat_compile import _files
 from remat_compile.cli import main
+from remat_compile.driver import files as _files
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def test_other_model(cli: Cli, plan: Path, model: Path) -> None:
     assert ran.code == 0
     recorded = plan.read_text()
     model.write_text(MODEL.replace("GELU", "ReLU"))
-    from remat_compile._files import sha256_of
+    from remat_compile.driver.files import sha256_of
 
     digest = recorded.partition('sha256 "')[2].partition('"')[0]
     plan.write_text(recorded.replace(digest, sha256_of(model)))

@@ -17,8 +17,9 @@ import pytest
 from cli_helpers import Cli
 
 import remat_compile
-from remat_compile import FBError, _sweep
-from remat_compile._pipeline import Attempt
+from remat_compile import FBError
+from remat_compile.driver import sweep as _sweep
+from remat_compile.driver.run_planner import Attempt
 
 QUICK = ("--planners", "store-all,periodic{segments=2, by=count},dtr{rounds=0}")
 RANGE = ("--activation-budgets", "40%..100%:4")

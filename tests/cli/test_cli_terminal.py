@@ -15,13 +15,13 @@ from rich.console import Console
 
 import remat_compile
 import remat_compile.cli
-from remat_compile._files import read_text
-from remat_compile._table import columns
 from remat_compile.cli import _app, _progress, main
-from remat_compile.ir._syntax import quote
+from remat_compile.driver.files import read_text
+from remat_compile.driver.table import columns
 from remat_compile.ir.diagnostics import Diagnostic, FBError, Note, render
 from remat_compile.ir.span import Span
 from remat_compile.ir.terminal import printable, width
+from remat_compile.ir.text.syntax import quote
 
 HOSTILE = "\x1b]8;;http://x\x07[red]\u202e\u2066\u200b\x9b2J\r\n\x85\u2028\ue000\udc80\x00\t"
 """A link, markup, both directions, a C1 control, line ends, a lone surrogate, NUL."""
@@ -214,7 +214,7 @@ def test_a_mistake_of_ours_is_one_message(
     def broken(*_: object) -> None:
         raise RecursionError(HOSTILE)
 
-    monkeypatch.setattr("remat_compile.ir.parser.parse_program", broken)
+    monkeypatch.setattr("remat_compile.ir.text.parser.parse_program", broken)
     monkeypatch.delenv(_app.TRACEBACK, raising=False)
     assert main(["show", str(chain)]) == 1
     err = capsys.readouterr().err

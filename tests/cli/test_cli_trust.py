@@ -11,8 +11,8 @@ from cli_helpers import Cli, chain_text
 
 import remat_compile
 from remat_compile import FBError
-from remat_compile._recorded import is_bare_name
-from remat_compile.ir._syntax import quote
+from remat_compile.driver.recorded import is_bare_name
+from remat_compile.ir.text.syntax import quote
 
 MODEL = """
 import pathlib, torch

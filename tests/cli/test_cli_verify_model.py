@@ -11,7 +11,7 @@ from cli_helpers import Cli
 
 import remat_compile
 from remat_compile import FBError
-from remat_compile._graph_check import GraphCheck, GraphSeen
+from remat_compile.driver.compare_graph import GraphCheck, GraphSeen
 
 MODEL = """
 import torch

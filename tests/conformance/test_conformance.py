@@ -9,9 +9,9 @@ import pytest
 from lark import Lark
 
 from remat_compile.ir.diagnostics import FBError, render
-from remat_compile.ir.parser import parse_program, read_syntax
-from remat_compile.ir.printer import format_program
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.ir.text.parser import parse_program, read_syntax
+from remat_compile.ir.text.printer import format_program
 
 SPEC = Path(__file__).parents[2] / "spec"
 VALID = sorted((SPEC / "conformance" / "valid").glob("*.fbir"))
@@ -82,7 +82,7 @@ def test_there_are_enough_files() -> None:
 
 def test_the_valid_files_use_every_construct() -> None:
     """Every alternative of the grammar that is a rule of its own appears in a valid file."""
-    grammar = (SPEC.parent / "src/remat_compile/ir/fbir.lark").read_text(encoding="utf-8")
+    grammar = (SPEC.parent / "src/remat_compile/ir/text/fbir.lark").read_text(encoding="utf-8")
     rules = {m for m in re.findall(r"^\??(\w+):", grammar, re.M) if m.islower()}
     rules |= set(re.findall(r"-> (\w+)", grammar))
     rules -= {r for r in rules if r.startswith("_")}

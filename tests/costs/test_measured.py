@@ -13,13 +13,13 @@ from remat_compile._torch.alloc import measure_peak
 from remat_compile._torch.execute import execute
 from remat_compile.costs import assumptions, measured
 from remat_compile.costs._symbolic import bound
-from remat_compile.ir.analysis import capture_order, frees_after_last_use
+from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Const, Sym, add, evaluate, mul
 from remat_compile.ir.graph import CALLER_KINDS, Call, CNode, Graph, Ref
 from remat_compile.ir.program import Binding, Program, Result, Symbol
 from remat_compile.ir.schedule import Schedule
-from remat_compile.ir.simulate import Sizes, simulate
+from remat_compile.ir.semantics.simulate import Sizes, simulate
 from torch_helpers.hand_built import (
     batch_norm_program,
     batch_norm_values,

@@ -13,7 +13,7 @@ from torch import nn
 import remat_compile
 from harness import Record, assert_bit_equal, train_steps
 from remat_compile import Budget, Plan
-from remat_compile._budget import parse_budget, resolve_budget
+from remat_compile.driver.budget import parse_budget, resolve_budget
 from remat_compile.planners.contract import Infeasible, Planner
 from remat_compile.planners.registry import parse_planner
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from remat_compile.ir.analysis import frees_after_last_use
+from remat_compile.ir.analysis.order import frees_after_last_use
 from remat_compile.ir.graph import CNode, Graph
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Schedule
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners.contract import Feasible, PlanResult
 
 

@@ -30,10 +30,10 @@ from random_models import RANDOM_MODELS
 import remat_compile
 from random_plans import COPIES, KINDS, kinds_of, random_plan
 from remat_compile import Plan
-from remat_compile._bind import bind
-from remat_compile._step import compare_step
+from remat_compile.driver.bind import bind
+from remat_compile.driver.compare_torch import compare_step
 from remat_compile.ir.diagnostics import FBError
-from remat_compile.ir.printer import format_program
+from remat_compile.ir.text.printer import format_program
 
 __all__ = [
     "Outcome",

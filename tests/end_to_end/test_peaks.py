@@ -15,7 +15,7 @@ from remat_compile import Plan
 from remat_compile._torch.alloc import Mark, measure_regions
 from remat_compile.backends.torch import PlannedModule, measure_step
 from remat_compile.ir.graph import CALLER_KINDS
-from remat_compile.ir.simulate import Sizes
+from remat_compile.ir.semantics.simulate import Sizes
 
 CASES = [
     *((name, budget) for name in BASE for budget in ("range:1.0", "range:0.5")),

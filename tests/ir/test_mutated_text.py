@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from remat_compile.ir.diagnostics import Diagnostic, FBError, render
-from remat_compile.ir.parser import parse_program, read_syntax
-from remat_compile.ir.printer import format_program
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.ir.text.parser import parse_program, read_syntax
+from remat_compile.ir.text.printer import format_program
 from strategies import random_program, random_schedule
 
 WORD = re.compile(r"\s+|[%@]?[\w.]+|.")

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
+from remat_compile.ir.checks.wellformed import check_program
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Add, Const, Expr, Max, Mul, Sym, evaluate, too_large
 from remat_compile.ir.graph import Call
-from remat_compile.ir.parser import parse_program
-from remat_compile.ir.printer import format_program
 from remat_compile.ir.program import Header, Program
-from remat_compile.ir.wellformed import check_program
+from remat_compile.ir.text.parser import parse_program
+from remat_compile.ir.text.printer import format_program
 
 TEXT = """fbir 1
 sym b in [1, 9] = 2 of arg 0 dim 0

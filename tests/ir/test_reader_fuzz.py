@@ -9,8 +9,8 @@ import pytest
 
 from reader_fuzz import check, inputs
 from remat_compile.ir.diagnostics import FBError
-from remat_compile.ir.parser import parse_program, read_quickly, read_syntax
 from remat_compile.ir.program import Program
+from remat_compile.ir.text.parser import parse_program, read_quickly, read_syntax
 
 COUNT = int(os.environ.get("READER_FUZZ_INPUTS", "1600"))
 PARTS = 8

@@ -10,10 +10,10 @@ from hypothesis import given
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import evaluate
 from remat_compile.ir.graph import CALLER_KINDS
-from remat_compile.ir.parser import parse_program
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Free, Schedule
-from remat_compile.ir.simulate import Trace, simulate
+from remat_compile.ir.semantics.simulate import Trace, simulate
+from remat_compile.ir.text.parser import parse_program
 from strategies import random_program, random_schedule, scheduled
 
 CHAIN = """fbir 1

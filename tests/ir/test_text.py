@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat_compile.ir._syntax import format_amount, format_duration
 from remat_compile.ir.diagnostics import Diagnostic, FBError, render
 from remat_compile.ir.expr import (
     Add,
@@ -29,11 +28,12 @@ from remat_compile.ir.expr import (
     format_expr,
 )
 from remat_compile.ir.graph import ANode, ANodeKind, Call, CNode, Graph, Ref, View
-from remat_compile.ir.parser import parse_program, read_syntax
-from remat_compile.ir.printer import format_program, format_statement, graph_sha256
 from remat_compile.ir.program import Program, Target
 from remat_compile.ir.schedule import Compute, Free, Schedule
 from remat_compile.ir.span import Loc, Span
+from remat_compile.ir.text.parser import parse_program, read_syntax
+from remat_compile.ir.text.printer import format_program, format_statement, graph_sha256
+from remat_compile.ir.text.syntax import format_amount, format_duration
 from strategies import exprs, programs
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)))
@@ -257,7 +257,7 @@ def test_written_form(name: str, golden: Callable[[Path, str], None]) -> None:
 
 
 def test_lark_is_loaded_only_to_read() -> None:
-    code = "import sys, remat_compile.ir.parser as p; print('lark' in sys.modules)"
+    code = "import sys, remat_compile.ir.text.parser as p; print('lark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

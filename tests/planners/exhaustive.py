@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from dijkstra import least_cost
 
-from remat_compile.planners._stages import Option, Skim, Stage, Way
+from remat_compile.planners.chains.stages import Option, Skim, Stage, Way
 
 Mode = Literal["any", "persistent", "dropping"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from dijkstra import least_cost
 
-from remat_compile.planners._instance import Instance
+from remat_compile.planners.instance import Instance
 
 State = tuple[int, frozenset[int]]
 """How many cNodes have run a first time, and which aNodes are alive."""

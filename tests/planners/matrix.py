@@ -25,15 +25,15 @@ from graphs import (
     unet,
 )
 
-from remat_compile._ask import ask
-from remat_compile._budget import Baseline
-from remat_compile.ir.liveness import lower_bound_bytes
-from remat_compile.ir.parser import parse_program
+from remat_compile.driver.ask import ask
+from remat_compile.driver.budget import Baseline
+from remat_compile.ir.analysis.liveness import lower_bound_bytes
 from remat_compile.ir.program import Budget, Program
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.ir.text.parser import parse_program
 from remat_compile.planners import Infeasible, Optimal, PlanResult, TimedOut, parse_planner
-from remat_compile.planners._remote import is_foreign
 from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.isolation.process import is_foreign
 from remat_compile.verifier import ProvenPlan, verify
 
 HERE = Path(__file__).parent

@@ -13,7 +13,7 @@ from dijkstra import least_cost
 
 from remat_compile.ir.graph import CALLER_KINDS
 from remat_compile.ir.program import Budget, Program
-from remat_compile.ir.simulate import KEPT_KINDS, Sizes
+from remat_compile.ir.semantics.simulate import KEPT_KINDS, Sizes
 
 State = tuple[int, frozenset[str]]
 

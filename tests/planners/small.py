@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from time import monotonic
 
-from remat_compile.ir.liveness import BudgetKind, lower_bound_bytes
+from remat_compile.ir.analysis.liveness import BudgetKind, lower_bound_bytes
 from remat_compile.ir.program import Budget, Program
-from remat_compile.ir.simulate import Trace, simulate
+from remat_compile.ir.semantics.simulate import Trace, simulate
 from remat_compile.planners import Feasible, Optimal, PlanResult
-from remat_compile.planners._instance import Instance
-from remat_compile.planners._search import Search
+from remat_compile.planners.eviction.search import Search
+from remat_compile.planners.instance import Instance
 
 
 def budget_at(program: Program, share: float, kind: BudgetKind = "activation") -> Budget:

@@ -15,24 +15,24 @@ import pytest
 from graphs import chain, random_dag, transformer, unet
 
 from remat_compile.api import load
-from remat_compile.ir.liveness import lower_bound_bytes
-from remat_compile.ir.printer import format_program
+from remat_compile.ir.analysis.liveness import lower_bound_bytes
 from remat_compile.ir.program import Budget, Program
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.ir.text.printer import format_program
 from remat_compile.planners import (
     Feasible,
     Infeasible,
     Optimal,
     PlanResult,
     TimedOut,
-    _portfolio,
     format_planner,
     parse_planner,
     registry,
 )
-from remat_compile.planners._race import Race
 from remat_compile.planners.auto import Auto
 from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.portfolio import members as _portfolio
+from remat_compile.planners.portfolio.race import Race
 from remat_compile.planners.store_all import StoreAll
 from remat_compile.verifier import ProvenPlan, verify
 
@@ -161,7 +161,7 @@ def test_members_that_fail_are_named_and_stop_nobody(odd: Any) -> None:
 
 
 def test_a_member_that_hangs_is_ended(odd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remat_compile.planners._crew.GRACE_S", 0.2)
+    monkeypatch.setattr("remat_compile.planners.portfolio.crew.GRACE_S", 0.2)
     program = chain(9)
     said: list[str] = []
     auto = Auto((odd("hang"), Dtr(rounds=0)))

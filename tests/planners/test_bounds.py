@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from small import budget_at, reachable
 
 from remat_compile.planners import Feasible, Optimal, parse_planner
-from remat_compile.planners._bounds import lower_bound_ns, moments_ns
-from remat_compile.planners._instance import Instance
-from remat_compile.planners._search import Search
+from remat_compile.planners.bounds.relaxation import lower_bound_ns, moments_ns
+from remat_compile.planners.eviction.search import Search
+from remat_compile.planners.instance import Instance
 
 
 @settings(max_examples=20, derandomize=True)

@@ -9,16 +9,16 @@ from graphs import Builder, chain, random_dag, residual, stochastic, transformer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_compile.ir.liveness import BudgetKind
+from remat_compile.ir.analysis.liveness import BudgetKind
 from remat_compile.ir.program import Program
-from remat_compile.ir.simulate import simulate
-from remat_compile.planners._chain import Chain, chain_of_program
-from remat_compile.planners._chain_plan import Slots, order_of
-from remat_compile.planners._instance import Instance, Order
-from remat_compile.planners._least import Least
-from remat_compile.planners._limits import operations
-from remat_compile.planners._persistent import Persistent
-from remat_compile.planners._stages import Stage, save_all, stages_of
+from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.planners.chains.answer import Slots, order_of
+from remat_compile.planners.chains.chain import Chain, chain_of_program
+from remat_compile.planners.chains.choices import operations
+from remat_compile.planners.chains.least_memory import Least
+from remat_compile.planners.chains.persistent import Persistent
+from remat_compile.planners.chains.stages import Stage, save_all, stages_of
+from remat_compile.planners.instance import Instance, Order
 from strategies import programs
 
 KINDS: tuple[BudgetKind, ...] = ("device", "activation")

@@ -9,8 +9,8 @@ from small import budget_at, holds, reachable
 
 from remat_compile.ir.program import Budget
 from remat_compile.planners import Feasible, Infeasible, Optimal, TimedOut, parse_planner
-from remat_compile.planners._checkmate import checkmate_model, rounded_orders
-from remat_compile.planners._instance import Instance
+from remat_compile.planners.instance import Instance
+from remat_compile.planners.programs.checkmate import checkmate_model, rounded_orders
 from remat_compile.planners.solvers import MilpSolver
 
 

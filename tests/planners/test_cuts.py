@@ -15,9 +15,9 @@ from small import budget_at, reachable
 
 from remat_compile.ir.program import Program
 from remat_compile.planners import Optimal, parse_planner
-from remat_compile.planners._bounds import lower_bound_ns, moments_ns
-from remat_compile.planners._cuts import cuts_over, least_bytes
-from remat_compile.planners._instance import Instance
+from remat_compile.planners.bounds.moments import cuts_over, least_bytes
+from remat_compile.planners.bounds.relaxation import lower_bound_ns, moments_ns
+from remat_compile.planners.instance import Instance
 
 
 def shuffled(program: Program, rng: Random) -> Program:

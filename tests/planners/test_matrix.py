@@ -15,10 +15,10 @@ from matrix import PLANS, SHARES, SMALL, budget_of, check, gaps, outcome, progra
 from plugin import NAME
 from shortest_paths import least_time_ns
 
-from remat_compile._ask import ask
-from remat_compile._budget import Baseline
+from remat_compile.driver.ask import ask
+from remat_compile.driver.budget import Baseline
+from remat_compile.ir.analysis.liveness import lower_bound_bytes
 from remat_compile.ir.diagnostics import render
-from remat_compile.ir.liveness import lower_bound_bytes
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners import Feasible, Infeasible, Optimal, available, parse_planner
 

@@ -13,13 +13,13 @@ from graphs import Builder, chain, residual, stochastic, unet
 
 from remat_compile.ir.graph import ANodeKind
 from remat_compile.ir.program import Budget, Program
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners import Feasible, Infeasible, Optimal, TimedOut, parse_planner
-from remat_compile.planners import _multi as multi
-from remat_compile.planners._adjoint import Adjoint
-from remat_compile.planners._instance import Instance
-from remat_compile.planners._multi import MultiChain, MultiMove, least_slots
-from remat_compile.planners._towers import Towers, towers_of
+from remat_compile.planners.chains import join as multi
+from remat_compile.planners.chains.homogeneous import Adjoint
+from remat_compile.planners.chains.join import MultiChain, MultiMove, least_slots
+from remat_compile.planners.chains.towers import Towers, towers_of
+from remat_compile.planners.instance import Instance
 
 
 @pytest.mark.parametrize("lengths", [(2, 3), (1, 4), (3, 3), (2, 2, 2), (4, 3)])

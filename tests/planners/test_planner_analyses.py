@@ -9,19 +9,19 @@ from graphs import Builder, chain, random_dag, residual, stochastic, transformer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_compile.ir.analysis import capture_order, frees_after_last_use
-from remat_compile.ir.blocks import blocks_of, fingerprint, identical_blocks
-from remat_compile.ir.liveness import (
+from remat_compile.ir.analysis.blocks import blocks_of, fingerprint, identical_blocks
+from remat_compile.ir.analysis.liveness import (
     floor_bytes,
     lower_bound_bytes,
     required_cnodes,
     topological_order,
 )
+from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
+from remat_compile.ir.analysis.separators import Separator, chain_of, globals_of, separators
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule
-from remat_compile.ir.separators import Separator, chain_of, globals_of, separators
-from remat_compile.ir.simulate import simulate
-from remat_compile.planners._instance import Instance
+from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.planners.instance import Instance
 from strategies import programs
 
 

@@ -10,11 +10,11 @@ from graphs import chain, random_dag, residual, stochastic, transformer, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_compile.ir.analysis import capture_order, frees_after_last_use
-from remat_compile.ir.liveness import BudgetKind, floor_bytes, lower_bound_bytes
+from remat_compile.ir.analysis.liveness import BudgetKind, floor_bytes, lower_bound_bytes
+from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Compute, Schedule
-from remat_compile.ir.simulate import Trace, simulate
+from remat_compile.ir.semantics.simulate import Trace, simulate
 from remat_compile.planners import (
     Feasible,
     Infeasible,

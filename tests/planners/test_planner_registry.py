@@ -29,12 +29,12 @@ from remat_compile.planners import (
     parse_planner,
     registry,
 )
-from remat_compile.planners._results import check_budget
 from remat_compile.planners.auto import Auto
 from remat_compile.planners.chen import Chen
 from remat_compile.planners.contract import Progress
 from remat_compile.planners.dtr import Dtr
 from remat_compile.planners.periodic import Periodic
+from remat_compile.planners.results import check_budget
 from remat_compile.planners.store_all import StoreAll
 
 

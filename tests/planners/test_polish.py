@@ -22,10 +22,10 @@ from remat_compile.planners import (
     format_planner,
     parse_planner,
 )
-from remat_compile.planners._instance import Instance
-from remat_compile.planners._windows import Windows, window_events
 from remat_compile.planners.contract import Progress
+from remat_compile.planners.instance import Instance
 from remat_compile.planners.polish import Polish
+from remat_compile.planners.programs.windows import Windows, window_events
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat_compile import FBError
-from remat_compile._budget import parse_budget
-from remat_compile._options import PlanOptions
-from remat_compile._pipeline import Phases
 from remat_compile.api import plan_program
+from remat_compile.driver.budget import parse_budget
+from remat_compile.driver.request import PlanOptions
+from remat_compile.driver.run_planner import Phases
 from remat_compile.ir.diagnostics import Diagnostic, Note
 from remat_compile.ir.program import Budget
 from remat_compile.ir.schedule import Compute, Free, Schedule
@@ -33,9 +33,9 @@ from remat_compile.planners import (
     TimedOut,
     parse_planner,
 )
-from remat_compile.planners._remote import Answered, ask_remote, is_foreign, is_portable
-from remat_compile.planners._wire import decode, encode
 from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.isolation.process import Answered, ask_remote, is_foreign, is_portable
+from remat_compile.planners.isolation.wire import decode, encode
 from remat_compile.planners.periodic import Periodic
 
 PLUGIN = '''
@@ -157,7 +157,7 @@ def gone(pid: int) -> bool:
 def test_a_plugin_that_hangs_is_killed_with_its_children(
     bad: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remat_compile._ask.GRACE_S", 1.0)
+    monkeypatch.setattr("remat_compile.driver.ask.GRACE_S", 1.0)
     note = tmp_path / "pids"
     error = refusal(bad("hang", str(note)), time_limit_s=0.5)
     assert error.diagnostics[0].code == "FB0461"
@@ -177,7 +177,7 @@ import sys
 sys.path[:] = {sys.path!r}
 from bad_plugin import Bad
 from graphs import chain
-from remat_compile.planners import _remote
+from remat_compile.planners.isolation import process as _remote
 _remote.START_S = -5.5
 _remote.Remote(Bad("hang", {str(note)!r}), chain(4), None, 0.5, print, patience_s=3.0)
 import os, time

@@ -11,10 +11,10 @@ from small import holds, reachable
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners import Feasible, Infeasible, Optimal, parse_planner
-from remat_compile.planners._instance import Instance
-from remat_compile.planners._reordering import Reordering
-from remat_compile.planners._results import Task
 from remat_compile.planners.auto import Auto
+from remat_compile.planners.bounds.reordering import Reordering
+from remat_compile.planners.instance import Instance
+from remat_compile.planners.results import Task
 from remat_compile.planners.solvers import MilpSolver
 from remat_compile.verifier import ProvenPlan, verify
 

@@ -6,10 +6,10 @@ import pytest
 from graphs import chain, stochastic
 
 from remat_compile.ir.program import Budget
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners import Feasible, Infeasible, Optimal, parse_planner
-from remat_compile.planners._adjoint import Adjoint, binomial_forwards
-from remat_compile.planners._instance import Instance
+from remat_compile.planners.chains.homogeneous import Adjoint, binomial_forwards
+from remat_compile.planners.instance import Instance
 
 
 @pytest.mark.parametrize("slots", range(3, 12))

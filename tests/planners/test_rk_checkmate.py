@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import budget_at, holds, peak, reachable
 
+from remat_compile.ir.analysis.liveness import BudgetKind
 from remat_compile.ir.diagnostics import FBError
-from remat_compile.ir.liveness import BudgetKind
 from remat_compile.ir.program import Budget, Program
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners import Feasible, Infeasible, Optimal, TimedOut, parse_planner
-from remat_compile.planners._compact import compact_model
-from remat_compile.planners._compact_solve import saved_bytes_of, solve_compact
-from remat_compile.planners._events import all_events, order_of, useful_pairs
-from remat_compile.planners._instance import Instance
-from remat_compile.planners._thesis import thesis_model
+from remat_compile.planners.instance import Instance
+from remat_compile.planners.programs.compact import compact_model
+from remat_compile.planners.programs.events import all_events, order_of, useful_pairs
+from remat_compile.planners.programs.rk_checkmate import thesis_model
+from remat_compile.planners.programs.solve_compact import saved_bytes_of, solve_compact
 from remat_compile.planners.rk_checkmate import RkCheckmate
 from remat_compile.planners.solvers import MilpSolver
 

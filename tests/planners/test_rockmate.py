@@ -8,17 +8,17 @@ import pytest
 from graphs import chain, residual, stochastic, transformer
 
 from remat_compile.ir.program import Budget, Program
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners import Feasible, Infeasible, Optimal, TimedOut, parse_planner
-from remat_compile.planners._block_options import Grid, block_instance, option_of
-from remat_compile.planners._chain import Chain, chain_of_program
-from remat_compile.planners._chain_plan import order_of
-from remat_compile.planners._compact_solve import saved_bytes_of
-from remat_compile.planners._grouping import grouped, period_of
-from remat_compile.planners._instance import Instance
-from remat_compile.planners._limits import operations
-from remat_compile.planners._persistent import Persistent
-from remat_compile.planners._stages import save_all, stages_of
+from remat_compile.planners.chains.answer import order_of
+from remat_compile.planners.chains.block_options import Grid, block_instance, option_of
+from remat_compile.planners.chains.chain import Chain, chain_of_program
+from remat_compile.planners.chains.choices import operations
+from remat_compile.planners.chains.grouping import grouped, period_of
+from remat_compile.planners.chains.persistent import Persistent
+from remat_compile.planners.chains.stages import save_all, stages_of
+from remat_compile.planners.instance import Instance
+from remat_compile.planners.programs.solve_compact import saved_bytes_of
 from remat_compile.planners.solvers import MilpSolver
 
 SMALL = "rockmate{peaks=3, saves=3, processes=1}"

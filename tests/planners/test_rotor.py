@@ -9,14 +9,14 @@ from exhaustive import Mode, ThesisChain, counter_example, least_time
 from graphs import Builder, chain, residual, stochastic, transformer
 
 from remat_compile.ir.program import Budget, Program
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners import Feasible, Infeasible, Optimal, TimedOut, parse_planner
-from remat_compile.planners._chain_plan import Slots, chain_for
-from remat_compile.planners._floating import Floating
-from remat_compile.planners._instance import Instance
-from remat_compile.planners._limits import operations, slot_bytes
-from remat_compile.planners._persistent import Persistent
-from remat_compile.planners._stages import save_all, stages_of
+from remat_compile.planners.chains.answer import Slots, chain_for
+from remat_compile.planners.chains.choices import operations, slot_bytes
+from remat_compile.planners.chains.floating import Floating
+from remat_compile.planners.chains.persistent import Persistent
+from remat_compile.planners.chains.stages import save_all, stages_of
+from remat_compile.planners.instance import Instance
 from remat_compile.planners.rotor import Rotor
 
 INFINITE = float("inf")

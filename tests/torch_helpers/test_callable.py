@@ -17,7 +17,7 @@ from remat_compile.backends.torch import emit
 from remat_compile.costs import measured
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.graph import Call
-from remat_compile.ir.parser import parse_program
+from remat_compile.ir.text.parser import parse_program
 
 TEXT = """fbir 1
 graph @g {{

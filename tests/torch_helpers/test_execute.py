@@ -18,13 +18,13 @@ from torch import Tensor
 
 from remat_compile._torch.alloc import measure_peak
 from remat_compile._torch.execute import Loss, execute
-from remat_compile.ir.analysis import capture_order, frees_after_last_use
+from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Const
 from remat_compile.ir.graph import ANode, Call, CNode, Ref, View
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Compute, Free, Schedule
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
 
 TANGENT = torch.linspace(-1, 1, 64).reshape(4, 16)
 REPLAYED = ["F1", "F2", "F3", "F4", "L", "B4", "F3", "B4w", "B3", "F1", "F2", "B3w"]

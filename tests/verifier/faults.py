@@ -26,13 +26,13 @@ from types import ModuleType
 from typing import Any, Literal
 
 from remat_compile.ir.diagnostics import FBError
-from remat_compile.ir.parser import parse_program, read_syntax
-from remat_compile.ir.printer import format_program
 from remat_compile.ir.program import Budget, Program
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.ir.text.parser import parse_program, read_syntax
+from remat_compile.ir.text.printer import format_program
 from remat_compile.verifier import Disagreement, Largest, ProvenPlan, prove_largest, verify
 from remat_compile.verifier.smt import Deadline
-from remat_compile.verifier.solver_z3 import Z3
+from remat_compile.verifier.solvers.z3 import Z3
 
 __all__ = ["CHECKER", "MODULES", "Entry", "Outcome", "corpus", "entries_for", "mutants_of"]
 __all__ += ["ask_all", "remember_answers", "try_fault"]
@@ -48,8 +48,14 @@ MODULES = (
     *(f"verifier/{name}.py" for name in ("statements", "events", "validity", "memory", "sizes")),
     *(f"verifier/{name}.py" for name in ("races", "values", "claims", "walk", "symbolic")),
     *(f"verifier/{name}.py" for name in ("profile", "largest", "terms", "ranges", "task")),
-    *("ir/parser.py", "ir/_scan.py", "ir/_build.py", "ir/_build_graph.py", "ir/_build_calls.py"),
-    *("ir/printer.py", *CHECKER),
+    *(
+        "ir/text/parser.py",
+        "ir/_scan.py",
+        "ir/text/rules.py",
+        "ir/text/rules_graph.py",
+        "ir/text/rules_calls.py",
+    ),
+    *("ir/text/printer.py", *CHECKER),
 )
 
 HARMLESS = {
@@ -263,7 +269,7 @@ def _changes(node: Any) -> list[Change]:
     return []
 
 
-SOLVER = {"remat_compile.verifier.smt", "remat_compile.verifier.solver_z3"}
+SOLVER = {"remat_compile.verifier.smt", "remat_compile.verifier.solvers.z3"}
 """Never changed nor imported again: they know scripts as text, and import nothing of the rest."""
 
 
@@ -314,7 +320,7 @@ def try_fault(module: str, fault: str, tree: ast.Module, entries: Sequence[Entry
     answer = _in_child(lambda: _run(module, tree, entries))
     if answer is None:
         return Outcome(fault, (), (), finished=False)
-    if module == "ir/printer.py":
+    if module == "ir/text/printer.py":
         wrong = [(name, both) for name, text, both in answer if _is_other(name, text, entries)]
         alone = tuple(name for name, _ in wrong)
         return Outcome(fault, alone, tuple(name for name, both in wrong if both))
@@ -343,7 +349,7 @@ def _run(module: str, tree: ast.Module, entries: Sequence[Entry]) -> Any:
 
     prove.agree_on_plan = listening(prove.agree_on_plan)
     prove.agree_on_largest = listening(prove.agree_on_largest)
-    if module == "ir/printer.py":
+    if module == "ir/text/printer.py":
         return list(_printed(prove, entries))
     checks = importlib.import_module("remat_compile.verifier.check")
     wrong: tuple[list[str], list[str]] = ([], [])
@@ -358,7 +364,7 @@ def _run(module: str, tree: ast.Module, entries: Sequence[Entry]) -> Any:
         try:
             program = entry.program
             if whole:
-                parser = importlib.import_module("remat_compile.ir.parser")
+                parser = importlib.import_module("remat_compile.ir.text.parser")
                 proven, program = program.proven, parser.read_syntax(entry.text, "x")
                 program = program if not proven else _claiming(program, proven)
             schedule = program.schedules[entry.schedule]

@@ -23,7 +23,7 @@ from remat_compile.ir.schedule import (
     Step,
     Wait,
 )
-from remat_compile.ir.simulate import KEPT_KINDS
+from remat_compile.ir.semantics.simulate import KEPT_KINDS
 
 Bytes = tuple[str, str, int]
 

@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 
 from remat_compile.ir.diagnostics import FBError
-from remat_compile.ir.parser import parse_program
 from remat_compile.ir.program import Program
+from remat_compile.ir.text.parser import parse_program
 from remat_compile.verifier import Script, scripts
 from remat_compile.verifier.smt import Deadline, Model, NoModel, OutOfTime
-from remat_compile.verifier.solver_cvc5 import Cvc5
+from remat_compile.verifier.solvers.cvc5 import Cvc5
 
 ROOT = Path(__file__).parents[2]
 

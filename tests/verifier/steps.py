@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from remat_compile.ir.parser import parse_program
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Schedule
+from remat_compile.ir.text.parser import parse_program
 from remat_compile.verifier import Verdict, verify
 
 GRAPH = """\

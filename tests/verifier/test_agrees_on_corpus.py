@@ -15,12 +15,12 @@ from mutants import Case, cases
 from reference import harm, interpret
 from test_agrees_with_simulator import BREAKS
 
+from remat_compile.ir.analysis.liveness import lower_bound_bytes
 from remat_compile.ir.diagnostics import FBError
-from remat_compile.ir.liveness import lower_bound_bytes
-from remat_compile.ir.parser import parse_program, read_syntax
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import CopyStep, Schedule, Step
-from remat_compile.ir.simulate import Trace, simulate
+from remat_compile.ir.semantics.simulate import Trace, simulate
+from remat_compile.ir.text.parser import parse_program, read_syntax
 from remat_compile.planners import Infeasible, available, parse_planner
 from remat_compile.verifier import ProvenPlan, Refuted, verify
 from strategies import scheduled

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Compute, Free, Schedule, Step
-from remat_compile.ir.simulate import Trace, simulate
+from remat_compile.ir.semantics.simulate import Trace, simulate
 from remat_compile.verifier import ProvenPlan, Refuted, verify
 from strategies import random_program, random_schedule, scheduled
 

@@ -23,11 +23,11 @@ from test_agrees_with_simulator import BREAKS
 import remat_compile.verifier.check
 from remat_compile.api import load
 from remat_compile.ir.diagnostics import FBError
-from remat_compile.ir.parser import parse_program
-from remat_compile.ir.printer import format_program
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.ir.text.parser import parse_program
+from remat_compile.ir.text.printer import format_program
 from remat_compile.verifier import (
     Disagreement,
     Largest,

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from steps import GRAPH, PLAN, schedule, text_of
 
-from remat_compile.ir.liveness import floor_bytes
-from remat_compile.ir.parser import parse_program
-from remat_compile.ir.printer import format_program
+from remat_compile.ir.analysis.liveness import floor_bytes
 from remat_compile.ir.program import Budget, Certificate, Program, Proven, Target
 from remat_compile.ir.schedule import Schedule
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.ir.text.parser import parse_program
+from remat_compile.ir.text.printer import format_program
 from remat_compile.verifier import (
     ProvenPlan,
     Refuted,
@@ -25,11 +25,11 @@ from remat_compile.verifier import (
     verify,
 )
 from remat_compile.verifier.certificate import seal
-from remat_compile.verifier.claims import prove_time
-from remat_compile.verifier.events import unfold
-from remat_compile.verifier.sizes import Amounts, read_amounts
+from remat_compile.verifier.obligations.claims import prove_time
+from remat_compile.verifier.read.events import unfold
+from remat_compile.verifier.read.sizes import Amounts, read_amounts
+from remat_compile.verifier.read.statements import Statements, read_statements
 from remat_compile.verifier.smt import Deadline, Model, NoModel
-from remat_compile.verifier.statements import Statements, read_statements
 from strategies import copying
 
 TIMED = GRAPH.replace(" at m.py:3", " time 30ns at m.py:3").replace("of F5", "of F5 time 7ns")

@@ -13,8 +13,8 @@ import pytest
 from steps import GRAPH, PLAN, SCHEDULE, schedule, text_of, verdict, without_spans
 
 from remat_compile.ir.diagnostics import render
-from remat_compile.ir.parser import read_syntax
 from remat_compile.ir.span import Span
+from remat_compile.ir.text.parser import read_syntax
 from remat_compile.verifier import Refuted, verify
 
 

@@ -12,9 +12,9 @@ import pytest
 from reference import harm
 
 from remat_compile.ir.diagnostics import Diagnostic
-from remat_compile.ir.parser import parse_program
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Compute, Free, Schedule
+from remat_compile.ir.text.parser import parse_program
 from remat_compile.verifier import ProvenPlan, Refuted, verify
 
 BUGS = Path(__file__).parent / "bugs"

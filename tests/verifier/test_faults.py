@@ -14,25 +14,16 @@ from typing import Any
 
 import pytest
 
-from remat_compile.ir.parser import parse_program
 from remat_compile.ir.program import Program, Target
 from remat_compile.ir.schedule import Compute, Free, Schedule, Wait
-from remat_compile.verifier import (
-    ProvenPlan,
-    claims,
-    machine,
-    memory,
-    races,
-    sizes,
-    smt,
-    validity,
-    values,
-    verify,
-    walk,
-)
-from remat_compile.verifier.events import unfold
+from remat_compile.ir.text.parser import parse_program
+from remat_compile.verifier import ProvenPlan, smt, verify
+from remat_compile.verifier.arithmetic import walk
+from remat_compile.verifier.obligations import claims, machine, memory, races, validity, values
+from remat_compile.verifier.read import sizes
+from remat_compile.verifier.read.events import unfold
+from remat_compile.verifier.read.statements import Statements, read_statements
 from remat_compile.verifier.smt import Deadline, NoModel
-from remat_compile.verifier.statements import Statements, read_statements
 
 ROOT = Path(__file__).parents[2]
 

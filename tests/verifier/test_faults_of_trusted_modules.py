@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 from faults import entries_for, mutants_of, try_fault
 
-from remat_compile.ir.parser import parse_program
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Compute, Free, Schedule, Wait
-from remat_compile.verifier import ProvenPlan, claims, memory, races, statements, validity, verify
-from remat_compile.verifier.sizes import Amounts, Sizes
-from remat_compile.verifier.walk import Bytes
+from remat_compile.ir.text.parser import parse_program
+from remat_compile.verifier import ProvenPlan, verify
+from remat_compile.verifier.arithmetic.walk import Bytes
+from remat_compile.verifier.obligations import claims, memory, races, validity
+from remat_compile.verifier.read import statements
+from remat_compile.verifier.read.sizes import Amounts, Sizes
 
 ROOT = Path(__file__).parents[2]
 Patch = pytest.MonkeyPatch
@@ -123,7 +125,7 @@ def test_faults_that_the_red_team_found(
 
 
 @pytest.mark.parametrize(
-    "module", ["verifier/walk.py", "verifier/check/machine.py", "ir/parser.py"]
+    "module", ["verifier/arithmetic/walk.py", "verifier/check/machine.py", "ir/text/parser.py"]
 )
 def test_some_other_faults(module: str) -> None:
     entries = [e for e in entries_for(module) if not e.name.startswith("fb02")][::16]

@@ -31,11 +31,16 @@ SHARED_ANALYSES = {
 }
 """Attributes by which the core offers what the verifier must work out itself."""
 
-SOURCES = sorted(Path(remat_compile.verifier.__file__).parent.glob("*.py"))
+FOLDER = Path(remat_compile.verifier.__file__).parent
+SOURCES = sorted(FOLDER.rglob("*.py"))
 
 
-def _imports(tree: ast.AST) -> list[tuple[str, list[str]]]:
-    """What a module of the verifier imports from the package, relative names resolved."""
+def _imports(
+    tree: ast.AST, package: tuple[str, ...] = ("verifier",)
+) -> list[tuple[str, list[str]]]:
+    """What a module of the verifier imports from the package, relative names resolved.
+
+    `package` is the folder that the module lies in."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -43,24 +48,28 @@ def _imports(tree: ast.AST) -> list[tuple[str, list[str]]]:
             module = node.module or ""
             if node.level == 0 and module.split(".")[0] == "remat_compile":
                 found.append((module.removeprefix("remat_compile").lstrip("."), names))
-            elif node.level == 1:
-                found.append((f"verifier.{module}", names))
-            elif node.level > 1:
-                found.append((module, names))
+            elif node.level > 0:
+                base = package[: len(package) - node.level + 1]
+                found.append((".".join((*base, *([module] if module else []))), names))
         elif isinstance(node, ast.Import):
             own = [a.name for a in node.names if a.name.split(".")[0] == "remat_compile"]
             found += [(name.removeprefix("remat_compile").lstrip("."), []) for name in own]
     return found
 
 
+def _package(source: Path) -> tuple[str, ...]:
+    return ("verifier", *source.relative_to(FOLDER).parts[:-1])
+
+
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_imports_only_data(source: Path) -> None:
-    for module, names in _imports(ast.parse(source.read_text(encoding="utf-8"))):
-        if module.startswith("verifier."):
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    for module, names in _imports(tree, _package(source)):
+        if module == "verifier" or module.startswith("verifier."):
             continue
-        if (source.stem, module, names) == ("certificate", "ir.printer", ["graph_sha256"]):
+        if (source.stem, module, names) == ("certificate", "ir.text.printer", ["graph_sha256"]):
             continue
-        if (source.stem, module, names) == ("agreement", "ir.printer", ["format_program"]):
+        if (source.stem, module, names) == ("agreement", "ir.text.printer", ["format_program"]):
             continue  # the text that the independent checker reads
         assert module in ALLOWED, f"{source.name} imports {module}"
         if module == "ir.expr":
@@ -69,7 +78,9 @@ def test_imports_only_data(source: Path) -> None:
             assert set(names) <= GRAPH_DATA
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "source", [p for p in SOURCES if "check" not in _package(p)], ids=lambda path: path.stem
+)
 def test_uses_no_shared_analysis(source: Path) -> None:
     tree = ast.parse(source.read_text(encoding="utf-8"))
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
@@ -78,11 +89,12 @@ def test_uses_no_shared_analysis(source: Path) -> None:
 
 def test_the_import_rules_see_what_they_forbid() -> None:
     tree = ast.parse(
-        "from ..ir.simulate import simulate\nfrom remat_compile.ir.analysis import x\n"
+        "from ..ir.semantics.simulate import simulate\n"
+        "from remat_compile.ir.analysis.order import x\n"
         "import remat_compile.planners\nfrom .. import planners"
     )
     found = [module for module, _ in _imports(tree)]
-    assert found == ["ir.simulate", "ir.analysis", "planners", ""]
+    assert found == ["ir.semantics.simulate", "ir.analysis.order", "planners", ""]
     assert not set(found) & ALLOWED
 
 

@@ -10,10 +10,10 @@ from steps import GRAPH, PLAN, schedule, text_of, verdict
 from remat_compile.ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Schedule
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.verifier import ProvenPlan, Refuted, verify
-from remat_compile.verifier.ranges import bounds, direction
-from remat_compile.verifier.sizes import value
+from remat_compile.verifier.arithmetic.intervals import bounds, direction
+from remat_compile.verifier.read.sizes import value
 
 BATCHED = (
     GRAPH.replace('costs none\n', 'costs none\nsym b in [1, 64] = 8 of arg 0 dim 0\n')

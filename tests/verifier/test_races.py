@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat_compile.ir.diagnostics import FBError, render
-from remat_compile.ir.parser import parse_program
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import CopyStep, Free, HostFree, Schedule, Step, Wait
-from remat_compile.ir.simulate import Trace, simulate
+from remat_compile.ir.semantics.simulate import Trace, simulate
+from remat_compile.ir.text.parser import parse_program
 from remat_compile.verifier import ProvenPlan, Refuted, Undecided, verify
-from remat_compile.verifier.events import unfold
-from remat_compile.verifier.races import Racing, encode_races, prove_races
+from remat_compile.verifier.obligations.races import Racing, encode_races, prove_races
+from remat_compile.verifier.read.events import unfold
+from remat_compile.verifier.read.statements import Statements, read_statements
 from remat_compile.verifier.smt import Deadline, NoModel
-from remat_compile.verifier.statements import Statements, read_statements
 from strategies import copying, random_program, random_schedule
 
 FILES = sorted((Path(__file__).parent / "races").glob("*.fbir"))

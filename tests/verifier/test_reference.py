@@ -11,7 +11,7 @@ from test_agrees_with_simulator import BREAKS
 
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
 from strategies import random_program, random_schedule
 
 

@@ -25,13 +25,13 @@ from remat_compile.verifier import (
     smt,
     verify,
 )
-from remat_compile.verifier.events import unfold
-from remat_compile.verifier.memory import Tally, encode_memory
-from remat_compile.verifier.sizes import Amounts, read_amounts, value
+from remat_compile.verifier.arithmetic.walk import Bytes, peaks, walk
+from remat_compile.verifier.obligations.memory import Tally, encode_memory
+from remat_compile.verifier.obligations.validity import encode_validity
+from remat_compile.verifier.read.events import unfold
+from remat_compile.verifier.read.sizes import Amounts, read_amounts, value
+from remat_compile.verifier.read.statements import Statements, read_statements
 from remat_compile.verifier.smt import Encoding, machine
-from remat_compile.verifier.statements import Statements, read_statements
-from remat_compile.verifier.validity import encode_validity
-from remat_compile.verifier.walk import Bytes, peaks, walk
 from strategies import random_program, random_schedule
 
 Change = Callable[[Graph], Graph]

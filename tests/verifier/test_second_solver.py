@@ -18,9 +18,9 @@ import pytest
 from second_solver import FAST, ROOT, rows_of
 
 from remat_compile.cli import main
-from remat_compile.ir.parser import parse_program
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule
+from remat_compile.ir.text.parser import parse_program
 from remat_compile.verifier import (
     ProvenPlan,
     Refuted,
@@ -39,9 +39,9 @@ from remat_compile.verifier.smt import (
     OutOfTime,
     check_part,
 )
-from remat_compile.verifier.solver import identity
-from remat_compile.verifier.solver_cvc5 import Cvc5
-from remat_compile.verifier.solver_z3 import Z3
+from remat_compile.verifier.solvers.cvc5 import Cvc5
+from remat_compile.verifier.solvers.solver import identity
+from remat_compile.verifier.solvers.z3 import Z3
 
 VALID = ROOT / "spec/conformance/valid"
 MLP = VALID / "mlp.fbir"
@@ -253,7 +253,7 @@ def test_cvc5_keeps_to_the_time_limit() -> None:
 
 def test_ctrl_c_ends_cvc5() -> None:
     code = (
-        "from remat_compile.verifier.solver_cvc5 import Cvc5\n"
+        "from remat_compile.verifier.solvers.cvc5 import Cvc5\n"
         "from remat_compile.verifier.smt import Deadline\n"
         "import signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -364,7 +364,7 @@ def test_scripts_of_an_earlier_proof_are_replaced(tmp_path: Path) -> None:
 def test_nothing_is_written_where_a_file_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from remat_compile import _scripts
+    from remat_compile.driver import scripts as _scripts
 
     def full(writers: object) -> None:
         raise OSError("no space left")

@@ -25,15 +25,15 @@ from remat_compile.ir.expr import (
 )
 from remat_compile.ir.program import Budget, Program, Symbol
 from remat_compile.ir.schedule import Schedule
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.verifier import Largest, ProvenPlan, Refuted, Undecided, prove_largest, verify
-from remat_compile.verifier import profile as profile_module
-from remat_compile.verifier.events import unfold
-from remat_compile.verifier.memory import Limits
-from remat_compile.verifier.sizes import Amounts, read_amounts
+from remat_compile.verifier.arithmetic import profile as profile_module
+from remat_compile.verifier.obligations.memory import Limits
+from remat_compile.verifier.obligations.memory_ranges import Everywhere, prove_ranges
+from remat_compile.verifier.read.events import unfold
+from remat_compile.verifier.read.sizes import Amounts, read_amounts
+from remat_compile.verifier.read.statements import Statements, read_statements
 from remat_compile.verifier.smt import Deadline
-from remat_compile.verifier.statements import Statements, read_statements
-from remat_compile.verifier.symbolic import Everywhere, prove_ranges
 
 RANGES = {"b": (1, 9), "c": (2, 6)}
 

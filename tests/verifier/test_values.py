@@ -9,15 +9,15 @@ import pytest
 from steps import GRAPH, PLAN, schedule
 from test_agrees_with_simulator import BREAKS
 
-from remat_compile.ir.parser import parse_program
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
+from remat_compile.ir.text.parser import parse_program
 from remat_compile.verifier import Refuted, smt, verify
-from remat_compile.verifier.events import unfold
-from remat_compile.verifier.explain_values import explain_wrong
+from remat_compile.verifier.explain.values import explain_wrong
+from remat_compile.verifier.obligations.values import Wrong, encode_values, prove_values
+from remat_compile.verifier.read.events import unfold
+from remat_compile.verifier.read.statements import Statements, read_statements
 from remat_compile.verifier.smt import Deadline, NoModel, OutOfTime
-from remat_compile.verifier.statements import Statements, read_statements
-from remat_compile.verifier.values import Wrong, encode_values, prove_values
 from strategies import random_program, random_schedule
 
 Term = object

@@ -11,10 +11,10 @@ from steps import GRAPH, PLAN, schedule
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Add, Const, Expr, Max, Mul, RoundUp, Sym
 from remat_compile.ir.graph import ANode, CNode, Replay
-from remat_compile.ir.parser import parse_program
-from remat_compile.ir.printer import format_program
 from remat_compile.ir.program import Header, Program, Target
 from remat_compile.ir.schedule import Schedule
+from remat_compile.ir.text.parser import parse_program
+from remat_compile.ir.text.printer import format_program
 from remat_compile.verifier import (
     ProvenPlan,
     Refuted,
@@ -23,12 +23,12 @@ from remat_compile.verifier import (
     certificate_sha256,
     verify,
 )
+from remat_compile.verifier.arithmetic.shapes import is_at_least
 from remat_compile.verifier.assumptions import assumptions
-from remat_compile.verifier.events import unfold
-from remat_compile.verifier.shapes import is_at_least
+from remat_compile.verifier.obligations.values import Wrong, prove_values
+from remat_compile.verifier.read.events import unfold
+from remat_compile.verifier.read.statements import Statements, read_statements, same_call
 from remat_compile.verifier.smt import Deadline
-from remat_compile.verifier.statements import Statements, read_statements, same_call
-from remat_compile.verifier.values import Wrong, prove_values
 
 TWICE = """\
 fbir 1

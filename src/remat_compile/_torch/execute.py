@@ -1,6 +1,6 @@
 """A reference executor: runs a schedule of a graph on real tensors, step by step.
 
-It does what `ir/simulate.py` says and nothing else: each aNode instance is the tensor
+It does what `ir/semantics/simulate.py` says and nothing else: each aNode instance is the tensor
 that its writer returned, dropped exactly at `free`; views are derived again from the
 current instance; `accumulate` adds in place; a random operator that runs again restores
 the generator state of its first execution; buffers are written back at the loss. Tests,
@@ -20,7 +20,7 @@ from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.graph import CALLER_KINDS, CNode
 from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
-from ..ir.simulate import simulate
+from ..ir.semantics.simulate import simulate
 from .alloc import Mark
 from .callable import check_operators
 from .copies import refuse_copies

@@ -10,17 +10,7 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from ..ir.diagnostics import Diagnostic, FBError, nearest
-from ..ir.expr import (
-    Add,
-    CeilDiv,
-    Const,
-    FloorDiv,
-    Max,
-    Mul,
-    RoundUp,
-    Sym,
-    evaluate,
-)
+from ..ir.expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym, evaluate
 from ..ir.graph import Arg, Atom, Ref
 
 __all__ = [

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: done. 1: the model or plan is refused, or nobody read what was said. 2: wrong usage.
     130: interrupted.
     """
-    from .._files import fill_closed_streams
+    from ..driver.files import fill_closed_streams
 
     fill_closed_streams()
     words = list(sys.argv[1:] if argv is None else argv)

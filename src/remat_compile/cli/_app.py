@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from .._files import text_of
+from ..driver.files import text_of
 from ..ir.diagnostics import Diagnostic, FBError, Level, Note, render
 from . import COMMANDS
 from ._terminal import echo

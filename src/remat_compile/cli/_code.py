@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .._outputs import FileRead
-    from .._plan import Backend, JaxStyle, Plan
     from .._torch.lowered import Exported
+    from ..driver.outputs import FileRead
+    from ..driver.plan import Backend, JaxStyle, Plan
 
 __all__ = ["Code"]
 
@@ -27,11 +27,11 @@ class Code:
     def check(self, output: str | None, planned: str, *, given: bool) -> None:
         """FB0707 for options that do not go together, or a `--model` that is none, before
         any long work starts; `planned` is the MODEL."""
-        from .._sources import ModelOptions, check_spec, is_program
+        from ..driver.model_source import ModelOptions, check_spec, is_program
         from ..ir.diagnostics import Diagnostic, FBError
 
         if self.backend == "jax":
-            from .._jax.source import check_output
+            from ..driver.jax.source import check_output
 
             if output is not None:
                 check_output(output)
@@ -60,7 +60,7 @@ class Code:
         self, output: str, reads: Iterable[FileRead], *, all_known: bool = True
     ) -> None:
         """FB0703 and FB0719 where the code, or a plan, may not be written to `output`."""
-        from .._outputs import check_code, check_output
+        from ..driver.outputs import check_code, check_output
 
         if self.backend is None:
             check_output(output, "plan", reads, all_known=all_known)
@@ -70,7 +70,7 @@ class Code:
 
     def reads(self) -> tuple[FileRead, ...]:
         """The file of `--model`."""
-        from .._outputs import files_of_model
+        from ..driver.outputs import files_of_model
 
         return () if self.model is None else files_of_model(self.model)
 
@@ -83,13 +83,13 @@ class Code:
 
     def write(self, plan: Plan, output: str, model: str, quiet: bool) -> list[str]:
         """Writes the code; returns the files written."""
-        from .._files import write_text
+        from ..driver.files import write_text
 
         self.check_output(output, plan._reads)
         if self.backend != "jax":
             write_text(output, plan.emit("torch"))
             return [output]
-        from .._jax.source import write_module
+        from ..driver.jax.source import write_module
         from ._progress import progress
 
         with progress(quiet=quiet) as say:
@@ -104,8 +104,8 @@ class Code:
             return plan._exported
         import torch
 
-        from .._recorded import check_same_file, recorded_model
-        from .._sources import ModelOptions, check_spec, load_source
+        from ..driver.model_source import ModelOptions, check_spec, load_source
+        from ..driver.recorded import check_same_file, recorded_model
 
         header = plan.program.header
         if self.model is None:

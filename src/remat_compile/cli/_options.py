@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from .._options import Errors
-from .._sources import ModelOptions
+from ..driver.model_source import ModelOptions
+from ..driver.request import Errors
 
 __all__ = [
     "SIZE",

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from ..ir.diagnostics import FBError
 
 if TYPE_CHECKING:
-    from .._jax.run import JaxReport
-    from .._plan import JaxStyle, Plan
-    from .._sources import ModelOptions
     from .._torch.lowered import Exported
+    from ..driver.jax.run import JaxReport
+    from ..driver.model_source import ModelOptions
+    from ..driver.plan import JaxStyle, Plan
 
 __all__ = ["run_jax"]
 
@@ -35,8 +35,8 @@ def run_jax(
     from ._progress import progress
 
     read = load(path, schedule)
-    from .._jax.make import jax_step
-    from .._jax.run import run_step, set_precision
+    from ..driver.jax.make import jax_step
+    from ..driver.jax.run import run_step, set_precision
 
     set_precision(read.program)
 
@@ -56,8 +56,8 @@ def _model(
 ) -> tuple[Exported | None, str]:
     """The model to compare with: the one named, or the recorded one if it may be loaded;
     else why there is none."""
-    from .._recorded import check_same_file, recorded_model
-    from .._sources import check_spec, load_source
+    from ..driver.model_source import check_spec, load_source
+    from ..driver.recorded import check_same_file, recorded_model
 
     header = plan.program.header
     if spec is None:
@@ -77,9 +77,9 @@ def _model(
 
 
 def _print(plan: Plan, report: JaxReport, why: str) -> int:
-    from .._budget import format_bytes
-    from .._table import columns
-    from ..backends.jax.absences import Absence
+    from ..backends.jax.observe.absences import Absence
+    from ..driver.budget import format_bytes
+    from ..driver.table import columns
     from ._app import print_errors
     from ._terminal import echo
 

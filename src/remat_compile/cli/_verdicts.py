@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, assert_never
 from ._terminal import echo
 
 if TYPE_CHECKING:
-    from .._graph_check import GraphCheck
-    from .._plan import Plan
+    from ..driver.compare_graph import GraphCheck
+    from ..driver.plan import Plan
     from ..ir.diagnostics import Diagnostic
     from ..ir.program import Proven
     from ..verifier import Assumption, Largest, Refuted, Undecided, Verdict
@@ -129,7 +129,7 @@ def report_largest(
     graph: GraphCheck,
 ) -> int:
     """Prints the largest value of a symbol, and what blocks the next; the exit code."""
-    from .._budget import format_bytes
+    from ..driver.budget import format_bytes
     from ..ir.diagnostics import FBError
     from ..verifier import Largest, Refuted
     from ._app import print_warnings
@@ -203,7 +203,7 @@ def _facts(proven: Proven) -> dict[str, Any]:
 
 
 def _print_proven(plan: Plan, proven: Proven, what: str, warned: tuple[Diagnostic, ...]) -> None:
-    from .._budget import format_bytes
+    from ..driver.budget import format_bytes
     from ._app import print_warnings
 
     print_warnings(warned)

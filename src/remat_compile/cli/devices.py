@@ -7,9 +7,9 @@ __all__ = ["command"]
 
 def command() -> None:
     """List the devices that a plan can be made for (--costs roofline --device NAME)."""
-    from .._budget import format_bytes
-    from .._table import columns
     from ..costs import device_names, load_device
+    from ..driver.budget import format_bytes
+    from ..driver.table import columns
     from ._terminal import echo
 
     rows = [("device", "memory", "float32", "bandwidth")]

@@ -21,9 +21,9 @@ from ._options import (
 )
 
 if TYPE_CHECKING:
-    from .._import import Imported, ToolOptions
-    from .._options import PlanOptions
-    from .._sources import ModelOptions
+    from ..driver.import_decision import Imported, ToolOptions
+    from ..driver.model_source import ModelOptions
+    from ..driver.request import PlanOptions
 
 __all__ = ["command"]
 
@@ -72,10 +72,10 @@ def command(
 
     Exit code 1 where the decision makes no plan, or one that is refuted.
     """
-    from .._import import ToolOptions
-    from .._options import Errors, read_options
-    from .._outputs import check_output, files_of_model
-    from .._sources import check_spec, is_program
+    from ..driver.import_decision import ToolOptions
+    from ..driver.model_source import check_spec, is_program
+    from ..driver.outputs import check_output, files_of_model
+    from ..driver.request import Errors, read_options
 
     errors = Errors()
     chosen = ToolOptions(tool, memory_budget, solver, tuple(save or ()), tuple(segments or ()))
@@ -106,8 +106,8 @@ def command(
 def _make(
     model: str, model_options: ModelOptions, tool: ToolOptions, options: PlanOptions, quiet: bool
 ) -> Imported:
-    from .._import import import_source
-    from .._pipeline import Phases
+    from ..driver.import_decision import import_source
+    from ..driver.run_planner import Phases
     from ._app import print_warnings
     from ._progress import progress
 
@@ -120,7 +120,7 @@ def _make(
 def _write(made: Imported, output: str | None, quiet: bool) -> None:
     import sys
 
-    from .._files import STREAM
+    from ..driver.files import STREAM
     from ._terminal import echo
 
     if output is not None:

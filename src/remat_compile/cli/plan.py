@@ -25,9 +25,9 @@ from ._options import (
 )
 
 if TYPE_CHECKING:
-    from .._options import PlanOptions
-    from .._plan import Plan
-    from .._sources import ModelOptions
+    from ..driver.model_source import ModelOptions
+    from ..driver.plan import Plan
+    from ..driver.request import PlanOptions
     from ..ir.program import Header
     from ._code import Code
 
@@ -99,9 +99,9 @@ def command(
     ] = False,
 ) -> None:
     """Plan one training step of MODEL under a budget in bytes, prove the plan, write it."""
-    from .._options import Errors, read_options
-    from .._outputs import files_of_model, files_of_plan
-    from .._sources import check_spec, is_program
+    from ..driver.model_source import check_spec, is_program
+    from ..driver.outputs import files_of_model, files_of_plan
+    from ..driver.request import Errors, read_options
     from ._code import Code
 
     errors = Errors()
@@ -152,11 +152,11 @@ def _make(
 ) -> Plan:
     """The plan; with `as_it_is`, the last one of a file that holds any. `check` is given the
     header of a text before any long work starts."""
-    from .._outputs import files_of_plan
-    from .._pipeline import Phases
-    from .._plan import Plan, PlanText
-    from .._sources import is_program, load_source
     from ..api import plan_program, plan_source, read_program_text
+    from ..driver.model_source import is_program, load_source
+    from ..driver.outputs import files_of_plan
+    from ..driver.plan import Plan, PlanText
+    from ..driver.run_planner import Phases
     from ._app import print_warnings
     from ._progress import progress
 
@@ -191,7 +191,7 @@ def _set_threads(threads: int | None) -> None:
 def _write(made: Plan, output: str | None, code: Code, model: str, quiet: bool) -> None:
     import sys
 
-    from .._files import STREAM
+    from ..driver.files import STREAM
     from ._terminal import echo
     from ._verdicts import print_assuming
 

@@ -49,7 +49,7 @@ def _form(name: str, info: PlannerInfo) -> str:
     from dataclasses import MISSING, fields
     from typing import Any
 
-    from ..planners._options import default_of
+    from ..planners.spelling.options import default_of
 
     planner: Any = info.load()
     values = {f.name: default_of(f) for f in fields(planner)}
@@ -58,9 +58,9 @@ def _form(name: str, info: PlannerInfo) -> str:
 
 
 def _value(value: object) -> str:
-    from ..planners._text import format_value
     from ..planners.contract import Planner
     from ..planners.registry import format_planner
+    from ..planners.spelling.text import format_value
 
     if isinstance(value, tuple):
         return f"[{', '.join(map(_value, value))}]"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .._options import Errors
+from ..driver.request import Errors
 from ._options import (
     Dim,
     PlanFile,
@@ -19,9 +19,9 @@ from ._options import (
 )
 
 if TYPE_CHECKING:
-    from .._plan import Plan
-    from .._sources import ModelOptions
-    from .._step import StepReport
+    from ..driver.compare_torch import StepReport
+    from ..driver.model_source import ModelOptions
+    from ..driver.plan import Plan
 
 __all__ = ["command"]
 
@@ -60,9 +60,9 @@ def command(
         options = read_model_options(errors := Errors(), dim, sample, train_bn, trainable)
         errors.raise_if_any()
         return run_jax(plan, schedule, model, options, jax_style, quiet, trust_source)
-    from .._recorded import check_same_file, recorded_model
-    from .._sources import check_spec
     from ..api import load
+    from ..driver.model_source import check_spec
+    from ..driver.recorded import check_same_file, recorded_model
 
     read = load(plan, schedule)
     header = read.program.header
@@ -79,8 +79,8 @@ def command(
 def _run(
     plan: Plan, spec: str, options: ModelOptions, repeats: int, quiet: bool
 ) -> tuple[Plan, StepReport]:
-    from .._bind import bind
-    from .._sources import load_source
+    from ..driver.bind import bind
+    from ..driver.model_source import load_source
     from ._app import print_warnings
     from ._progress import progress
 
@@ -93,7 +93,7 @@ def _run(
         say("generating the step")
         compiled = bind(proven, source.exported)
         say("running the step, and ordinary autograd beside it")
-        from .._step import compare_step
+        from ..driver.compare_torch import compare_step
 
         report = compare_step(proven, compiled, source.exported, repeats)
     print_warnings((*source.warnings, *source.exported.warnings))
@@ -108,8 +108,8 @@ def _set_threads(plan: Plan) -> None:
 
 
 def _print(plan: Plan, report: StepReport) -> int:
-    from .._budget import format_bytes
-    from .._table import columns
+    from ..driver.budget import format_bytes
+    from ..driver.table import columns
     from ._terminal import echo
     from ._verdicts import print_assuming
 

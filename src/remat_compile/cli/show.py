@@ -12,7 +12,7 @@ from ._options import PlanFile, Schedule
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .._plan import Plan
+    from ..driver.plan import Plan
     from ..ir.program import Header
 
 __all__ = ["command", "curve"]
@@ -73,8 +73,8 @@ def _captured(header: Header) -> str:
 
 
 def _owners(plan: Plan, all: bool) -> list[str]:
-    from .._budget import format_bytes
-    from .._table import columns
+    from ..driver.budget import format_bytes
+    from ..driver.table import columns
 
     trace = plan.trace
     alive = trace.live_at(trace.peak_step)
@@ -94,7 +94,7 @@ def _owners(plan: Plan, all: bool) -> list[str]:
 
 
 def _by_kind(plan: Plan, alive: Sequence[tuple[str, int]]) -> str:
-    from .._budget import format_bytes
+    from ..driver.budget import format_bytes
 
     found: dict[str, int] = {}
     for name, size in alive:
@@ -105,8 +105,8 @@ def _by_kind(plan: Plan, alive: Sequence[tuple[str, int]]) -> str:
 
 
 def _step(plan: Plan, index: int) -> str:
-    from ..ir.printer import format_step
     from ..ir.schedule import Compute
+    from ..ir.text.printer import format_step
 
     step = plan.schedule.steps[index]
     of = f"step {index + 1} of {len(plan.schedule.steps)}"
@@ -129,7 +129,7 @@ def _memory(plan: Plan) -> list[str]:
 
 def curve(values: Sequence[int], width: int = WIDTH, height: int = HEIGHT) -> list[str]:
     """A chart of bytes in text: the largest value of each stretch, from 0 to the peak."""
-    from .._budget import format_bytes
+    from ..driver.budget import format_bytes
 
     width = min(width, len(values))
     edges = [len(values) * i // width for i in range(width + 1)]
@@ -145,7 +145,7 @@ def curve(values: Sequence[int], width: int = WIDTH, height: int = HEIGHT) -> li
 
 
 def _recomputed(plan: Plan, all: bool) -> list[str]:
-    from .._table import columns
+    from ..driver.table import columns
 
     counts = plan.trace.executions
     again = [c for c in plan.graph.cnodes if counts.get(c.name, 0) > 1]
@@ -166,8 +166,8 @@ def _recomputed(plan: Plan, all: bool) -> list[str]:
 
 def _copied(plan: Plan, all: bool) -> list[str]:
     """The copies to the host and back: when they run, and for how long the step waits."""
-    from .._budget import format_bytes
-    from .._table import columns
+    from ..driver.budget import format_bytes
+    from ..driver.table import columns
 
     trace = plan.trace
     sizes = dict(trace.host_at(trace.host_peak_step))

@@ -23,10 +23,10 @@ from ._options import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .._budget import BudgetText
-    from .._options import PlanOptions
-    from .._sources import ModelOptions
-    from .._sweep import Cell, Sweep
+    from ..driver.budget import BudgetText
+    from ..driver.model_source import ModelOptions
+    from ..driver.request import PlanOptions
+    from ..driver.sweep import Cell, Sweep
     from ..ir.program import Program
     from ..planners.contract import Planner
 
@@ -75,10 +75,10 @@ def command(
     FILE is written after each cell. A planner that fails under a budget leaves a cell that
     says why.
     """
-    from .._options import Errors, read_options
-    from .._outputs import check_output, files_of_model
-    from .._sources import check_spec, is_program
-    from .._sweep_asked import read_sweep
+    from ..driver.model_source import check_spec, is_program
+    from ..driver.outputs import check_output, files_of_model
+    from ..driver.request import Errors, read_options
+    from ..driver.sweep_options import read_sweep
 
     errors = Errors()
     options = read_options(
@@ -112,8 +112,8 @@ def _known(output: str | None) -> tuple[Cell, ...]:
     """The cells of the file to go on with; none where there is no file yet."""
     from pathlib import Path
 
-    from .._files import read_text
-    from .._sweep import read_cells
+    from ..driver.files import read_text
+    from ..driver.sweep import read_cells
     from ..ir.diagnostics import Diagnostic, FBError
 
     if output in (None, "-") or not Path(output).exists():
@@ -137,7 +137,7 @@ def _run(
 ) -> int:
     import sys
 
-    from .._sweep import run_sweep
+    from ..driver.sweep import run_sweep
     from ._progress import progress
     from ._terminal import echo
 
@@ -181,10 +181,10 @@ def _program(
     output: str | None,
 ) -> Program:
     """The program with its costs, made once for all cells."""
-    from .._outputs import check_output, files_of_plan
-    from .._pipeline import Phases
-    from .._sources import is_program, load_source
     from ..api import as_asked, costed, costed_text, read_program
+    from ..driver.model_source import is_program, load_source
+    from ..driver.outputs import check_output, files_of_plan
+    from ..driver.run_planner import Phases
 
     phases = Phases(say)
     if is_program(model):

@@ -17,9 +17,9 @@ from ._options import (
 )
 
 if TYPE_CHECKING:
-    from .._graph_check import GraphCheck
-    from .._plan import Plan
-    from .._sources import ModelOptions
+    from ..driver.compare_graph import GraphCheck
+    from ..driver.model_source import ModelOptions
+    from ..driver.plan import Plan
     from ..ir.diagnostics import Diagnostic
     from ..ir.program import Budget
 
@@ -81,8 +81,8 @@ def command(
     graph must be that of the model; else the proof is for the graph as written. Exit code 0:
     proven; 1: refuted, not decided in time, or another graph.
     """
-    from .._options import Errors, check_time_limit
-    from .._scripts import check_folder, write_proofs, write_scripts
+    from ..driver.request import Errors, check_time_limit
+    from ..driver.scripts import check_folder, write_proofs, write_scripts
     from ..ir.diagnostics import FBError
     from ._verdicts import Written, print_json, report, report_certificate, report_largest
 
@@ -145,7 +145,7 @@ def command(
 
 def _check_model(model: str, options: ModelOptions) -> None:
     """FB0702 for what is no model to compare with, before any work is done."""
-    from .._sources import check_spec, is_program
+    from ..driver.model_source import check_spec, is_program
     from ..ir.diagnostics import Diagnostic, FBError
 
     if is_program(model):
@@ -156,13 +156,13 @@ def _check_model(model: str, options: ModelOptions) -> None:
 
 def _held_against(plan: Plan, model: str | None, options: ModelOptions) -> GraphCheck:
     """How the graph of the plan was compared with the model. FB0720 where it is another."""
-    from .._graph_check import GraphCheck, check_graph
+    from ..driver.compare_graph import GraphCheck, check_graph
 
     if model is None:
         return GraphCheck()
     import torch
 
-    from .._sources import load_source
+    from ..driver.model_source import load_source
 
     # As captured: kernels, and so their sizes, depend on it.
     torch.set_num_threads(plan.program.header.threads)
@@ -189,7 +189,7 @@ def _refused_certificate(
 def _bounds(
     budget: str | None, activation_budget: str | None, host_budget: str | None
 ) -> list[Any]:
-    from .._budget import parse_budget
+    from ..driver.budget import parse_budget
 
     found = [] if budget is None else [parse_budget(budget)]
     if activation_budget is not None:
@@ -200,7 +200,7 @@ def _bounds(
 
 
 def _resolve(found: list[Any], plan: Plan) -> list[Budget]:
-    from .._budget import resolve_budget
+    from ..driver.budget import resolve_budget
 
     return [resolve_budget(budget, plan.baseline) for budget in found]
 

@@ -12,12 +12,12 @@ from torch import Tensor
 from .._torch.callable import check_operators
 from .._torch.execute import check_values
 from .._torch.instances import get_rng_state, plain_mode, set_rng_state
-from ..ir.analysis import capture_order, frees_after_last_use
+from ..ir.analysis.order import capture_order, frees_after_last_use
 from ..ir.expr import Const, Expr, evaluate, mul
 from ..ir.graph import DTYPE_BYTES, CNode, Replay
 from ..ir.program import Header, Program, Target
 from ..ir.schedule import Free, Schedule
-from ..ir.simulate import simulate
+from ..ir.semantics.simulate import simulate
 from ._meter import Meter, Sample
 from ._stores import Layouts, RealRun, Store
 from ._symbolic import Corners, Point, at_least, bound

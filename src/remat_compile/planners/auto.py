@@ -7,20 +7,36 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar, assert_never
 
-from ..ir.analysis import capture_order
+from ..ir.analysis.liveness import lower_bound_bytes
+from ..ir.analysis.order import capture_order
 from ..ir.diagnostics import FBError
-from ..ir.liveness import lower_bound_bytes
 from ..ir.program import Budget, Program
-from ._bounds import lower_bound_ns
-from ._crew import Crew, Ended
-from ._instance import Instance
-from ._portfolio import LARGE, SMALL, Member, members, polisher, quick_members, reordered_members
-from ._race import Accept, Race
-from ._remote import Answered, Failed, Refused, Strange, Unloadable, is_foreign, is_portable
-from ._results import check_budget, kind_of, without_relaxation
+from .bounds.relaxation import lower_bound_ns
 from .contract import Planner, PlanResult, Progress
 from .dtr import Dtr
+from .instance import Instance
+from .isolation.process import (
+    Answered,
+    Failed,
+    Refused,
+    Strange,
+    Unloadable,
+    is_foreign,
+    is_portable,
+)
+from .portfolio.crew import Crew, Ended
+from .portfolio.members import (
+    LARGE,
+    SMALL,
+    Member,
+    members,
+    polisher,
+    quick_members,
+    reordered_members,
+)
+from .portfolio.race import Accept, Race
 from .registry import format_planner
+from .results import check_budget, kind_of, without_relaxation
 
 __all__ = ["Auto"]
 

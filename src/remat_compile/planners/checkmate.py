@@ -7,16 +7,16 @@ from time import monotonic
 from typing import ClassVar
 
 from ..ir.program import Budget, Program
-from ._checkmate import checkmate_model, rounded_orders
-from ._compact_solve import CompactAnswer
-from ._exact import conclude, teller, too_large
-from ._instance import Order
-from ._options import checked
-from ._results import Task
 from .contract import PlanResult, Progress
+from .instance import Order
+from .programs.answer import conclude, teller, too_large
+from .programs.checkmate import checkmate_model, rounded_orders
+from .programs.solve_compact import CompactAnswer
 from .registry import format_planner
+from .results import Task
 from .solvers import MilpSolver
 from .solvers.milp import Status, Vector
+from .spelling.options import checked
 
 __all__ = ["Checkmate"]
 

@@ -8,10 +8,10 @@ from time import monotonic
 from typing import ClassVar
 
 from ..ir.program import Budget, Program
-from ._results import Task
-from ._segments import cut_forward, forward_cnodes, segment_order
 from .contract import PlanResult, Progress
+from .eviction.segments import cut_forward, forward_cnodes, segment_order
 from .periodic import best_of
+from .results import Task
 
 __all__ = ["Chen"]
 

@@ -8,11 +8,11 @@ from time import monotonic
 from typing import ClassVar, Literal
 
 from ..ir.program import Budget, Program
-from ._options import checked
-from ._results import Task
-from ._search import Search
 from .contract import PlanResult, Progress, TimedOut
+from .eviction.search import Search
 from .registry import format_planner
+from .results import Task
+from .spelling.options import checked
 
 __all__ = ["Dtr"]
 

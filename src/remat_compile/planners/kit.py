@@ -1,14 +1,22 @@
 """What a planner outside of this package builds on; `docs/writing_a_planner.md` uses it."""
 
-from ..ir.liveness import lower_bound_bytes
+from ..ir.analysis.liveness import lower_bound_bytes
 from ..ir.program import Budget, Program
 from ..ir.schedule import Compute, Free, Schedule
-from ..ir.simulate import Trace, simulate
-from ._instance import Instance, Order
-from ._options import checked
-from ._results import Task
-from .contract import Feasible, Infeasible, Optimal, Planner, PlanResult, Progress, TimedOut
+from ..ir.semantics.simulate import Trace, simulate
+from .contract import (
+    Feasible,
+    Infeasible,
+    Optimal,
+    Planner,
+    PlanResult,
+    Progress,
+    TimedOut,
+)
+from .instance import Instance, Order
 from .registry import format_planner
+from .results import Task
+from .spelling.options import checked
 
 __all__ = [
     "Budget",

@@ -10,15 +10,15 @@ from typing import ClassVar
 
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget, Program
-from ._compact_solve import CompactAnswer
-from ._exact import conclude, teller, too_large
-from ._instance import Order
-from ._moccasin import retention
-from ._options import checked
-from ._results import Task
 from .contract import PlanResult, Progress
+from .instance import Order
+from .programs.answer import conclude, teller, too_large
+from .programs.retention import retention
+from .programs.solve_compact import CompactAnswer
 from .registry import format_planner
+from .results import Task
 from .solvers.process import Message, Worker
+from .spelling.options import checked
 
 __all__ = ["Moccasin"]
 

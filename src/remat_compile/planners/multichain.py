@@ -8,17 +8,17 @@ from time import monotonic
 from typing import ClassVar, Literal
 
 from ..ir.program import Budget, Program
-from ._chain import Chain
-from ._chain_plan import refuse
-from ._instance import Instance, Order
-from ._multi import MultiChain, least_slots, states
-from ._persistent import Late
-from ._results import Task
-from ._stages import Stage, save_all, stages_of
-from ._towers import Towers, towers_of
+from .chains.answer import refuse
+from .chains.chain import Chain
+from .chains.join import MultiChain, least_slots, states
+from .chains.persistent import Late
+from .chains.stages import Stage, save_all, stages_of
+from .chains.towers import Towers, towers_of
 from .contract import PlanResult, Progress, TimedOut
+from .instance import Instance, Order
 from .periodic import best_of
 from .registry import format_planner
+from .results import Task
 
 __all__ = ["Multichain"]
 

@@ -9,12 +9,12 @@ from time import monotonic
 from typing import ClassVar
 
 from ..ir.program import Budget, Program
-from ._instance import Instance, Order
-from ._options import checked
-from ._results import Task
-from ._segments import Weight, cut_forward, forward_cnodes, segment_order
 from .contract import PlanResult, Progress, TimedOut
+from .eviction.segments import Weight, cut_forward, forward_cnodes, segment_order
+from .instance import Instance, Order
 from .registry import format_planner
+from .results import Task
+from .spelling.options import checked
 
 __all__ = ["Periodic", "best_of"]
 

@@ -10,17 +10,25 @@ from typing import ClassVar
 
 from ..ir.program import Budget, Program
 from ..ir.schedule import Compute, Free, Schedule
-from ..ir.simulate import simulate
-from ._compact_solve import solve_events
-from ._exact import teller
-from ._instance import Order
-from ._options import checked
-from ._results import Task, peak_of
-from ._windows import Windows, window_events
-from .contract import Feasible, Infeasible, Optimal, Planner, PlanResult, Progress, TimedOut
+from ..ir.semantics.simulate import simulate
+from .contract import (
+    Feasible,
+    Infeasible,
+    Optimal,
+    Planner,
+    PlanResult,
+    Progress,
+    TimedOut,
+)
 from .dtr import Dtr
+from .instance import Order
+from .programs.answer import teller
+from .programs.solve_compact import solve_events
+from .programs.windows import Windows, window_events
 from .registry import format_planner
+from .results import Task, peak_of
 from .solvers import MilpSolver
+from .spelling.options import checked
 
 __all__ = ["Polish"]
 

@@ -8,9 +8,9 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from ..ir.diagnostics import Diagnostic, FBError, nearest
-from ._options import default_of, read_options
-from ._text import PlannerText, format_value, parse_list, parse_text, span_of
 from .contract import Planner
+from .spelling.options import default_of, read_options
+from .spelling.text import PlannerText, format_value, parse_list, parse_text, span_of
 
 __all__ = [
     "GROUP",

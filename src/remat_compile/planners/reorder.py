@@ -8,14 +8,22 @@ from time import monotonic
 from typing import ClassVar
 
 from ..ir.program import Budget, Program
-from ..ir.simulate import simulate
-from ._options import checked
-from ._reordering import Reordering
-from ._results import Task, peak_of
-from .contract import Feasible, Infeasible, Optimal, Planner, PlanResult, Progress, TimedOut
+from ..ir.semantics.simulate import simulate
+from .bounds.reordering import Reordering
+from .contract import (
+    Feasible,
+    Infeasible,
+    Optimal,
+    Planner,
+    PlanResult,
+    Progress,
+    TimedOut,
+)
 from .dtr import Dtr
 from .registry import format_planner
+from .results import Task, peak_of
 from .solvers import MilpSolver
+from .spelling.options import checked
 
 __all__ = ["Reorder"]
 

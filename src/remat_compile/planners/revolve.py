@@ -8,16 +8,16 @@ from time import monotonic
 from typing import ClassVar, Literal
 
 from ..ir.program import Budget, Program
-from ._adjoint import Adjoint
-from ._chain_plan import answer, chain_for, least_order, no_chain, order_of, persistent_orders
-from ._instance import Order
-from ._limits import Operation
-from ._options import checked
-from ._results import Task
-from ._stages import Stage, save_all, stages_of
+from .chains.answer import answer, chain_for, least_order, no_chain, order_of, persistent_orders
+from .chains.choices import Operation
+from .chains.homogeneous import Adjoint
+from .chains.stages import Stage, save_all, stages_of
 from .contract import PlanResult, Progress
+from .instance import Order
 from .periodic import best_of
 from .registry import format_planner
+from .results import Task
+from .spelling.options import checked
 
 __all__ = ["Revolve"]
 

@@ -9,16 +9,16 @@ from time import monotonic
 from typing import ClassVar, Literal
 
 from ..ir.program import Budget, Program
-from ._compact_solve import CompactAnswer, saved_bytes_of, solve_compact
-from ._events import FEW, Pairs, useful_pairs
-from ._exact import conclude, quick_order, teller, too_large
-from ._instance import Order
-from ._options import checked
-from ._results import Task
-from ._thesis import thesis_model
 from .contract import PlanResult, Progress
+from .instance import Order
+from .programs.answer import conclude, quick_order, teller, too_large
+from .programs.events import FEW, Pairs, useful_pairs
+from .programs.rk_checkmate import thesis_model
+from .programs.solve_compact import CompactAnswer, saved_bytes_of, solve_compact
 from .registry import format_planner
+from .results import Task
 from .solvers import MilpSolver
+from .spelling.options import checked
 
 __all__ = ["RkCheckmate"]
 

@@ -10,20 +10,20 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import ClassVar, Literal
 
-from ..ir.blocks import identical_blocks
+from ..ir.analysis.blocks import identical_blocks
 from ..ir.program import Budget, Program
-from ._block_options import Grid, block_instance, option_of
-from ._chain import Chain, chain_of_program
-from ._chain_plan import first_fit, least_order, no_chain, persistent_orders
-from ._grouping import blocks_of_stages, grouped, shortened
-from ._instance import Order
-from ._options import checked
-from ._persistent import Late
-from ._results import Task
-from ._stages import BlockOption, save_all, stages_of
+from .chains.answer import first_fit, least_order, no_chain, persistent_orders
+from .chains.block_options import Grid, block_instance, option_of
+from .chains.chain import Chain, chain_of_program
+from .chains.grouping import blocks_of_stages, grouped, shortened
+from .chains.persistent import Late
+from .chains.stages import BlockOption, save_all, stages_of
 from .contract import PlanResult, Progress, TimedOut
+from .instance import Order
 from .registry import format_planner
+from .results import Task
 from .solvers import MilpSolver
+from .spelling.options import checked
 
 __all__ = ["Rockmate"]
 

@@ -8,12 +8,12 @@ from time import monotonic
 from typing import ClassVar, Literal
 
 from ..ir.program import Budget, Program
-from ._chain_plan import answer, chain_for, least_order, no_chain, persistent_orders
-from ._options import checked
-from ._results import Task
-from ._stages import save_all, stages_of
+from .chains.answer import answer, chain_for, least_order, no_chain, persistent_orders
+from .chains.stages import save_all, stages_of
 from .contract import PlanResult, Progress
 from .registry import format_planner
+from .results import Task
+from .spelling.options import checked
 
 __all__ = ["Rotor"]
 

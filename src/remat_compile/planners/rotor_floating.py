@@ -8,7 +8,7 @@ from time import monotonic
 from typing import ClassVar, Literal
 
 from ..ir.program import Budget, Program
-from ._chain_plan import (
+from .chains.answer import (
     Slots,
     chain_for,
     falling_orders,
@@ -17,14 +17,14 @@ from ._chain_plan import (
     no_chain,
     persistent_orders,
 )
-from ._floating import Floating, entries
-from ._instance import Order
-from ._options import checked
-from ._persistent import Late
-from ._results import Task
-from ._stages import Stage, save_all, stages_of
+from .chains.floating import Floating, entries
+from .chains.persistent import Late
+from .chains.stages import Stage, save_all, stages_of
 from .contract import PlanResult, Progress, TimedOut
+from .instance import Order
 from .registry import format_planner
+from .results import Task
+from .spelling.options import checked
 
 __all__ = ["RotorFloating"]
 

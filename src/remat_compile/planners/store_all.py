@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..ir.program import Budget, Program
-from ._results import Task
 from .contract import PlanResult, Progress
+from .results import Task
 
 __all__ = ["StoreAll"]
 

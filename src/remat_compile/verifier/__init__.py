@@ -10,7 +10,7 @@ from .assumptions import Assumption, assumptions
 from .certificate import accept_certificate, certificate_sha256, check_certificate
 from .inquiry import Script
 from .prove import prove_largest, scripts, verify, verify_with_scripts
-from .solver import Choice
+from .solvers.solver import Choice
 from .task import Scope
 from .verdict import Bound, Disagreement, Largest, ProvenPlan, Refuted, Undecided, Verdict
 

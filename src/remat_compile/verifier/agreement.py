@@ -24,7 +24,7 @@ HINT = "this is a fault of remat-compile, not of the plan: report it with the pl
 
 def written(program: Program, schedule: Schedule) -> str:
     """The plan as a writer produces it; what a file would hold."""
-    from ..ir.printer import format_program
+    from ..ir.text.printer import format_program
 
     return format_program(replace(program, schedules=(schedule,), proven=()))
 

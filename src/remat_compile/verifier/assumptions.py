@@ -10,8 +10,8 @@ from ..ir.expr import Const
 from ..ir.graph import ANode
 from ..ir.program import Program
 from ..ir.schedule import Compute, Schedule
-from .shapes import MAY_OVERLAP, least_bytes
-from .statements import names_in, same_call
+from .arithmetic.shapes import MAY_OVERLAP, least_bytes
+from .read.statements import names_in, same_call
 
 __all__ = ["Assumption", "assumptions"]
 

@@ -15,7 +15,7 @@ from ..ir.diagnostics import Diagnostic
 from ..ir.program import Budget, Certificate, Program, Proven
 from ..ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
 from .assumptions import assumptions
-from .solver import installed
+from .solvers.solver import installed
 
 __all__ = ["accept_certificate", "certificate_sha256", "check_certificate", "own_version", "seal"]
 
@@ -32,7 +32,7 @@ def certificate_sha256(program: Program, schedule: Schedule) -> str:
     It changes with anything that the proof rests on, and not with the name of the
     schedule or of its planner.
     """
-    from ..ir.printer import graph_sha256
+    from ..ir.text.printer import graph_sha256
 
     h = program.header
     lines = [

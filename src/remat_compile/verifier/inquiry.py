@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, assert_never
 
 from .smt import Answer, Deadline, Model, NoModel, OutOfTime, Part
-from .solver import Solver, identity
-from .solver_z3 import Z3
+from .solvers.solver import Solver, identity
+from .solvers.z3 import Z3
 
 __all__ = ["Inquiry", "Obligation", "Record", "Script"]
 

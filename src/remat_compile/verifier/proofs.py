@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..ir.diagnostics import Diagnostic, FBError
 from .inquiry import Script
 from .smt import Deadline, OutOfTime
-from .solver import identity, solvers_of
+from .solvers.solver import identity, solvers_of
 
 __all__ = ["prove_script"]
 
@@ -17,7 +17,7 @@ def prove_script(script: Script, deadline: Deadline) -> str:
     script and ends in the empty clause. FB0712 where cvc5 is missing, FB0875 where it finds no
     proof in time, or one with steps that it gives no rule for (`hole`).
     """
-    from .solver_cvc5 import Cvc5
+    from .solvers.cvc5 import Cvc5
 
     (cvc5,) = solvers_of("cvc5")
     assert isinstance(cvc5, Cvc5)

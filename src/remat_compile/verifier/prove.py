@@ -12,14 +12,14 @@ from ..ir.schedule import Schedule
 from .agreement import agree_on_largest, agree_on_plan, agree_on_refutation, written
 from .assumptions import assumptions
 from .certificate import certificate_sha256
-from .events import unfold
 from .inquiry import Inquiry, Record, Script
-from .largest import find_largest
-from .sizes import Amounts, read_amounts
+from .obligations.largest import find_largest
+from .obligations.memory_ranges import Somewhere, check_sizes
+from .read.events import unfold
+from .read.sizes import Amounts, read_amounts
+from .read.statements import Statements, read_statements
 from .smt import OutOfTime
-from .solver import Choice, solvers_of
-from .statements import Statements, read_statements
-from .symbolic import Somewhere, check_sizes
+from .solvers.solver import Choice, solvers_of
 from .task import Scope, Task
 from .verdict import Bound, Largest, Refuted, Undecided, Verdict
 

@@ -54,7 +54,7 @@ class Deadline:
 
     def ask(self, part: Part, tactics: tuple[str, ...]) -> Answer:
         """Asks z3. An `Inquiry` asks the solvers that it was made for, and writes it down."""
-        from .solver_z3 import Z3
+        from .solvers.z3 import Z3
 
         return Z3(tactics).check(part.assertions(), self)
 

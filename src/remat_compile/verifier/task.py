@@ -10,24 +10,24 @@ from typing import Literal
 from ..ir.diagnostics import Diagnostic
 from ..ir.program import Budget, Certificate, Program, Proven, Symbol
 from ..ir.schedule import Schedule
+from .arithmetic.walk import Bytes
 from .assumptions import assumptions
 from .certificate import certificate_sha256, own_version, seal
-from .claims import Claims, compute_claims, prove_time
-from .events import Event
-from .explain import explain_broken
-from .explain_memory import explain_excess
-from .explain_values import explain_claims, explain_wrong
+from .explain.memory import explain_excess
+from .explain.validity import explain_broken
+from .explain.values import explain_claims, explain_wrong
 from .inquiry import Inquiry
-from .memory import Excess, Limits, prove_memory
-from .races import Racing, prove_races
-from .sizes import Amounts, Sizes, measure
+from .obligations.claims import Claims, compute_claims, prove_time
+from .obligations.memory import Excess, Limits, prove_memory
+from .obligations.memory_ranges import Everywhere, Somewhere, check_sizes, prove_ranges
+from .obligations.races import Racing, prove_races
+from .obligations.validity import Broken, prove_validity
+from .obligations.values import Wrong, prove_values
+from .read.events import Event
+from .read.sizes import Amounts, Sizes, measure
+from .read.statements import Statements
 from .smt import NoModel, OutOfTime
-from .statements import Statements
-from .symbolic import Everywhere, Somewhere, check_sizes, prove_ranges
-from .validity import Broken, prove_validity
-from .values import Wrong, prove_values
 from .verdict import Bound, ProvenPlan, Refuted, Undecided, Verdict
-from .walk import Bytes
 
 __all__ = ["Scope", "Task"]
 

@@ -9,11 +9,11 @@ from functools import cache
 import pytest
 from code_plans import FORMS, planned, source
 
-from remat_compile.backends._allowed import Allowed, _fits, check_generated
-from remat_compile.backends.jax.allowed import allowed as of_jax
-from remat_compile.backends.jax.allowed import allowed_annotated as of_annotated
-from remat_compile.backends.jax.emit import operators_of
+from remat_compile.backends.jax.emit.allowed import allowed as of_jax
+from remat_compile.backends.jax.emit.allowed import allowed_annotated as of_annotated
+from remat_compile.backends.jax.emit.module import operators_of
 from remat_compile.backends.jax.lowerings import source_of
+from remat_compile.backends.python.allowed import Allowed, _fits, check_generated
 from remat_compile.backends.torch.allowed import allowed as of_torch
 from remat_compile.ir.diagnostics import FBError
 

@@ -12,7 +12,7 @@ from code_plans import FORMS, PAYLOAD, executable, filled, planned, source
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from remat_compile.backends._quote import LONGEST, comment, docstring, literal, scope
+from remat_compile.backends.python.quote import LONGEST, comment, docstring, literal, scope
 from remat_compile.ir.diagnostics import FBError
 
 HOSTILE = (

@@ -13,16 +13,16 @@ from code_plans import FORMS, planned, source
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat_compile.backends._names import Names, keywords, symbol_key
-from remat_compile.backends.jax.allowed import MODULE_NAMES
-from remat_compile.backends.jax.text import JaxText
+from remat_compile.backends.jax.emit.allowed import MODULE_NAMES
+from remat_compile.backends.jax.emit.text import JaxText
+from remat_compile.backends.python.names import Names, keywords, symbol_key
 from remat_compile.backends.torch.expressions import RESERVED, Expressions
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Const, Sym
 from remat_compile.ir.graph import ANode, Atom, Call, Graph
-from remat_compile.ir.parser import parse_program
-from remat_compile.ir.printer import format_program
 from remat_compile.ir.program import Program, Symbol
+from remat_compile.ir.text.parser import parse_program
+from remat_compile.ir.text.printer import format_program
 
 AWKWARD = (
     *("class", "None", "match", "type", "_", "__import__", "__class__", "1", "0x", "a.b", "a_b"),

@@ -19,13 +19,13 @@ from torch.utils._pytree import tree_leaves
 import remat_compile
 from models import MODELS, no_dropout
 from remat_compile import Budget, Plan
-from remat_compile._budget import parse_budget, resolve_budget
-from remat_compile._jax.arrays import to_numpy
-from remat_compile._jax.reference import held_tensors
-from remat_compile._jax.run import inspect_compiled
-from remat_compile._jax.step import JaxStep
-from remat_compile.backends.jax.observe import Observed
-from remat_compile.backends.jax.predict import predicted_temp_bytes
+from remat_compile.backends.jax.observe.compiled import Observed
+from remat_compile.backends.jax.observe.predict import predicted_temp_bytes
+from remat_compile.backends.jax.runtime.arrays import to_numpy
+from remat_compile.backends.jax.runtime.step import JaxStep
+from remat_compile.driver.budget import parse_budget, resolve_budget
+from remat_compile.driver.jax.reference import held_tensors
+from remat_compile.driver.jax.run import inspect_compiled
 from remat_compile.ir.graph import Graph
 from remat_compile.ir.schedule import Schedule
 from remat_compile.planners.contract import Infeasible, Planner

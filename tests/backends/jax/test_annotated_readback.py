@@ -10,10 +10,10 @@ from jax_annotated_faults import FAULTS, faulty
 from random_models import RANDOM_MODELS
 
 from random_plans import random_plan
-from remat_compile.backends.jax.annotated import emit_form
-from remat_compile.backends.jax.annotated_readback import check_annotated
-from remat_compile.backends.jax.form import Form, form_of
+from remat_compile.backends.jax.checkpoint.annotated import emit_form
+from remat_compile.backends.jax.checkpoint.form import Form, form_of
 from remat_compile.backends.jax.lowerings import source_of
+from remat_compile.backends.jax.readback.annotated import check_annotated
 from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Program

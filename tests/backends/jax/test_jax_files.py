@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 import remat_compile
 from remat_compile import FBError, Plan
-from remat_compile._files import write_together
 from remat_compile.cli import main
+from remat_compile.driver.files import write_together
 from remat_compile.ir.expr import Const
 from remat_compile.ir.graph import ANode, Call, CNode, Ref
 from remat_compile.ir.schedule import Compute
@@ -180,7 +180,7 @@ def test_run_tells_what_xla_does(folder: Path, capsys: Any) -> None:
 def test_run_tells_of_merged_executions(
     folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = import_module("remat_compile.backends.jax.emit")
+    module = import_module("remat_compile.backends.jax.emit.module")
     monkeypatch.setattr(module, "barriers", lambda graph, schedule: {})
     monkeypatch.setattr(module._Functions, "_border", lambda self, saved: None)
     assert main(["run", f"{folder}/plan.fbir", "--backend", "jax", "-q", "--trust-source"]) == 1
@@ -254,7 +254,7 @@ def test_both_files_or_neither(tmp_path: Path) -> None:
 
 
 def test_bfloat16_goes_through_the_file(tmp_path: Path) -> None:
-    from remat_compile._jax.source import write_module
+    from remat_compile.driver.jax.source import write_module
 
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)).bfloat16()
     plan = remat_compile.plan(

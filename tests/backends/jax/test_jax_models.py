@@ -15,7 +15,7 @@ from torch_reference import Reference, interpreted, reference
 
 from models import BASE, GPT, LOSS_INSIDE, MODELS
 from remat_compile._torch.lowered import Lowered
-from remat_compile.backends.jax.interpret import Interpreted
+from remat_compile.backends.jax.runtime.interpret import Interpreted
 from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.graph import Atom, Call
 

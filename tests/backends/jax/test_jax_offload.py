@@ -12,13 +12,13 @@ from jax_plans import Captured, as_case, captured, case, schedule_of
 
 import remat_compile
 from remat_compile import FBError
-from remat_compile._jax.annotate import residuals_of_source
-from remat_compile._jax.run import inspect_step
-from remat_compile.backends.jax.annotated import names_of
-from remat_compile.backends.jax.form import form_of, misfit
-from remat_compile.backends.jax.form import schedule_of as schedule_of_form
+from remat_compile.backends.jax.checkpoint.annotated import names_of
+from remat_compile.backends.jax.checkpoint.form import form_of, misfit
+from remat_compile.backends.jax.checkpoint.form import schedule_of as schedule_of_form
+from remat_compile.driver.jax.annotate import residuals_of_source
+from remat_compile.driver.jax.run import inspect_step
 from remat_compile.ir.schedule import Offload, Prefetch, Schedule
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners.registry import parse_planner
 
 

@@ -10,9 +10,9 @@ from jax_faults import FAULTS, faulty
 from random_models import RANDOM_MODELS
 
 from random_plans import random_plan
-from remat_compile.backends.jax.emit import emit
+from remat_compile.backends.jax.emit.module import emit
 from remat_compile.backends.jax.lowerings import source_of
-from remat_compile.backends.jax.readback import check_source
+from remat_compile.backends.jax.readback.explicit import check_source
 from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Program

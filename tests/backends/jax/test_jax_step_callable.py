@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 import remat_compile
 from remat_compile import FBError, Plan
-from remat_compile._jax.reference import reference_step
-from remat_compile._jax.run import compare
-from remat_compile.backends.jax.tables import SEED
+from remat_compile.backends.jax.emit.tables import SEED
+from remat_compile.driver.jax.reference import reference_step
+from remat_compile.driver.jax.run import compare
 from remat_compile.planners.registry import parse_planner
 
 
@@ -157,7 +157,7 @@ def test_a_recomputed_dropout_draws_the_same_numbers() -> None:
     assert float(slope) == pytest.approx(size, rel=1e-6)
     assert float(run(step.params, *args, key=jax.random.key(8))[0]) != float(loss)
     # And PyTorch with these masks has the same gradients.
-    from remat_compile._jax.reference import held_tensors
+    from remat_compile.driver.jax.reference import held_tensors
 
     assert plan._exported is not None
     stored = reference_step(plan.program, held_tensors(plan.program, plan._exported))

@@ -12,10 +12,10 @@ import torch
 from jax_plans import Case, as_case, capture, captured, case, repeated, schedule_of
 
 from models import MODELS
-from remat_compile._jax.run import inspect_step
-from remat_compile._jax.step import JaxStep
-from remat_compile.backends.jax.absences import Absence
-from remat_compile.backends.jax.tables import TOLERANCES, tolerance
+from remat_compile.backends.jax.emit.tables import TOLERANCES, tolerance
+from remat_compile.backends.jax.observe.absences import Absence
+from remat_compile.backends.jax.runtime.step import JaxStep
+from remat_compile.driver.jax.run import inspect_step
 from remat_compile.planners.registry import parse_planner
 
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from remat_compile.backends.jax.support import operators, require_lowerings
 from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.diagnostics import FBError
-from remat_compile.ir.parser import parse_program
-from remat_compile.ir.printer import format_program
+from remat_compile.ir.text.parser import parse_program
+from remat_compile.ir.text.printer import format_program
 
 
 class Exotic(nn.Module):

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from jax_plans import Case, case
 
-from remat_compile._jax.run import JaxReport
-from remat_compile.backends.jax.absences import Absence, planned_scopes
 from remat_compile.backends.jax.arguments import jax_dtype, to_jax
-from remat_compile.backends.jax.assignment import scratch_bytes
-from remat_compile.backends.jax.executions import constants
+from remat_compile.backends.jax.emit.executions import constants
+from remat_compile.backends.jax.emit.order import numbered
 from remat_compile.backends.jax.lowerings import table
-from remat_compile.backends.jax.order import numbered
+from remat_compile.backends.jax.observe.absences import Absence, planned_scopes
+from remat_compile.backends.jax.observe.assignment import scratch_bytes
 from remat_compile.cli._run_jax import _print as print_report
+from remat_compile.driver.jax.run import JaxReport
 from remat_compile.ir.expr import evaluate
 from remat_compile.ir.schedule import Free
 

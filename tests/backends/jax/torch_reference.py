@@ -13,7 +13,7 @@ from torch import Tensor
 
 from remat_compile._torch.instances import Instances, plain_mode, run_cnode
 from remat_compile._torch.lowered import Lowered
-from remat_compile.backends.jax.interpret import Draws, Interpreted, interpret
+from remat_compile.backends.jax.runtime.interpret import Draws, Interpreted, interpret
 from remat_compile.ir.program import Program
 
 __all__ = ["Reference", "interpreted", "reference"]

@@ -12,10 +12,10 @@ from torch import nn
 from remat_compile._torch.execute import execute
 from remat_compile.backends.torch import build, emit
 from remat_compile.frontends.torch_export import export, lower
-from remat_compile.ir.analysis import capture_order, frees_after_last_use
+from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.schedule import HostFree, Offload, Schedule, Wait
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
 
 
 def codes(call: Callable[[], Any]) -> list[str]:

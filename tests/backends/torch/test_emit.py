@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from remat_compile.backends.torch import build, emit
 from remat_compile.backends.torch.interface import saved_at_loss
 from remat_compile.frontends.torch_export import export, lower
-from remat_compile.ir.analysis import capture_order, frees_after_last_use
+from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError
-from remat_compile.ir.parser import parse_program
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Compute, Schedule
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.ir.text.parser import parse_program
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -17,9 +17,9 @@ from remat_compile.backends.torch.interface import saved_at_loss
 from remat_compile.backends.torch.readback import check_source
 from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.diagnostics import FBError
-from remat_compile.ir.parser import parse_program
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule
+from remat_compile.ir.text.parser import parse_program
 
 
 @cache

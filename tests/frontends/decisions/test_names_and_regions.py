@@ -15,10 +15,10 @@ from remat_compile.frontends.decisions import (
     schedule_of,
 )
 from remat_compile.ir.diagnostics import FBError
-from remat_compile.ir.parser import parse_program
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Compute
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.ir.text.parser import parse_program
 from remat_compile.verifier import ProvenPlan, verify
 
 PLANS = Path(__file__).parents[2] / "verifier" / "mutants" / "plans"

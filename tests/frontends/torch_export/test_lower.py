@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from remat_compile._torch.lowered import Lowered
 from remat_compile.frontends.torch_export import check_against_eager, export, lower
-from remat_compile.ir.analysis import capture_order, frees_after_last_use
+from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Const, Mul, Sym
 from remat_compile.ir.graph import CNode
-from remat_compile.ir.parser import parse_program
-from remat_compile.ir.printer import format_program
 from remat_compile.ir.schedule import Schedule
-from remat_compile.ir.simulate import simulate
+from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.ir.text.parser import parse_program
+from remat_compile.ir.text.printer import format_program
 
 
 def lowered(module: nn.Module, *args: Any, **options: Any) -> Lowered:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from remat_compile._bind import graph_differences
+from remat_compile.driver.bind import graph_differences
 from remat_compile.frontends.torch_export import build, check_against_eager, export, lower
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.graph import CNode, Replay

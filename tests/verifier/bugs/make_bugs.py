@@ -20,7 +20,7 @@ from models import MODELS  # noqa: E402
 from remat_compile.frontends.decisions import schedule_of  # noqa: E402
 from remat_compile.frontends.decisions.partitioner import decide_partitioner  # noqa: E402
 from remat_compile.frontends.torch_export import export, lower  # noqa: E402
-from remat_compile.ir.printer import format_program  # noqa: E402
+from remat_compile.ir.text.printer import format_program  # noqa: E402
 
 
 class Dropout(nn.Module):

@@ -12,10 +12,10 @@ from reference import Run, interpret, names_of
 
 from remat_compile.ir.expr import Const
 from remat_compile.ir.graph import CNode
-from remat_compile.ir.parser import parse_program
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Compute, Free, Prefetch, Schedule, Step
 from remat_compile.ir.span import Span
+from remat_compile.ir.text.parser import parse_program
 
 __all__ = ["CALLER", "Case", "Edit", "Event", "Life", "Mutant", "cases"]
 

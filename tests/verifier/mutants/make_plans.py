@@ -21,10 +21,10 @@ import torch  # noqa: E402
 import remat_compile  # noqa: E402
 from models import BASE, MODELS  # noqa: E402
 from remat_compile.ir.graph import Graph  # noqa: E402
-from remat_compile.ir.printer import format_program  # noqa: E402
 from remat_compile.ir.program import Budget, Program  # noqa: E402
 from remat_compile.ir.schedule import Compute, Free, Schedule, Step  # noqa: E402
-from remat_compile.ir.simulate import simulate  # noqa: E402
+from remat_compile.ir.semantics.simulate import simulate  # noqa: E402
+from remat_compile.ir.text.printer import format_program  # noqa: E402
 from remat_compile.planners import Feasible, Infeasible, Optimal, parse_planner  # noqa: E402
 
 

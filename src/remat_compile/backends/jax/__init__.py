@@ -5,7 +5,7 @@ Nothing here loads JAX before it is used.
 
 from __future__ import annotations
 
-from .emit import emit, operators_of
-from .predict import predicted_temp_bytes
+from .emit.module import emit, operators_of
+from .observe.predict import predicted_temp_bytes
 
 __all__ = ["emit", "operators_of", "predicted_temp_bytes"]

@@ -8,7 +8,7 @@ from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.program import Program
 from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
 from ...ir.span import Span
-from .tables import needs_x64
+from .emit.tables import needs_x64
 
 __all__ = ["OLDEST", "check_expressible", "check_remat3", "check_x64", "need_jax"]
 

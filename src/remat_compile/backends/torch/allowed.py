@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..._torch.ops import ATOMS
 from ...ir.graph import ACCUMULATE_OP
 from ...ir.program import Program
-from .._allowed import Allowed, statements
-from .._calls import called_operators
+from ..python.allowed import Allowed, statements
+from ..python.calls import called_operators
 from .expressions import ADD_IN_PLACE, METHODS
 
 __all__ = ["allowed"]

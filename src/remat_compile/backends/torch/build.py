@@ -19,8 +19,8 @@ from ..._torch.lowered import Lowered
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
-from .._names import symbol_key
-from .._quote import comment
+from ..python.names import symbol_key
+from ..python.quote import comment
 from .emit import emit_with_saved
 from .interface import Interface
 from .module import Flight, PlannedModule, planned_module

@@ -17,10 +17,10 @@ from ..._torch.copies import refuse_copies
 from ...ir.graph import CALLER_KINDS
 from ...ir.program import Program
 from ...ir.schedule import Compute, Schedule
-from .._allowed import check_generated
-from .._names import loss_index, symbol_key
-from .._quote import docstring
-from .._views import identities, without_identities
+from ..python.allowed import check_generated
+from ..python.names import loss_index, symbol_key
+from ..python.quote import docstring
+from ..views import identities, without_identities
 from .allowed import allowed
 from .expressions import Expressions
 from .function import FunctionBody, Progress

@@ -9,8 +9,8 @@ from ..._torch.callable import callable_op, check_call
 from ..._torch.ops import from_atom, resolve_op
 from ...ir.graph import Arg, Atom, Call, Ref
 from ...ir.program import Program
-from .._names import Names, keywords
-from .._quote import literal
+from ..python.names import Names, keywords
+from ..python.quote import literal
 
 __all__ = ["ADD_IN_PLACE", "METHODS", "RESERVED", "Expressions"]
 

@@ -9,8 +9,8 @@ from ..._torch.copies import refuse_copies
 from ...ir.graph import Call, CNode
 from ...ir.program import Program
 from ...ir.schedule import Compute, Free, Step
-from .._names import symbol_key
-from .._quote import comment
+from ..python.names import symbol_key
+from ..python.quote import comment
 from .expressions import ADD_IN_PLACE, Expressions
 
 __all__ = ["FunctionBody", "Progress"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...ir.graph import CALLER_KINDS
 from ...ir.program import Program
 from ...ir.schedule import Compute, Free, Schedule
-from .._names import loss_index
+from ..python.names import loss_index
 
 __all__ = ["Interface", "default_interface", "saved_at_loss"]
 

@@ -15,7 +15,7 @@ from ..._torch.alloc import Mark, measure_regions
 from ...ir.graph import CALLER_KINDS, Graph
 from ...ir.program import Program
 from ...ir.schedule import Schedule
-from ...ir.simulate import Sizes, Trace, simulate
+from ...ir.semantics.simulate import Sizes, Trace, simulate
 from .interface import saved_at_loss
 from .module import PlannedModule
 

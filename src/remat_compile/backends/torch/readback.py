@@ -33,8 +33,8 @@ from ..readback.values import (
     storages,
     viewed,
 )
-from ._read_expressions import Called, Reader, is_replay_helper
 from .interface import Interface
+from .read_expressions import Called, Reader, is_replay_helper
 
 __all__ = ["check_source"]
 

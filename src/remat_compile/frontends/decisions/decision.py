@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...ir.analysis import frees_after_last_use
+from ...ir.analysis.order import frees_after_last_use
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.graph import CALLER_KINDS, Graph
 from ...ir.schedule import Compute, Free, Schedule, Step

@@ -16,16 +16,7 @@ from ..._torch.lowered import Exported
 from ..._torch.ops import atom_of, from_torch_dtype, op_name
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.expr import Const, add
-from ...ir.graph import (
-    ACCUMULATE_OP,
-    ANode,
-    ANodeKind,
-    Arg,
-    Call,
-    CNode,
-    Ref,
-    View,
-)
+from ...ir.graph import ACCUMULATE_OP, ANode, ANodeKind, Arg, Call, CNode, Ref, View
 from .accumulate import Accumulations
 from .operators import draws_random_numbers, replay_without_effect
 from .places import place_of

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..._torch.execute import Again, execute
 from ..._torch.lowered import Exported, Lowered
-from ...ir.analysis import capture_order, frees_after_last_use
+from ...ir.analysis.order import capture_order, frees_after_last_use
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.graph import CNode, Graph
 from ...ir.program import Program

@@ -1,7 +1,7 @@
 """CP-SAT of OR-Tools, for retention intervals: a program that `process.Worker` runs.
 
-A request describes the problem in JSON (`_moccasin.py` writes it); `ortools` is loaded in this
-process only, and needs the extra `cpsat`.
+A request describes the problem in JSON (`programs/retention.py` writes it); `ortools` is
+loaded in this process only, and needs the extra `cpsat`.
 """
 
 from __future__ import annotations

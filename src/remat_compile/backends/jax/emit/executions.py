@@ -1,0 +1,78 @@
+"""Which executions of a schedule anything depends on."""
+
+from __future__ import annotations
+
+from ....ir.graph import Graph
+from ....ir.schedule import Compute, Free, Offload, Prefetch, Schedule
+from ....ir.semantics.simulate import KEPT_KINDS
+from .order import Numbered, numbered
+
+__all__ = ["constants", "dead_executions"]
+
+
+def constants(graph: Graph) -> frozenset[str]:
+    """cNodes that depend on nothing that the caller gives: XLA computes them beforehand."""
+    known: set[str] = set()
+    found = set()
+    for c in graph.cnodes:
+        if not c.is_loss and c.token is None and known.issuperset(graph.reads(c)):
+            known.update(c.results)
+            found.add(c.name)
+    return frozenset(found)
+
+
+def dead_executions(graph: Graph, schedule: Schedule) -> frozenset[tuple[str, int]]:
+    """(cNode, execution) pairs whose results are read by nothing that matters.
+
+    A plan may hold them: made, freed, and made again where they are needed. PyTorch runs
+    them; XLA leaves out what no result of the step depends on.
+    """
+    steps = list(numbered(graph, schedule.steps))
+    fresh = _makes(graph, steps)
+    wanted = {a.name for a in graph.anodes if a.kind in KEPT_KINDS}
+    host: set[str] = set()
+    dead = set()
+    for now in reversed(steps):
+        match now.step:
+            case Free(name):
+                wanted.discard(name)
+            case Offload(name):
+                if name in host:
+                    wanted.add(name)
+                    host.discard(name)
+            case Prefetch(name):
+                if name in wanted:
+                    wanted.discard(name)
+                    host.add(name)
+            case Compute() if now.cnode is not None:
+                c = now.cnode
+                if c.is_loss:
+                    wanted.update(graph.reads(c))
+                    continue
+                made = fresh[now.index]
+                if wanted.isdisjoint(made):
+                    dead.add((c.name, now.execution))
+                    continue
+                wanted.difference_update(made)
+                wanted.update(graph.reads(c, now.execution))
+    return frozenset(dead)
+
+
+def _makes(graph: Graph, steps: list[Numbered]) -> dict[int, set[str]]:
+    """The aNodes that each execution makes, without those that are alive and dropped."""
+    live: set[str] = set()
+    found = {}
+    for now in steps:
+        if isinstance(now.step, Free):
+            live.discard(now.step.anode)
+        elif isinstance(now.step, Prefetch):
+            live.add(now.step.anode)
+        elif now.cnode is not None and isinstance(now.step, Compute):
+            c = now.cnode
+            if c.is_accumulate:
+                live.discard(graph.reads(c)[0])
+            found[now.index] = {name for name in c.results_at(now.execution) if name not in live}
+            live |= found[now.index]
+            if now.step.nosave:
+                live -= {n for n in found[now.index] if graph.anode[n].kind == "phantom"}
+    return found

@@ -1,0 +1,84 @@
+"""The steps of a schedule with what each of them reads, writes and frees."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from ....ir.graph import CNode, Graph
+from ....ir.schedule import Compute, Free, Offload, Prefetch, Schedule, Step
+
+__all__ = ["History", "Numbered", "numbered"]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """A step with its index, and for a computation the cNode and which execution it is."""
+
+    index: int
+    step: Step
+    cnode: CNode | None
+    execution: int
+
+
+def numbered(graph: Graph, steps: tuple[Step, ...]) -> Iterator[Numbered]:
+    runs: Counter[str] = Counter()
+    for index, step in enumerate(steps):
+        if isinstance(step, Compute):
+            runs[step.cnode] += 1
+            yield Numbered(index, step, graph.cnode[step.cnode], runs[step.cnode])
+        else:
+            yield Numbered(index, step, None, 0)
+
+
+class History:
+    """What is written, read and freed at which step. The end reads what is never freed."""
+
+    def __init__(self, graph: Graph, schedule: Schedule):
+        self._graph = graph
+        self._writes: list[tuple[int, str]] = []
+        self._events: dict[str, list[tuple[int, str]]] = {}
+        for now in numbered(graph, schedule.steps):
+            self._note(now)
+        for name, events in self._events.items():
+            if events[-1][1] != "free":
+                self._event(name, len(schedule.steps), "read")
+
+    def _note(self, now: Numbered) -> None:
+        match now.step:
+            case Free(name):
+                self._event(name, now.index, "free")
+            case Offload(name):
+                self._event(name, now.index, "read")
+            case Prefetch(name):
+                self._event(name, now.index, "write")
+            case Compute() if now.cnode is not None:
+                for name in self._graph.reads(now.cnode, now.execution):
+                    self._event(name, now.index, "read")
+                for name in now.cnode.results_at(now.execution):
+                    self._event(name, now.index, "write")
+                    self._writes.append((now.index, name))
+
+    def _event(self, name: str, index: int, what: str) -> None:
+        self._events.setdefault(name, []).append((index, what))
+
+    def is_read(self, name: str, index: int) -> bool:
+        """Whether what `name` holds before a step is read by it or a later one."""
+        events = self._events[name]
+        following = bisect_left(events, (index, ""))
+        return following < len(events) and events[following][1] == "read"
+
+    def latest(self, since: int, index: int) -> tuple[str, ...]:
+        """What the steps from `since` to before `index` wrote and something from there on
+        reads, results of the whole step included; where there is nothing, the last such
+        value that was written before."""
+        first, end = (bisect_left(self._writes, (i, "")) for i in (since, index))
+        names = dict.fromkeys(name for _, name in reversed(self._writes[first:end]))
+        found = tuple(name for name in names if self.is_read(name, index))
+        if found:
+            return found
+        earlier = (name for _, name in reversed(self._writes[:first]))
+        return tuple(islice((name for name in earlier if self.is_read(name, index)), 1))

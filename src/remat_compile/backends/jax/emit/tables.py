@@ -1,0 +1,40 @@
+"""The constants of a generated module: what it is made for."""
+
+from __future__ import annotations
+
+from ....ir.program import Program
+
+__all__ = ["KINDS", "SEED", "TOLERANCES", "needs_x64", "tables", "tolerance"]
+
+KINDS = ("param", "buffer", "arg", "tangent", "output", "new_buffer", "grad", "input_grad")
+"""What the file of arrays beside a module holds; entries are `kind|name|dtype`."""
+
+SEED = 0
+"""Of the base key with which the stored values of a model with random operators are made."""
+
+TOLERANCES = {"f64": 1e-12, "f32": 1e-5, "f16": 1e-2, "bf16": 1e-1}
+"""The largest difference from PyTorch that a check allows, as a share of the largest value."""
+
+
+def needs_x64(program: Program) -> bool:
+    """Whether the program computes in float64 (or complex128)."""
+    return any(a.dtype in ("f64", "c128") for a in program.graph.anodes)
+
+
+def tolerance(program: Program) -> float:
+    """By the least precise type that anything is computed in: rotary tables are float32 in
+    models of float64 too."""
+    found = {TOLERANCES[a.dtype] for a in program.graph.anodes if a.dtype in TOLERANCES}
+    return max(found, default=TOLERANCES["f32"])
+
+
+def tables(program: Program) -> str:
+    random = any(c.token is not None for c in program.graph.cnodes)
+    return (
+        f"NEEDS_X64 = {needs_x64(program)}\n"
+        f"RANDOM = {random}  # whether it draws random numbers, and so needs a key\n"
+        f"SEED = {SEED}  # of the stored values\n"
+        f"TOLERANCE = {tolerance(program):g}\n"
+        f"KINDS = {KINDS!r}\n"
+        f"ARGUMENTS, RESULTS = {len(program.binding.arguments)}, {len(program.binding.results)}\n"
+    )

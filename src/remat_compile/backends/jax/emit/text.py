@@ -1,0 +1,88 @@
+"""Calls and arguments of the IR as Python text for JAX."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import assert_never
+
+from ....ir.expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym
+from ....ir.graph import Arg, Atom, Call, Ref
+from ....ir.program import Program
+from ...python.names import Names, keywords
+from ...python.quote import literal
+from ..dtypes import dtype_name
+
+__all__ = ["BASE_KEY", "KEY", "JaxText", "function_name"]
+
+KEY = "key"
+"""The variable of the base key, from which each random operator derives its own."""
+
+BASE_KEY = "the key"
+"""What stands for it among the names of aNodes, none of which has a space."""
+
+_RESERVED = frozenset(
+    (
+        *("jax", "jnp", "lax", "np", "inf", "nan", "float", KEY),
+        *("params", "buffers", "args", "saved", "tangents", "sizes", "grads", "new_buffers"),
+        *("forward", "backward", "model", "step", "compiler_options"),
+    )
+)
+_OF_TORCH_ALONE = frozenset(("device", "layout", "memory_format", "pin_memory"))
+
+
+def function_name(op: str) -> str:
+    """The Python function that stands for an operator: `aten.t.default` -> `aten_t_default`."""
+    return re.sub(r"\W", "_", op, flags=re.ASCII)
+
+
+class JaxText(Names):
+    """Renders calls; `operators` collects the operators used, in order of appearance."""
+
+    def __init__(self, program: Program, functions: frozenset[str] = frozenset()):
+        super().__init__(program, _RESERVED | functions)
+        self.operators: dict[str, None] = {}
+        taken = {*self.variables(), *_RESERVED, *functions}
+        self._hosts: dict[str, str] = {}
+        for name in program.graph.anode:
+            host = f"{self.variable(name)}_host"
+            while host in taken:
+                host += "_"
+            taken.add(host)
+            self._hosts[name] = host
+
+    def host(self, name: str) -> str:
+        """The Python variable of the host copy of an aNode."""
+        return self._hosts[name]
+
+    def call(self, call: Call, key: str | None = None) -> str:
+        """The call; a random operator is given `key`, an expression for its own key."""
+        self.operators[call.op] = None
+        parts = [self.arg(a) for a in call.args]
+        named = zip(keywords(call), call.kwargs, strict=True)
+        parts += [f"{k}={self.arg(a)}" for k, (_, a) in named if k not in _OF_TORCH_ALONE]
+        if key is not None:
+            parts.append(f"key={key}")
+        return f"{function_name(call.op)}({', '.join(parts)})"
+
+    def arg(self, arg: Arg) -> str:
+        match arg:
+            case Ref(name):
+                return self.variable(name)
+            case Atom("dtype", value):
+                return f"jnp.{dtype_name(value)}"
+            case Atom():
+                return "None"
+            case tuple():
+                comma = "," if len(arg) == 1 else ""
+                return "(" + ", ".join(self.arg(part) for part in arg) + comma + ")"
+            case float():
+                return repr(arg) if math.isfinite(arg) else f"float({literal(str(arg))})"
+            case str():
+                return literal(arg)
+            case None | bool() | int():
+                return repr(arg)
+            case Const() | Sym() | Add() | Mul() | FloorDiv() | CeilDiv() | Max() | RoundUp():
+                return self.integer(arg)
+            case _:
+                assert_never(arg)

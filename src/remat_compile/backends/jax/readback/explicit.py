@@ -1,0 +1,78 @@
+"""Reads generated JAX code back and holds it against the schedule.
+
+JAX code is a function of values: nothing is deleted in it, and XLA places the frees. So what
+is compared is, in the order of the schedule: each execution by its name (`F7#2`), the lowering
+it calls, its arguments (through views, as instances, so that a value that was made again is the
+one that is read), the number of its random draw, its results by position; the copies to the
+host and back; what crosses from forward to backward; outputs, new buffers and gradients by name.
+`model` and `step` must be the known ones.
+
+Barriers are nothing to values; that they tell each repeated execution from those before it is
+compared (`readback/repeats.py`).
+
+Not compared: when memory is given back; what else barriers are for, the order (whether XLA keeps
+to the plan is looked up in what it compiled, FB0938); and the bodies of the lowerings, whose
+values the tests compare with PyTorch's. That a lowering is defined once and not shadowed is
+compared. Modules in the style of `jax.checkpoint` are read back by `annotated_readback.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from ....ir.program import Program
+from ....ir.schedule import Schedule
+from ...readback.machine import Machine
+from ...readback.mismatch import unreadable
+from .ends import EndedFunction
+from .expressions import Reader
+from .module import check_fixed, definitions
+from .repeats import check_told_apart
+
+__all__ = ["check_source"]
+
+_FIXED = """
+@jax.custom_vjp
+def model(params, buffers, args, key=None):
+    return forward(params, buffers, args, key)[0]
+
+
+def step(params, buffers, args, key=None, tangents=None):
+    (outputs, new_buffers), saved = forward(params, buffers, args, key)
+    if callable(tangents):
+        tangents = tangents(outputs)
+    if tangents is None:
+        tangents = tuple(jnp.ones_like(output) for output in outputs)
+        outputs, tangents = lax.optimization_barrier((outputs, tangents))
+    grads, _, input_grads, _ = backward(saved, (tangents, None))
+    return outputs, new_buffers, grads, input_grads
+
+
+model.defvjp(forward, backward)
+"""
+
+
+def check_source(source: str, program: Program, schedule: Schedule) -> None:
+    """Holds an explicit module against `schedule`. FB0945 with the place in the text and the
+    step where they differ, FB0946 for code that has no meaning here."""
+    file = f"<JAX code of @{schedule.name}>"
+    tree = ast.parse(source)
+    found = definitions(tree, file)
+    check_fixed(tree, _FIXED, file)
+    for name in ("forward", "backward"):
+        if name not in found:
+            unreadable(tree, file, f"no function {name}")
+    machine = Machine(program, schedule)
+    reader = Reader(file, frozenset(found))
+    forward = EndedFunction(machine, reader, found["forward"], file)
+    forward.enter("params, buffers, args, key=None")
+    forward.bind_caller()
+    forward.run(found["forward"].body)
+    forward.end_of_forward()
+    machine.compute(machine.execution())
+    backward = EndedFunction(machine, reader, found["backward"], file)
+    backward.enter("saved, tangents")
+    backward.follow(forward)
+    backward.run(found["backward"].body)
+    backward.end_of_backward()
+    check_told_apart(found, program, file)

@@ -1,0 +1,125 @@
+"""A plan meets its model again: the same graph, or a clear refusal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..ir.diagnostics import Diagnostic, FBError, Note
+from ..ir.expr import Const
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from .._torch.lowered import Exported
+    from ..ir.graph import CNode, View
+    from ..ir.program import Program
+    from .plan import Plan
+
+__all__ = ["bind", "check_same_graph", "graph_differences"]
+
+
+def bind(plan: Plan, exported: Exported) -> nn.Module:
+    """The drop-in module; FB0710 where the model gives another graph than the plan's.
+
+    FB0912 for a plan that copies to the host. The graph is run once against eager before
+    the module is handed out (FB0512).
+    """
+    from .._torch.copies import refuse_copies
+    from ..backends.torch import build
+    from ..frontends.torch_export import ensure_trusted, lower
+
+    refuse_copies(plan.schedule.steps)
+    with lower(exported) as lowered:
+        check_same_graph(plan.program, lowered.program)
+        module = build(lowered.with_program(plan.program), plan.schedule)
+    ensure_trusted(lowered)
+    return module
+
+
+def check_same_graph(planned: Program, captured: Program) -> None:
+    """FB0710 where two captures of a model differ."""
+    if different := graph_differences(planned, captured):
+        raise FBError(
+            Diagnostic(
+                "FB0710",
+                "the model gives another graph than the one that was planned",
+                notes=tuple(Note(line) for line in different),
+                hint="plan the model again",
+            )
+        )
+
+
+def graph_differences(planned: Program, captured: Program, limit: int = 5) -> list[str]:
+    """How two captures of a model differ, in words; costs and sizes do not count.
+
+    Sizes are left out because measuring corrects them, and so are the ranges of symbols. Calls
+    are compared by `repr`, to which `1`, `1.0` and `true` are not equal, and `nan` is.
+    """
+    found: list[str] = []
+    ours = {c.name: _bare(c) for c in planned.graph.cnodes}
+    theirs = {c.name: _bare(c) for c in captured.graph.cnodes}
+    for name in dict.fromkeys((*ours, *theirs)):
+        own, new = ours.get(name), theirs.get(name)
+        if own is None or new is None:
+            where = "plan" if new is None else "model"
+            found.append(f"{name} is only in the {where}")
+        elif repr(own) != repr(new):
+            found.append(_difference(own, new))
+        elif not _same_replay(planned.graph.cnode[name], captured.graph.cnode[name]):
+            found.append(f"the replay form of {name} differs")
+    if [*map(_view, planned.graph.views)] != [*map(_view, captured.graph.views)]:
+        found.append("views differ")
+    if _dimensions(planned) != _dimensions(captured):
+        found.append("other dimensions are dynamic")
+    shapes = [
+        {a.name: (a.kind, a.dtype, a.shape) for a in program.graph.anodes}
+        for program in (planned, captured)
+    ]
+    for name in dict.fromkeys((*shapes[0], *shapes[1])):
+        mine, other = (found_in.get(name) for found_in in shapes)
+        if mine is None or other is None:
+            found.append(f"%{name} is only in the {'plan' if other is None else 'model'}")
+        elif mine != other:
+            found.append(f"%{name} has another kind, type or shape")
+    if replace(planned.binding, grads="fresh") != replace(captured.binding, grads="fresh"):
+        found.append("arguments, parameters or results are bound differently")
+    if len(found) > limit:
+        found[limit:] = [f"and {len(found) - limit} more differences"]
+    return found
+
+
+def _difference(planned: CNode, captured: CNode) -> str:
+    for what in ("call", "writes", "token", "phase", "of"):
+        ours, theirs = getattr(planned, what), getattr(captured, what)
+        if repr(ours) == repr(theirs):
+            continue
+        if what == "call" and ours.op != theirs.op:
+            return f"{planned.name} is {ours.op} in the plan and {theirs.op} in the model"
+        return f"{planned.name}: {'arguments' if what == 'call' else what} differ"
+    return f"{planned.name} differs"
+
+
+def _bare(c: CNode) -> CNode:
+    """The cNode without what a cost source fills in, and without its place in the model."""
+    return replace(c, workspace=Const(0), time_ns=None, loc=None, replay=None)
+
+
+def _view(view: View) -> tuple[str, str, str, int | None]:
+    return view.name, view.base, repr(view.call), view.index
+
+
+def _dimensions(program: Program) -> list[tuple[str, int, int]]:
+    """Which dimension of which argument each symbol is."""
+    return [(s.name, s.argument, s.dim) for s in program.symbols]
+
+
+def _same_replay(planned: CNode, captured: CNode) -> bool:
+    """Whether both replay alike. Measuring may add a replay form that is the call itself."""
+    return _replay(planned) == _replay(captured)
+
+
+def _replay(c: CNode) -> tuple[tuple[str | None, ...], str]:
+    """What the second execution writes and calls."""
+    form = c if c.replay is None else c.replay
+    return form.writes, repr(form.call)

@@ -1,0 +1,164 @@
+"""Budgets as people write them: `8GiB`, `50%`, `range:0.5`, or bytes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from ..ir.analysis.liveness import floor_bytes
+from ..ir.analysis.order import capture_order, frees_after_last_use
+from ..ir.diagnostics import Diagnostic, FBError, nearest
+from ..ir.program import Budget, Program
+from ..ir.schedule import Schedule
+from ..ir.semantics.simulate import simulate
+
+__all__ = ["Baseline", "BudgetText", "format_bytes", "parse_budget", "resolve_budget"]
+
+BudgetKind = Literal["device", "activation", "host"]
+
+_PREFIXES = "KMGTP"
+UNITS: dict[str, int] = {
+    "B": 1,
+    **{f"{p}B": 1000 ** (i + 1) for i, p in enumerate(_PREFIXES)},
+    **{f"{p}iB": 1024 ** (i + 1) for i, p in enumerate(_PREFIXES)},
+}
+"""Bytes per unit. Also accepted: all lower case, and `kB`; not `Gb`, which means bits."""
+
+_SPELLINGS = {"kB": 1000, **UNITS, **{unit.lower(): size for unit, size in UNITS.items()}}
+_NUMBER = re.compile(r"([-+]?(?:\d{1,30}\.?\d{0,30}|\.\d{1,30}))\s*((?!\d)\S*)")
+"""With no more digits than any size has; Python itself refuses to read 4300."""
+_FORMS = "write for example 8GiB, 500MB, 50%, or range:0.5"
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetText:
+    """A budget before the model is known.
+
+    `form` says what `amount` counts: bytes, a share of the peak with nothing
+    recomputed, or a place between the floor (0) and that peak (1).
+    """
+
+    text: str
+    kind: BudgetKind
+    form: Literal["bytes", "share", "range"]
+    amount: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The step with nothing recomputed, and the least that any plan needs, in bytes.
+
+    `floor_at` and `activation_floor_at` name the cNode whose working set is the floor.
+    """
+
+    peak_bytes: int
+    activation_peak_bytes: int
+    time_ns: int
+    floor_bytes: int
+    floor_at: str
+    activation_floor_bytes: int
+    activation_floor_at: str
+
+    @staticmethod
+    def of(program: Program) -> Baseline:
+        order = capture_order(program.graph)
+        steps = frees_after_last_use(program.graph, order)
+        trace = simulate(program, Schedule("store_all", "store-all", steps))
+        return Baseline(
+            trace.peak_bytes,
+            trace.activation_peak_bytes,
+            trace.time_ns,
+            *floor_bytes(program, "device"),
+            *floor_bytes(program, "activation"),
+        )
+
+
+def parse_budget(value: str | int, kind: BudgetKind = "device") -> BudgetText:
+    """Reads a budget. An `int` counts bytes; a `str` needs a unit, `%` or `range:`.
+
+    One of the host has no peak to be a share of, so only bytes do there. FB0450 where it
+    cannot be read, FB0451 where it is not more than zero.
+    """
+    found = _parse(value, kind)
+    if kind == "host" and found.form != "bytes":
+        raise _unreadable(found.text, "a host budget is a number of bytes; write for example 8GiB")
+    return found
+
+
+def _parse(value: str | int, kind: BudgetKind) -> BudgetText:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise _unreadable(str(value), f"a budget is a number of bytes or a text; {_FORMS}")
+    text = str(value).strip()
+    if isinstance(value, int):
+        return _positive(BudgetText(f"{value}B", kind, "bytes", Fraction(value)))
+    if text.startswith("range:"):
+        return _range(text, kind)
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        raise _unreadable(text, _FORMS)
+    number, unit = Fraction(match[1]), match[2]
+    if unit == "%":
+        return _positive(BudgetText(text, kind, "share", number / 100))
+    if not unit:
+        if number <= 0:
+            return _positive(BudgetText(text, kind, "bytes", number))
+        raise _unreadable(text, f"it has no unit; {_FORMS}")
+    if unit not in _SPELLINGS:
+        same = [known for known in UNITS if known.lower() == unit.lower()]
+        meant = f' Did you mean "{same[0]}"?' if same else nearest(unit, UNITS)
+        hint = f'there is no unit "{unit}".{meant} {_FORMS[0].upper()}{_FORMS[1:]}'
+        raise _unreadable(text, hint)
+    return _positive(BudgetText(text, kind, "bytes", number * _SPELLINGS[unit]))
+
+
+def _range(text: str, kind: BudgetKind) -> BudgetText:
+    match = _NUMBER.fullmatch(text.removeprefix("range:"))
+    if match is None or match[2]:
+        raise _unreadable(text, "write for example range:0.5")
+    amount = Fraction(match[1])
+    if amount < 0:
+        raise _not_positive(text, kind, "a range starts at 0, the floor")
+    return BudgetText(text, kind, "range", amount)
+
+
+def _positive(budget: BudgetText) -> BudgetText:
+    if budget.amount <= 0 or (budget.form == "bytes" and budget.amount < 1):
+        raise _not_positive(budget.text, budget.kind, "a budget is more than zero")
+    return budget
+
+
+def _unreadable(text: str, hint: str) -> FBError:
+    return FBError(Diagnostic("FB0450", f'cannot read the budget "{text}"', hint=hint), usage=True)
+
+
+def _not_positive(text: str, kind: BudgetKind, why: str) -> FBError:
+    name = "budget" if kind == "device" else f"{kind} budget"
+    return FBError(Diagnostic("FB0451", f'{name} "{text}": {why}', hint=_FORMS), usage=True)
+
+
+def resolve_budget(budget: BudgetText, baseline: Baseline) -> Budget:
+    """The budget in bytes, rounded down."""
+    if budget.kind == "activation":
+        peak, floor = baseline.activation_peak_bytes, baseline.activation_floor_bytes
+    else:
+        peak, floor = baseline.peak_bytes, baseline.floor_bytes
+    match budget.form:
+        case "bytes":
+            amount = budget.amount
+        case "share":
+            amount = budget.amount * peak
+        case "range":
+            amount = floor + budget.amount * (peak - floor)
+    return Budget(int(amount), budget.kind)
+
+
+def format_bytes(count: int) -> str:
+    """For people: four digits or fewer and a binary unit, as in `1.5 GiB`."""
+    if abs(count) < 1024:
+        return f"{count} B"
+    power = min((abs(count).bit_length() - 1) // 10, 4)
+    size = count / 1024**power
+    digits = 2 if abs(size) < 10 else 1 if abs(size) < 100 else 0
+    return f"{size:.{digits}f} {'KMGT'[power - 1]}iB"

@@ -1,0 +1,171 @@
+"""Whether the graph of a plan is that of a model: by its text, or by executing both.
+
+A proof speaks of the graph as it is written. Here the model is captured again. Where the
+capture gives the same symbols, sizes, operators, arguments, kinds, replay forms, tokens and
+binding, nothing is left to ask; places, times and workspaces do not count. A storage that the
+plan declares smaller than it is here is refused. Else (renamed nodes, another version of
+PyTorch, another device, storages declared larger) both graphs are executed at two inputs in
+float64, and all that leaves them is compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ..ir.diagnostics import Diagnostic, FBError, Note
+from ..ir.expr import Const
+from ..ir.graph import ANode, CNode, View
+from ..ir.text.printer import format_statement
+from .bind import graph_differences
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from .._torch.lowered import Exported
+    from ..ir.program import Program
+    from ..ir.span import Span
+
+__all__ = ["GraphCheck", "GraphSeen", "check_graph"]
+
+
+class GraphSeen(Enum):
+    """How the graph of a plan was held against a model."""
+
+    UNSEEN = "model not seen"
+    SAME_TEXT = "same text"
+    EXECUTED = "executed at two inputs"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphCheck:
+    """The comparison with `model`. `how` tells the types, equality and replay forms of an
+    execution."""
+
+    seen: GraphSeen = GraphSeen.UNSEEN
+    model: str | None = None
+    how: str = ""
+
+    @property
+    def assumption(self) -> str:
+        """What a verdict rests on, in one sentence."""
+        match self.seen:
+            case GraphSeen.UNSEEN:
+                return "for the graph as written: model not seen"
+            case GraphSeen.SAME_TEXT:
+                return f"graph compared with model {self.model}: same text"
+            case GraphSeen.EXECUTED:
+                return f"graph compared with model {self.model}: executed at two inputs, {self.how}"
+
+
+def check_graph(program: Program, exported: Exported, model: str) -> GraphCheck:
+    """Holds the graph of `program` against the model, captured again.
+
+    FB0720 where they differ in meaning, with the first difference on the plan's text; FB0721
+    where what they take or give is not the same, so that they cannot be compared; FB0512
+    where the capture itself does not compute what eager computes.
+    """
+    from ..frontends.torch_export import ensure_trusted, lower
+
+    with lower(exported) as lowered:
+        captured, values = lowered.program, lowered.values()
+        if not _same_text(program, captured) and program.header.costs == "measured":
+            captured = _measured(captured, values)
+        same = _same_text(program, captured)
+        if not same:
+            _refuse_small_sizes(program, captured)
+    ensure_trusted(lowered)
+    if same:
+        return GraphCheck(GraphSeen.SAME_TEXT, model)
+    from .run_graph import Incomparable, compare_runs
+
+    try:
+        compared = compare_runs(program, captured, values)
+    except Incomparable as error:
+        notes = (Note(str(error)), *_differences(program, captured))
+        message = f"the graph cannot be compared with {model}"
+        hint = "give the options that the plan was made with, or plan the model again"
+        raise FBError(
+            Diagnostic("FB0721", message, _place(program, captured), notes, hint)
+        ) from None
+    if compared.wrong is not None:
+        notes = (Note(compared.wrong), *_differences(program, captured))
+        message = f"the graph is not that of {model}"
+        span = _place(program, captured)
+        raise FBError(Diagnostic("FB0720", message, span, notes, "plan the model again"))
+    return GraphCheck(GraphSeen.EXECUTED, model, compared.how)
+
+
+def _same_text(planned: Program, captured: Program) -> bool:
+    return _core(planned) == _core(captured)
+
+
+def _core(program: Program) -> tuple[object, ...]:
+    """What must be equal, as the text has it; times, workspaces, places and `grads` do not."""
+    graph = program.graph
+    nodes: tuple[ANode | View | CNode, ...] = (
+        *graph.anodes,
+        *graph.views,
+        *map(_bare, graph.cnodes),
+    )
+    statements = tuple(map(format_statement, nodes))
+    return program.symbols, statements, replace(program.binding, grads="fresh")
+
+
+def _bare(c: CNode) -> CNode:
+    """The cNode without what a cost source fills in, and without its place in the model. A
+    replay form that is the call itself is none: the cost source adds it."""
+    replay = c.replay
+    if replay is not None:
+        replay = replace(replay, workspace=Const(0), time_ns=None)
+        if replay.call == c.call and replay.writes == c.writes:
+            replay = None
+    return replace(c, workspace=Const(0), time_ns=None, loc=None, replay=replay)
+
+
+def _measured(captured: Program, values: Mapping[str, Tensor]) -> Program:
+    """The capture with the sizes and replay forms that measuring finds."""
+    from ..costs import measured
+
+    found: Program = measured(captured, values, time_limit_s=1.0)
+    return found
+
+
+def _refuse_small_sizes(planned: Program, captured: Program) -> None:
+    """FB0720 for storages of one name that the plan declares smaller than they are."""
+    from ..ir.expr import evaluate
+
+    found = []
+    for node in planned.graph.anodes:
+        other = captured.graph.anode.get(node.name)
+        if other is None or (other.dtype, other.shape) != (node.dtype, node.shape):
+            continue
+        ours, theirs = evaluate(node.size, planned.sample), evaluate(other.size, captured.sample)
+        if ours < theirs:
+            message = f"%{node.name} is declared {ours} bytes, and the model needs {theirs}"
+            found.append(Diagnostic("FB0720", message, node.span, hint="plan the model again"))
+    if found:
+        raise FBError(found)
+
+
+def _differences(planned: Program, captured: Program) -> tuple[Note, ...]:
+    return tuple(Note(line) for line in graph_differences(planned, captured))
+
+
+def _place(planned: Program, captured: Program) -> Span | None:
+    """Where the text of the plan differs first from the capture."""
+    for c in planned.graph.cnodes:
+        other = captured.graph.cnode.get(c.name)
+        if other is None or _bare(c) != _bare(other):
+            return c.span
+    views = {view.name: view for view in captured.graph.views}
+    for view in planned.graph.views:
+        if views.get(view.name) != view:
+            return view.span
+    for node in planned.graph.anodes:
+        if captured.graph.anode.get(node.name) != node:
+            return node.span
+    return None

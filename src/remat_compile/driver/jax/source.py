@@ -1,0 +1,66 @@
+"""A proven plan as the source of a JAX module, and as a file with its values beside it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...backends.jax.check import check_expressible, need_jax
+from ...ir.diagnostics import Diagnostic, FBError
+from ..files import STREAM, write_together
+from ..outputs import check_code, values_beside
+
+if TYPE_CHECKING:
+    from typing import IO
+
+    from ..._torch.lowered import Exported
+    from ..plan import JaxStyle, Plan
+
+__all__ = ["check_output", "source_of_plan", "write_module"]
+
+
+def source_of_plan(plan: Plan, style: JaxStyle = "explicit") -> str:
+    """The JAX module of a plan that has been proven."""
+    need_jax()
+    check_expressible(plan.program, plan.schedule)
+    from ...backends.jax.lowerings import source_of
+
+    if style == "explicit":
+        from ...backends.jax.emit.module import emit
+
+        return emit(plan.program, plan.schedule, source_of)
+    from .annotate import annotated_source
+
+    return annotated_source(plan, source_of, nearest=style != "annotated")
+
+
+def check_output(path: str | Path) -> None:
+    """FB0707 where a module with a file beside it cannot be written to `path`."""
+    if str(path) == STREAM or Path(path).suffix != ".py":
+        message = f"a JAX module goes with a .npz file beside it, and {path} is no .py file"
+        raise FBError(Diagnostic("FB0707", message, hint="give -o step.py"), usage=True)
+
+
+def write_module(
+    plan: Plan, exported: Exported, path: str | Path, style: JaxStyle = "explicit"
+) -> Path:
+    """Writes the module and, beside it, the `.npz` file with what it is checked against.
+
+    Both or neither. Returns the path of the second. The model is run once by PyTorch.
+    """
+    check_output(path)
+    check_code(path, plan._reads, has_values=True)
+    plan = plan.trusted()
+    source = source_of_plan(plan, style)
+    from ...backends.jax.runtime.arrays import write_npz
+    from .reference import held_tensors, reference_step
+
+    stored = reference_step(plan.program, held_tensors(plan.program, exported))
+    values = values_beside(path)
+    write_together({path: partial(_write, source), values: partial(write_npz, stored=stored)})
+    return values
+
+
+def _write(source: str, file: IO[bytes]) -> None:
+    file.write(source.encode())

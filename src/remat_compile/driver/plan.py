@@ -1,0 +1,390 @@
+"""A plan: one schedule of one program, proven before it is saved, emitted or run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from ..ir.diagnostics import Diagnostic, FBError, nearest
+from ..ir.program import Budget
+from ..ir.semantics.simulate import simulate
+from ..ir.terminal import printable_lines
+from .budget import Baseline, format_bytes
+from .files import write_text
+from .table import columns
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from .._torch.lowered import Exported
+    from ..ir.graph import Graph
+    from ..ir.program import Program, Proven
+    from ..ir.schedule import Schedule
+    from ..ir.semantics.simulate import Trace
+    from ..verifier import (
+        Assumption,
+        Choice,
+        Largest,
+        Refuted,
+        Scope,
+        Script,
+        Undecided,
+        Verdict,
+    )
+    from .compare_graph import GraphCheck
+    from .outputs import FileRead
+
+Backend = Literal["torch", "jax"]
+BACKENDS: tuple[str, ...] = get_args(Backend)
+JaxStyle = Literal["explicit", "annotated", "annotated-nearest"]
+JAX_STYLES: tuple[str, ...] = get_args(JaxStyle)
+
+__all__ = [
+    "BACKENDS",
+    "JAX_STYLES",
+    "Backend",
+    "JaxStyle",
+    "Plan",
+    "PlanText",
+    "pick_schedule",
+    "recorded_budgets",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class PlanText:
+    """The text that a graph and a schedule were read from: the checker reads it itself."""
+
+    graph: Graph
+    schedule: Schedule
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A schedule and the graph it runs.
+
+    `program` holds both, as they stand in a `.fbir` file. `warnings` are what a user
+    should know about the model; `lower_bound_s` bounds the time of every plan within
+    the budget, where the planner knows one; `phase_s` is the seconds that each phase of
+    making it took. A plan from a file is not trusted before `verify()` has proven it;
+    `save`, `emit` and `bind` do so by themselves.
+    """
+
+    program: Program
+    schedule: Schedule
+    budget: Budget | None = None
+    warnings: tuple[Diagnostic, ...] = ()
+    lower_bound_s: float | None = None
+    phase_s: Mapping[str, float] = field(default_factory=dict)
+    _is_proven: bool = False
+    _exported: Exported | None = field(default=None, repr=False)
+    _reads: tuple[FileRead, ...] = field(default=(), repr=False)
+    _text: PlanText | None = field(default=None, repr=False)
+
+    @property
+    def graph(self) -> Graph:
+        return self.program.graph
+
+    @property
+    def planner(self) -> str:
+        """The planner with its options, as in `periodic{segments=4}`."""
+        return self.schedule.planner
+
+    @cached_property
+    def trace(self) -> Trace:
+        """Memory after every step, predicted. FBError where the schedule is invalid."""
+        return simulate(self.program, self.schedule)
+
+    @cached_property
+    def baseline(self) -> Baseline:
+        """The same step with nothing recomputed."""
+        return Baseline.of(self.program)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest number of device bytes in the step."""
+        return self.trace.peak_bytes
+
+    @property
+    def activation_peak_bytes(self) -> int:
+        """The same on top of parameters, buffers, inputs and parameter gradients."""
+        return self.trace.activation_peak_bytes
+
+    @property
+    def host_peak_bytes(self) -> int:
+        """The largest number of bytes of copies on the host."""
+        return self.trace.host_peak_bytes
+
+    @property
+    def time_s(self) -> float:
+        """The predicted time of one step: its computations, and its waits for copies."""
+        return self.trace.time_ns / 1e9
+
+    @property
+    def proven(self) -> Proven | None:
+        """What is recorded as proven of this schedule."""
+        found = [p for p in self.program.proven if p.schedule == self.schedule.name]
+        return found[-1] if found else None
+
+    @property
+    def assuming(self) -> tuple[Assumption, ...]:
+        """What the recorded proof rests on and does not cover; nothing without one."""
+        from ..verifier import assumptions
+
+        if self.proven is None:
+            return ()
+        c = self.proven.certificate
+        ranges = () if c is None else c.ranges
+        return assumptions(self.program, self.schedule, (name for name, _, _ in ranges))
+
+    def verify(
+        self,
+        *budgets: Budget,
+        time_limit_s: float = 60.0,
+        scope: Scope = "widest",
+        solver: Choice = "z3",
+    ) -> Verdict:
+        """Proves the plan again, within `budgets`, or those it was made for and claims.
+
+        `solver` is "z3", "cvc5" or "both"; FB0712 where its package is missing.
+        """
+        from ..verifier import verify
+
+        wanted = budgets or recorded_budgets(self)
+        return verify(
+            self.program,
+            self.schedule,
+            wanted,
+            time_limit_s=time_limit_s,
+            scope=scope,
+            solver=solver,
+            text=self._own_text,
+        )
+
+    def verify_with_scripts(
+        self,
+        *budgets: Budget,
+        time_limit_s: float = 60.0,
+        scope: Scope = "widest",
+        solver: Choice = "z3",
+    ) -> tuple[Verdict, tuple[Script, ...]]:
+        """`verify`, with the SMT-LIB 2.6 scripts that were asked on the way."""
+        from ..verifier import verify_with_scripts
+
+        wanted = budgets or recorded_budgets(self)
+        return verify_with_scripts(
+            self.program,
+            self.schedule,
+            wanted,
+            time_limit_s=time_limit_s,
+            scope=scope,
+            solver=solver,
+            text=self._own_text,
+        )
+
+    def check_model(
+        self,
+        model: nn.Module | str | Path | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> GraphCheck:
+        """Holds the graph against `model`, captured again: by its text, or executed.
+
+        `model` is a module with its sample, a path or `file.py:factory`; it may be left out as
+        in `bind`. FB0720 where the graph is another, FB0721 where that cannot be told.
+        """
+        from .compare_graph import check_graph
+
+        exported, name = self._exported, self.program.header.source or "of this process"
+        if isinstance(model, str | Path):
+            from .model_source import ModelOptions, load_source
+
+            exported, name = load_source(str(model), ModelOptions()).exported, str(model)
+        elif model is not None:
+            from ..frontends.torch_export import export
+
+            exported, name = export(model, tuple(args), kwargs), type(model).__name__
+        if exported is None:
+            message = "this plan comes from a file and does not hold its model"
+            hint = "pass the model: plan.check_model(model, args)"
+            raise FBError(Diagnostic("FB0709", message, hint=hint))
+        return check_graph(self.program, exported, name)
+
+    def largest(
+        self, symbol: str, *budgets: Budget, time_limit_s: float = 60.0, solver: Choice = "z3"
+    ) -> Largest | Refuted | Undecided:
+        """The largest value of `symbol` that holds `budgets`, or those the plan is made for."""
+        from ..verifier import prove_largest
+
+        wanted = budgets or recorded_budgets(self)
+        return prove_largest(
+            self.program,
+            self.schedule,
+            wanted,
+            symbol,
+            time_limit_s=time_limit_s,
+            solver=solver,
+            text=self._own_text,
+        )
+
+    @property
+    def _own_text(self) -> str | None:
+        """The text of the file it was read from, while the plan is still that one."""
+        read = self._text
+        same = read and read.graph is self.program.graph and read.schedule is self.schedule
+        return read.text if read and same else None
+
+    def save(self, path: str | Path) -> None:
+        """Writes the `.fbir` file, whole or not at all; `-` is standard output.
+
+        FB0703 where it cannot be written or is the model, FB0714 where the plan is not
+        proven, FB0719 for an existing file of another kind.
+        """
+        from ..ir.text.printer import format_program
+        from .outputs import check_output
+
+        check_output(path, "plan", self._reads)
+        write_text(path, format_program(self.trusted().program))
+
+    def emit(self, backend: Backend = "torch", *, jax_style: JaxStyle = "explicit") -> str:
+        """The plan as the source of `backend`: "torch" or "jax".
+
+        FB0707 for one that does not exist, FB0931 where JAX is missing, FB0920 and FB0933
+        for what JAX cannot express. `jax_style` is one of `JAX_STYLES`; see docs/jax.md.
+        """
+        if backend not in BACKENDS:
+            message = f'no backend "{backend}".{nearest(backend, BACKENDS)}'
+            hint = f"write {' or '.join(BACKENDS)}"
+            raise FBError(Diagnostic("FB0707", message, hint=hint), usage=True)
+        plan = self.trusted()
+        if backend == "torch":
+            from ..backends.torch import emit
+
+            return emit(plan.program, plan.schedule)
+        from .jax.source import source_of_plan
+
+        return source_of_plan(plan, jax_style)
+
+    def bind(
+        self,
+        model: nn.Module | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> nn.Module:
+        """The drop-in that runs this plan.
+
+        `model` with its sample `args` may be left out where the plan was made from a
+        model in this process. FB0709 where there is none; FB0710 where the model gives
+        another graph than the plan's.
+        """
+        from .bind import bind
+
+        exported = self._exported
+        if model is not None:
+            from ..frontends.torch_export import export
+
+            exported = export(model, args, kwargs)
+        if exported is None:
+            hint = "pass the model and its sample arguments: plan.bind(model, args)"
+            message = "this plan comes from a file and does not hold its model"
+            raise FBError(Diagnostic("FB0709", message, hint=hint))
+        return bind(self.trusted(), exported)
+
+    def trusted(self) -> Plan:
+        """This plan once it is proven, with the proof recorded. FB0714 where it is not."""
+        if self._is_proven:
+            return self
+        from ..verifier import ProvenPlan, Refuted, accept_certificate
+
+        verdict = self.verify()
+        match verdict:
+            case ProvenPlan(proven):
+                if not accept_certificate(self.program, self.schedule, self.proven):
+                    return replace(self, _is_proven=True)  # it was proven before, and is again
+                others = tuple(p for p in self.program.proven if p.schedule != proven.schedule)
+                program = replace(self.program, proven=(*others, proven))
+                return replace(self, program=program, _is_proven=True)
+            case Refuted(diagnostics):
+                head = Diagnostic("FB0714", f"plan @{self.schedule.name} is not valid")
+                raise FBError((head, *diagnostics))
+            case _:
+                message = f"plan @{self.schedule.name} could not be proven: {verdict.why}"
+                raise FBError(Diagnostic("FB0714", message))
+
+    def summary(self) -> str:
+        """A short table: what the plan takes, and what the step takes without it."""
+        base = self.baseline
+        shown = "proven" if self._is_proven else "predicted"
+        slower = f"{self.time_s / (base.time_ns / 1e9):.2f} ×" if base.time_ns else ""
+        computes = sum(self.trace.executions.values())
+        copies = self.trace.copies
+        again = computes - len(self.trace.executions)
+        rows = [
+            ("", shown, "nothing recomputed", "floor"),
+            (
+                "device memory",
+                format_bytes(self.peak_bytes),
+                format_bytes(base.peak_bytes),
+                format_bytes(base.floor_bytes),
+            ),
+            (
+                "activations",
+                format_bytes(self.activation_peak_bytes),
+                format_bytes(base.activation_peak_bytes),
+                "",
+            ),
+            *([("host copies", format_bytes(self.host_peak_bytes), "", "")] if copies else []),
+            ("time, predicted", f"{self.time_s:.4g} s", f"{base.time_ns / 1e9:.4g} s", slower),
+        ]
+        by = f" by {self.planner}" if self.planner else ""
+        lines = [f"plan @{self.schedule.name}{by}"]
+        if self.budget is not None:
+            kind = "of activations" if self.budget.kind == "activation" else "on the device"
+            lines[0] += f" for {format_bytes(self.budget.bytes)} {kind}"
+        lines += columns(rows)
+        if self.lower_bound_s:
+            above = 100 * (self.time_s / self.lower_bound_s - 1)
+            lines.append(
+                f"no plan in this order takes less than {self.lower_bound_s:.4g} s; "
+                f"this one is at most {above:.2f} % above the best"
+            )
+        lines.append(
+            f"{len(self.trace.executions)} computations, {again} run again; "
+            f"costs {self.program.header.costs}, target {self.program.target.name}"
+        )
+        return printable_lines(lines) + "\n"
+
+
+def recorded_budgets(plan: Plan) -> tuple[Budget, ...]:
+    """What a plan must hold to: its budget, and the bounds recorded as proven."""
+    found = () if plan.budget is None else (plan.budget,)
+    if plan.proven is not None:
+        found = (
+            *found,
+            Budget(plan.proven.device_bytes, "device"),
+            Budget(plan.proven.activation_bytes, "activation"),
+        )
+        if plan.proven.host_bytes:
+            found = (*found, Budget(plan.proven.host_bytes, "host"))
+    return found
+
+
+def pick_schedule(program: Program, name: str | None = None) -> Schedule:
+    """The schedule of that name, or the last. FB0708 where there is none."""
+    if not program.schedules:
+        message = "this file holds a graph and no schedule"
+        hint = "plan it first: remat-compile FILE -o PLAN.fbir --budget 8GiB"
+        raise FBError(Diagnostic("FB0708", message, hint=hint))
+    if name is None:
+        return program.schedules[-1]
+    found = {s.name: s for s in program.schedules}
+    if name not in found:
+        raise FBError(
+            Diagnostic("FB0708", f"no schedule @{name} in this file.{nearest(name, found)}"),
+            usage=True,
+        )
+    return found[name]

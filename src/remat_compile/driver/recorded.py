@@ -1,0 +1,94 @@
+"""The model that a plan in a file names: what may be followed, and what only a user may name.
+
+A plan can come from anybody. What it calls its source is a wish, not a permission: a bare
+file name beside the plan is looked at, an ONNX file there is read as data, and what can
+execute code when it is loaded (Python, `.pt2`) waits until the user names it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..ir.diagnostics import Diagnostic, FBError, Note
+from .files import sha256_of
+from .model_source import file_of
+
+if TYPE_CHECKING:
+    from ..ir.program import Header
+
+__all__ = ["EXECUTES", "beside", "check_same_file", "is_bare_name", "recorded_model"]
+
+EXECUTES = (".py", ".pt2")
+"""Suffixes of models whose loading can run code: `torch.export.load` unpickles what it cannot
+read otherwise, and evaluates the texts of sizes."""
+READS = ".onnx"
+_NOT_BARE = re.compile(r'[/\\:\x00-\x1f\x7f-\x9f"*<>?|]')
+"""Separators, drives, streams and addresses of some system, and what no file is called."""
+
+
+def is_bare_name(name: str) -> bool:
+    """Whether `name` is that of a file in the same folder, on every system."""
+    plain = not _NOT_BARE.search(name) and name.isprintable()
+    return plain and not name.startswith(("~", "-")) and name.strip(" .") != ""
+
+
+def beside(plan: str | Path, name: str) -> Path:
+    """The path of a recorded file, in the folder of the plan. FB0717 where it leads out."""
+    if not is_bare_name(name):
+        raise _outside(name, "it is no bare file name")
+    folder = Path(plan).parent
+    path = folder / name
+    try:
+        inside = path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # a link that leads to itself
+        inside = False
+    if not inside:
+        raise _outside(name, "it is a link that leads out of the folder of the plan")
+    return path
+
+
+def recorded_model(header: Header, plan: str | Path, *, trust_source: bool = False) -> str:
+    """The MODEL that a plan in the file `plan` records, to be loaded.
+
+    FB0709 where none is recorded or found beside the plan, FB0717 where its name leads
+    elsewhere, FB0718 where loading it may run code and `trust_source` does not allow that,
+    FB0715 where it is not the file that was planned.
+    """
+    name = header.source
+    if name is None:
+        message = "the plan does not record a model file"
+        raise FBError(Diagnostic("FB0709", message, hint="give --model MODEL"), usage=True)
+    path = beside(plan, file_of(name))
+    if not path.is_file():
+        message = f"the model {name} is not beside the plan"
+        raise FBError(Diagnostic("FB0709", message, hint="give --model MODEL"), usage=True)
+    spec = str(path) + name.removeprefix(file_of(name))
+    if path.suffix in EXECUTES and not trust_source:
+        message = f"{name} is not loaded because a plan says so: loading it may run any code"
+        hint = f"if you trust it, give --model {shlex.quote(spec)} or --trust-source"
+        raise FBError(Diagnostic("FB0718", message, hint=hint), usage=True)
+    if path.suffix not in (READS, *EXECUTES):
+        raise _outside(name, "it is no .onnx, .pt2 or .py file")
+    check_same_file(header, spec)
+    return spec
+
+
+def check_same_file(header: Header, spec: str) -> None:
+    """FB0715 where the file is not the one that was planned, by its hash."""
+    recorded = header.sha256
+    if recorded is None:
+        return
+    found = sha256_of(file_of(spec))
+    if found != recorded:
+        notes = (Note(f"planned: sha256 {recorded}"), Note(f"now:     sha256 {found}"))
+        message = f"{file_of(spec)} has changed since the plan was made"
+        raise FBError(Diagnostic("FB0715", message, notes=notes, hint="plan the model again"))
+
+
+def _outside(name: str, why: str) -> FBError:
+    message = f'the source "{name}" of the plan is not followed: {why}'
+    hint = "only a file beside the plan is; if you trust another, give --model MODEL"
+    return FBError(Diagnostic("FB0717", message, hint=hint))

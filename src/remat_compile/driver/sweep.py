@@ -1,0 +1,267 @@
+"""The time that each planner needs under each of several budgets."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..ir.diagnostics import FBError
+from ..ir.terminal import printable_lines
+from ..ir.text.printer import graph_sha256
+from ..planners.contract import Infeasible, Optimal, TimedOut
+from ..planners.registry import format_planner
+from .budget import Baseline, BudgetText, format_bytes, resolve_budget
+from .files import write_text
+from .outputs import check_output
+from .refusal import NOT_APPLICABLE
+from .run_planner import Attempt, Phases, schedule_of
+from .table import columns
+
+if TYPE_CHECKING:
+    from ..ir.program import Budget, Program
+    from ..planners.contract import Planner
+    from .outputs import FileRead
+
+__all__ = ["Cell", "Sweep", "read_cells", "run_sweep"]
+
+Format = Literal["csv", "json"]
+
+_STATUS = {
+    "FB0460": "failed",
+    "FB0461": "hung",
+    "FB0462": "invalid",
+    "FB0463": "over budget",
+    "FB0464": "no result",
+    "FB0465": "out of time",
+    "FB0467": "not proven",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One planner under one budget.
+
+    `status` is `optimal` or `feasible` for a plan that is proven valid; `infeasible`,
+    `out of time`, `refused` (the planner does not apply), `failed`, `hung`, `invalid`,
+    `over budget`, `no result` or `not proven` else, with `message` saying why. Of what does
+    not exist, the value is None. `overhead` is time over that with nothing recomputed,
+    less 1; `least_bytes` the least budget that the planner knows a plan for, and
+    `floor_bytes` a proven lower bound of it, both of the kind of the budget.
+    """
+
+    planner: str
+    budget: str
+    kind: str
+    budget_bytes: int
+    status: str
+    plan_s: float
+    time_s: float | None = None
+    overhead: float | None = None
+    lower_bound_s: float | None = None
+    gap: float | None = None
+    peak_bytes: int | None = None
+    activation_peak_bytes: int | None = None
+    least_bytes: int | None = None
+    floor_bytes: int | None = None
+    winner: str | None = None
+    message: str | None = None
+    graph: str = ""
+    time_limit_s: float = 0.0
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What a later sweep can take this cell for."""
+        return (self.graph, self.planner, self.kind, self.budget_bytes, self.time_limit_s)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Cells in the order of planners, then of budgets. Times are predicted seconds."""
+
+    baseline: Baseline
+    cells: tuple[Cell, ...]
+    _reads: tuple[FileRead, ...] = field(default=(), compare=False, repr=False)
+
+    def to_csv(self) -> str:
+        names = [f.name for f in fields(Cell)]
+        out = io.StringIO()
+        writer = csv.DictWriter(out, names, lineterminator="\n")
+        writer.writeheader()
+        for cell in self.cells:
+            writer.writerow({k: "" if v is None else v for k, v in asdict(cell).items()})
+        return out.getvalue()
+
+    def to_json(self) -> str:
+        data = {"baseline": asdict(self.baseline), "cells": [asdict(c) for c in self.cells]}
+        return json.dumps(data, indent=1) + "\n"
+
+    def save(self, path: str | Path, format: Format | None = None) -> None:
+        """Writes the whole file or none of it; without `format`, the name decides.
+
+        FB0703 where it cannot be written or is what was read, FB0719 where it is another file.
+        """
+        check_output(path, "sweep", self._reads)
+        chosen = format or ("json" if str(path).endswith(".json") else "csv")
+        write_text(path, self.to_json() if chosen == "json" else self.to_csv())
+
+    def table(self) -> str:
+        """Time over that with nothing recomputed, a planner in each row."""
+        planners = list(dict.fromkeys(cell.planner for cell in self.cells))
+        budgets = list(dict.fromkeys((c.budget, c.kind, c.budget_bytes) for c in self.cells))
+        found = {(c.planner, c.budget, c.kind, c.budget_bytes): c for c in self.cells}
+        rows = [("", *(budget for budget, _, _ in budgets))]
+        rows.append(("budget", *(format_bytes(size) for _, _, size in budgets)))
+        for planner in planners:
+            cells = (found.get((planner, *budget)) for budget in budgets)
+            rows.append((planner, *("" if cell is None else _shown(cell) for cell in cells)))
+        lines = columns(rows)
+        if any(cell.status == "optimal" for cell in self.cells):
+            lines.append("* no plan under this budget takes less time")
+        return printable_lines([*lines, *_remarks(self.cells)]) + "\n"
+
+
+def _shown(cell: Cell) -> str:
+    if cell.overhead is None:
+        return cell.status
+    return f"{1 + cell.overhead:.3f}{'*' if cell.status == 'optimal' else ''}"
+
+
+def _remarks(cells: Sequence[Cell]) -> Iterator[str]:
+    """Why cells are empty, once for each planner and reason."""
+    seen: set[tuple[str, str]] = set()
+    for cell in cells:
+        if cell.overhead is None and (cell.planner, cell.status) not in seen:
+            seen.add((cell.planner, cell.status))
+            yield f"{cell.planner}, {cell.budget}: {cell.message}"
+
+
+def run_sweep(
+    program: Program,
+    planners: Iterable[Planner],
+    budgets: Iterable[BudgetText],
+    *,
+    time_limit_s: float,
+    progress: Callable[[str], None] | None = None,
+    known: Iterable[Cell] = (),
+    done: Callable[[Sweep], None] | None = None,
+) -> Sweep:
+    """Plans and proves every cell; what fails becomes the value of its cell.
+
+    Cells of `known` that belong to the same graph, planner, budget and time limit are taken
+    over. `done` gets the sweep so far after each cell.
+    """
+    baseline = Baseline.of(program)
+    graph = graph_sha256(program)[:12]
+    say = progress or (lambda line: None)
+    kept = {cell.key: cell for cell in known}
+    asked = [(p, b, resolve_budget(b, baseline)) for p in planners for b in budgets]
+    cells: list[Cell] = []
+    for turn, (planner, text, budget) in enumerate(asked, 1):
+        name = format_planner(planner)
+        head = f"[{turn}/{len(asked)}] {name} at {text.text}"
+        key = (graph, name, budget.kind, budget.bytes, time_limit_s)
+        if (cell := kept.get(key)) is None:
+            phases = Phases(lambda line, head=head: say(f"{head}: {line}"))  # type: ignore[misc]
+            attempt = Attempt(program, planner, budget, time_limit_s, phases)
+            cell = _cell(attempt, text, budget, baseline, graph)
+        say(f"{head}: {_shown(cell)}")
+        cells.append(cell)
+        if done is not None:
+            done(Sweep(baseline, tuple(cells)))
+    return Sweep(baseline, tuple(cells))
+
+
+def _cell(
+    attempt: Attempt, text: BudgetText, budget: Budget, baseline: Baseline, graph: str
+) -> Cell:
+    start = perf_counter()
+    values: dict[str, Any] = {}
+    try:
+        result = attempt.ask(keep_on_interrupt=False)
+        values["plan_s"] = round(perf_counter() - start, 3)
+        if isinstance(result, Infeasible):
+            least = result.min_budget
+            values["least_bytes"] = None if least is None else least.bytes
+            values |= {"floor_bytes": result.floor_bytes, "message": result.why.message}
+            refused = result.why.code == NOT_APPLICABLE
+            values["status"] = "refused" if refused else "infeasible"
+        elif isinstance(result, TimedOut) and result.schedule is None:
+            values["status"] = "out of time"
+            values["message"] = f"no plan within {attempt.time_limit_s:g} s"
+        else:
+            schedule, bound = schedule_of(result, attempt.name, attempt.program, budget, baseline)
+            planned = attempt.prove(schedule, bound, attempt.name)
+            trace = planned.trace
+            values |= _figures(trace.time_ns, planned.lower_bound_ns, baseline)
+            values["status"] = "optimal" if isinstance(result, Optimal) else "feasible"
+            values |= {"winner": schedule.planner, "peak_bytes": trace.peak_bytes}
+            values["activation_peak_bytes"] = trace.activation_peak_bytes
+    except FBError as error:
+        first = error.diagnostics[0]
+        values["status"] = _STATUS.get(first.code, "refused")
+        values["message"] = f"{first.message} [{first.code}]"
+    values.setdefault("plan_s", round(perf_counter() - start, 3))
+    return Cell(
+        attempt.name,
+        text.text,
+        budget.kind,
+        budget.bytes,
+        graph=graph,
+        time_limit_s=attempt.time_limit_s,
+        **values,
+    )
+
+
+def _figures(time_ns: int, bound_ns: int | None, baseline: Baseline) -> dict[str, float | None]:
+    base = baseline.time_ns
+    return {
+        "time_s": time_ns / 1e9,
+        "overhead": time_ns / base - 1 if base else 0.0,
+        "lower_bound_s": None if bound_ns is None else bound_ns / 1e9,
+        "gap": time_ns / bound_ns - 1 if bound_ns else None,
+    }
+
+
+_TYPES: dict[str, type[int] | type[float]] = {
+    **dict.fromkeys(("budget_bytes", "peak_bytes", "activation_peak_bytes"), int),
+    **dict.fromkeys(("least_bytes", "floor_bytes"), int),
+    **dict.fromkeys(("plan_s", "time_s", "overhead", "lower_bound_s", "gap"), float),
+    "time_limit_s": float,
+}
+
+
+def read_cells(text: str) -> tuple[Cell, ...]:
+    """The cells of a file that `Sweep.save` wrote. ValueError where it is none."""
+    try:
+        if text.lstrip().startswith("{"):
+            return tuple(_checked(Cell(**cell)) for cell in json.loads(text)["cells"])
+        rows = csv.DictReader(io.StringIO(text), strict=True)
+        if rows.fieldnames is not None and "planner" not in rows.fieldnames:
+            raise ValueError("it has no column planner")
+        return tuple(_checked(Cell(**{k: _read(k, v) for k, v in row.items()})) for row in rows)
+    except (TypeError, KeyError, ValueError, RecursionError, csv.Error) as error:
+        raise ValueError(f"this is no sweep: {error}") from None
+
+
+def _checked(cell: Cell) -> Cell:
+    """The cell. TypeError where a value is not of the type of its field."""
+    for one in fields(Cell):
+        value, kind = getattr(cell, one.name), _TYPES.get(one.name, str)
+        if value is None and one.default is None:
+            continue
+        accepted = (int, float) if kind is float else kind
+        if isinstance(value, bool) or not isinstance(value, accepted):
+            raise TypeError(f"{one.name} is {value!r}")
+    return cell
+
+
+def _read(name: str, text: str) -> Any:
+    if text == "":
+        return "" if name == "graph" else None
+    return _TYPES.get(name, str)(text)

@@ -1,0 +1,193 @@
+"""Topological order, what every schedule must run, and lower bounds on memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from heapq import heapify, heappop, heappush
+from typing import Literal
+
+from ..graph import CALLER_KINDS, CNode, Graph
+from ..program import Program
+from ..semantics.simulate import KEPT_KINDS, NON_ACTIVATION_KINDS, Sizes
+
+__all__ = [
+    "BudgetKind",
+    "counted_sizes",
+    "floor_bytes",
+    "held_bytes",
+    "lower_bound_bytes",
+    "required_cnodes",
+    "topological_order",
+    "working_set",
+]
+
+BudgetKind = Literal["device", "activation"]
+
+
+def topological_order(graph: Graph) -> tuple[str, ...]:
+    """A topological order of the cNodes, nearest to the order of capture.
+
+    Edges run from the writer of an aNode to its readers, and from every other reader
+    of g1 to the accumulate that ends g1. Equal to the order of capture where that is
+    topological. Cyclic parts are left out.
+    """
+    position = {c.name: i for i, c in enumerate(graph.cnodes)}
+    after: list[list[int]] = [[] for _ in graph.cnodes]
+    waiting = [0] * len(graph.cnodes)
+
+    def edge(source: str, target: str) -> None:
+        if source != target:
+            after[position[source]].append(position[target])
+            waiting[position[target]] += 1
+
+    for c in graph.cnodes:
+        for name in graph.reads(c):
+            if name in graph.writer:
+                edge(graph.writer[name].name, c.name)
+        if c.is_accumulate:
+            for reader in graph.readers[graph.reads(c)[0]]:
+                edge(reader.name, c.name)
+    ready = [i for i, count in enumerate(waiting) if count == 0]
+    heapify(ready)
+    found = []
+    while ready:
+        i = heappop(ready)
+        found.append(graph.cnodes[i].name)
+        for j in after[i]:
+            waiting[j] -= 1
+            if waiting[j] == 0:
+                heappush(ready, j)
+    return tuple(found)
+
+
+def required_cnodes(graph: Graph) -> frozenset[str]:
+    """The cNodes that every valid schedule runs: what the loss, the outputs, the
+    gradients of parameters and the updates of buffers depend on."""
+    roots = [
+        c
+        for c in graph.cnodes
+        if c.is_loss
+        or any(
+            graph.anode[name].kind in KEPT_KINDS or graph.anode[name].kind == "pending"
+            for name in c.results
+        )
+    ]
+    return _ancestors(graph, roots)
+
+
+def _ancestors(graph: Graph, roots: Iterable[CNode]) -> frozenset[str]:
+    """The roots and every cNode whose results their first executions depend on."""
+    stack = list(roots)
+    found = {c.name for c in stack}
+    while stack:
+        for name in graph.reads(stack.pop()):
+            writer = graph.writer.get(name)
+            if writer is not None and writer.name not in found:
+                found.add(writer.name)
+                stack.append(writer)
+    return frozenset(found)
+
+
+def counted_sizes(program: Program, kind: BudgetKind, sizes: Sizes) -> Mapping[str, int]:
+    """Bytes of each aNode as a budget of this kind counts them (0 where it does not)."""
+    if kind == "device":
+        return sizes.anode
+    uncounted = {a.name for a in program.graph.anodes if a.kind in NON_ACTIVATION_KINDS}
+    return {name: 0 if name in uncounted else size for name, size in sizes.anode.items()}
+
+
+def held_bytes(program: Program, kind: BudgetKind, sizes: Sizes) -> int:
+    """Bytes counted from the first step to the last: what the caller holds."""
+    if kind == "activation":
+        return 0
+    held = sum(sizes.anode[a.name] for a in program.graph.anodes if a.kind in CALLER_KINDS)
+    if program.binding.grads == "accumulate":
+        held += sum(sizes.anode[p.name] for p in program.binding.params if p.grad is not None)
+    return held
+
+
+def working_set(graph: Graph, c: CNode) -> tuple[str, ...]:
+    """The aNodes, caller-held ones left out, that a first execution of `c` needs alive."""
+    taken = () if c.is_accumulate else c.results
+    names = dict.fromkeys((*graph.reads(c), *taken))
+    return tuple(name for name in names if graph.anode[name].kind not in CALLER_KINDS)
+
+
+def floor_bytes(
+    program: Program, kind: BudgetKind = "device", env: Mapping[str, int] | None = None
+) -> tuple[int, str]:
+    """The largest working set of a single required cNode, and the name of that cNode.
+
+    In bytes at `env` (the sample by default). What the caller holds is included for
+    `device`. No schedule can use less: every required cNode runs a first time, with
+    what it reads, its results and its workspace alive.
+    """
+    return _largest(program, kind, env, {})
+
+
+def lower_bound_bytes(
+    program: Program, kind: BudgetKind = "device", env: Mapping[str, int] | None = None
+) -> tuple[int, str]:
+    """A bound as `floor_bytes`, at least as high: it adds what cannot be made again.
+
+    A tangent is written once, by the loss, so it is alive at each cNode that runs
+    between the loss and a required reader of it in every schedule; likewise a pending
+    buffer content that only its writer's first execution makes, up to the loss.
+    """
+    return _largest(program, kind, env, _unavoidable(program.graph))
+
+
+def _largest(
+    program: Program,
+    kind: BudgetKind,
+    env: Mapping[str, int] | None,
+    beside: Mapping[str, Iterable[str]],
+) -> tuple[int, str]:
+    graph = program.graph
+    sizes = Sizes.of(program, env)
+    counted = counted_sizes(program, kind, sizes)
+    required = required_cnodes(graph)
+    best, where = 0, graph.loss.name
+    for c in graph.cnodes:
+        if c.name not in required:
+            continue
+        names = {*working_set(graph, c), *beside.get(c.name, ())}
+        total = sum(counted[name] for name in names) + sizes.workspace[c.name]
+        if total > best:
+            best, where = total, c.name
+    return best + held_bytes(program, kind, sizes), where
+
+
+def _unavoidable(graph: Graph) -> dict[str, list[str]]:
+    """aNodes that no schedule can have freed at the first execution of each cNode."""
+    required = required_cnodes(graph)
+    found: dict[str, list[str]] = {}
+    after_loss = _descendants(graph, graph.loss)
+    for name in graph.loss.results:
+        readers = [c for c in graph.readers[name] if c.name in required]
+        for between in _ancestors(graph, readers) & after_loss & required:
+            found.setdefault(between, []).append(name)
+    before_loss = _ancestors(graph, [graph.loss])
+    for c in graph.cnodes:
+        once = [
+            name
+            for name in c.results
+            if graph.anode[name].kind == "pending" and name not in c.results_at(2)
+        ]
+        if once:
+            for between in _descendants(graph, c) & before_loss:
+                found.setdefault(between, []).extend(once)
+    return found
+
+
+def _descendants(graph: Graph, root: CNode) -> frozenset[str]:
+    """Every cNode that depends on `root`, itself left out."""
+    stack = [root]
+    found: set[str] = set()
+    while stack:
+        for name in stack.pop().results:
+            for reader in graph.readers[name]:
+                if reader.name not in found:
+                    found.add(reader.name)
+                    stack.append(reader)
+    return frozenset(found)

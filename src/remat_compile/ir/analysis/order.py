@@ -1,0 +1,61 @@
+"""Pure functions on a graph that planners, frontends and tests share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from ..graph import CALLER_KINDS, Graph
+from ..schedule import Compute, Free
+from ..semantics.simulate import KEPT_KINDS
+
+__all__ = ["capture_order", "frees_after_last_use"]
+
+
+def capture_order(graph: Graph) -> tuple[str, ...]:
+    """Every cNode once, in the order of capture: the unplanned step."""
+    return tuple(c.name for c in graph.cnodes)
+
+
+def frees_after_last_use(graph: Graph, order: Iterable[str]) -> tuple[Compute | Free, ...]:
+    """Steps that run `order` (cNode names, repeats allowed) and free as early as possible.
+
+    An instance of an aNode is freed after its last read before the aNode is written
+    again (or the end). The token of a random operator exists from its first to its
+    last execution. Caller-held storage, outputs and parameter gradients are not freed.
+    Linear in the number of reads.
+    """
+    names = list(order)
+    total = Counter(names)
+    runs: Counter[str] = Counter()
+    last_event: dict[str, int] = {}
+    frees: list[list[str]] = [[] for _ in names]
+
+    for index, name in enumerate(names):
+        c = graph.cnode[name]
+        runs[name] += 1
+        reads = graph.reads(c, runs[name])
+        writes = c.results_at(runs[name])
+        if c.token and total[name] > 1:
+            if runs[name] == 1:
+                writes = (*writes, c.token)
+            else:
+                reads = (*reads, c.token)
+        for written in writes:
+            if written in last_event:
+                frees[last_event[written]].append(written)
+            last_event[written] = index
+        for read in reads:
+            last_event[read] = index
+        if c.is_accumulate:
+            # Its storage goes on under the new name.
+            last_event.pop(reads[0], None)
+
+    kept = KEPT_KINDS | CALLER_KINDS
+    for name, index in last_event.items():
+        frees[index].append(name)
+    steps: list[Compute | Free] = []
+    for name, freed in zip(names, frees, strict=True):
+        steps.append(Compute(name))
+        steps.extend(Free(a) for a in freed if graph.anode[a].kind not in kept)
+    return tuple(steps)

@@ -1,0 +1,43 @@
+"""Operators that write into their arguments, as far as their spelling tells.
+
+The machine of `spec/semantics.md` knows pure operators only. Capture, binding and backends ask the
+schema besides; a text is read without torch.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..graph import Call
+from ..program import Program
+from ..span import Span
+from .findings import Findings
+
+__all__ = ["check_operators"]
+
+_WRITES = re.compile(
+    r"aten\.(?:"
+    r"(?:[A-Za-z0-9_]*[A-Za-z0-9])_(?:\..*)?"  # aten.add_.Tensor
+    r"|__i(?:and|or|xor|lshift|rshift)__(?:\..*)?"  # aten.__ior__.Scalar
+    r"|[A-Za-z0-9_]+\.(?:out|out_.*|.*_out|grad_input)"  # aten.add.out
+    r")"
+)
+
+
+def check_operators(program: Program, found: Findings) -> None:
+    for v in program.graph.views:
+        _pure(v.call, f"%{v.name}", v.span, found)
+    for c in program.graph.cnodes:
+        _pure(c.call, c.name, c.span, found)
+        if c.replay is not None:
+            _pure(c.replay.call, f"the replay form of {c.name}", c.span, found)
+
+
+def _pure(call: Call, owner: str, span: Span | None, found: Findings) -> None:
+    hint = "write the operator that returns a new value, such as aten.add.Tensor"
+    if _WRITES.fullmatch(call.op):
+        message = f"{owner} calls {call.op}, which writes into its arguments"
+        found.add("FB0225", message, span, word=call.op, hint=hint)
+    elif call.op.startswith("aten.") and any(key == "out" for key, _ in call.kwargs):
+        message = f"{owner} gives {call.op} a tensor to write into"
+        found.add("FB0225", message, span, word="out", hint=hint)

@@ -1,0 +1,27 @@
+"""Whether the steps of a schedule name what the graph has."""
+
+from __future__ import annotations
+
+from ..diagnostics import Diagnostic, nearest
+from ..graph import Graph
+from ..schedule import Compute, Schedule
+
+__all__ = ["check_names"]
+
+MAX_SUGGESTIONS = 10
+"""Looking for near names takes time in large graphs, so only the first findings get it."""
+
+
+def check_names(graph: Graph, schedule: Schedule) -> list[Diagnostic]:
+    """Steps that name nodes the graph does not have."""
+    found: list[Diagnostic] = []
+    for step in schedule.steps:
+        if isinstance(step, Compute) and step.cnode not in graph.cnode:
+            near = nearest(step.cnode, graph.cnode) if len(found) < MAX_SUGGESTIONS else ""
+            message = f"no cNode {step.cnode} in this graph.{near}"
+            found.append(Diagnostic("FB0307", message, step.span))
+        elif not isinstance(step, Compute) and step.anode not in graph.anode:
+            base = graph.storage.get(step.anode)
+            what = f"is a view; name its base %{base}" if base else "is not in this graph"
+            found.append(Diagnostic("FB0308", f"%{step.anode} {what}", step.span))
+    return found

@@ -1,0 +1,202 @@
+"""Copies between device and host: which are in flight, what the host holds, when each runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ..diagnostics import Diagnostic, Note
+from ..program import Target
+from ..schedule import HostFree, Offload, Prefetch, Schedule
+from ..span import Span
+
+__all__ = ["Copies", "Copy", "Direction", "Streams"]
+
+Direction = Literal["d2h", "h2d"]
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy that was waited for. `issued` and `waited` are indices of steps.
+
+    It runs from `start_ns` to `end_ns` after the begin of the step; `stall_ns` is how long
+    the compute stream stood still in its `wait`.
+    """
+
+    anode: str
+    direction: Direction
+    issued: int
+    waited: int
+    start_ns: int
+    end_ns: int
+    stall_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A copy that nobody has waited for yet."""
+
+    direction: Direction
+    issued: int
+    start_ns: int
+    end_ns: int
+    span: Span | None
+
+
+class Streams:
+    """Time: a compute stream, and one stream of copies in each direction.
+
+    A copy starts when it is issued and its stream is free. An unknown bandwidth counts as
+    no time, as the unknown time of a computation does.
+    """
+
+    def __init__(self, target: Target):
+        self.now_ns = 0
+        self._free_ns: dict[Direction, int] = {"d2h": 0, "h2d": 0}
+        self._rate: dict[Direction, int | None] = {
+            "d2h": target.d2h_bytes_per_s,
+            "h2d": target.h2d_bytes_per_s,
+        }
+
+    def compute(self, time_ns: int) -> None:
+        self.now_ns += time_ns
+
+    def copy(self, direction: Direction, size: int) -> tuple[int, int]:
+        """When a copy of `size` bytes that is issued now starts and ends."""
+        rate = self._rate[direction]
+        start = max(self.now_ns, self._free_ns[direction])
+        end = start + (0 if rate is None else -(-size * 10**9 // rate))
+        self._free_ns[direction] = end
+        return start, end
+
+    def wait(self, end_ns: int) -> int:
+        """The compute stream goes on at `end_ns` or later; returns how long it stood still."""
+        stall = max(0, end_ns - self.now_ns)
+        self.now_ns += stall
+        return stall
+
+
+class Copies:
+    """What is known of the host and of copies at a step; reports what is not allowed.
+
+    The device side (what is alive) is the machine's.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], target: Target, report: list[Diagnostic]):
+        self.sizes = sizes
+        self.streams = Streams(target)
+        self.host: dict[str, None] = {}
+        self.host_bytes = 0
+        self.done: list[Copy] = []
+        self._stale: dict[str, Note] = {}
+        self._flights: dict[str, _Flight] = {}
+        self._gone: dict[str, Note] = {}
+        self._forgiven: set[str] = set()
+        self._diagnostics = report
+
+    def arriving(self, name: str) -> Note | None:
+        """Where the prefetch of `name` was issued that nobody has waited for."""
+        flight = self._flights.get(name)
+        if flight is None or flight.direction == "d2h":
+            return None
+        return _issued(flight)
+
+    def at_rest(self, name: str, what: str, span: Span | None) -> bool:
+        """Whether no copy of `name` is in flight; FB0314 for `what` otherwise."""
+        flight = self._flights.get(name)
+        if flight is None:
+            return True
+        message = f"{what} %{name}, of which a copy is in flight"
+        hint = f"put `wait %{name}` before it"
+        self._report("FB0314", message, span, (_issued(flight),), hint)
+        return False
+
+    def may_issue(self, name: str, what: str, span: Span | None) -> bool:
+        """Whether no copy of `name` is in flight; if one is, the second wait is forgiven."""
+        if self.at_rest(name, what, span):
+            return True
+        self._forgiven.add(name)
+        return False
+
+    def offload(self, index: int, step: Offload) -> None:
+        """Takes host bytes and issues the copy."""
+        name = step.anode
+        if name in self.host:
+            message = f"offload of %{name}, of which the host holds a copy already"
+            self._report("FB0321", message, step.span, (), f"put `hostfree %{name}` before it")
+        else:
+            self.host[name] = None
+            self.host_bytes += self.sizes[name]
+        self._issue(index, name, "d2h", step.span)
+
+    def prefetch(self, index: int, step: Prefetch) -> None:
+        """Issues the copy of what the host holds, if that is up to date."""
+        name, span = step.anode, step.span
+        if self._on_host(name, "prefetch", span) and name in self._stale:
+            message = f"prefetch of %{name}, whose host copy is stale"
+            self._report("FB0317", message, span, (self._stale[name],), "compute it again instead")
+        self._issue(index, name, "h2d", span)
+
+    def _issue(self, index: int, name: str, direction: Direction, span: Span | None) -> None:
+        start, end = self.streams.copy(direction, self.sizes[name])
+        self._flights[name] = _Flight(direction, index, start, end, span)
+
+    def wait(self, index: int, name: str, span: Span | None) -> None:
+        flight = self._flights.pop(name, None)
+        if flight is None:
+            if name in self._forgiven:
+                self._forgiven.discard(name)
+                return
+            message = f"wait for %{name}, of which no copy is in flight"
+            self._report("FB0318", message, span, (), "remove this step")
+            return
+        stall = self.streams.wait(flight.end_ns)
+        times = flight.start_ns, flight.end_ns, stall
+        self.done.append(Copy(name, flight.direction, flight.issued, index, *times))
+
+    def hostfree(self, step: HostFree) -> None:
+        name = step.anode
+        self.at_rest(name, "hostfree of", step.span)
+        if self._on_host(name, "hostfree", step.span):
+            del self.host[name]
+            self._stale.pop(name, None)
+            self.host_bytes -= self.sizes[name]
+            self._gone[name] = Note("the host copy was given back here", step.span)
+
+    def _on_host(self, name: str, what: str, span: Span | None) -> bool:
+        if name in self.host:
+            return True
+        notes = (self._gone[name],) if name in self._gone else ()
+        hint = "remove this step" if what == "hostfree" else f"put `offload %{name}` before it"
+        message = f"{what} of %{name}, of which the host holds no copy"
+        self._report("FB0315", message, span, notes, hint)
+        return False
+
+    def age(self, name: str, note: Note) -> None:
+        """The storage of `name` goes on under another name, so a host copy of it is stale."""
+        if name in self.host:
+            self._stale[name] = note
+
+    def check_end(self, names: Iterable[str], schedule: Schedule) -> None:
+        """Nothing is in flight, and nothing is left on the host."""
+        for name in names:
+            if name in self._flights:
+                message = f"a copy of %{name} is in flight at the end of schedule @{schedule.name}"
+                hint = f"add `wait %{name}`"
+                notes = (_issued(self._flights[name]),)
+                self._report("FB0320", message, schedule.span, notes, hint)
+            if name in self.host:
+                message = f"the host copy of %{name} is left at the end of @{schedule.name}"
+                hint = f"add `hostfree %{name}` after its last prefetch"
+                self._report("FB0319", message, schedule.span, (), hint)
+
+    def _report(
+        self, code: str, message: str, span: Span | None, notes: tuple[Note, ...], hint: str
+    ) -> None:
+        self._diagnostics.append(Diagnostic(code, message, span, notes, hint))
+
+
+def _issued(flight: _Flight) -> Note:
+    word = "offload" if flight.direction == "d2h" else "prefetch"
+    return Note(f"its {word} was issued here", flight.span)

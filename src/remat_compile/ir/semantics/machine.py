@@ -1,0 +1,286 @@
+"""The machine that runs a schedule on sizes, step by step; `simulate.py` drives it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from ..diagnostics import Diagnostic, Note
+from ..graph import CALLER_KINDS, CNode, Graph
+from ..program import Program
+from ..schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
+from ..span import Span
+from .copies import Copies
+from .sizes import KEPT_KINDS, NON_ACTIVATION_KINDS, Sizes, existing_grads
+
+__all__ = ["During", "Machine"]
+
+
+@dataclass(frozen=True, slots=True)
+class During:
+    """Bytes during a step."""
+
+    device: int
+    activation: int
+    host: int
+
+
+class Machine:
+    """The mutable state of a run; collects violations instead of stopping at the first."""
+
+    def __init__(self, program: Program, sizes: Sizes, steps: tuple[Step, ...]):
+        self.graph: Graph = program.graph
+        self.sizes = sizes
+        self.executions: dict[str, int] = {}
+        self.runs: dict[str, int] = {}
+        for step in steps:
+            if isinstance(step, Compute):
+                self.runs[step.cnode] = self.runs.get(step.cnode, 0) + 1
+        self.extra = existing_grads(program, sizes)
+        self.live: dict[str, None] = {
+            a.name: None for a in self.graph.anodes if a.kind in CALLER_KINDS
+        }
+        self.total = sum(sizes.anode[name] for name in self.live) + self.extra
+        self.activation = 0
+        self.ended: dict[str, Note] = {}
+        self.updated = {b.name for b in program.binding.buffers if b.update is not None}
+        self.results = {self.graph.storage[r.name] for r in program.binding.results}
+        self.loss_done = False
+        # First executions of random operators and of the loss follow the order of capture.
+        ordered = (c.name for c in self.graph.cnodes if c.token is not None or c.is_loss)
+        self.draw_order = {name: i for i, name in enumerate(ordered)}
+        self.drawn: list[str] = []
+        self.diagnostics: list[Diagnostic] = []
+        self.copies = Copies(sizes.anode, program.target, self.diagnostics)
+
+    def bytes_of_live(self) -> dict[str, int]:
+        found = {name: self.sizes.anode[name] for name in self.live}
+        if self.extra:
+            found["(existing gradients)"] = self.extra
+        return found
+
+    def allocated(self, c: CNode, execution: int) -> tuple[str, ...]:
+        """aNodes for which the n-th execution takes memory (also those it drops again)."""
+        if c.is_accumulate:
+            return ()
+        token = (c.token,) if c.token and execution == 1 and self.runs[c.name] > 1 else ()
+        return (*c.results_at(execution), *token)
+
+    def apply(self, index: int, step: Step) -> During:
+        """Runs a step; returns the bytes during it."""
+        device, activation = self.total, self.activation
+        host = self.copies.host_bytes
+        match step:
+            case Compute():
+                device, activation = self._compute(step)
+            case Free(anode, span):
+                self.copies.at_rest(anode, "free of", span)
+                self._free(anode, span)
+            case Offload():
+                self._offload(index, step)
+                host = self.copies.host_bytes
+            case Prefetch():
+                self._prefetch(index, step)
+                device, activation = self.total, self.activation
+            case Wait(anode, span):
+                self.copies.wait(index, anode, span)
+            case HostFree():
+                self.copies.hostfree(step)
+            case _:
+                assert_never(step)
+        return During(device, activation, host)
+
+    def _offload(self, index: int, step: Offload) -> None:
+        name, span = step.anode, step.span
+        kind = self.graph.anode[name].kind
+        if kind in CALLER_KINDS:
+            message = f"offload of %{name}, a {kind}: it belongs to the caller"
+            hint = "offload what the step makes itself"
+            self.diagnostics.append(Diagnostic("FB0312", message, span, hint=hint))
+        elif name not in self.live:
+            self._report_dead("offload", name, span)
+        if self.copies.may_issue(name, "offload of", span):
+            self.copies.offload(index, step)
+
+    def _prefetch(self, index: int, step: Prefetch) -> None:
+        name, span = step.anode, step.span
+        if not self.copies.may_issue(name, "prefetch of", span):
+            return
+        if name in self.live:
+            message = f"prefetch of %{name}, which is alive on the device"
+            hint = f"remove this step, or put `free %{name}` before it"
+            self.diagnostics.append(Diagnostic("FB0316", message, span, hint=hint))
+        else:
+            self._take(name)
+        self.copies.prefetch(index, step)
+
+    def _compute(self, step: Compute) -> tuple[int, int]:
+        c = self.graph.cnode[step.cnode]
+        n = self.executions[c.name] = self.executions.get(c.name, 0) + 1
+        self._check_reads(c, n, step)
+        if n == 1 and c.name in self.draw_order:
+            self._check_draw(c, step)
+        taken = self.allocated(c, n)
+        for name in c.results if c.is_accumulate else taken:
+            self.copies.at_rest(name, f"{c.name} makes", step.span)
+        transient = sum(self.sizes.anode[name] for name in taken)
+        transient_activation = sum(
+            self.sizes.anode[name] for name in taken if self._is_activation(name)
+        )
+        workspace = self.sizes.workspace_at(c, n)
+        during = (
+            self.total + transient + workspace,
+            self.activation + transient_activation + workspace,
+        )
+        if c.is_accumulate:
+            self._accumulate(c, step)
+        for name in taken:
+            if name not in self.live:
+                self._take(name)
+        self.copies.streams.compute(c.time_ns_at(n))
+        if c.is_loss:
+            self.loss_done = True
+        if step.nosave:
+            for name in taken:
+                if self.graph.anode[name].kind == "phantom" and name in self.live:
+                    self._free(name, step.span)
+        return during
+
+    def _accumulate(self, c: CNode, step: Compute) -> None:
+        """The same storage under another name; the kinds may count differently."""
+        ended = self.graph.reads(c)[0]
+        (named,) = c.results
+        if ended in self.live and self.graph.anode[ended].kind not in CALLER_KINDS:
+            if not self.copies.arriving(ended):  # else the read was refused already
+                self.copies.at_rest(ended, f"{c.name} ends", step.span)
+            how = Note(f"{c.name} ended %{ended} here", step.span)
+            self._drop(ended, how)
+            self.copies.age(ended, how)
+        if named not in self.live:
+            self._take(named)
+
+    def _check_draw(self, c: CNode, step: Compute) -> None:
+        """Random numbers come out of one stream, so they are drawn as captured."""
+        before = self.drawn[-1] if self.drawn else c.name
+        if self.draw_order[c.name] < self.draw_order[before]:
+            self.diagnostics.append(
+                Diagnostic(
+                    "FB0311",
+                    f"{c.name} runs first after {before}, which draws random numbers or is the "
+                    f"loss and was captured later",
+                    step.span,
+                    hint=f"run {c.name} before {before} for the first time",
+                )
+            )
+        else:
+            self.drawn.append(c.name)
+
+    def _check_reads(self, c: CNode, n: int, step: Compute) -> None:
+        wanted = [*self.graph.reads(c, n)]
+        if c.token and n > 1:
+            wanted.append(c.token)
+        for name in wanted:
+            if name not in self.live:
+                self._report_dead(c.name, name, step.span)
+            elif issued := self.copies.arriving(name):
+                message = f"{c.name} reads %{name} before its prefetch is waited for"
+                hint = f"put `wait %{name}` before it"
+                self.diagnostics.append(Diagnostic("FB0313", message, step.span, (issued,), hint))
+            elif self.loss_done and not c.is_loss and name in self.updated:
+                self.diagnostics.append(
+                    Diagnostic(
+                        "FB0303",
+                        f"{c.name} reads buffer %{name} after its update was written back",
+                        step.span,
+                        hint="run it before the loss, or keep its results instead",
+                    )
+                )
+        if c.is_accumulate and c.results[0] in self.live:
+            self.diagnostics.append(
+                Diagnostic("FB0304", f"%{c.results[0]} is already alive", step.span)
+            )
+
+    def _report_dead(self, who: str, name: str, span: Span | None) -> None:
+        notes = (self.ended[name],) if name in self.ended else ()
+        self.diagnostics.append(
+            Diagnostic(
+                "FB0301",
+                f"{who} reads %{name}, which is not alive here",
+                span,
+                notes,
+                "compute its writer again before this step, or free it later"
+                if notes
+                else "compute its writer before this step",
+            )
+        )
+
+    def _take(self, name: str) -> None:
+        self.live[name] = None
+        self.total += self.sizes.anode[name]
+        if self._is_activation(name):
+            self.activation += self.sizes.anode[name]
+
+    def _free(self, name: str, span: Span | None) -> None:
+        caller = self.graph.anode[name].kind in CALLER_KINDS
+        given = self.loss_done and name in self.results
+        if name in self.live and not caller and not given:
+            self._drop(name, Note(f"%{name} was freed here", span))
+            return
+        why = "the caller holds since the loss" if given else "is not alive here"
+        if caller:
+            why = "belongs to the caller"
+        notes = (self.ended[name],) if name in self.ended else ()
+        self.diagnostics.append(
+            Diagnostic("FB0302", f"free of %{name}, which {why}", span, notes, "remove this step")
+        )
+
+    def _drop(self, name: str, how: Note) -> None:
+        del self.live[name]
+        self.ended[name] = how
+        self.total -= self.sizes.anode[name]
+        if self._is_activation(name):
+            self.activation -= self.sizes.anode[name]
+
+    def _is_activation(self, name: str) -> bool:
+        return self.graph.anode[name].kind not in NON_ACTIVATION_KINDS
+
+    def check_effects(self, schedule: Schedule) -> None:
+        """Buffers are updated and random numbers drawn as in the unplanned step."""
+        for c in self.graph.cnodes:
+            if c.name in self.executions:
+                continue
+            updates = any(self.graph.anode[r].kind == "pending" for r in c.results)
+            if updates or c.token is not None:
+                what = "updates a buffer" if updates else "draws random numbers"
+                self.diagnostics.append(
+                    Diagnostic(
+                        "FB0310",
+                        f"{c.name} {what} and never runs",
+                        schedule.span,
+                        hint=f"run {c.name} once before the loss",
+                    )
+                )
+
+    def check_end(self, schedule: Schedule) -> None:
+        self.copies.check_end(self.graph.anode, schedule)
+        for a in self.graph.anodes:
+            if a.kind in KEPT_KINDS and a.name not in self.live:
+                notes = (self.ended[a.name],) if a.name in self.ended else ()
+                self.diagnostics.append(
+                    Diagnostic(
+                        "FB0305",
+                        f"{a.kind} %{a.name} is not alive at the end of schedule @{schedule.name}",
+                        schedule.span,
+                        notes,
+                        "compute its writer, and do not free it",
+                    )
+                )
+            elif a.name in self.live and a.kind not in KEPT_KINDS and a.kind not in CALLER_KINDS:
+                self.diagnostics.append(
+                    Diagnostic(
+                        "FB0306",
+                        f"%{a.name} is left behind at the end of schedule @{schedule.name}",
+                        schedule.span,
+                        hint=f"add `free %{a.name}` after its last use",
+                    )
+                )

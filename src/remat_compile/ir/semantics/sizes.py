@@ -1,0 +1,54 @@
+"""Bytes of everything that a step may take, at one assignment of the symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..expr import evaluate
+from ..graph import CALLER_KINDS, CNode
+from ..program import Program
+
+__all__ = ["KEPT_KINDS", "NON_ACTIVATION_KINDS", "Sizes", "existing_grads"]
+
+NON_ACTIVATION_KINDS: frozenset[str] = CALLER_KINDS | {"param_grad"}
+"""What an activation budget leaves out."""
+
+KEPT_KINDS: frozenset[str] = frozenset(("output", "param_grad"))
+"""What must be alive when the step ends."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of every aNode and workspace at one assignment of the symbols, rounded up."""
+
+    anode: Mapping[str, int]
+    workspace: Mapping[str, int]
+    replay_workspace: Mapping[str, int]
+
+    @staticmethod
+    def of(program: Program, env: Mapping[str, int] | None = None) -> Sizes:
+        at = program.sample if env is None else env
+        unit = program.target.granularity_bytes
+
+        def rounded(value: int) -> int:
+            return -(-value // unit) * unit
+
+        graph = program.graph
+        return Sizes(
+            anode={a.name: rounded(evaluate(a.size, at)) for a in graph.anodes},
+            workspace={c.name: rounded(evaluate(c.workspace, at)) for c in graph.cnodes},
+            replay_workspace={
+                c.name: rounded(evaluate(c.workspace_at(2), at)) for c in graph.cnodes
+            },
+        )
+
+    def workspace_at(self, cnode: CNode, execution: int) -> int:
+        return (self.workspace if execution == 1 else self.replay_workspace)[cnode.name]
+
+
+def existing_grads(program: Program, sizes: Sizes) -> int:
+    """Bytes of the gradients that the caller already holds (`grads accumulate`)."""
+    if program.binding.grads != "accumulate":
+        return 0
+    return sum(sizes.anode[p.name] for p in program.binding.params if p.grad is not None)

@@ -1,0 +1,297 @@
+"""The reader of the text form: `parse_program`. `fbir.lark` is the grammar.
+
+A file with mistakes is refused with all of them where that is possible: after a
+syntax error inside a statement the next statements are still read; well-formedness is
+checked, all of it, once the syntax is right.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, cast
+
+from ..checks.wellformed import check_program
+from ..diagnostics import Diagnostic, FBError
+from ..graph import Graph
+from ..program import Program
+from ..schedule import Schedule
+from ..span import Span
+from .regular import Irregular, RegularRules, with_regular_lines
+from .rules import Builder
+from .syntax import MAX_DEPTH
+from .tokens import FILE
+
+if TYPE_CHECKING:
+    from lark import Lark
+    from lark.exceptions import UnexpectedInput
+
+__all__ = ["parse_program", "read_quickly", "read_syntax"]
+
+LONG = 1 << 16
+"""Characters of a text that is read faster in runs of lines than the tables for them are made."""
+
+MAX_SYNTAX_ERRORS = 20
+RECOVERY_CHARACTERS = 1 << 20
+"""How many characters are read again, all in all, to report more than the first syntax error."""
+
+WORDS = {
+    "_NL": "the end of the line",
+    "$END": "the end of the file",
+    "REF": "a name such as %x",
+    "AT": "a name such as @plan",
+    "NAME": "a name",
+    "WORD": "a word",
+    "LABEL": "a label such as F1:",
+    "OPERATOR": "an operator such as aten.mm.default(",
+    "KEY": "name=value",
+    "UNUSED": "_",
+    "DTYPE": "a type such as f32[",
+    "ATOM": "dtype:…, device:…, layout:… or format:…",
+    "CONSTANT": "true, false, none, inf or nan",
+    "KIND": "a kind of aNode (input, param, act, …)",
+    "PHASE": "fwd, loss, bwd or opt",
+    "COSTS": "none, measured or roofline",
+    "GRADS": "fresh or accumulate",
+    "NOSAVE": "`nosave`",
+    "WORKSPACE": "`workspace`",
+    "REPLAY": "`replay`",
+    "COMPARED": "`compared`",
+    "FREE": "`free`",
+    "OFFLOAD": "`offload`",
+    "PREFETCH": "`prefetch`",
+    "WAIT": "`wait`",
+    "HOSTFREE": "`hostfree`",
+    "DIVISION": "floordiv(, ceildiv( or roundup(",
+    "MAXIMUM": "max(",
+    "PLACE": "a place such as model.py:12",
+    "STRING": "a string in quotes",
+    "FLOAT": "a number with a point",
+    "INT": "a whole number",
+    "VERSION": "1",
+    "TIME": "a time such as 12.4us",
+    "SIZE": "a size such as 8GiB",
+    "RATE": "a rate such as 50GB/s",
+    "SIGN": "+ or -",
+}
+"""What a terminal of the grammar is called in messages."""
+
+VERSION = "1"
+
+_BEGINS = re.compile(r"(?:[ \t\r\n;]|//[^\n]*(?:\n|$))*")
+_VERSION = re.compile(r"fbir[ \t\r]*((?!//)[^ \t\r\n;]+)")
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_SECTION = re.compile(r"\s*(?:fbir|captured|source|sha256|sym|target|graph|bind|schedule|proven)\b")
+_PIECE = re.compile(r'"(?:[^"\\\n]|\\.)*"|[%@]?[A-Za-z0-9_.:+-]+|.')
+_NESTING = re.compile(r'"(?:[^"\\\n]|\\.)*"|//|[()\[\]]')
+
+
+def parse_program(text: str, file: str = "<text>") -> Program:
+    """The program that `text` holds; `file` is named in messages.
+
+    Raises FBError with the syntax errors (FB01xx), or else with every violation of
+    well-formedness (FB02xx, FB0307, FB0308), each with its place.
+    """
+    program = read_syntax(text, file)
+    if found := check_program(program, text, file):
+        raise FBError(found)
+    return program
+
+
+def read_syntax(
+    text: str, file: str = "<text>", *, by_grammar_alone: bool | None = None
+) -> Program:
+    """The program that `text` spells, well-formed or not. Raises FBError for its syntax.
+
+    `by_grammar_alone` says whether runs of regular lines are read token by token as well: the
+    same result, slower. Left out, short texts are.
+    """
+    named = FILE.set(file)
+    try:
+        found = _before_parsing(text, file)
+        if found is None:
+            alone = len(text) < LONG if by_grammar_alone is None else by_grammar_alone
+            program = (None if alone else read_quickly(text)) or _attempt(text, file)
+            if isinstance(program, Program):
+                return program
+            found = program
+        raise FBError((found, *_more(text, file, found)))
+    finally:
+        FILE.reset(named)
+
+
+@cache
+def _grammar() -> str:
+    return files(__package__).joinpath("fbir.lark").read_text(encoding="utf-8")
+
+
+@cache
+def _lark() -> Lark:
+    """The reader by the grammar alone: what it says of a text is what holds."""
+    from lark import Lark
+
+    builder: Any = Builder()
+    return Lark(_grammar(), parser="lalr", lexer="contextual", transformer=builder)
+
+
+@cache
+def _quick_lark() -> Lark:
+    """The same with regular lines in one piece; `_regular` says why it reads the same."""
+    from lark import Lark
+
+    class QuickBuilder(RegularRules, Builder):
+        def graph(self, c: list[Any]) -> Graph:
+            return super().graph(_flat(c))
+
+        def schedule(self, c: list[Any]) -> Schedule:
+            return super().schedule(_flat(c))
+
+    def read(text: str, start: str) -> Any:
+        return lark.parse(text, start)
+
+    lark = Lark(
+        with_regular_lines(_grammar()),
+        parser="lalr",
+        lexer="contextual",
+        transformer=cast(Any, QuickBuilder(_grammar(), read)),
+        start=["start", "call", "shape", "expr"],
+    )
+    return lark
+
+
+def _flat(parts: list[Any]) -> list[Any]:
+    """The parts, with those of runs of lines in their places."""
+    return [item for part in parts for item in (part if type(part) is list else (part,))]
+
+
+def read_quickly(text: str) -> Program | None:
+    """The program, with runs of regular lines in one piece; None where that does not do.
+
+    What it gives is what the grammar alone reads (`_regular` says why); of None follows nothing.
+    """
+    from lark.exceptions import UnexpectedInput
+
+    if _before_parsing(text, "") is not None:
+        return None
+    try:
+        program: Any = _quick_lark().parse(text.removeprefix("\ufeff") + "\n", "start")
+    except (UnexpectedInput, FBError, Irregular, ValueError):
+        return None
+    return cast(Program, program)
+
+
+def _attempt(text: str, file: str) -> Program | Diagnostic:
+    from lark.exceptions import UnexpectedInput
+
+    try:
+        result: Any = _lark().parse(text.removeprefix("\ufeff") + "\n", "start")
+    except UnexpectedInput as error:
+        return _explain(error, text, file)
+    except FBError as error:
+        return error.diagnostics[0]
+    program: Program = result
+    return program
+
+
+def _before_parsing(text: str, file: str) -> Diagnostic | None:
+    """What is wrong with the text as a whole."""
+    if control := _CONTROL.search(text):
+        where = _place(text, control.start(), 1, file)
+        return Diagnostic("FB0104", f"U+{ord(control[0]):04X} cannot stand in a file", where)
+    body = text.removeprefix("\ufeff")
+    start = _BEGINS.match(body)
+    first = 0 if start is None else start.end()
+    if not re.compile(r"fbir\b").match(body, first):
+        piece = _PIECE.match(body, first)
+        where = _place(body, first, len(piece[0]) if piece else 1, file)
+        hint = "the first line of a program is `fbir 1`"
+        return Diagnostic("FB0102", "this is not a program in text form", where, hint=hint)
+    version = _VERSION.match(body, first)
+    if version and version[1] != VERSION:
+        where = _place(body, version.start(1), len(version[1]), file)
+        hint = "write it again with this version of remat-compile"
+        message = f"version {version[1][:20]} of the text form; this reads version {VERSION}"
+        return Diagnostic("FB0102", message, where, hint=hint)
+    for number, line in enumerate(body.split("\n"), 1):
+        if line.count("[") + line.count("(") > MAX_DEPTH and (column := _too_deep(line)):
+            message = f"brackets nest deeper than {MAX_DEPTH}"
+            return Diagnostic("FB0109", message, Span(number, column, column + 1, file))
+    return None
+
+
+def _too_deep(line: str) -> int | None:
+    """The column of the bracket that nests too deep."""
+    depth = 0
+    for piece in _NESTING.finditer(line):
+        match piece[0]:
+            case "//":
+                return None
+            case "(" | "[":
+                depth += 1
+                if depth > MAX_DEPTH:
+                    return piece.start() + 1
+            case ")" | "]":
+                depth -= 1
+    return None
+
+
+def _place(text: str, position: int, length: int, file: str) -> Span:
+    line = text.count("\n", 0, position) + 1
+    column = position - (text.rfind("\n", 0, position) + 1) + 1
+    return Span(line, column, column + length, file)
+
+
+def _explain(error: UnexpectedInput, text: str, file: str) -> Diagnostic:
+    from lark.exceptions import UnexpectedToken
+
+    lines = text.removeprefix("\ufeff").split("\n")
+    if isinstance(error, UnexpectedToken):
+        expected = _in_words(error.accepts or error.expected)
+        if error.token.type == "$END" or error.token.line > len(lines):
+            last = len(text.rstrip("\n").split("\n"))
+            where = Span(last, len(lines[last - 1]) + 1, len(lines[last - 1]) + 2, file)
+            return Diagnostic("FB0103", f"the file ends here; expected {expected}", where)
+    else:
+        expected = _in_words(getattr(error, "allowed", None) or ())
+    line, column = error.line, error.column
+    rest = lines[line - 1][column - 1 :]
+    piece = _PIECE.match(rest)
+    found = piece[0] if piece else ""
+    where = Span(line, column, column + max(1, len(found)), file)
+    if found == '"':
+        return Diagnostic("FB0110", "this string does not end on its line", where)
+    if not found or rest.startswith("//"):
+        return Diagnostic("FB0101", f"the line ends here; expected {expected}", where)
+    return Diagnostic("FB0101", f"`{found}` cannot stand here; expected {expected}", where)
+
+
+def _in_words(terminals: Any) -> str:
+    patterns = {t.name: t.pattern.value for t in _lark().terminals}
+    words = sorted({WORDS.get(name) or f"`{patterns.get(name, name)}`" for name in terminals})
+    if len(words) < 2:
+        return "".join(words) or "something else"
+    return ", ".join(words[:-1]) + " or " + words[-1]
+
+
+def _more(text: str, file: str, first: Diagnostic) -> list[Diagnostic]:
+    """Further syntax errors: the statement that failed is left out, and the rest read again."""
+    found: list[Diagnostic] = []
+    lines = text.split("\n")
+    last = first
+    reads = RECOVERY_CHARACTERS // max(1, len(text))
+    while len(found) < min(reads, MAX_SYNTAX_ERRORS):
+        if last.span is None or last.code not in ("FB0101", "FB0105", "FB0106", "FB0108", "FB0110"):
+            break
+        line = lines[last.span.line - 1]
+        if _SECTION.match(line) or line.count("{") != line.count("}") or line.strip() == "}":
+            break
+        lines[last.span.line - 1] = ""
+        result = _attempt("\n".join(lines), file)
+        if isinstance(result, Program) or result.span is None:
+            break
+        if result.span.line <= last.span.line:
+            break
+        found.append(result)
+        last = result
+    return found

@@ -1,0 +1,173 @@
+"""Options of a block: a grid of budgets, each solved with the compact ILP.
+
+Zhao 2024, sections 2.2.1 and 2.6: for each of some peaks, evenly spaced, and for each of
+some saved sizes up to that peak, the fastest way to run a block's forward and backward.
+An answer that is proven for a pair of budgets, and uses less, is the answer for all
+budgets between; those are not solved again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from time import monotonic
+
+from ..instance import Instance, Order
+from ..programs.solve_compact import saved_bytes_of, solve_compact
+from ..solvers import MilpSolver
+from .chain import Chain
+from .runs import needed_at_start, written_by
+from .stages import BlockOption
+
+__all__ = ["Grid", "block_instance", "option_of"]
+
+_EACH_S = 5.0
+"""No single program of a block gets more than this."""
+
+
+def block_instance(chain: Chain, i: int) -> Instance:
+    """Stage i as a step of its own: its forward, a loss that takes its output and gives the
+    gradients its backward starts from, its backward. cNodes are numbered anew: the
+    forward, the loss, the backward.
+
+    Its input and permanent values count as the caller's: they are there in any case.
+    """
+    whole = chain.instance
+    forward, backward = chain.forward_N[i], chain.backward_N[i]
+    given = chain.grads_N[i]
+    passed = chain.grads_N[i - 1] if i else {a for a in given if whole.kept_A[a]}
+    made = {a for c in forward for a in whole.writes_C[c]} - chain.permanent
+    later = {a for c in backward for a in whole.writes_C[c]}
+    ours = sorted(made | later | given)
+    tokens = [whole.token_C[c] for c in forward if whole.token_C[c] >= 0]
+    number = {a: k for k, a in enumerate([*ours, *tokens])}
+    nodes = [*forward, -1, *backward]
+    loss = len(forward)
+
+    def ids(anodes: Sequence[int]) -> tuple[int, ...]:
+        return tuple(number[a] for a in anodes if a in number)
+
+    def each(values: Sequence[int], at_loss: int = 0) -> list[int]:
+        return [at_loss if c < 0 else values[c] for c in nodes]
+
+    def lists(values: Sequence[tuple[int, ...]], at_loss: Sequence[int]) -> list[tuple[int, ...]]:
+        return [ids(at_loss) if c < 0 else ids(values[c]) for c in nodes]
+
+    output = sorted(chain.cross_N[i])
+    writer = [-1] * len(number)
+    for k, c in enumerate(nodes):
+        for a in ids(sorted(given)) if c < 0 else ids(whole.writes_C[c]):
+            writer[a] = k
+        if c >= 0 and whole.token_C[c] in number:
+            writer[number[whole.token_C[c]]] = k
+    return Instance(
+        program=whole.program,
+        kind=whole.kind,
+        base_bytes=0,
+        names_C=["loss" if c < 0 else whole.names_C[c] for c in nodes],
+        phase_C=["loss" if c < 0 else whole.phase_C[c] for c in nodes],
+        reads_C=lists(whole.reads_C, output),
+        rereads_C=lists(whole.rereads_C, output),
+        writes_C=lists(whole.writes_C, sorted(given)),
+        rewrites_C=lists(whole.rewrites_C, sorted(given)),
+        token_C=[-1 if c < 0 else number.get(whole.token_C[c], -1) for c in nodes],
+        workspace_C=each(whole.workspace_C),
+        reworkspace_C=each(whole.reworkspace_C),
+        time_C=each(whole.time_C),
+        retime_C=each(whole.retime_C),
+        ends_C=[-1 if c < 0 else number.get(whole.ends_C[c], -1) for c in nodes],
+        names_A=[whole.names_A[a] for a in number],
+        size_A=[whole.size_A[a] for a in number],
+        writer_A=writer,
+        kept_A=[a in passed for a in number],
+        makable_C=[
+            c >= 0 and whole.makable_C[c] and not (set(whole.rewrites_C[c]) & chain.permanent)
+            for c in nodes
+        ],
+        loss=loss,
+    )
+
+
+def option_of(chain: Chain, i: int, order: Order) -> BlockOption:
+    """The option that runs stage i in this order of its `block_instance`."""
+    inst = chain.instance
+    forward, backward = chain.forward_N[i], chain.backward_N[i]
+    loss = len(forward)
+    nodes = [*forward, inst.loss, *backward]
+    at = order.index(loss)
+    before = tuple(nodes[k] for k in order[:at])
+    after = tuple(nodes[k] for k in order[at + 1 :])
+    wanted = needed_at_start(inst, after, again=True)
+    kept = (wanted & written_by(inst, before, again=False)) - chain.permanent
+    tokens = {inst.token_C[c] for c in after if inst.phase_C[c] == "fwd" and inst.token_C[c] >= 0}
+    return BlockOption(before, after, frozenset(kept | tokens))
+
+
+@dataclass
+class Grid:
+    """The answers for one block so far; rows (peaks) may be solved at the same time."""
+
+    block: Instance
+    peaks: int
+    saves: int
+    found: list[Order] = field(default_factory=list)
+    lock: Lock = field(default_factory=Lock)
+    _known: list[tuple[int, int, int, int, bool]] = field(default_factory=list)
+    """(peak and saved bytes of an answer, budgets it is proven for, whether there is one)."""
+
+    def __post_init__(self) -> None:
+        order = self.block.capture
+        self.high = self.block.peak(order)
+        self.saved = saved_bytes_of(self.block, order)
+        self.found.append(order)
+        self._known.append((self.high, self.saved, self.high, self.saved, True))
+        self.low = _floor(self.block)
+        self.output = sum(self.block.size_A[a] for a in self.block.reads_C[self.block.loss])
+
+    def rows(self) -> Iterator[int]:
+        """The peaks, the largest first."""
+        for k in range(self.peaks):
+            yield self.high - (self.high - self.low) * k // max(1, self.peaks - 1)
+
+    def solve_row(self, peak: int, solver: MilpSolver, deadline: float) -> None:
+        """All saved sizes under one peak."""
+        top = min(peak, self.saved)
+        for k in range(self.saves):
+            saved = top - max(0, top - self.output) * k // max(1, self.saves - 1)
+            if monotonic() > deadline:
+                return
+            if self._covered(peak, saved):
+                continue
+            limit = min(_EACH_S, deadline - monotonic())
+            answer = solve_compact(
+                self.block, peak, saved_bytes=saved, time_limit_s=limit, solver=solver
+            )
+            with self.lock:
+                self._enter(peak, saved, answer.status, answer.order)
+            if answer.order is None and answer.status == "infeasible":
+                return  # less saved cannot be feasible either
+
+    def _enter(self, peak: int, saved: int, status: str, order: Order | None) -> None:
+        if order is not None:
+            self.found.append(order)
+            used = (self.block.peak(order), saved_bytes_of(self.block, order))
+            if status == "optimal":
+                self._known.append((*used, peak, saved, True))
+        elif status == "infeasible":
+            self._known.append((0, 0, peak, saved, False))
+
+    def _covered(self, peak: int, saved: int) -> bool:
+        with self.lock:
+            return any(
+                (p <= peak <= high_p and s <= saved <= high_s)
+                for p, s, high_p, high_s, _ in self._known
+            )
+
+
+def _floor(block: Instance) -> int:
+    """The largest working set of a cNode: no peak is below it."""
+    return max(
+        sum(block.size_A[a] for a in {*block.reads_C[c], *block.writes_C[c]}) + block.workspace_C[c]
+        for c in range(len(block.names_C))
+    )

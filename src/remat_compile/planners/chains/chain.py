@@ -1,0 +1,238 @@
+"""A program as a chain of stages, cut at the 1-separators of its forward.
+
+Stage i holds forward cNodes and the backward cNodes that belong to them; the last stage
+is the loss. What crosses from one stage to the next is the separator. Stages that the
+backward does not keep apart (one of its cNodes reads what two of them made) are joined.
+
+Values that are not made again are *permanent*: outputs, globals that several stages
+read, and what a cNode makes that may not run twice. They do not cross.
+
+Index legend: `x_N` has one entry per stage, the loss included, in the order of the forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...ir.analysis.separators import chain_of, globals_of
+from ..instance import Instance
+
+__all__ = ["Chain", "chain_from_stages", "chain_of_program"]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """`forward_N[i]` and `backward_N[i]` are cNodes in the order they run; `cross_N[i]` is
+    what stage i + 1 reads of stage i; `until_A` gives, for a permanent aNode, the first
+    stage whose backward still needs it (-1: to the end of the step)."""
+
+    instance: Instance
+    forward_N: tuple[tuple[int, ...], ...]
+    backward_N: tuple[tuple[int, ...], ...]
+    cross_N: tuple[frozenset[int], ...]
+    until_A: dict[int, int]
+
+    def __len__(self) -> int:
+        return len(self.forward_N)
+
+    @cached_property
+    def permanent(self) -> frozenset[int]:
+        return frozenset(self.until_A)
+
+    @cached_property
+    def stage_C(self) -> list[int]:
+        found = [-1] * len(self.instance.names_C)
+        for i in range(len(self)):
+            for c in (*self.forward_N[i], *self.backward_N[i]):
+                found[c] = i
+        return found
+
+    @cached_property
+    def musts(self) -> frozenset[int]:
+        """Forward cNodes whose first execution cannot be left out: they draw random
+        numbers, have a form of their own for replays, or make permanent values."""
+        inst = self.instance
+        return frozenset(
+            c
+            for cs in self.forward_N
+            for c in cs
+            if inst.token_C[c] >= 0
+            or inst.program.graph.cnodes[c].replay is not None
+            or any(a in self.until_A for a in inst.writes_C[c])
+        )
+
+    @cached_property
+    def grads_N(self) -> list[frozenset[int]]:
+        """What the loss and the backward of later stages made and that is alive when the
+        backward of each stage begins."""
+        inst = self.instance
+        after = [c for i in reversed(range(len(self))) for c in self.backward_N[i]]
+        made = {a for c in after for a in inst.writes_C[c]}
+        made.update(inst.writes_C[inst.loss])
+        last = {a: self.stage_C[c] for c in after for a in inst.reads_C[c] if a in made}
+        alive: set[int] = set()
+        found: list[frozenset[int]] = [frozenset()] * len(self)
+        for i in reversed(range(len(self))):
+            if i == len(self) - 1:
+                alive.update(self._lasting(inst.writes_C[inst.loss], last, i + 1))
+            found[i] = frozenset(alive)
+            for c in self.backward_N[i]:
+                alive.update(inst.writes_C[c])
+                alive.discard(inst.ends_C[c])
+            alive = set(self._lasting(alive, last, i))
+        return found
+
+    def _lasting(self, some: Sequence[int] | set[int], last: dict[int, int], i: int) -> list[int]:
+        """Those of `some` that are read by the backward of a stage before i, or kept."""
+        kept = self.instance.kept_A
+        return [a for a in some if kept[a] or last.get(a, i) < i]
+
+
+def chain_of_program(instance: Instance) -> Chain:
+    """The chain of a program; it has two stages (the forward and the loss) where there is
+    no separator. Linear time."""
+    index = {name: c for c, name in enumerate(instance.names_C)}
+    stages = [[index[name] for name in names] for names in chain_of(instance.program)]
+    return chain_from_stages(instance, stages)
+
+
+def chain_from_stages(
+    instance: Instance, stages: Sequence[Sequence[int]], lasting: Collection[int] = ()
+) -> Chain:
+    """The chain with these stages of the forward, joined where they must be. `lasting`
+    aNodes are permanent too."""
+    while True:
+        made = _Cut(instance, stages, lasting)
+        joined = made.joined()
+        if len(joined) == len(stages):
+            return made.chain()
+        stages = joined
+
+
+class _Cut:
+    """A forward cut into stages; finds what crosses, and where the cut is too fine."""
+
+    def __init__(
+        self, instance: Instance, stages: Sequence[Sequence[int]], lasting: Collection[int]
+    ):
+        self.instance = instance
+        self.stages = [list(cs) for cs in stages]
+        self.loss_stage = len(self.stages)
+        self.stage_C = {c: i for i, cs in enumerate(self.stages) for c in cs}
+        self.stage_C[instance.loss] = self.loss_stage
+        self.made_in = {a: i for i, cs in enumerate(self.stages) for c in cs
+                        for a in instance.writes_C[c]}  # fmt: skip
+        self.readers: dict[int, set[int]] = {a: set() for a in self.made_in}
+        for c, i in self.stage_C.items():
+            for a in (*instance.reads_C[c], *instance.rereads_C[c]):
+                if a in self.readers:
+                    self.readers[a].add(i)
+        self.permanent = self._permanent() | set(lasting)
+        self.backward_stage = self._assign_backward()
+
+    def _permanent(self) -> set[int]:
+        inst = self.instance
+        index = inst.index_A
+        aside = {index[name] for name in globals_of(inst.program)}
+        found = set()
+        for i, cs in enumerate(self.stages):
+            for c in cs:
+                again = set(inst.rewrites_C[c]) if inst.makable_C[c] else set()
+                for a in inst.writes_C[c]:
+                    crosses = any(j > i for j in self.readers[a])
+                    if inst.kept_A[a] or a not in again or (crosses and a in aside):
+                        found.add(a)
+        return found
+
+    def _home(self, a: int) -> int:
+        """The latest stage whose backward finds `a` at hand."""
+        i = self.made_in[a]
+        return i + 1 if i + 1 in self.readers[a] else i
+
+    def _assign_backward(self) -> dict[int, int]:
+        """The stage of each backward cNode: the latest that has all it reads, no later
+        than that of the cNodes it depends on."""
+        inst = self.instance
+        backward = [c for c in inst.capture if c not in self.stage_C]
+        found: dict[int, int] = {}
+        maker: dict[int, int] = {}
+        read_by: dict[int, list[int]] = {}
+        drawn = now = self.loss_stage
+        for c in backward:
+            limits = []
+            for a in inst.reads_C[c]:
+                if a in maker:
+                    limits.append(found[maker[a]])
+                elif a in self.made_in and a not in self.permanent:
+                    limits.append(self._home(a))
+            if inst.ends_C[c] >= 0:
+                limits += [found[other] for other in read_by.get(inst.ends_C[c], ())]
+            if not limits and not any(a in inst.writes_C[inst.loss] for a in inst.reads_C[c]):
+                limits.append(now)  # reads nothing of the step: stays where it was captured
+            if inst.token_C[c] >= 0:
+                limits.append(drawn)
+            found[c] = min(limits, default=self.loss_stage)
+            if inst.token_C[c] >= 0:
+                drawn = found[c]
+            now = found[c]
+            for a in inst.writes_C[c]:
+                maker[a] = c
+            for a in inst.reads_C[c]:
+                read_by.setdefault(a, []).append(c)
+        return found
+
+    def joined(self) -> list[list[int]]:
+        """The stages, with those joined that values reach across."""
+        tie = list(range(len(self.stages)))
+        spans = [
+            (i, j - 1)
+            for a, i in self.made_in.items()
+            if a not in self.permanent
+            for j in self.readers[a]
+            if j > i + 1
+        ]
+        for c, b in self.backward_stage.items():
+            for a in self.instance.reads_C[c]:
+                if a in self.made_in and a not in self.permanent:
+                    i = self.made_in[a]
+                    if not i <= b <= self._home(a):
+                        spans.append((min(i, b), max(i, b)))
+        for low, high in spans:
+            tie[low] = max(tie[low], high)
+        found: list[list[int]] = []
+        reach = -1
+        for i, cs in enumerate(self.stages):
+            if i > reach:
+                found.append([])
+            found[-1] += cs
+            reach = max(reach, tie[i])
+        return found
+
+    def chain(self) -> Chain:
+        inst = self.instance
+        n = self.loss_stage + 1
+        backward: list[list[int]] = [[] for _ in range(n)]
+        for c in inst.capture:
+            if c in self.backward_stage:
+                backward[self.backward_stage[c]].append(c)
+        cross: list[set[int]] = [set() for _ in range(n)]
+        for a, i in self.made_in.items():
+            if a not in self.permanent and i + 1 in self.readers[a]:
+                cross[i].add(a)
+        return Chain(
+            inst,
+            (*(tuple(cs) for cs in self.stages), (inst.loss,)),
+            tuple(tuple(cs) for cs in backward),
+            tuple(frozenset(x) for x in cross),
+            self._until(),
+        )
+
+    def _until(self) -> dict[int, int]:
+        found = {a: min(self.readers[a], default=self.loss_stage) for a in self.permanent}
+        for c, b in self.backward_stage.items():
+            for a in self.instance.reads_C[c]:
+                if a in found:
+                    found[a] = min(found[a], b)
+        return {a: -1 if self.instance.kept_A[a] else until for a, until in found.items()}

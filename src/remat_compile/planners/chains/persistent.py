@@ -1,0 +1,144 @@
+"""Optimal persistent schedules of a chain: Shilova 2021, Theorem 6, and Zhao 2024, section 2.5.
+
+A value that was saved stays until the backward of the stage that reads it. Both theses
+are one program: with one option per stage it is Theorem 6, with several it is Rk-Rotor,
+whose equation (2.20) must read Opt(s + 1, t, ...).
+
+Two things go beyond the theses, so that what is predicted is what runs. The target
+t = N - 1 (the loss) is the first execution of every stage, with the permanent values and
+generator states of that pass; any other t is a replay. And a stage that is replayed just
+before its own backward leaves out what only its output needs.
+
+Index legend: `table[s][t - s, m]` is the least time to run the backward of stages t down
+to s, starting from the input of s (counted outside), with m slots of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .choices import Choice, Limits, Save, Split
+from .stages import Stage
+
+__all__ = ["Late", "Persistent"]
+
+Floats = NDArray[np.floating[Any]]
+
+_SINGLE_FROM = 20_000_000
+"""Tables with more entries hold single precision: 24 bits of a time are enough to choose."""
+
+
+class Late(Exception):
+    """The time limit ended the dynamic program."""
+
+
+class Persistent:
+    """The table of one chain, for every number of slots up to `top`.
+
+    `saving` says whether a stage may save ahead of the backward of later ones (no: the
+    restriction of `revolve`). Raises Late past the deadline. O(N^2 (N + options) top).
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        slot: int,
+        top: int,
+        deadline: float = inf,
+        *,
+        saving: bool = True,
+    ):
+        self.limits = Limits(stages)
+        self.slot, self.top, self.saving = slot, top, saving
+        n = len(stages)
+        entries = n * (n + 1) // 2 * (top + 1)
+        self.kind = np.float32 if entries > _SINGLE_FROM else np.float64
+        self.table: list[Floats] = [np.full((n - s, top + 1), np.inf, self.kind) for s in range(n)]
+        self.cross = [0, *(self.slots(s.cross_bytes) for s in stages)]
+        self._fill(deadline)
+
+    def slots(self, size: int) -> int:
+        return -(-size // self.slot)
+
+    def time_ns(self, slots: int) -> float:
+        """The least time with so many slots, infinite where there is no schedule."""
+        return float(self.table[0][-1, slots]) if slots >= 0 else inf
+
+    def _fill(self, deadline: float) -> None:
+        n, width = len(self.table), self.top + 1
+        # Row k: the right part of a split in front of stage k, shifted by what it holds.
+        right = np.full((n + 1, width), np.inf, self.kind)
+        # The left parts, with the time to run up to their ends added.
+        left = [np.full((n - s, width), np.inf, self.kind) for s in range(n)]
+        sums = np.empty((n, width), self.kind)
+        for t in range(n):
+            if monotonic() > deadline:
+                raise Late
+            needs = self.limits.skim_needs(t)
+            prefix: Floats = np.array(self.limits.skim_times(t), self.kind)
+            for s in range(t, -1, -1):
+                best = self.table[s][t - s]
+                low = self.slots(needs[s])
+                if s < t and low < width:
+                    rows, parts = sums[: t - s], left[s][: t - s]
+                    if t == n - 1:
+                        parts = self.table[s][: t - s] + prefix[s + 1 : t + 1, None]
+                    # Whole rows, too low columns included: one contiguous pass is faster.
+                    np.add(parts, self._right(right, s, t), out=rows)
+                    np.subtract(rows.min(axis=0)[low:], prefix[s], out=best[low:])
+                self._save_into(best, s, t)
+                left[s][t - s] = best + prefix[t + 1]
+                shift = min(self.cross[s], width)
+                right[s, :shift] = np.inf
+                right[s, shift:] = best[: width - shift]
+
+    def _right(self, right: Floats, s: int, t: int) -> Floats:
+        """Right parts behind stage s; generator states of what was skimmed are held too."""
+        if not self.limits.tokens[-1]:
+            return right[s + 1 : t + 1]
+        width = self.top + 1
+        rows = np.full((t - s, width), np.inf, self.kind)
+        for k in range(s + 1, t + 1):
+            shift = self.slots(self.limits.split_bytes(s, k))
+            if shift < width:
+                rows[k - s - 1, shift:] = self.table[k][t - k, : width - shift]
+        return rows
+
+    def _save_into(self, best: Floats, s: int, t: int) -> None:
+        """Case 1 of the theses: stage s saves, with each of its options."""
+        width = self.top + 1
+        if s < t and not self.saving:
+            return
+        for need, hold_bytes, time_ns in self.limits.saves(s, t):
+            hold = self.slots(hold_bytes) if s < t else 0
+            low = max(self.slots(need), hold)
+            if low < width:
+                rest: Any = 0.0
+                if s < t:
+                    rest = self.table[s + 1][t - s - 1, low - hold : width - hold]
+                np.minimum(best[low:], rest + self.kind(time_ns), out=best[low:])
+
+    def choose(self, s: int, t: int, slots: int) -> tuple[Choice, int]:
+        """The first choice of the best schedule, and the slots left to its inner part."""
+        found: list[tuple[float, Choice, int]] = []
+        if s == t or self.saving:
+            for o, (need, hold_bytes, time_ns) in enumerate(self.limits.saves(s, t)):
+                hold = self.slots(hold_bytes) if s < t else 0
+                if slots >= max(self.slots(need), hold):
+                    rest = self.table[s + 1][t - s - 1, slots - hold] if s < t else 0.0
+                    found.append((time_ns + float(rest), Save(o), slots - hold))
+        if s < t and slots >= self.slots(self.limits.skim_needs(t)[s]):
+            prefix = self.limits.skim_times(t)
+            for k in range(s + 1, t + 1):
+                inner = slots - self.slots(self.limits.split_bytes(s, k))
+                if inner >= 0:
+                    both = self.table[k][t - k, inner] + self.table[s][k - 1 - s, slots]
+                    found.append((prefix[k] - prefix[s] + float(both), Split(k), inner))
+        _, choice, inner = min(found, key=lambda entry: entry[0])
+        return choice, inner

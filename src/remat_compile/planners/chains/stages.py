@@ -1,0 +1,187 @@
+"""What a stage of a chain costs: time and bytes of its ways to run, for the dynamic programs.
+
+The three forward operations of Shilova 2021, table 2.1, are here: without saving
+(`skim`; F^0, and F^ck where the input stays), and saving for the backward (an option;
+F^all, or several as in Zhao 2024, section 2.5). Each has a form for the first execution
+and one for the others, and a saving one a form without the output, for when its backward
+comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .chain import Chain
+from .runs import cost_of, needed_part, written_by
+
+__all__ = ["BlockOption", "Option", "Skim", "Stage", "Way", "save_all", "stages_of"]
+
+Run = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockOption:
+    """A way to run a stage so that its backward can follow: the forward, what is kept of
+    it (tokens included), and the backward with the recomputations it wants."""
+
+    forward: Run
+    backward: Run
+    kept: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A run with its time, and its peak beside what others hold at that moment."""
+
+    time_ns: int
+    peak_bytes: int
+    run: Run = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Skim:
+    """A forward without saving: `peak_bytes` where the input stays (it is counted by
+    others), `dropping_bytes`, the input included, where it goes after its last use."""
+
+    time_ns: int
+    peak_bytes: int
+    dropping_bytes: int
+    run: Run = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """`hold_bytes`: what lives between forward and backward, the output included.
+    `backward.peak_bytes` is all that is there but the input and what earlier stages hold."""
+
+    first: Way
+    again: Way
+    last: Way
+    backward: Way
+    hold_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """`held_first`: permanent bytes when the stage runs for the first time. `held_again`:
+    permanent bytes and gradients between the backward of the next stage and its own."""
+
+    skim_first: Skim
+    skim_again: Skim
+    options: tuple[Option, ...]
+    cross_bytes: int
+    token_bytes: int
+    held_first: int
+    held_again: int
+
+
+def save_all(chain: Chain, i: int) -> BlockOption:
+    """F^all: everything that the backward of stage i reads is kept."""
+    inst = chain.instance
+    own = written_by(inst, chain.forward_N[i], again=True)
+    read = {a for c in chain.backward_N[i] for a in inst.reads_C[c]}
+    return BlockOption(
+        chain.forward_N[i], chain.backward_N[i], frozenset((own & read) - chain.permanent)
+    )
+
+
+def stages_of(chain: Chain, options_N: Sequence[Iterable[BlockOption]]) -> list[Stage]:
+    """The stages of a chain with these options for each."""
+    inst = chain.instance
+    size = inst.size_A
+    found: list[Stage] = []
+    made_bytes = 0
+    until_bytes = [0] * (len(chain) + 1)
+    for a, until in chain.until_A.items():
+        until_bytes[max(until, 0)] += size[a]
+    lasting = 0
+    for i, options in enumerate(options_N):
+        lasting += until_bytes[i]
+        pricer = _Pricer(chain, i, lasting)
+        found.append(
+            Stage(
+                pricer.skim(again=False),
+                pricer.skim(again=True),
+                tuple(pricer.option(o) for o in options),
+                pricer.bytes_of(chain.cross_N[i]),
+                pricer.bytes_of(pricer.tokens),
+                made_bytes,
+                lasting + pricer.grad_bytes,
+            )
+        )
+        made_bytes += pricer.bytes_of(pricer.made)
+    return found
+
+
+class _Pricer:
+    """Prices of one stage; `lasting` are the bytes of permanent aNodes in its backward."""
+
+    def __init__(self, chain: Chain, i: int, lasting: int):
+        self.chain, self.i, self.lasting = chain, i, lasting
+        self.instance = chain.instance
+        forward = chain.forward_N[i]
+        self.forward = forward
+        self.made = written_by(self.instance, forward, again=False) & chain.permanent
+        self.musts = chain.musts & set(forward)
+        # A backward cNode never runs twice, so its token is never stored.
+        self.tokens = {
+            self.instance.token_C[c]
+            for c in forward
+            if self.instance.token_C[c] >= 0 and self.instance.makable_C[c]
+        }
+        self.input = chain.cross_N[i - 1] if i else frozenset()
+        self.grad_bytes = self.bytes_of(chain.grads_N[i])
+        if i == len(chain) - 1:
+            self.made |= chain.grads_N[i]
+            self.musts |= {self.instance.loss}
+
+    def bytes_of(self, anodes: Iterable[int]) -> int:
+        return sum(self.instance.size_A[a] for a in anodes)
+
+    def skim(self, *, again: bool) -> Skim:
+        inst, output = self.instance, self.chain.cross_N[self.i]
+        run = self._part(self.forward, output, again=again)
+        keep = set(output)
+        if not again:
+            keep |= self.made | self.tokens
+        kept = cost_of(inst, run, (), keep, again=again, tokens=self.tokens)
+        dropped = cost_of(inst, run, self.input, keep, again=again, tokens=self.tokens)
+        return Skim(kept.time_ns, kept.peak_bytes, dropped.peak_bytes, run)
+
+    def _part(self, run: Run, wanted: Iterable[int], *, again: bool) -> Run:
+        given = self.chain.permanent if again else ()
+        must = () if again else self.musts
+        return needed_part(self.instance, run, set(wanted), given, again=again, must=must)
+
+    def option(self, option: BlockOption) -> Option:
+        inst = self.instance
+        output = self.chain.cross_N[self.i]
+        held = option.kept | output
+        # Gradients that this backward does not touch only pass by.
+        given, left = self._touched_grads()
+        passing = self.grad_bytes - self.bytes_of(given)
+        back = cost_of(inst, option.backward, option.kept | given, left, again=True)
+        return Option(
+            self._way(option.forward, held, again=False),
+            self._way(option.forward, held, again=True),
+            self._way(option.forward, option.kept, again=True),
+            Way(back.time_ns, self.lasting + passing + back.peak_bytes, option.backward),
+            self.bytes_of(held),
+        )
+
+    def _touched_grads(self) -> tuple[set[int], set[int]]:
+        """Of what the backward reads and writes: the gradients that are alive at its start,
+        and those that are at its end."""
+        inst, chain, i = self.instance, self.chain, self.i
+        run = chain.backward_N[i]
+        touched = {a for c in run for a in (*inst.reads_C[c], *inst.writes_C[c])}
+        if i:
+            return touched & chain.grads_N[i], touched & chain.grads_N[i - 1]
+        return touched & chain.grads_N[i], {a for a in touched if inst.kept_A[a]}
+
+    def _way(self, run: Run, keep: frozenset[int], *, again: bool) -> Way:
+        part = self._part(run, keep, again=again)
+        stays = keep if again else keep | self.made
+        cost = cost_of(self.instance, part, (), stays, again=again, tokens=keep)
+        return Way(cost.time_ns, cost.peak_bytes, part)

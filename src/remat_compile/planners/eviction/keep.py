@@ -1,0 +1,216 @@
+"""Takes back recomputations that the budget can do without.
+
+A walk evicts when memory is short, and learns only later which of its evictions were
+enough. This pass tries to leave out each recomputation of a finished order, the most
+expensive first: the earlier instance of its results then lives on, which must fit
+under the budget at every step between. Exact, by slices of the memory profile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..instance import Instance, Order
+
+__all__ = ["keep_what_fits"]
+
+_MOST_TOUCHED = 4_000_000_000
+"""The pass ends after so many profile entries (a few seconds)."""
+
+
+@dataclass(slots=True)
+class _Life:
+    """One instance of an aNode: written at `born`, read at `reads` (rising)."""
+
+    anode: int
+    born: int
+    reads: list[int] = field(default_factory=list)
+    before: _Life | None = None
+    after: _Life | None = None
+    ended: bool = False
+    """By an accumulate: it cannot live on."""
+
+    @property
+    def last(self) -> int:
+        return self.reads[-1] if self.reads else self.born
+
+
+Change = tuple[int, int, int]
+"""(from, to, bytes): add bytes to the profile from one position to another, exclusive."""
+
+
+class _Plan:
+    """An order with its instances; removed entries leave a hole (`order[p] < 0`)."""
+
+    def __init__(self, instance: Instance, order: Order, limit_bytes: int):
+        self.instance = instance
+        self.order = list(order)
+        self.room = limit_bytes - instance.base_bytes
+        self.profile = np.array(instance.profile(order), dtype=np.int64)
+        self.read_at: list[list[_Life]] = [[] for _ in order]
+        self.written_at: list[list[_Life]] = [[] for _ in order]
+        self.again: list[bool] = []
+        self.touched = 0
+        self.runs_C: list[list[int]] = [[] for _ in instance.names_C]
+        self._find_lives()
+
+    def _find_lives(self) -> None:
+        inst = self.instance
+        now: dict[int, _Life] = {}
+        for p, c in enumerate(self.order):
+            first = not self.runs_C[c]
+            self.runs_C[c].append(p)
+            self.again.append(not first)
+            for a in inst.reads_C[c] if first else inst.rereads_C[c]:
+                now[a].reads.append(p)
+                self.read_at[p].append(now[a])
+            if inst.ends_C[c] >= 0:
+                now[inst.ends_C[c]].ended = True
+            for a in inst.writes_C[c] if first else inst.rewrites_C[c]:
+                life = _Life(a, p, before=now.get(a))
+                if life.before is not None:
+                    life.before.after = life
+                self.written_at[p].append(life)
+                if not (inst.kept_A[a] and life.before is not None):
+                    now[a] = life
+
+    def leave_out(self, p: int) -> bool:
+        """Leaves out the recomputation at `p`, and those that only it read, if that fits."""
+        gone: list[int] = []
+        changes: list[Change] = []
+        undo: list[Callable[[], None]] = []
+        if self._collect(p, gone, changes, undo):
+            falls = [change for change in changes if change[2] < 0]
+            rises = [change for change in changes if change[2] > 0 and change[0] < change[1]]
+            for start, end, size in (*falls, *rises):
+                self.profile[start:end] += size
+                self.touched += end - start + 1000
+            if all(self.profile[start:end].max() <= self.room for start, end, _ in rises):
+                for q in gone:
+                    self.order[q] = -1
+                return True
+            for start, end, size in (*falls, *rises):
+                self.profile[start:end] -= size
+        for back in reversed(undo):
+            back()
+        return False
+
+    def _collect(
+        self, p: int, gone: list[int], changes: list[Change], undo: list[Callable[[], None]]
+    ) -> bool:
+        """Edits the instances as if `p` were left out; False where that cannot be."""
+        inst = self.instance
+        queue = [p]
+        while queue:
+            q = queue.pop()
+            gone.append(q)
+            c = self.order[q]
+            changes.append((q, q + 1, -inst.reworkspace_C[c]))
+            self._token(c, q, changes, undo)
+            for life in self.written_at[q]:
+                if not self._merge(life, changes, undo):
+                    return False
+            for life in self.read_at[q]:
+                self._unread(life, q, changes, undo)
+                w = life.born
+                unread = self.again[w] and not any(other.reads for other in self.written_at[w])
+                if unread and w not in gone and w not in queue and self.order[w] >= 0:
+                    queue.append(w)
+        return True
+
+    def _merge(self, life: _Life, changes: list[Change], undo: list[Callable[[], None]]) -> bool:
+        """The instance before `life` takes over its reads."""
+        size = self.instance.size_A[life.anode]
+        before, after = life.before, life.after
+        p = life.born
+        if self.instance.kept_A[life.anode]:
+            changes.append((p, p + 1, -size))
+            return True
+        if before is None or (life.reads and before.ended):
+            return False
+        if life.reads:
+            changes.append((before.last + 1, p, size))
+            old = before.reads
+            moved = life.reads
+            for q in moved:
+                lives = self.read_at[q]
+                lives[lives.index(life)] = before
+            before.reads = old + moved
+            undo.append(lambda: self._split(before, old, life, moved))
+            life.reads = []
+        else:
+            changes.append((p, p + 1, -size))
+        before.after = after
+        ended = before.ended
+        before.ended = ended or life.ended
+        if after is not None:
+            after.before = before
+
+        def back() -> None:
+            before.after, before.ended = life, ended
+            if after is not None:
+                after.before = life
+
+        undo.append(back)
+        return True
+
+    def _split(self, before: _Life, old: list[int], life: _Life, moved: list[int]) -> None:
+        before.reads, life.reads = old, moved
+        for q in moved:
+            lives = self.read_at[q]
+            lives[lives.index(before)] = life
+
+    def _unread(
+        self, life: _Life, q: int, changes: list[Change], undo: list[Callable[[], None]]
+    ) -> None:
+        inst = self.instance
+        old = life.reads
+        last = life.last
+        life.reads = [r for r in old if r != q]
+
+        def back() -> None:
+            life.reads = old
+
+        undo.append(back)
+        if last == q and not inst.kept_A[life.anode]:
+            changes.append((life.last + 1, q + 1, -inst.size_A[life.anode]))
+
+    def _token(self, c: int, q: int, changes: list[Change], undo: list[Callable[[], None]]) -> None:
+        """The generator state lives from the first execution to the last, if there are two."""
+        runs = self.runs_C[c]
+        at = runs.index(q)
+        del runs[at]
+        undo.append(lambda: runs.insert(at, q))
+        token = self.instance.token_C[c]
+        if token < 0:
+            return
+        size = self.instance.size_A[token]
+        if at == len(runs):
+            changes.append((runs[-1] + 1, q + 1, -size))
+        if len(runs) == 1:
+            changes.append((runs[0], runs[0] + 1, -size))
+
+
+def keep_what_fits(
+    instance: Instance, order: Order, limit_bytes: int, weight_C: Sequence[float] = ()
+) -> Order:
+    """`order` with as few recomputations as this pass can manage under the budget.
+
+    `weight_C` scales how early the recomputations of a cNode are tried.
+    """
+    plan = _Plan(instance, order, limit_bytes)
+    again = [p for p, repeated in enumerate(plan.again) if repeated]
+
+    def gain(p: int) -> float:
+        c = plan.order[p]
+        return (instance.retime_C[c] + 1) * (weight_C[c] if weight_C else 1.0)
+
+    for p in sorted(again, key=gain, reverse=True):
+        if plan.touched > _MOST_TOUCHED:
+            break
+        if plan.order[p] >= 0:
+            plan.leave_out(p)
+    return [c for c in plan.order if c >= 0]

@@ -1,0 +1,104 @@
+"""What `auto` runs on a graph, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ...ir.diagnostics import FBError
+from ...ir.schedule import Schedule
+from ...ir.text.printer import format_schedule
+from ..chen import Chen
+from ..contract import Planner, Progress
+from ..dtr import Dtr
+from ..periodic import Periodic
+from ..registry import available
+from ..reorder import Reorder
+from ..store_all import StoreAll
+from .given import Given
+
+__all__ = [
+    "LARGE",
+    "SMALL",
+    "Member",
+    "members",
+    "polisher",
+    "quick_members",
+    "reordered_members",
+]
+
+SMALL, MIDDLE, LARGE = 60, 420, 2000
+"""cNodes up to which exact formulations are expected to be proven, up to which they help
+at all, and from which on quick planners are no longer quick."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A planner and the share of the time left that it may take."""
+
+    planner: Planner
+    share: float = 1.0
+
+
+_Table = tuple[tuple[str, float], ...]
+
+_ON_SMALL: _Table = (
+    ("rk-checkmate", 1.0),
+    ("dtr", 0.3),
+    ("rotor", 0.5),
+    ("rockmate", 0.5),
+    ("moccasin", 0.5),
+)
+_ON_MIDDLE: _Table = (("rockmate", 0.5), ("rk-checkmate", 1.0), ("dtr", 0.3), ("rotor", 0.3))
+_ON_LARGE: _Table = (("rockmate", 0.7), ("dtr", 0.4), ("rotor", 0.3))
+
+
+def quick_members(cnodes: int) -> Iterator[Planner]:
+    """Near-linear ones, which run in the caller's process. On a large graph `dtr` is left
+    to the slow members, where it can be ended."""
+    yield StoreAll()
+    yield Chen()
+    if cnodes <= LARGE:
+        yield Periodic()
+        yield Dtr(rounds=0)
+        yield Reorder(Dtr(rounds=0))
+
+
+def reordered_members(cnodes: int, tell: Progress) -> list[Member]:
+    """Slow members where the order of capture is known to cost too much."""
+    names = ("rk-checkmate",) if cnodes <= MIDDLE else ("dtr",)
+    return [Member(Reorder(p), 0.5) for name in names for p in _made(name, tell)]
+
+
+def members(cnodes: int, tell: Progress) -> list[Member]:
+    """The slow members for a graph of that size, those that promise most first, then the
+    planners of other packages. A name that is not registered is passed over."""
+    table = _ON_SMALL if cnodes <= SMALL else _ON_MIDDLE if cnodes <= MIDDLE else _ON_LARGE
+    found = [Member(p, share) for name, share in table for p in _made(name, tell)]
+    for name, info in available().items():
+        if info.package != "remat-compile":
+            found += [Member(p, 0.3) for p in _made(name, tell)]
+    return found
+
+
+def _made(name: str, tell: Progress) -> Iterator[Planner]:
+    """The planner with its default options, if it is there and has them."""
+    info = available().get(name)
+    if info is None:
+        return
+    try:
+        yield info.load()()
+    except (FBError, TypeError) as error:
+        # A broken plug-in, or one that needs options, must not stop the others.
+        tell(f"auto: {name} left out: {error}")
+
+
+def polisher(best: Schedule, seed: int) -> Planner | None:
+    """`polish` on top of a plan that is already there; None where it is not registered."""
+    info = available().get("polish")
+    if info is None:
+        return None
+    make: Callable[..., Any] = info.load()
+    polish: Planner = make(of=Given(format_schedule(best)), seed=seed)
+    return polish

@@ -1,0 +1,162 @@
+"""The plans that the members of a portfolio hand in, and the best of them."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from ...ir.analysis.order import capture_order
+from ...ir.diagnostics import FBError
+from ...ir.program import Budget, Program
+from ...ir.schedule import Compute, Schedule
+from ...ir.semantics.simulate import simulate
+from ..contract import Feasible, Infeasible, Optimal, PlanResult, Progress, TimedOut
+from ..results import peak_of
+
+__all__ = ["Accept", "Entry", "Race"]
+
+Accept = Callable[[Schedule], bool]
+
+NEAR = 1.001
+"""A plan so near to the bound, as a ratio of times, is taken for the best."""
+
+
+@dataclass(frozen=True, order=True)
+class Entry:
+    """A plan that simulates under the budget; `schedule` carries the planner's text form."""
+
+    time_ns: int
+    turn: int
+    schedule: Schedule = field(compare=False)
+    ordered: bool = field(compare=False, default=True)
+    """Whether its first executions are in the order of capture."""
+
+    @property
+    def planner(self) -> str:
+        return self.schedule.planner
+
+
+@dataclass
+class Race:
+    """`base_ns` is the time with nothing recomputed: no plan takes less, and none less than
+    `bound_ns`; none whose first executions are in the order of capture less than `ordered_ns`."""
+
+    program: Program
+    budget: Budget | None
+    base_ns: int
+    tell: Progress
+    entries: list[Entry] = field(default_factory=list)
+    refused: list[Infeasible] = field(default_factory=list)
+    bound_ns: int = 0
+    ordered_ns: int = 0
+    late: bool = False
+
+    def __post_init__(self) -> None:
+        self.bound_ns = self.ordered_ns = self.base_ns
+        self.order = capture_order(self.program.graph)
+
+    @property
+    def best(self) -> Entry | None:
+        return self.entries[0] if self.entries else None
+
+    @property
+    def settled(self) -> bool:
+        return self.best is not None and self.best.time_ns <= NEAR * self.bound_of(self.best)
+
+    @property
+    def left_order(self) -> bool:
+        """Whether the best plan runs computations in another order than that of capture,
+        and faster than any plan can in that."""
+        best = self.best
+        return best is not None and not best.ordered and best.time_ns <= self.ordered_ns
+
+    def bound_of(self, entry: Entry) -> int:
+        """What plans in the order of this one take at least."""
+        return max(self.bound_ns, self.ordered_ns) if entry.ordered else self.bound_ns
+
+    def _is_ordered(self, schedule: Schedule) -> bool:
+        """Whether all first executions are in the order of capture."""
+        runs = (step.cnode for step in schedule.steps if isinstance(step, Compute))
+        return tuple(dict.fromkeys(runs)) == self.order
+
+    def take(self, name: str, result: PlanResult, *, trusted: bool = True) -> bool:
+        """Takes a result in; whether it leads now. The claims of a result are checked, but
+        for the lower bound, which only a `trusted` planner may raise."""
+        match result:
+            case Infeasible(why=why):
+                if why.code == "FB0409":
+                    self.tell(f"auto: {name} left out: {why.message}")
+                else:
+                    self.refused.append(result)
+                return False
+            case TimedOut(schedule=None):
+                self.late = True
+        ordered = result.schedule is None or self._is_ordered(result.schedule)
+        if trusted and result.lower_bound_ns is not None:
+            self.raise_bound(name, result.lower_bound_ns, any_order=not ordered)
+        if result.schedule is None:
+            return False
+        time_ns = self._checked_ns(name, result.schedule)
+        if time_ns is None:
+            return False
+        leads = self.best is None or time_ns < self.best.time_ns
+        schedule = replace(result.schedule, planner=name)
+        insort(self.entries, Entry(time_ns, len(self.entries), schedule, ordered))
+        if leads:
+            self.tell(f"auto: {name} leads, {self.standing()}")
+        return leads
+
+    def raise_bound(self, name: str, bound_ns: int, *, any_order: bool = False) -> None:
+        """Takes in a bound: of plans in the order of capture, or of all."""
+        if bound_ns <= (self.bound_ns if any_order else max(self.bound_ns, self.ordered_ns)):
+            return
+        against = (e.time_ns for e in self.entries if any_order or e.ordered)
+        if bound_ns > min(against, default=bound_ns):
+            self.tell(f"auto: the bound of {name} is above a plan that is known; left out")
+            return
+        if any_order:
+            self.bound_ns = bound_ns
+        else:
+            self.ordered_ns = bound_ns
+        if self.best is not None:
+            self.tell(f"auto: {name} raises the bound, {self.standing()}")
+
+    def standing(self) -> str:
+        """The best plan in words."""
+        if self.best is None or not self.base_ns:
+            return "nothing recomputed" if self.best else "no plan yet"
+        extra = 100 * (self.best.time_ns / self.base_ns - 1)
+        gap = 100 * (self.best.time_ns / self.bound_of(self.best) - 1)
+        return f"{extra:.2f} % over the time without budget, at most {gap:.2f} % above the best"
+
+    def _checked_ns(self, name: str, schedule: Schedule) -> int | None:
+        try:
+            trace = simulate(self.program, schedule)
+        except FBError as error:
+            self.tell(f"auto: the plan of {name} is not valid and left out: {error}")
+            return None
+        if self.budget is not None and peak_of(trace, self.budget.kind) > self.budget.bytes:
+            self.tell(f"auto: the plan of {name} is over the budget and left out")
+            return None
+        return trace.time_ns
+
+    def result(self, accept: Accept | None) -> PlanResult:
+        """The fastest plan that `accept` holds for; else the refusal that knows the least
+        budget."""
+        for entry in self.entries:
+            if accept is None or accept(entry.schedule):
+                return self._answer(entry)
+            self.tell(f"auto: the plan of {entry.planner} was not accepted")
+        if self.late or not self.refused:
+            return TimedOut(None, 0, self.bound_ns)
+        return min(
+            self.refused,
+            key=lambda r: r.min_budget.bytes if r.min_budget is not None else 1 << 62,
+        )
+
+    def _answer(self, entry: Entry) -> PlanResult:
+        time_ns, bound = entry.time_ns, min(self.bound_of(entry), entry.time_ns)
+        if time_ns == bound:
+            return Optimal(entry.schedule, time_ns, bound)
+        return Feasible(entry.schedule, time_ns, bound, time_ns / bound - 1 if bound else 0.0)

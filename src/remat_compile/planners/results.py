@@ -1,0 +1,193 @@
+"""From an order of cNodes to a PlanResult: shared by all planners of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+
+from ..ir.analysis.liveness import BudgetKind, lower_bound_bytes, working_set
+from ..ir.diagnostics import Diagnostic, FBError, Note
+from ..ir.program import Budget, Program
+from ..ir.schedule import Compute, Schedule
+from ..ir.semantics.simulate import Trace, simulate
+from ..ir.text.printer import format_step
+from .bounds.relaxation import lower_bound_ns
+from .contract import Feasible, Infeasible, Optimal
+from .instance import Instance, Order
+
+__all__ = ["Task", "check_budget", "kind_of", "peak_of", "without_relaxation"]
+
+_SHOWN = 8
+"""So many tensors are named where a budget cannot be met."""
+_BOUND_CNODES = 80
+_BOUND_S = 5.0
+_START_S = 0.7
+"""Up to this size the relaxation takes a second or so, never longer than the one, and in
+less than the other a solver hardly starts."""
+
+
+_relaxing: ContextVar[bool] = ContextVar("relaxing", default=True)
+
+
+@contextmanager
+def without_relaxation() -> Iterator[None]:
+    """Inside, results carry the bounds that cost nothing: `auto` wants quick answers first."""
+    token = _relaxing.set(False)
+    try:
+        yield
+    finally:
+        _relaxing.reset(token)
+
+
+def check_budget(budget: Budget | None) -> None:
+    """FB0408 for a budget that is not positive, or one of the host, which the target has."""
+    if budget is not None and budget.kind == "host":
+        message = "a planner takes the bound on host bytes from the target of the program"
+        raise FBError(Diagnostic("FB0408", message, hint="set target.host_bytes"), usage=True)
+    if budget is not None and budget.bytes <= 0:
+        raise FBError(
+            Diagnostic(
+                "FB0408",
+                f"a budget of {budget.bytes} bytes: it must be positive",
+                hint="leave the budget out for no bound",
+            ),
+            usage=True,
+        )
+
+
+def peak_of(trace: Trace, kind: str) -> int:
+    """The peak in bytes as a budget of this kind counts it."""
+    return trace.peak_bytes if kind == "device" else trace.activation_peak_bytes
+
+
+def kind_of(budget: Budget | None) -> BudgetKind:
+    """What a budget that `check_budget` lets pass counts; the device where there is none."""
+    return "activation" if budget is not None and budget.kind == "activation" else "device"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A program and a budget, with what every answer about them needs.
+
+    `planner` is the text form that is written on schedules.
+    """
+
+    program: Program
+    budget: Budget | None
+    planner: str
+    instance: Instance
+    deadline: float = inf
+    """On the monotonic clock."""
+
+    @staticmethod
+    def of(program: Program, budget: Budget | None, planner: str, deadline: float = inf) -> Task:
+        check_budget(budget)
+        return Task(program, budget, planner, Instance.of(program, kind_of(budget)), deadline)
+
+    @property
+    def limit_bytes(self) -> int:
+        """The budget; more than any plan needs where there is none."""
+        return self.budget.bytes if self.budget is not None else 1 << 62
+
+    def schedule(self, order: Order) -> Schedule:
+        return self.instance.schedule(order, self.planner)
+
+    def answer(self, order: Order, bound_ns: int = 0) -> Optimal | Feasible:
+        """The order as a result; it is under the budget.
+
+        Optimal where it meets the lower bound: `bound_ns`, the time with nothing
+        recomputed, or that of `_bounds` for its order, whichever is the highest.
+        """
+        inst = self.instance
+        time_ns = inst.time_ns(order)
+        bound = max(bound_ns, inst.base_time_ns)
+        if time_ns > bound and _relaxing.get():
+            bound = max(bound, self.bound_ns(any_order=list(dict.fromkeys(order)) != inst.capture))
+        schedule = self.schedule(order)
+        if time_ns <= bound:
+            return Optimal(schedule, time_ns, time_ns)
+        return Feasible(schedule, time_ns, bound, time_ns / bound - 1 if bound else 0.0)
+
+    def bound_ns(self, *, any_order: bool = False) -> int:
+        """A lower bound on time that is found quickly: a plan must not come late for it."""
+        left = min(_BOUND_S, (self.deadline - monotonic()) / 10)
+        if left < _START_S:
+            return self.instance.base_time_ns
+        inst, limit = self.instance, self.limit_bytes
+        return lower_bound_ns(inst, limit, left, _BOUND_CNODES, any_order=any_order)
+
+    def infeasible(self, least: Order | None) -> Infeasible:
+        """Refuses the budget; `least` is the order of least peak that is known."""
+        kind = self.instance.kind
+        floor, where = lower_bound_bytes(self.program, kind)
+        budget = self.budget.bytes if self.budget is not None else 0
+        notes = [self._floor_note(floor, where)]
+        found: Budget | None = None
+        if least is not None:
+            schedule = self.schedule(least)
+            trace = simulate(self.program, schedule)
+            found = Budget(peak_of(trace, kind), kind)
+            notes = [*self._peak_notes(trace, schedule), *notes]
+        name = "budget" if kind == "device" else "activation budget"
+        best = f"; the least it found is {found.bytes} bytes" if found else ""
+        hint = (
+            f"give at least {found.bytes} bytes"
+            if found
+            else "try another planner, for example dtr"
+        )
+        if budget < floor:
+            hint += "; a smaller batch lowers the floor"
+        message = f"{self.planner} found no plan under the {name} of {budget} bytes{best}"
+        why = Diagnostic("FB0407", message, notes=tuple(notes), hint=hint)
+        return Infeasible(found, floor, why)
+
+    def _floor_note(self, floor: int, where: str) -> Note:
+        graph = self.program.graph
+        c = graph.cnode[where]
+        names = sorted(working_set(graph, c), key=lambda name: -self._counted(name))
+        held = ", ".join(f"%{name}" for name in names[:_SHOWN])
+        place = f" at {c.loc}" if c.loc else ""
+        return Note(
+            f"no plan of any planner needs less than {floor} bytes: {where} ({c.call.op}){place} "
+            f"works on {held or 'what the caller holds'}"
+        )
+
+    def _counted(self, name: str) -> int:
+        """Bytes as the budget counts them; `(workspace)` and the like as infinite."""
+        inst = self.instance
+        return inst.size_A[inst.index_A[name]] if name in inst.index_A else 1 << 62
+
+    def _peak_notes(self, trace: Trace, schedule: Schedule) -> list[Note]:
+        """The step of the least peak, and the largest tensors alive there with their
+        places in the model."""
+        graph = self.program.graph
+        device = self.instance.kind == "device"
+        step = trace.peak_step if device else trace.activation_peak_step
+        now = schedule.steps[step]
+        label = now.cnode if isinstance(now, Compute) else format_step(now)
+        c = graph.cnode.get(label)
+        place = f" at {c.loc}" if c is not None and c.loc else ""
+        notes = [Note(f"the memory is held at step {step + 1}, {label}{place}, by")]
+        counted = [
+            (name, size)
+            for name, size in trace.live_at(step)
+            if size and (device or self._counted(name))
+        ]
+        for name, size in counted[:_SHOWN]:
+            notes.append(Note(f"{size:>14} bytes  {self._described(name)}"))
+        if len(counted) > _SHOWN:
+            rest = sum(size for _, size in counted[_SHOWN:])
+            notes.append(Note(f"{rest:>14} bytes  in {len(counted) - _SHOWN} more"))
+        return notes
+
+    def _described(self, name: str) -> str:
+        a = self.program.graph.anode.get(name)
+        if a is None:
+            return name
+        writer = self.program.graph.writer.get(name)
+        place = f", made at {writer.loc}" if writer is not None and writer.loc else ""
+        return f"%{name} ({a.kind}){place}"

@@ -1,0 +1,250 @@
+"""Broken clauses of obligation 1, told on the plan's own text: this step, that step, why."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import assert_never
+
+from ...ir.diagnostics import Diagnostic, Note
+from ...ir.schedule import Compute, CopyStep, Schedule
+from ..obligations.races import Racing
+from ..obligations.validity import Broken, Clause
+from ..read.events import Event
+from ..read.statements import Statements
+from .copies import explain_copy, explain_race, grouped, sifted
+
+__all__ = ["History", "explain_broken"]
+
+
+class History:
+    """What the steps do to each aNode, in order, to point at."""
+
+    def __init__(self, statements: Statements, schedule: Schedule, events: Sequence[Event]):
+        self.statements = statements
+        self.schedule = schedule
+        self.events = events
+        self.made: dict[str, list[int]] = defaultdict(list)
+        self.gone: dict[str, list[int]] = defaultdict(list)
+        self.runs: dict[str, list[int]] = defaultdict(list)
+        self.copied: dict[str, list[int]] = defaultdict(list)
+        self.takes: dict[str, list[int]] = {"device": [], "host": []}
+        for event in events:
+            for name in (*event.makes, *([event.becomes] if event.becomes else ())):
+                self.made[name].append(event.index)
+            for name in (*event.gives_back, *([event.ends] if event.ends else ())):
+                self.gone[name].append(event.index)
+            if isinstance(event.step, CopyStep):
+                self.copied[event.step.anode].append(event.index)
+            for side, taken in (("device", event.makes), ("host", event.to_host)):
+                if taken:
+                    self.takes[side].append(event.index)
+            if event.cnode is not None:
+                self.runs[event.cnode.name].append(event.index)
+
+    def last(self, where: Mapping[str, list[int]], name: str, before: int) -> int | None:
+        """The last of the steps `where[name]` before step `before`."""
+        steps = where.get(name, [])
+        at = bisect_left(steps, before)
+        return steps[at - 1] if at else None
+
+    def next(self, where: Mapping[str, list[int]], name: str, start: int) -> int | None:
+        steps = where.get(name, [])
+        at = bisect_left(steps, start)
+        return steps[at] if at < len(steps) else None
+
+    def note(self, text: str, index: int) -> Note:
+        """A note at a step; it tells the number of a step that has no place in a text."""
+        event = self.events[index]
+        if event.step.span is None:
+            text = f"{text}: step {index + 1}, {event.name}"
+        return Note(text, event.step.span)
+
+    def where(self, event: Event) -> str:
+        """What a message calls a step: cNode, model line, and its number if it has no span."""
+        found = [event.name]
+        if event.cnode is not None and event.cnode.loc is not None and str(event.cnode.loc):
+            found.append(f"({event.cnode.loc})")
+        if event.step.span is None:
+            found.append(f"at step {event.index + 1}")
+        return " ".join(found)
+
+    def fate(self, name: str, before: int) -> tuple[str, list[Note]]:
+        """Why `name` is not alive before a step, in words and with the places."""
+        made = self.last(self.made, name, before)
+        gone = self.last(self.gone, name, before)
+        later = self.next(self.made, name, before)
+        notes = [] if made is None else [self.note(f"%{name} is made here", made)]
+        if gone is not None and (made is None or gone >= made):
+            event = self.events[gone]
+            if event.ends is not None:
+                why = "has ended"
+                notes.append(self.note(f"it ends here: its storage is %{event.becomes} now", gone))
+            else:
+                why = "was freed"
+                nosave = isinstance(event.step, Compute)
+                notes.append(self.note("freed here" + (" by nosave" if nosave else ""), gone))
+            missing = "never made again"
+        else:
+            why, missing = "was never made", "made by no step"
+        writer = self.statements.writer.get(name)
+        if later is not None:
+            again = " again" if made is not None else ""
+            notes.append(self.note(f"made{again} here, too late", later))
+        elif writer is None:
+            notes.append(Note(f"no cNode writes %{name}"))
+        elif writer.token == name and len(self.runs[writer.name]) < 2:
+            notes.append(Note(f"{writer.name} runs no second time, so it keeps no random state"))
+        else:
+            notes.append(Note(f"%{name} is {missing}; its writer is {writer.name}"))
+        return why, notes
+
+
+def explain_broken(
+    statements: Statements,
+    schedule: Schedule,
+    events: Sequence[Event],
+    broken: Broken | None,
+    racing: Racing | None = None,
+) -> tuple[Diagnostic, ...]:
+    """One diagnostic per broken clause and race, in the order of the steps."""
+    history = History(statements, schedule, events)
+    end = len(events)
+    found: list[tuple[int, Diagnostic]] = []
+    for races in () if racing is None else grouped(racing):
+        found.append((races[0].use.event, explain_race(history, races)))
+    for clause in () if broken is None else sifted(broken.clauses, racing, end):
+        index = end if clause.event is None else clause.event
+        found.append((index, _explain(history, clause)))
+    return tuple(diagnostic for _, diagnostic in sorted(found, key=lambda pair: pair[0]))
+
+
+def _explain(history: History, clause: Clause) -> Diagnostic:
+    if clause.event is None:
+        at_end = explain_copy if clause.rule in ("aloft", "ashore") else _at_end
+        return at_end(history, clause)
+    event = history.events[clause.event]
+    name, here, span = clause.subject, history.where(event), event.step.span
+    match clause.rule:
+        case "read":
+            return _dead_read(history, event, name)
+        case "token":
+            why, notes = history.fate(name, event.index)
+            message = f"{here} draws again, but its random state %{name} {why}"
+            notes += _first_run(history, event, "drawn first here")
+            hint = f"keep %{name} until after this step, or this step draws other numbers"
+            return Diagnostic("FB0806", message, span, tuple(notes), hint)
+        case "stale":
+            message = f"{here} reads buffer %{name} after its new contents were written back"
+            hint = "run it before the loss, or keep its results instead"
+            return Diagnostic("FB0807", message, span, _loss_note(history, event), hint)
+        case "free":
+            why, notes = history.fate(name, event.index)
+            message = f"free of %{name}, which {why}{' already' if why == 'was freed' else ''}"
+            return Diagnostic("FB0808", message, span, tuple(notes), "remove this step")
+        case "caller":
+            kind = history.statements.anodes[name].kind
+            verb = "free of" if event.cnode is None else f"{here} ends"
+            message = f"{verb} %{name}, a {kind}: it belongs to the caller"
+            return Diagnostic("FB0809", message, span, (), "remove this step")
+        case "given":
+            message = f"free of %{name}, a result of the model: the caller holds it since the loss"
+            return Diagnostic(
+                "FB0809", message, span, _loss_note(history, event), "remove this step"
+            )
+        case "rename":
+            made = history.last(history.made, name, event.index)
+            notes = [] if made is None else [history.note("made here", made)]
+            message = f"{here} names a storage %{name}, but another %{name} is alive"
+            return Diagnostic("FB0810", message, span, tuple(notes), f"free %{name} before it")
+        case "twice":
+            notes = list(_loss_note(history, event))
+            message = f"the loss {here} runs more than once"
+            return Diagnostic("FB0811", message, span, tuple(notes), "remove this step")
+        case "pending":
+            why, notes = history.fate(name, event.index)
+            message = f"at the loss {here}, the buffer contents %{name} to write back {why}"
+            hint = "compute its writer before the loss, and free it after"
+            return Diagnostic("FB0814", message, span, tuple(notes), hint)
+        case "order":
+            return _out_of_order(history, event, name)
+        case "never" | "undrawn" | "kept" | "left":
+            return _at_end(history, clause)
+        case "lent" | "arriving" | "flying" | "hosted" | "unhosted":
+            return explain_copy(history, clause)
+        case "aged" | "landed" | "idle" | "aloft" | "ashore":
+            return explain_copy(history, clause)
+        case _:
+            assert_never(clause.rule)
+
+
+def _dead_read(history: History, event: Event, name: str) -> Diagnostic:
+    why, notes = history.fate(name, event.index)
+    code = {"was never made": "FB0803", "was freed": "FB0804", "has ended": "FB0805"}[why]
+    by = event.needs[name]
+    through = "" if by == name else f" (through %{by})"
+    hint = {
+        "FB0803": "compute its writer before this step",
+        "FB0804": "compute its writer again before this step, or free it after",
+        "FB0805": "run this step before the accumulation, or make it again",
+    }[code]
+    message = f"{history.where(event)} reads %{name}{through}, which {why}"
+    notes.append(history.note("read here", event.index))
+    return Diagnostic(code, message, event.step.span, tuple(notes), hint)
+
+
+def _first_run(history: History, event: Event, text: str) -> Iterator[Note]:
+    if event.cnode is not None:
+        yield history.note(text, history.runs[event.cnode.name][0])
+
+
+def _loss_note(history: History, event: Event) -> tuple[Note, ...]:
+    for index in _loss_steps(history):
+        if index < event.index:
+            return (history.note("the loss is here", index),)
+    return ()
+
+
+def _loss_steps(history: History) -> Iterator[int]:
+    for event in history.events:
+        if event.cnode is not None and event.cnode.phase == "loss":
+            yield event.index
+
+
+def _out_of_order(history: History, event: Event, earlier: str) -> Diagnostic:
+    first = history.next(history.runs, earlier, 0)
+    message = (
+        f"{history.where(event)} runs first before {earlier}, which comes earlier in the model's "
+        "stream of random numbers"
+    )
+    notes = () if first is None else (history.note(f"{earlier} runs first here", first),)
+    hint = f"run {earlier} before it, or they draw other numbers than in the model"
+    return Diagnostic("FB0815", message, event.step.span, notes, hint)
+
+
+def _at_end(history: History, clause: Clause) -> Diagnostic:
+    schedule, name = history.schedule, clause.subject
+    end = len(history.events)
+    if clause.rule == "never":
+        message = f"schedule @{schedule.name} never runs the loss"
+        return Diagnostic("FB0811", message, schedule.span, (), "add it")
+    if clause.rule == "undrawn":
+        message = f"{name} draws random numbers and never runs in @{schedule.name}"
+        hint = "run it once, or whatever draws later draws other numbers than in the model"
+        return Diagnostic("FB0816", message, schedule.span, (), hint)
+    if clause.rule == "kept":
+        why, notes = history.fate(name, end)
+        gone = history.last(history.gone, name, end)
+        span = schedule.span if gone is None else history.events[gone].step.span
+        what = history.statements.kept[name]
+        message = f"%{name} ({what}) is not there at the end of @{schedule.name}: it {why}"
+        hint = "compute its writer, and do not free it after"
+        return Diagnostic("FB0812", message, span, tuple(notes), hint)
+    made = history.last(history.made, name, end)
+    span = schedule.span if made is None else history.events[made].step.span
+    notes = [] if made is None else [history.note("made here, and not freed after", made)]
+    message = f"%{name} is left behind at the end of @{schedule.name}"
+    return Diagnostic(
+        "FB0813", message, span, tuple(notes), f"add `free %{name}` after its last use"
+    )

@@ -1,0 +1,207 @@
+"""Obligation 5: claimed time and bounds, recomputed from the statements at the sample.
+
+The time of a schedule is the end of its compute stream; z3 has it as prefix sums and
+maxima. What no schedule can do without (`least_time_ns`, `least_bytes`) is a sum over the
+cNodes that every valid schedule runs: plain arithmetic, there is nothing to solve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...ir.graph import ACCUMULATE_OP, CNode
+from ...ir.program import Target
+from ...ir.schedule import Offload, Prefetch, Wait
+from ..read.events import Event
+from ..read.sizes import Sizes
+from ..read.statements import Statements
+from ..smt import Deadline, Encoding, Model, NoModel, OutOfTime, boolean, numeral
+
+__all__ = ["Claims", "compute_claims", "encode_time", "prove_time", "required"]
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What is claimed of a schedule at the sample.
+
+    `time_ns` is its time. No valid schedule of the graph takes less time than
+    `least_time_ns`, or fewer device bytes than `least_bytes`.
+    """
+
+    time_ns: int
+    least_time_ns: int
+    least_bytes: int
+
+
+def compute_claims(
+    statements: Statements, events: Sequence[Event], sizes: Sizes, target: Target
+) -> Claims:
+    """The true ones, by plain arithmetic."""
+    names = required(statements)
+    cnodes = [c for c in statements.cnodes.values() if c.name in names]
+    held = sizes.existing + sum(sizes.anode[name] for name in statements.caller)
+    return Claims(
+        _Clock(sizes, target).run(events),
+        sum(c.time_ns or 0 for c in cnodes),
+        max((held + _working_set(statements, sizes, c) for c in cnodes), default=0),
+    )
+
+
+def time_of(event: Event) -> int:
+    """Nanoseconds of an execution; unknown counts as 0."""
+    c = event.cnode
+    if c is None:
+        return 0
+    if event.execution > 1 and c.replay is not None and c.replay.time_ns is not None:
+        return c.replay.time_ns
+    return c.time_ns or 0
+
+
+def copy_ns(sizes: Sizes, target: Target, event: Event) -> tuple[str, str, int] | None:
+    """Direction, aNode and nanoseconds of the copy that a step issues."""
+    match event.step:
+        case Offload(name):
+            lane, rate = "d2h", target.d2h_bytes_per_s
+        case Prefetch(name):
+            lane, rate = "h2d", target.h2d_bytes_per_s
+        case _:
+            return None
+    return lane, name, 0 if not rate else -(-sizes.anode[name] * 10**9 // rate)
+
+
+def required(statements: Statements) -> frozenset[str]:
+    """The cNodes that every valid schedule runs in their first form.
+
+    The loss, those that draw random numbers, and the writers of what is wanted at the end
+    or at the loss; and with each of them the writers of what it reads.
+    """
+    wanted = [*statements.kept, *statements.pending]
+    todo = [statements.writer[name].name for name in wanted if name in statements.writer]
+    todo += statements.stream
+    found: set[str] = set()
+    while todo:
+        name = todo.pop()
+        if name in found:
+            continue
+        found.add(name)
+        reads = _reads(statements, statements.cnodes[name])
+        todo += [statements.writer[read].name for read in reads if read in statements.writer]
+    return frozenset(found)
+
+
+def _reads(statements: Statements, c: CNode) -> Iterator[str]:
+    yield from statements.needs(c.call)
+    if c.phase == "loss":
+        yield from statements.pending
+        for name in statements.handed:
+            yield from statements.behind[name]
+
+
+def _working_set(statements: Statements, sizes: Sizes, c: CNode) -> int:
+    """Bytes on top of what the caller holds during the first execution of `c` in whatever
+    schedule: what is read, the results, which nothing can have made before, and the workspace."""
+    live = set(_reads(statements, c))
+    if c.call.op != ACCUMULATE_OP:
+        live |= {name for name in c.writes if name is not None}
+    live -= statements.caller
+    return sizes.workspace[c.name][0] + sum(sizes.anode[name] for name in live)
+
+
+class _Clock:
+    """The streams, by plain arithmetic."""
+
+    def __init__(self, sizes: Sizes, target: Target):
+        self.sizes = sizes
+        self.target = target
+        self.now = 0
+        self.busy = {"d2h": 0, "h2d": 0}
+        self.ends: dict[str, int] = {}
+
+    def step(self, event: Event) -> None:
+        if (copy := copy_ns(self.sizes, self.target, event)) is not None:
+            lane, name, takes = copy
+            self.busy[lane] = self.ends[name] = max(self.now, self.busy[lane]) + takes
+        elif isinstance(event.step, Wait):
+            self.now = max(self.now, self.ends.pop(event.step.anode, 0))
+        else:
+            self.now += time_of(event)
+
+    def run(self, events: Iterable[Event]) -> int:
+        for event in events:
+            self.step(event)
+        return self.now
+
+
+class _Encoder:
+    """The streams as constants in single-assignment form."""
+
+    def __init__(self, sizes: Sizes, target: Target):
+        self.encoding = Encoding()
+        self.target = target
+        self.clock = _Clock(sizes, target)
+        self.count = 0
+        self.now = self.define("0")
+        self.busy = dict.fromkeys(self.clock.busy, self.now)
+        self.ends: dict[str, str] = {}
+
+    def define(self, term: str) -> str:
+        self.count += 1
+        return self.encoding.define(f"t{self.count}", "Int", term)
+
+    def step(self, event: Event) -> None:
+        match event.step:
+            case Offload(name):
+                self.copy("d2h", name, self.target.d2h_bytes_per_s)
+            case Prefetch(name):
+                self.copy("h2d", name, self.target.h2d_bytes_per_s)
+            case Wait(name) if name in self.ends:
+                self.now = self.define(f"(wait.now {self.now} {self.ends.pop(name)})")
+            case _ if event.cnode is not None:
+                self.run(event.cnode, event.execution > 1)
+        self.clock.step(event)
+
+    def run(self, c: CNode, again: bool) -> None:
+        """What the file says of the times of a cNode, unknown ones as in `semantics.md`."""
+        first = c.time_ns or 0
+        replay = first
+        if c.replay is not None and c.replay.time_ns is not None:
+            replay = c.replay.time_ns
+        if first or replay:
+            form = f"{boolean(again)} {first} {replay}"
+            self.now = self.define(f"(run.now {self.now} {form})")
+
+    def copy(self, lane: str, name: str, rate: int | None) -> None:
+        takes = f"(copy.takes {self.clock.sizes.anode[name]} {rate or 0})"
+        end = self.define(f"(copy.end {self.now} {self.busy[lane]} {takes})")
+        self.busy[lane] = self.ends[name] = end
+
+    def cut(self) -> None:
+        """What the plain clocks say is asked of this part, and is where the next one begins."""
+        known: Mapping[str, int] = {
+            self.now: self.clock.now,
+            **{self.busy[lane]: self.clock.busy[lane] for lane in self.busy},
+            **{end: self.clock.ends.get(name, 0) for name, end in self.ends.items()},
+        }
+        home = self.encoding.part
+        self.encoding.cut()
+        for constant, value in known.items():
+            self.encoding.assume(constant, "Int", numeral(value), home)
+
+
+def encode_time(events: Iterable[Event], sizes: Sizes, target: Target, claimed_ns: int) -> Encoding:
+    """The times along the steps; the goal is that the schedule does not take `claimed_ns`."""
+    encoder = _Encoder(sizes, target)
+    for event in events:
+        encoder.step(event)
+        if encoder.encoding.is_full:
+            encoder.cut()
+    encoder.encoding.ask(f"(not (= {encoder.now} {numeral(claimed_ns)}))")
+    return encoder.encoding
+
+
+def prove_time(
+    events: Iterable[Event], sizes: Sizes, target: Target, claimed_ns: int, deadline: Deadline
+) -> NoModel | Model | OutOfTime:
+    """NoModel: the schedule takes `claimed_ns`. Model: it does not."""
+    return encode_time(events, sizes, target, claimed_ns).check(deadline)

@@ -1,0 +1,146 @@
+"""What steps do to the facts of the machine: applications of the functions in `machine.smt2`.
+
+Which aNode a step names, of which kind, is data; what becomes of it is computed by the solver.
+`advance` says it a second time, by a plain walk: what the parts of a proof assume of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import assert_never
+
+from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Wait
+from ..read.events import Event
+from ..read.statements import Statements
+from ..smt import Facts, boolean
+
+__all__ = ["Change", "Machine", "advance"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A step changes the fact `what` of an aNode from one constant to another."""
+
+    what: str
+    anode: str
+    before: str
+    after: str
+
+
+class Machine:
+    """The facts along the steps; `kinds` are the terms of the kinds of the aNodes."""
+
+    def __init__(self, facts: Facts, statements: Statements):
+        self.facts = facts
+        self.kinds = {name: f"kind.{a.kind}" for name, a in statements.anodes.items()}
+        for name, kind in self.kinds.items():
+            facts.begin("alive", name, f"(start.alive {kind})", name in statements.caller)
+
+    def contents(self, event: Event) -> Iterator[Change]:
+        """What a step does to what is alive, and to what the host holds."""
+        match event.step:
+            case Compute(_, nosave):
+                for name in event.makes:
+                    dropped = boolean(nosave)
+                    yield self.change("alive", name, f"(make.alive {self.kinds[name]} {dropped})")
+                if event.ends is not None and event.becomes is not None:
+                    yield self.end(event.ends, "end.alive")
+                    yield self.change("alive", event.becomes, "become.alive")
+            case Free(name):
+                yield self.end(name, "free.alive")
+            case Offload(name):
+                yield self.change("hosted", name, "offload.hosted")
+            case Prefetch(name):
+                yield self.change("alive", name, "prefetch.alive")
+            case HostFree(name):
+                yield self.change("hosted", name, "hostfree.hosted")
+            case Wait():
+                pass
+            case _:
+                assert_never(event.step)
+
+    def copies(self, event: Event) -> Iterator[Change]:
+        """What a step does to what is in flight and to the age of host copies."""
+        match event.step:
+            case Offload(name):
+                yield self.change("flying", name, "offload.flying")
+                yield self.change("aged", name, "offload.aged")
+            case Prefetch(name):
+                yield self.change("flying", name, "prefetch.flying")
+                yield self.change("arriving", name, "prefetch.arriving")
+            case Wait(name):
+                yield self.change("flying", name, "wait.flying")
+                yield self.change("arriving", name, "wait.arriving")
+            case HostFree(name):
+                yield self.change("aged", name, "hostfree.aged")
+            case Compute() if event.ends is not None:
+                yield self.change("aged", event.ends, "end.aged")
+            case Compute() | Free():
+                pass
+            case _:
+                assert_never(event.step)
+
+    def runs(self, event: Event) -> Iterator[Change]:
+        """What a computation does to what has run, where that matters to a later step."""
+        c = event.cnode
+        if c is None:
+            return
+        if c.phase == "loss":
+            yield self.change("done", "loss", "loss.done")
+        if c.phase == "loss" or c.token is not None or c.replay is not None:
+            ran = self.facts.now("ran", c.name)
+            yield self.change("twice", c.name, f"(run.twice {ran})")
+            yield self.change("ran", c.name, "run.ran")
+
+    def end(self, name: str, effect: str) -> Change:
+        alive = self.facts.now("alive", name)
+        return self.change("alive", name, f"({effect} {alive} {self.kinds[name]})")
+
+    def change(self, what: str, name: str, term: str) -> Change:
+        before = self.facts.now(what, name)
+        return Change(what, name, before, self.facts.change(what, name, term))
+
+
+def advance(facts: Facts, statements: Statements, event: Event) -> None:
+    """Claims the facts after a step, by a plain walk: nothing is proven by it.
+
+    What the caller holds stays alive whatever a step says.
+    """
+    for name in event.makes:
+        facts.claim("alive", name, True)
+    gone = list(event.gives_back)
+    if event.ends is not None and event.becomes is not None:
+        gone.append(event.ends)
+        facts.claim("alive", event.becomes, True)
+        facts.claim("aged", event.ends, True)
+    for name in gone:
+        facts.claim("alive", name, name in statements.caller)
+    match event.step:
+        case Offload(name):
+            facts.claim("flying", name, True)
+            facts.claim("hosted", name, True)
+            facts.claim("aged", name, False)
+        case Prefetch(name):
+            facts.claim("flying", name, True)
+            facts.claim("arriving", name, True)
+        case Wait(name):
+            facts.claim("flying", name, False)
+            facts.claim("arriving", name, False)
+        case HostFree(name):
+            facts.claim("hosted", name, False)
+            facts.claim("aged", name, False)
+        case Compute() | Free():
+            _advance_runs(facts, event)
+        case _:
+            assert_never(event.step)
+
+
+def _advance_runs(facts: Facts, event: Event) -> None:
+    c = event.cnode
+    if c is None:
+        return
+    if c.phase == "loss":
+        facts.claim("done", "loss", True)
+    facts.claim("twice", c.name, event.execution > 1)
+    facts.claim("ran", c.name, True)

@@ -1,0 +1,275 @@
+"""Obligation 2 for all values of the symbols in their ranges, or one value that breaks it.
+
+A symbol along which every size rises (or falls) is fixed where all are greatest: the
+corner lemma. Where that fixes all of them, the corner decides; z3 has the others range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...ir.diagnostics import Diagnostic
+from ...ir.expr import Expr, Sym
+from ...ir.span import Span
+from ..arithmetic.intervals import Box, bounds, corner, names_of
+from ..arithmetic.profile import Profile, profile_of
+from ..arithmetic.shapes import is_at_least
+from ..arithmetic.terms import Terms, symbol_constant, total
+from ..arithmetic.walk import Bytes
+from ..read.events import Event
+from ..read.sizes import Amounts, too_small, value
+from ..read.statements import Statements
+from ..smt import Deadline, Encoding, Late, Model, NoModel, OutOfTime, numeral
+from .memory import Excess, Limits, Tally, encode_memory, prove_memory
+
+__all__ = ["Everywhere", "Somewhere", "check_sizes", "prove_ranges"]
+
+
+@dataclass(frozen=True)
+class Everywhere:
+    """Proven: no step takes more than `bound` for any value; `env` is where it is reached."""
+
+    bound: Bytes
+    env: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Somewhere:
+    """Refuted: at `env` the steps take these bytes, more than the limits."""
+
+    excess: Excess
+    env: Mapping[str, int]
+
+
+def prove_ranges(
+    statements: Statements,
+    events: list[Event],
+    amounts: Amounts,
+    box: Box,
+    limits: Limits,
+    deadline: Deadline,
+    *,
+    use_corner: bool = True,
+) -> Everywhere | Somewhere | OutOfTime:
+    """The least bound over `box` that z3 proves within `limits`, or where they break.
+
+    Sizes are not negative in `box` (`check_sizes`). Without `use_corner` z3 has all
+    symbols range, as a second opinion on the lemma.
+    """
+    fixed = corner(amounts.forms, box) if use_corner else {}
+    free = {name: ends for name, ends in box.items() if name not in fixed}
+    if not free:
+        return _at(statements, events, amounts, fixed, limits, deadline)
+    number = [
+        value(form, fixed) if free.keys().isdisjoint(names_of(form)) else None
+        for form in amounts.forms
+    ]
+    profile = profile_of(statements, events, amounts, number)
+    try:
+        found = _over_rows(profile, amounts, fixed, free, limits, deadline)
+    except Late:
+        return OutOfTime("the time limit was reached in the search for the greatest size")
+    if isinstance(found, dict):
+        return _at(statements, events, amounts, found, limits, deadline)
+    if isinstance(found, OutOfTime):
+        return found
+
+    def ceilings(row: int) -> tuple[Tally, Tally]:
+        return profile.device.above(row), profile.activation.above(row)
+
+    encoding, _ = encode_memory(
+        statements, events, amounts, number, fixed, ceilings, profile.host.above
+    )
+    match answer := encoding.check(deadline, all_models=False):
+        case OutOfTime():
+            return answer
+        case Model():
+            return OutOfTime("z3 and the plain walk do not agree on the bytes")
+        case NoModel():
+            return found
+
+
+def _over_rows(
+    profile: Profile,
+    amounts: Amounts,
+    fixed: Mapping[str, int],
+    free: Box,
+    limits: Limits,
+    deadline: Deadline,
+) -> Everywhere | dict[str, int] | OutOfTime:
+    """What the rows take at most, by z3, or symbols for which one is above the limits."""
+    box = {**{name: (n, n) for name, n in fixed.items()}, **free}
+    found = [rows.greatest(box, deadline) for rows in profile.all]
+    bound, where = Bytes(*(most for most, _ in found)), [env for _, env in found]
+    while True:
+        for count, limit, env in zip(bound.all, limits.all, where, strict=True):
+            if limit is not None and count > limit:
+                return env
+        higher = _ask(profile, amounts, fixed, free, bound, deadline)
+        if higher is None:
+            return Everywhere(bound, where[0])
+        if isinstance(higher, OutOfTime):
+            return higher
+        for index, rows in enumerate(profile.all):
+            if rows.at(higher) > bound.all[index]:
+                where[index] = higher
+        raised = Bytes(
+            *(max(n, rows.at(higher)) for n, rows in zip(bound.all, profile.all, strict=True))
+        )
+        if raised == bound:
+            return OutOfTime("z3 and the plain walk do not agree on the bytes")
+        bound = raised
+
+
+def _at(
+    statements: Statements,
+    events: list[Event],
+    amounts: Amounts,
+    env: Mapping[str, int],
+    limits: Limits,
+    deadline: Deadline,
+) -> Everywhere | Somewhere | OutOfTime:
+    match found := prove_memory(statements, events, amounts, env, limits, deadline):
+        case Bytes():
+            return Everywhere(found, env)
+        case Excess():
+            return Somewhere(found, env)
+        case OutOfTime():
+            return found
+
+
+def _ask(
+    profile: Profile,
+    amounts: Amounts,
+    fixed: Mapping[str, int],
+    free: Box,
+    bound: Bytes,
+    deadline: Deadline,
+) -> dict[str, int] | OutOfTime | None:
+    """Where some row is above `bound`; None is z3's proof that it is nowhere."""
+    box = {**{name: (n, n) for name, n in fixed.items()}, **free}
+    closed, left = profile.cover(box, bound.all, deadline)
+    for boxes, ask in ((closed, _ask_sizes), (left, _ask_rows)):
+        encoding = Encoding()
+        for inner in boxes:
+            deadline.check()
+            part = {name: ends for name, ends in inner.items() if name in free}
+            ask(encoding, Terms(encoding, fixed, part), profile, inner, bound)
+            encoding.cut()
+        answer = encoding.check(deadline, all_models=False)
+        if isinstance(answer, OutOfTime):
+            return answer
+        if isinstance(answer, Model):
+            return {**fixed, **_values(answer, free)}
+    answer = _uncovered([*closed, *left], free).check(deadline)
+    if isinstance(answer, NoModel):
+        return None
+    return OutOfTime("the boxes do not cover the ranges of the symbols")
+
+
+def _ask_sizes(encoding: Encoding, terms: Terms, profile: Profile, box: Box, bound: Bytes) -> None:
+    """Whether a size is ever above its greatest value in a box, or a row of these above."""
+    highest: dict[int, int] = {}
+    for form, expr in zip(profile.device.forms, profile.device.exprs, strict=True):
+        highest[form] = bounds(expr, box)[1]
+        encoding.ask(f"(> {terms.of(expr)} {numeral(highest[form])})")
+    for rows, limit in zip(profile.all, bound.all, strict=True):
+        for tally in rows.tallies:
+            parts = [f"(* {count} {highest[form]})" for form, count in tally.forms.items()]
+            encoding.ask(f"(> {total([*parts, numeral(tally.fixed)])} {numeral(limit)})")
+
+
+def _ask_rows(encoding: Encoding, terms: Terms, profile: Profile, box: Box, bound: Bytes) -> None:
+    """Whether a row is above its bound somewhere in a box."""
+    exprs = dict(zip(profile.device.forms, profile.device.exprs, strict=True))
+    for rows, limit in zip(profile.all, bound.all, strict=True):
+        for tally in rows.tallies:
+            parts = [f"(* {n} {terms.of(exprs[form])})" for form, n in tally.forms.items()]
+            encoding.ask(f"(> {total([*parts, numeral(tally.fixed)])} {numeral(limit)})")
+
+
+def _uncovered(boxes: Sequence[Box], free: Box) -> Encoding:
+    """Whether some value of the symbols lies in none of the boxes."""
+    encoding = Encoding()
+    terms = Terms(encoding, {}, free)
+    names = {name: terms.of(Sym(name)) for name in free}
+    for box in boxes:
+        inside = " ".join(
+            f"(<= {numeral(box[name][0])} {constant} {numeral(box[name][1])})"
+            for name, constant in names.items()
+        )
+        encoding.state(f"(assert (not (and true {inside})))")
+    encoding.ask("true")
+    return encoding
+
+
+def _values(model: Model, free: Box) -> dict[str, int]:
+    """The symbols in a model; one that it leaves open may have any value."""
+    return {name: model.values.get(symbol_constant(name), free[name][0]) for name in free}
+
+
+def check_sizes(
+    statements: Statements, amounts: Amounts, box: Box, deadline: Deadline
+) -> tuple[Diagnostic, ...] | OutOfTime:
+    """Sizes that are negative somewhere in `box`, storage that changes its size (FB0822), and
+    storage that is smaller than its tensor (FB0825)."""
+    found: list[Diagnostic] = []
+    for expr, places in amounts.declared.items():
+        if bounds(expr, box)[0] >= 0:
+            continue
+        env = _somewhere((expr,), "(< {} 0)", box, deadline)
+        if isinstance(env, OutOfTime):
+            return env
+        if env is not None:
+            at = f"{value(expr, env)} bytes at {_shown(env, expr)}"
+            found += (_refusal(f"{p.what} is {at}, less than none", p.span) for p in places)
+    for (expr, needed), places in amounts.filled.items():
+        if is_at_least(expr, needed, box):
+            continue
+        env = _somewhere((expr, needed), "(and (<= 0 {0}) (< {0} {1}))", box, deadline)
+        if isinstance(env, OutOfTime):
+            return env
+        if env is not None:
+            shown = _shown(env, expr, needed)
+            at = f" at {shown}" if shown else ""
+            found += (too_small(p, value(expr, env), value(needed, env), at) for p in places)
+    for name, (ended, named) in statements.accumulates.items():
+        a, b = amounts.forms[amounts.anode[ended]], amounts.forms[amounts.anode[named]]
+        if a == b:
+            continue
+        env = _somewhere((a, b), "(not (= {} {}))", box, deadline)
+        if isinstance(env, OutOfTime):
+            return env
+        if env is not None:
+            message = (
+                f"{name} names the storage of %{ended} ({value(a, env)} bytes at "
+                f"{_shown(env, a, b)}) %{named}, which is declared with {value(b, env)} bytes"
+            )
+            found.append(_refusal(message, statements.cnodes[name].span))
+    return tuple(found)
+
+
+def _somewhere(
+    exprs: tuple[Expr, ...], goal: str, box: Box, deadline: Deadline
+) -> dict[str, int] | OutOfTime | None:
+    """Symbols for which `goal` about the terms of `exprs` holds, or None: there are none."""
+    encoding = Encoding()
+    terms = Terms(encoding, {}, box)
+    encoding.ask(goal.format(*map(terms.of, exprs)))
+    match answer := encoding.check(deadline):
+        case OutOfTime():
+            return answer
+        case Model():
+            return _values(answer, box)
+        case NoModel():
+            return None
+
+
+def _refusal(message: str, span: Span | None) -> Diagnostic:
+    return Diagnostic("FB0822", message, span, hint="narrow the range, or correct the expression")
+
+
+def _shown(env: Mapping[str, int], *exprs: Expr) -> str:
+    names = frozenset[str]().union(*map(names_of, exprs))
+    return ", ".join(f"{name} = {env[name]}" for name in env if name in names)

@@ -1,0 +1,169 @@
+"""A schedule as events: what every step needs, makes, ends and gives back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from ...ir.diagnostics import Diagnostic, nearest
+from ...ir.graph import ACCUMULATE_OP, CNode
+from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
+from .statements import Statements
+
+__all__ = ["Event", "alive_before", "unfold"]
+
+MOST_HINTS = 20
+"""Looking for the nearest name is slow; past so many unknown names it is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One step. Names are aNodes (storages), never views.
+
+    `execution` counts the runs of the cNode from 1 (0 for other steps). `needs` maps what must
+    be alive to the name that the cNode (or an offload) reads it by. `token` is the state that
+    a later run of a random operator restores. `makes` takes memory; `ends` goes on as
+    `becomes` without taking any; `gives_back` is what stops to exist after the step.
+    """
+
+    index: int
+    step: Step
+    cnode: CNode | None
+    execution: int
+    needs: Mapping[str, str]
+    token: str | None
+    makes: tuple[str, ...]
+    ends: str | None
+    becomes: str | None
+    gives_back: tuple[str, ...]
+
+    @property
+    def takes(self) -> bool:
+        """Whether the step may take memory on the device while it runs."""
+        return self.cnode is not None or bool(self.makes)
+
+    @property
+    def to_host(self) -> tuple[str, ...]:
+        """What takes memory on the host."""
+        return (self.step.anode,) if isinstance(self.step, Offload) else ()
+
+    @property
+    def off_host(self) -> tuple[str, ...]:
+        """What gives its memory on the host back."""
+        return (self.step.anode,) if isinstance(self.step, HostFree) else ()
+
+    @property
+    def name(self) -> str:
+        """How messages call the step."""
+        match self.step:
+            case Compute(cnode):
+                return cnode
+            case Free(anode):
+                return f"free %{anode}"
+            case Offload(anode):
+                return f"offload %{anode}"
+            case Prefetch(anode):
+                return f"prefetch %{anode}"
+            case Wait(anode):
+                return f"wait %{anode}"
+            case HostFree(anode):
+                return f"hostfree %{anode}"
+            case _:
+                assert_never(self.step)
+
+
+def unfold(statements: Statements, schedule: Schedule) -> list[Event] | tuple[Diagnostic, ...]:
+    """The events of a schedule, or every step that names nothing (FB0801)."""
+    if unknown := tuple(_unknown(statements, schedule)):
+        return unknown
+    total = Counter(s.cnode for s in schedule.steps if isinstance(s, Compute))
+    runs: Counter[str] = Counter()
+    found: list[Event] = []
+    for index, step in enumerate(schedule.steps):
+        match step:
+            case Free(anode):
+                found.append(Event(index, step, None, 0, {}, None, (), None, None, (anode,)))
+            case Compute(name, nosave):
+                runs[name] += 1
+                c = statements.cnodes[name]
+                found.append(_run(statements, c, index, step, runs[name], total[name], nosave))
+            case Offload(anode):
+                read = {anode: anode}
+                found.append(Event(index, step, None, 0, read, None, (), None, None, ()))
+            case Prefetch(anode):
+                found.append(Event(index, step, None, 0, {}, None, (anode,), None, None, ()))
+            case Wait() | HostFree():
+                found.append(Event(index, step, None, 0, {}, None, (), None, None, ()))
+            case _:
+                assert_never(step)
+    return found
+
+
+def _unknown(statements: Statements, schedule: Schedule) -> Iterator[Diagnostic]:
+    hints = 0
+
+    def near(name: str, known: Iterable[str]) -> str:
+        nonlocal hints
+        hints += 1
+        return nearest(name, known) if hints <= MOST_HINTS else ""
+
+    for step in schedule.steps:
+        match step:
+            case Compute(name) if name not in statements.cnodes:
+                message = f"the graph has no cNode {name}.{near(name, statements.cnodes)}"
+                yield Diagnostic("FB0801", message, step.span)
+            case Free(name) | Offload(name) | Prefetch(name) | Wait(name) | HostFree(name) if (
+                name not in statements.anodes
+            ):
+                base = statements.alias.get(name)
+                why = f" It is a view of %{base}." if base else near(name, statements.anodes)
+                yield Diagnostic("FB0801", f"the graph has no aNode %{name}.{why}", step.span)
+
+
+def _run(
+    statements: Statements,
+    c: CNode,
+    index: int,
+    step: Step,
+    execution: int,
+    total: int,
+    nosave: bool,
+) -> Event:
+    """The `execution`-th of `total` runs of `c`; later ones take the replay form."""
+    form = c if execution == 1 or c.replay is None else c.replay
+    needs = statements.needs(form.call)
+    if c.phase == "loss":
+        for name in statements.handed:
+            for storage in statements.behind[name]:
+                needs.setdefault(storage, name)
+    if c.call.op == ACCUMULATE_OP:
+        ended, becomes = statements.accumulates[c.name]
+        return Event(index, step, c, execution, needs, None, (), ended, becomes, ())
+    makes = [name for name in form.writes if name is not None]
+    if c.token is not None and execution == 1 and total > 1:
+        makes.append(c.token)
+    dropped = [name for name in makes if statements.anodes[name].kind == "phantom" and nosave]
+    token = c.token if execution > 1 else None
+    return Event(index, step, c, execution, needs, token, tuple(makes), None, None, tuple(dropped))
+
+
+def alive_before(statements: Statements, events: list[Event]) -> Iterator[dict[str, Event | None]]:
+    """What is alive before each event, each with the event that made it (None: the caller's).
+
+    A plain walk, for explanations and for guessing a bound; nothing is proven by it. The
+    yielded dictionary is changed when the iteration goes on.
+    """
+    alive: dict[str, Event | None] = dict.fromkeys(statements.caller)
+    for event in events:
+        yield alive
+        for name in event.makes:
+            alive.setdefault(name, event)
+        if event.ends is not None and event.becomes is not None:
+            alive.setdefault(event.becomes, event)
+            if event.ends not in statements.caller:
+                alive.pop(event.ends, None)
+        for name in event.gives_back:
+            if name not in statements.caller:
+                alive.pop(name, None)

@@ -1,0 +1,259 @@
+"""What the statements of a graph say, read from scratch.
+
+The verifier is the second opinion: it takes the declarations (aNodes, views, cNodes, the
+binding) and works out by itself which storage every name stands for, what each cNode
+needs, makes and ends, and what must be there at the loss and at the end. A graph whose
+statements contradict each other is refused (FB0802): no proof about it would mean much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...ir.diagnostics import Diagnostic, nearest
+from ...ir.graph import ACCUMULATE_OP, CALLER_KINDS, ANode, Arg, Call, CNode, Ref
+from ...ir.program import Program
+from ...ir.span import Span
+
+__all__ = ["Statements", "read_statements", "same_call"]
+
+KEPT_AT_END = frozenset(("output", "param_grad"))
+
+
+@dataclass(frozen=True)
+class Statements:
+    """A graph and its binding, as the proof sees them.
+
+    `alias` gives the storage (an aNode) under every name that can be read, `behind` all
+    the storages that must be alive to read it. `kept` says, per storage that the caller
+    gets, what it is to him. `pending` are the new contents of buffers, `updated` the
+    buffers that take them, `handed` the names of the model's results, which the caller
+    holds from the loss on, and `results` the storages under them. `stream` are the
+    cNodes that draw from the one stream of random numbers, and the loss (the caller's own
+    may draw), in the order of capture. `accumulates` holds g1 and g2
+    of each cNode `%g2 = accumulate %g1 += %c`.
+    """
+
+    anodes: Mapping[str, ANode]
+    cnodes: Mapping[str, CNode]
+    alias: Mapping[str, str]
+    behind: Mapping[str, tuple[str, ...]]
+    writer: Mapping[str, CNode]
+    caller: frozenset[str]
+    kept: Mapping[str, str]
+    pending: tuple[str, ...]
+    updated: frozenset[str]
+    handed: tuple[str, ...]
+    results: frozenset[str]
+    stream: tuple[str, ...]
+    accumulates: Mapping[str, tuple[str, str]]
+
+    def needs(self, call: Call) -> dict[str, str]:
+        """The storages that a call needs alive, each with the name that it reads."""
+        found: dict[str, str] = {}
+        for name in names_in(call):
+            for storage in self.behind[name]:
+                found.setdefault(storage, name)
+        return found
+
+
+def names_in(call: Call) -> Iterator[str]:
+    """The names that stand in the arguments of a call, in order, repeats included."""
+    stack: list[Arg] = [arg for _, arg in reversed(call.kwargs)]
+    stack += reversed(call.args)
+    while stack:
+        arg = stack.pop()
+        if isinstance(arg, Ref):
+            yield arg.name
+        elif isinstance(arg, tuple):
+            stack += reversed(arg)
+
+
+def same_call(a: Call, b: Call) -> bool:
+    """Whether two calls are one function: operator and arguments, `1`, `1.0` and `true` apart."""
+    return repr(a) == repr(b)
+
+
+def read_statements(program: Program) -> Statements | tuple[Diagnostic, ...]:
+    """The statements of `program`, or every contradiction in them (FB0802)."""
+    reader = _Reader(program)
+    reader.declare()
+    if not reader.found:
+        reader.read_views()
+    if not reader.found:
+        reader.read_cnodes()
+        reader.read_binding()
+    return tuple(reader.found) if reader.found else reader.result()
+
+
+def _shown(writes: Sequence[str | None], index: int) -> str:
+    name = writes[index] if index < len(writes) else None
+    return "nothing" if name is None else f"%{name}"
+
+
+class _Reader:
+    """Collects contradictions; each pass relies on the ones before it."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.graph = program.graph
+        self.found: list[Diagnostic] = []
+        self.anodes: dict[str, ANode] = {}
+        self.cnodes: dict[str, CNode] = {}
+        self.alias: dict[str, str] = {}
+        self.behind: dict[str, tuple[str, ...]] = {}
+        self.written_by: dict[str, CNode] = {}
+        self.accumulates: dict[str, tuple[str, str]] = {}
+
+    def refuse(self, message: str, span: Span | None = None) -> None:
+        self.found.append(Diagnostic("FB0802", message, span))
+
+    def declare(self) -> None:
+        for a in self.graph.anodes:
+            if a.name in self.anodes:
+                self.refuse(f"%{a.name} is declared twice", a.span)
+            self.anodes[a.name] = a
+            self.alias[a.name] = a.name
+            self.behind[a.name] = (a.name,)
+        for c in self.graph.cnodes:
+            if c.name in self.cnodes:
+                self.refuse(f"{c.name} is declared twice", c.span)
+            self.cnodes[c.name] = c
+        losses = [c for c in self.graph.cnodes if c.phase == "loss"]
+        if len(losses) != 1:
+            self.refuse(f"the graph has {len(losses)} cNodes of phase loss, not one")
+        for s in self.program.symbols:
+            if not s.low <= s.sample <= s.high:
+                message = f"the sample {s.sample} of {s.name} is not in [{s.low}, {s.high}]"
+                self.refuse(message, s.span)
+
+    def read_views(self) -> None:
+        """A view stands for its base; reading it needs whatever its call needs."""
+        for view in self.graph.views:
+            if view.name in self.alias:
+                self.refuse(f"%{view.name} is declared twice", view.span)
+                continue
+            names = list(names_in(view.call))
+            if not self.known(names, f"view %{view.name}", view.span):
+                continue
+            if not any(self.alias[name] == view.base for name in names):
+                message = f"view %{view.name} says it is of %{view.base} but does not read it"
+                self.refuse(message, view.span)
+                continue
+            self.alias[view.name] = view.base
+            storages = (storage for name in names for storage in self.behind[name])
+            self.behind[view.name] = tuple(dict.fromkeys((view.base, *storages)))
+
+    def known(self, names: Iterable[str], who: str, span: Span | None) -> bool:
+        unknown = [name for name in dict.fromkeys(names) if name not in self.alias]
+        for name in unknown:
+            near = nearest(name, self.alias)
+            self.refuse(f"{who} reads %{name}, which is not declared before it.{near}", span)
+        return not unknown
+
+    def read_cnodes(self) -> None:
+        for c in self.graph.cnodes:
+            self.known(names_in(c.call), c.name, c.span)
+            self.read_writes(c)
+            if c.replay is not None:
+                self.known(names_in(c.replay.call), f"the replay form of {c.name}", c.span)
+                again = [name for name in c.replay.writes if name is not None]
+                if len(set(again)) < len(again) or not set(again) <= set(c.writes):
+                    message = f"the replay form of {c.name} writes what {c.name} does not, or twice"
+                    self.refuse(message, c.span)
+                elif same_call(c.replay.call, c.call):
+                    self.read_positions(c, c.replay.writes)
+            if c.call.op == ACCUMULATE_OP:
+                self.read_accumulate(c)
+
+    def read_positions(self, c: CNode, again: Sequence[str | None]) -> None:
+        """A replay form with the cNode's own call gives each result in the same place."""
+        for index, name in enumerate(again):
+            if index >= len(c.writes) or name not in (None, c.writes[index]):
+                what = f"%{name}" if name is not None else "nothing"
+                message = (
+                    f"the replay form of {c.name} is the same call and writes {what} as result "
+                    f"{index + 1}, where {c.name} writes {_shown(c.writes, index)}"
+                )
+                hint = "write each result where the cNode writes it, or _"
+                self.found.append(Diagnostic("FB0824", message, c.span, hint=hint))
+                return
+
+    def read_writes(self, c: CNode) -> None:
+        written = [name for name in c.writes if name is not None]
+        if c.token is not None:
+            written.append(c.token)
+        for name in written:
+            if name not in self.anodes:
+                self.refuse(f"{c.name} writes %{name}, which is not an aNode", c.span)
+                continue
+            kind = self.anodes[name].kind
+            if kind in CALLER_KINDS:
+                self.refuse(f"{c.name} writes %{name}, a {kind} of the caller", c.span)
+            if (kind == "rng") != (name == c.token):
+                message = f"{c.name}: %{name} is of kind {kind}; tokens, and they alone, are rng"
+                self.refuse(message, c.span)
+            if name in self.written_by:
+                other = self.written_by[name].name
+                self.refuse(f"%{name} is written by {other} and by {c.name}", c.span)
+            self.written_by[name] = c
+
+    def read_accumulate(self, c: CNode) -> None:
+        match c.call.args, c.call.kwargs, c.writes, c.replay, c.token:
+            case (Ref(first), Ref(_)), (), (str() as named,), None, None:
+                if first in self.alias and named in self.anodes:
+                    self.accumulates[c.name] = self.alias[first], named
+            case _:
+                message = f"{c.name} is not of the form %g2 = accumulate %g1 += %c"
+                self.refuse(message, c.span)
+
+    def read_binding(self) -> None:
+        binding = self.program.binding
+        for p in binding.params:
+            names = (p.name,) if p.grad is None else (p.name, p.grad)
+            self.known(names, f'parameter "{p.names[0]}"', p.span)
+        for b in binding.buffers:
+            names = (b.name,) if b.update is None else (b.name, b.update)
+            self.known(names, f'buffer "{b.names[0]}"', b.span)
+        for r in binding.results:
+            self.known((r.name,), "a result", r.span)
+        self.known((name for _, name in binding.input_grads), "a gradient of an input", None)
+
+    def result(self) -> Statements:
+        binding = self.program.binding
+        caller = frozenset(a.name for a in self.graph.anodes if a.kind in CALLER_KINDS)
+        updates = [b.update for b in binding.buffers if b.update is not None]
+        pending = [a.name for a in self.graph.anodes if a.kind == "pending"]
+        pending += [self.alias[name] for name in updates]
+        return Statements(
+            anodes=self.anodes,
+            cnodes=self.cnodes,
+            alias=self.alias,
+            behind=self.behind,
+            writer=self.written_by,
+            caller=caller,
+            kept=self.kept(caller),
+            pending=tuple(name for name in dict.fromkeys(pending) if name not in caller),
+            updated=frozenset(self.alias[b.name] for b in binding.buffers if b.update is not None),
+            handed=tuple(r.name for r in binding.results),
+            results=frozenset(self.alias[r.name] for r in binding.results),
+            stream=tuple(
+                c.name for c in self.graph.cnodes if c.token is not None or c.phase == "loss"
+            ),
+            accumulates=self.accumulates,
+        )
+
+    def kept(self, caller: frozenset[str]) -> dict[str, str]:
+        binding = self.program.binding
+        found = {a.name: a.kind for a in self.graph.anodes if a.kind in KEPT_AT_END}
+        named: dict[str, str] = {}
+        named |= {r.name: "a result of the model" for r in binding.results}
+        for index, name in binding.input_grads:
+            named[name] = f"the gradient of argument {index}"
+        for p in binding.params:
+            if p.grad is not None:
+                named[p.grad] = f'the gradient of "{p.names[0]}"'
+        kept = {name: f"declared {kind}" for name, kind in found.items()}
+        kept |= {self.alias[name]: what for name, what in named.items()}
+        return {name: what for name, what in kept.items() if name not in caller}
