@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from .version import __version__
+
 if TYPE_CHECKING:
     from .api import compile, load, plan, sweep
     from .driver.import_decision import import_plan
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
     from .driver.sweep import Sweep
     from .ir.diagnostics import Diagnostic, FBError
     from .ir.program import Budget
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Budget",

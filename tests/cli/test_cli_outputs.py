@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import remat_compile
 from remat_compile import FBError
-from remat_compile.driver.outputs import FileRead, check_code, check_output, files_of_plan
+from remat_compile.driver.files import FileRead
+from remat_compile.driver.outputs import check_code, check_output, files_of_plan
 from remat_compile.ir.program import Header
 
 SOURCE = "def make(): raise RuntimeError('not to be loaded')\n"

@@ -12,7 +12,7 @@ import typer
 
 from ..driver.files import text_of
 from ..ir.diagnostics import Diagnostic, FBError, Level, Note, render
-from . import COMMANDS
+from ._commands import COMMANDS
 from ._terminal import echo
 
 __all__ = ["print_errors", "print_warnings", "run"]

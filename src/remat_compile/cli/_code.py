@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from .._torch.lowered import Exported
-    from ..driver.outputs import FileRead
+    from ..driver.files import FileRead
     from ..driver.plan import Backend, JaxStyle, Plan
 
 __all__ = ["Code"]
@@ -95,7 +95,8 @@ class Code:
         with progress(quiet=quiet) as say:
             exported = self._exported(plan, model)
             say("running the step once in PyTorch, for the values it is checked against")
-            values = write_module(plan, exported, output, self.jax_style)
+            held, style, reads = plan.trusted(), self.jax_style, plan._reads
+            values = write_module(held.program, held.schedule, exported, output, style, reads)
         return [output, str(values)]
 
     def _exported(self, plan: Plan, path: str) -> Exported:

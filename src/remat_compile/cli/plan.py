@@ -36,7 +36,7 @@ __all__ = ["command"]
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from .. import __version__
+        from ..version import __version__
         from ._terminal import echo
 
         echo(f"remat-compile {__version__}")

@@ -91,7 +91,7 @@ def _run(
         _set_threads(plan)
         source = load_source(spec, options)
         say("generating the step")
-        compiled = bind(proven, source.exported)
+        compiled = bind(proven.program, proven.schedule, source.exported)
         say("running the step, and ordinary autograd beside it")
         from ..driver.compare_torch import compare_step
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from .._torch.lowered import Exported
     from ..ir.graph import CNode, View
     from ..ir.program import Program
-    from .plan import Plan
+    from ..ir.schedule import Schedule
 
 __all__ = ["bind", "check_same_graph", "graph_differences"]
 
 
-def bind(plan: Plan, exported: Exported) -> nn.Module:
+def bind(program: Program, schedule: Schedule, exported: Exported) -> nn.Module:
     """The drop-in module; FB0710 where the model gives another graph than the plan's.
 
     FB0912 for a plan that copies to the host. The graph is run once against eager before
@@ -29,10 +29,10 @@ def bind(plan: Plan, exported: Exported) -> nn.Module:
     from ..backends.torch import build
     from ..frontends.torch_export import ensure_trusted, lower
 
-    refuse_copies(plan.schedule.steps)
+    refuse_copies(schedule.steps)
     with lower(exported) as lowered:
-        check_same_graph(plan.program, lowered.program)
-        module = build(lowered.with_program(plan.program), plan.schedule)
+        check_same_graph(program, lowered.program)
+        module = build(lowered.with_program(program), schedule)
     ensure_trusted(lowered)
     return module
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, TextIO
@@ -18,6 +19,7 @@ from ..ir.terminal import printable_lines
 
 __all__ = [
     "STREAM",
+    "FileRead",
     "check_writable",
     "fill_closed_streams",
     "keep_text",
@@ -34,6 +36,24 @@ STREAM = "-"
 
 _kept: dict[str, str] = {}
 _closed: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class FileRead:
+    """A file that must not be written over, and what it is. With `sha256`, any file of that
+    content is taken for it, wherever it lies; `is_plan` marks a text that a later plan may
+    replace."""
+
+    path: Path | None
+    what: str
+    sha256: str | None = None
+    is_plan: bool = False
+
+    def is_at(self, output: Path) -> bool:
+        """Whether `output`, which exists, is this file, by whatever name or link."""
+        if self.path is not None and self.path.exists() and output.samefile(self.path):
+            return True
+        return self.sha256 is not None and sha256_of(output) == self.sha256
 
 
 def fill_closed_streams() -> None:

@@ -17,7 +17,7 @@ from .files import sha256_of
 
 if TYPE_CHECKING:
     from .._torch.lowered import Exported
-    from .outputs import FileRead
+    from .files import FileRead
 
 __all__ = [
     "ModelOptions",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, assert_never
 from zipfile import BadZipFile, ZipFile
 
 from ..ir.diagnostics import Diagnostic, FBError
-from .files import STREAM, check_writable, sha256_of
+from .files import STREAM, FileRead, check_writable
 from .model_source import ModelOptions, file_of, is_program
 from .recorded import is_bare_name
 
@@ -33,24 +32,6 @@ Kind = Literal["plan", "python", "values", "sweep"]
 MARK = b"enerated by remat-compile"
 """What the docstring of generated code says."""
 HEAD_BYTES = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class FileRead:
-    """A file that must not be written over, and what it is. With `sha256`, any file of that
-    content is taken for it, wherever it lies; `is_plan` marks a text that a later plan may
-    replace."""
-
-    path: Path | None
-    what: str
-    sha256: str | None = None
-    is_plan: bool = False
-
-    def is_at(self, output: Path) -> bool:
-        """Whether `output`, which exists, is this file, by whatever name or link."""
-        if self.path is not None and self.path.exists() and output.samefile(self.path):
-            return True
-        return self.sha256 is not None and sha256_of(output) == self.sha256
 
 
 def files_of_model(

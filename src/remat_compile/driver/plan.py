@@ -14,6 +14,7 @@ from ..ir.semantics.simulate import simulate
 from ..ir.terminal import printable_lines
 from .budget import Baseline, format_bytes
 from .files import write_text
+from .jax.source import JAX_STYLES, JaxStyle
 from .table import columns
 
 if TYPE_CHECKING:
@@ -35,12 +36,10 @@ if TYPE_CHECKING:
         Verdict,
     )
     from .compare_graph import GraphCheck
-    from .outputs import FileRead
+    from .files import FileRead
 
 Backend = Literal["torch", "jax"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
-JaxStyle = Literal["explicit", "annotated", "annotated-nearest"]
-JAX_STYLES: tuple[str, ...] = get_args(JaxStyle)
 
 __all__ = [
     "BACKENDS",
@@ -267,7 +266,7 @@ class Plan:
             return emit(plan.program, plan.schedule)
         from .jax.source import source_of_plan
 
-        return source_of_plan(plan, jax_style)
+        return source_of_plan(plan.program, plan.schedule, jax_style)
 
     def bind(
         self,
@@ -292,7 +291,8 @@ class Plan:
             hint = "pass the model and its sample arguments: plan.bind(model, args)"
             message = "this plan comes from a file and does not hold its model"
             raise FBError(Diagnostic("FB0709", message, hint=hint))
-        return bind(self.trusted(), exported)
+        plan = self.trusted()
+        return bind(plan.program, plan.schedule, exported)
 
     def trusted(self) -> Plan:
         """This plan once it is proven, with the proof recorded. FB0714 where it is not."""

@@ -26,7 +26,7 @@ from .table import columns
 if TYPE_CHECKING:
     from ..ir.program import Budget, Program
     from ..planners.contract import Planner
-    from .outputs import FileRead
+    from .files import FileRead
 
 __all__ = ["Cell", "Sweep", "read_cells", "run_sweep"]
 

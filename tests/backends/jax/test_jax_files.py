@@ -265,7 +265,7 @@ def test_bfloat16_goes_through_the_file(tmp_path: Path) -> None:
         device="cpu",
     )
     assert plan._exported is not None
-    values = write_module(plan, plan._exported, tmp_path / "half.py")
+    values = write_module(plan.program, plan.schedule, plan._exported, tmp_path / "half.py")
     with np.load(values) as file:
         assert "param|0.weight|bfloat16" in file.files
         assert file["param|0.weight|bfloat16"].dtype == np.uint16

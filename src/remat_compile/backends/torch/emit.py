@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ... import __version__
 from ..._torch.callable import check_operators
 from ..._torch.copies import refuse_copies
 from ...ir.graph import CALLER_KINDS
 from ...ir.program import Program
 from ...ir.schedule import Compute, Schedule
+from ...version import __version__
 from ..python.allowed import check_generated
 from ..python.names import loss_index, symbol_key
 from ..python.quote import docstring

@@ -13,12 +13,14 @@ from ...backends.jax.runtime.example import example
 if TYPE_CHECKING:
     from ...backends.jax.emit.module import SourceOf
     from ...ir.program import Program
-    from ..plan import Plan
+    from ...ir.schedule import Schedule
 
 __all__ = ["annotated_source", "residuals_of_source"]
 
 
-def annotated_source(plan: Plan, source_of: SourceOf, *, nearest: bool) -> str:
+def annotated_source(
+    program: Program, schedule: Schedule, source_of: SourceOf, *, nearest: bool
+) -> str:
     """The annotated module of a plan, its residuals read back.
 
     FB0935 for a plan that `jax.checkpoint` cannot express, FB0936 where JAX would not keep
@@ -26,16 +28,16 @@ def annotated_source(plan: Plan, source_of: SourceOf, *, nearest: bool) -> str:
     does not keep are left out of the plan.
     """
     check_remat3()
-    check_x64(plan.program)
-    form = fitting_form(plan.program, plan.schedule, nearest=nearest)
-    source = emit_form(plan.program, plan.schedule, form, source_of)
-    found = residuals_of_source(plan.program, source)
-    kept, offloaded = names_of(plan.program, form)
+    check_x64(program)
+    form = fitting_form(program, schedule, nearest=nearest)
+    source = emit_form(program, schedule, form, source_of)
+    found = residuals_of_source(program, source)
+    kept, offloaded = names_of(program, form)
     if nearest and (ignored := {*kept, *offloaded} - found.names):
         form = replace(form, kept=form.kept - ignored, offloaded=form.offloaded - ignored)
-        source = emit_form(plan.program, plan.schedule, form, source_of)
-        found = residuals_of_source(plan.program, source)
-        kept, offloaded = names_of(plan.program, form)
+        source = emit_form(program, schedule, form, source_of)
+        found = residuals_of_source(program, source)
+        kept, offloaded = names_of(program, form)
     check_residuals(found, frozenset(kept), frozenset(offloaded))
     return source
 

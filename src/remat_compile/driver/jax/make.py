@@ -11,7 +11,8 @@ from ...ir.program import Program
 
 if TYPE_CHECKING:
     from ...backends.jax.runtime.step import JaxStep
-    from ..plan import JaxStyle, Plan
+    from ..plan import Plan
+    from .source import JaxStyle
 
 __all__ = ["jax_step"]
 
@@ -42,7 +43,7 @@ def jax_step(
     from .source import source_of_plan
 
     plan = plan.trusted()
-    source = source_of_plan(plan, style)
+    source = source_of_plan(plan.program, plan.schedule, style)
     params = buffers = None
     binding = plan.program.binding
     if plan._exported is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from ...backends.jax.check import check_expressible, need_jax
 from ...ir.diagnostics import Diagnostic, FBError
@@ -15,24 +16,29 @@ if TYPE_CHECKING:
     from typing import IO
 
     from ..._torch.lowered import Exported
-    from ..plan import JaxStyle, Plan
+    from ...ir.program import Program
+    from ...ir.schedule import Schedule
+    from ..files import FileRead
 
-__all__ = ["check_output", "source_of_plan", "write_module"]
+__all__ = ["JAX_STYLES", "JaxStyle", "check_output", "source_of_plan", "write_module"]
+
+JaxStyle = Literal["explicit", "annotated", "annotated-nearest"]
+JAX_STYLES: tuple[str, ...] = get_args(JaxStyle)
 
 
-def source_of_plan(plan: Plan, style: JaxStyle = "explicit") -> str:
+def source_of_plan(program: Program, schedule: Schedule, style: JaxStyle = "explicit") -> str:
     """The JAX module of a plan that has been proven."""
     need_jax()
-    check_expressible(plan.program, plan.schedule)
+    check_expressible(program, schedule)
     from ...backends.jax.lowerings import source_of
 
     if style == "explicit":
         from ...backends.jax.emit.module import emit
 
-        return emit(plan.program, plan.schedule, source_of)
+        return emit(program, schedule, source_of)
     from .annotate import annotated_source
 
-    return annotated_source(plan, source_of, nearest=style != "annotated")
+    return annotated_source(program, schedule, source_of, nearest=style != "annotated")
 
 
 def check_output(path: str | Path) -> None:
@@ -43,20 +49,25 @@ def check_output(path: str | Path) -> None:
 
 
 def write_module(
-    plan: Plan, exported: Exported, path: str | Path, style: JaxStyle = "explicit"
+    program: Program,
+    schedule: Schedule,
+    exported: Exported,
+    path: str | Path,
+    style: JaxStyle = "explicit",
+    reads: Iterable[FileRead] = (),
 ) -> Path:
     """Writes the module and, beside it, the `.npz` file with what it is checked against.
 
-    Both or neither. Returns the path of the second. The model is run once by PyTorch.
+    `schedule` has been proven. Both or neither; none of `reads` is overwritten. Returns the
+    path of the second. The model is run once by PyTorch.
     """
     check_output(path)
-    check_code(path, plan._reads, has_values=True)
-    plan = plan.trusted()
-    source = source_of_plan(plan, style)
+    check_code(path, reads, has_values=True)
+    source = source_of_plan(program, schedule, style)
     from ...backends.jax.runtime.arrays import write_npz
     from .reference import held_tensors, reference_step
 
-    stored = reference_step(plan.program, held_tensors(plan.program, exported))
+    stored = reference_step(program, held_tensors(program, exported))
     values = values_beside(path)
     write_together({path: partial(_write, source), values: partial(write_npz, stored=stored)})
     return values

@@ -12,7 +12,7 @@ from ..obligations.races import Race, Racing
 from ..obligations.validity import Clause
 
 if TYPE_CHECKING:
-    from .validity import History
+    from .history import History
 
 __all__ = ["explain_copy", "explain_race", "grouped", "sifted"]
 

@@ -15,7 +15,7 @@ from ..obligations.memory import Excess
 from ..read.events import Event, alive_before
 from ..read.sizes import Sizes
 from ..read.statements import Statements
-from .validity import History
+from .history import History
 
 __all__ = ["explain_excess"]
 

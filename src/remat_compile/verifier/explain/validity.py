@@ -2,103 +2,19 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from ...ir.diagnostics import Diagnostic, Note
-from ...ir.schedule import Compute, CopyStep, Schedule
+from ...ir.schedule import Schedule
 from ..obligations.races import Racing
 from ..obligations.validity import Broken, Clause
 from ..read.events import Event
 from ..read.statements import Statements
 from .copies import explain_copy, explain_race, grouped, sifted
+from .history import History
 
-__all__ = ["History", "explain_broken"]
-
-
-class History:
-    """What the steps do to each aNode, in order, to point at."""
-
-    def __init__(self, statements: Statements, schedule: Schedule, events: Sequence[Event]):
-        self.statements = statements
-        self.schedule = schedule
-        self.events = events
-        self.made: dict[str, list[int]] = defaultdict(list)
-        self.gone: dict[str, list[int]] = defaultdict(list)
-        self.runs: dict[str, list[int]] = defaultdict(list)
-        self.copied: dict[str, list[int]] = defaultdict(list)
-        self.takes: dict[str, list[int]] = {"device": [], "host": []}
-        for event in events:
-            for name in (*event.makes, *([event.becomes] if event.becomes else ())):
-                self.made[name].append(event.index)
-            for name in (*event.gives_back, *([event.ends] if event.ends else ())):
-                self.gone[name].append(event.index)
-            if isinstance(event.step, CopyStep):
-                self.copied[event.step.anode].append(event.index)
-            for side, taken in (("device", event.makes), ("host", event.to_host)):
-                if taken:
-                    self.takes[side].append(event.index)
-            if event.cnode is not None:
-                self.runs[event.cnode.name].append(event.index)
-
-    def last(self, where: Mapping[str, list[int]], name: str, before: int) -> int | None:
-        """The last of the steps `where[name]` before step `before`."""
-        steps = where.get(name, [])
-        at = bisect_left(steps, before)
-        return steps[at - 1] if at else None
-
-    def next(self, where: Mapping[str, list[int]], name: str, start: int) -> int | None:
-        steps = where.get(name, [])
-        at = bisect_left(steps, start)
-        return steps[at] if at < len(steps) else None
-
-    def note(self, text: str, index: int) -> Note:
-        """A note at a step; it tells the number of a step that has no place in a text."""
-        event = self.events[index]
-        if event.step.span is None:
-            text = f"{text}: step {index + 1}, {event.name}"
-        return Note(text, event.step.span)
-
-    def where(self, event: Event) -> str:
-        """What a message calls a step: cNode, model line, and its number if it has no span."""
-        found = [event.name]
-        if event.cnode is not None and event.cnode.loc is not None and str(event.cnode.loc):
-            found.append(f"({event.cnode.loc})")
-        if event.step.span is None:
-            found.append(f"at step {event.index + 1}")
-        return " ".join(found)
-
-    def fate(self, name: str, before: int) -> tuple[str, list[Note]]:
-        """Why `name` is not alive before a step, in words and with the places."""
-        made = self.last(self.made, name, before)
-        gone = self.last(self.gone, name, before)
-        later = self.next(self.made, name, before)
-        notes = [] if made is None else [self.note(f"%{name} is made here", made)]
-        if gone is not None and (made is None or gone >= made):
-            event = self.events[gone]
-            if event.ends is not None:
-                why = "has ended"
-                notes.append(self.note(f"it ends here: its storage is %{event.becomes} now", gone))
-            else:
-                why = "was freed"
-                nosave = isinstance(event.step, Compute)
-                notes.append(self.note("freed here" + (" by nosave" if nosave else ""), gone))
-            missing = "never made again"
-        else:
-            why, missing = "was never made", "made by no step"
-        writer = self.statements.writer.get(name)
-        if later is not None:
-            again = " again" if made is not None else ""
-            notes.append(self.note(f"made{again} here, too late", later))
-        elif writer is None:
-            notes.append(Note(f"no cNode writes %{name}"))
-        elif writer.token == name and len(self.runs[writer.name]) < 2:
-            notes.append(Note(f"{writer.name} runs no second time, so it keeps no random state"))
-        else:
-            notes.append(Note(f"%{name} is {missing}; its writer is {writer.name}"))
-        return why, notes
+__all__ = ["explain_broken"]
 
 
 def explain_broken(

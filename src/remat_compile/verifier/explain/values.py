@@ -12,7 +12,7 @@ from ..obligations.claims import Claims
 from ..obligations.values import Misread, Wrong
 from ..read.events import Event
 from ..read.statements import Statements
-from .validity import History
+from .history import History
 
 __all__ = ["explain_claims", "explain_wrong"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .... import __version__
 from ....ir.schedule import Schedule
+from ....version import __version__
 from ...python.quote import docstring
 
 __all__ = ["ANNOTATED_RUN", "CHECK", "IMPORTS", "KEEP", "RUN", "header"]

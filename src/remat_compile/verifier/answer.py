@@ -1,0 +1,55 @@
+"""What a solver is asked within, and what it may answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["TACTICS", "Answer", "Late", "Model", "NoModel", "OutOfTime", "TimeLimit"]
+
+TACTICS = ("simplify", "propagate-values", "solve-eqs", "smt")
+"""Of z3, where an encoding names no others."""
+
+
+@dataclass
+class TimeLimit:
+    """Seconds that are left, from the moment it is made."""
+
+    limit_s: float
+    start_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def left_s(self) -> float:
+        return self.start_s + self.limit_s - time.monotonic()
+
+    def check(self) -> None:
+        """Raises `Late` once nothing is left: for loops of plain arithmetic."""
+        if self.left_s <= 0:
+            raise Late
+
+
+class Late(Exception):
+    """The time limit was reached in plain arithmetic; whoever began it answers `OutOfTime`."""
+
+
+@dataclass(frozen=True)
+class NoModel:
+    """`unsat`: the goal is impossible."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """`sat`: the value of every constant that the goal depends on."""
+
+    values: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class OutOfTime:
+    """`unknown`, or no time to ask."""
+
+    why: str
+
+
+Answer = NoModel | Model | OutOfTime
