@@ -98,7 +98,7 @@ def refusal(program: Program, answer: Callable[[Program], object], **options: ob
 
 
 def test_a_valid_plan_is_proven(program: Program) -> None:
-    made = attempt(program, lambda p: Feasible(store_all(p), 4000, 3000, 1 / 3))
+    made = attempt(program, lambda p: Feasible(store_all(p), 4000, 3000))
     assert made.proven is not None
     assert made.program.proven == (made.proven,)
     assert made.proven.device_bytes >= made.peak_bytes
@@ -126,7 +126,7 @@ def test_a_planner_that_hangs_is_named(program: Program, monkeypatch: pytest.Mon
 def test_an_invalid_plan_is_shown_on_its_text(program: Program) -> None:
     def without_first(p: Program) -> Feasible:
         good = store_all(p)
-        return Feasible(Schedule("plan", "fake", good.steps[1:]), 1, None, 0.0)
+        return Feasible(Schedule("plan", "fake", good.steps[1:]), 1, None)
 
     error = refusal(program, without_first)
     assert [d.code for d in error.diagnostics][:2] == ["FB0462", "FB0301"]
@@ -139,7 +139,7 @@ def test_an_invalid_plan_is_shown_on_its_text(program: Program) -> None:
 
 
 def test_a_plan_over_the_budget_is_refused(program: Program) -> None:
-    answer = lambda p: Feasible(store_all(p), 1, None, 0.0)  # noqa: E731
+    answer = lambda p: Feasible(store_all(p), 1, None)  # noqa: E731
     error = refusal(program, answer, budget=parse_budget(150))
     assert error.diagnostics[0].code == "FB0463"
 
@@ -196,7 +196,7 @@ def test_nothing_unproven_leaves(
     program: Program, verdict: Verdict, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("remat_compile.verifier.verify", lambda *_, **__: verdict)
-    answer = lambda p: Feasible(store_all(p), 1, None, 0.0)  # noqa: E731
+    answer = lambda p: Feasible(store_all(p), 1, None)  # noqa: E731
     error = refusal(program, answer)
     assert error.diagnostics[0].code == code
     assert "fake" in str(error)

@@ -37,7 +37,7 @@ class RunAgain:
         order = _order(graph, self._dropped(graph))
         steps = frees_after_last_use(graph, order)
         schedule = Schedule("run_again", self.name, steps)
-        return Feasible(schedule, simulate(program, schedule).time_ns, None, 0.0)
+        return Feasible(schedule, simulate(program, schedule).time_ns, None)
 
     def _dropped(self, graph: Graph) -> set[str]:
         draw = random.Random(self.seed)

@@ -31,7 +31,14 @@ from remat_compile.ir.analysis.liveness import lower_bound_bytes
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.ir.text.parser import parse_program
-from remat_compile.planners import Infeasible, Optimal, PlanResult, TimedOut, parse_planner
+from remat_compile.planners import (
+    Infeasible,
+    NotApplicable,
+    Optimal,
+    PlanResult,
+    TimedOut,
+    parse_planner,
+)
 from remat_compile.planners.dtr import Dtr
 from remat_compile.planners.isolation.process import is_foreign
 from remat_compile.verifier import ProvenPlan, verify
@@ -162,10 +169,11 @@ def check(
     program: Program, budget: Budget, result: PlanResult, *, trusted: bool = True
 ) -> tuple[str, int | None, int | None]:
     """Status, time and bound of a result whose claims all hold."""
+    if isinstance(result, NotApplicable):
+        assert result.why.code == "FB0409"
+        return "refused", None, None
     if isinstance(result, Infeasible):
         assert result.floor_bytes == lower_bound_bytes(program, budget.kind)[0]
-        if result.why.code == "FB0409":
-            return "refused", None, None
         assert result.why.code == "FB0407"
         if result.min_budget is not None:
             assert budget.bytes < result.min_budget.bytes

@@ -63,9 +63,9 @@ class Odd:
             case "none":
                 return None
             case "invalid":
-                return Feasible(Schedule("plan", "odd", good.steps[1:]), 1, 1, 0.0)
+                return Feasible(Schedule("plan", "odd", good.steps[1:]), 1, 1)
             case "over":
-                return Feasible(good, 1, 1, 0.0)
+                return Feasible(good, 1, 1)
 '''
 WORSE = ("raise", "crash", "none", "invalid", "over")
 
@@ -188,7 +188,7 @@ def test_a_bound_below_a_known_plan_is_not_believed() -> None:
     said: list[str] = []
     race = Race(program, budget, 10, said.append)
     race.take("mine", good)
-    wrong = Feasible(good.schedule, good.time_ns, good.time_ns + 1, 0.0)
+    wrong = Feasible(good.schedule, good.time_ns, good.time_ns + 1)
     race.take("theirs", wrong, trusted=False)
     assert race.bound_ns < good.time_ns
     race.take("ours", wrong)

@@ -8,7 +8,14 @@ from graphs import chain, random_dag, residual, stochastic
 from small import budget_at, holds, reachable
 
 from remat_compile.ir.program import Budget
-from remat_compile.planners import Feasible, Infeasible, Optimal, TimedOut, parse_planner
+from remat_compile.planners import (
+    Feasible,
+    Infeasible,
+    NotApplicable,
+    Optimal,
+    TimedOut,
+    parse_planner,
+)
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.programs.checkmate import checkmate_model, rounded_orders
 from remat_compile.planners.solvers import MilpSolver
@@ -74,7 +81,7 @@ def test_no_time_and_large_graphs_are_answered() -> None:
     assert isinstance(result, TimedOut)
     large = chain(70)
     refused = parse_planner("checkmate").plan(large, Budget(1000, "activation"))
-    assert isinstance(refused, Infeasible)
+    assert isinstance(refused, NotApplicable)
     assert refused.why.code == "FB0409"
     assert "checkmate{rounding=true}" in (refused.why.hint or "")
 

@@ -10,7 +10,7 @@ from small import holds, reachable
 
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget
-from remat_compile.planners import Infeasible, Optimal, TimedOut, moccasin, parse_planner
+from remat_compile.planners import NotApplicable, Optimal, TimedOut, moccasin, parse_planner
 
 with_ortools = pytest.mark.skipif(find_spec("ortools") is None, reason="needs the extra cpsat")
 
@@ -67,7 +67,7 @@ def test_a_graph_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(moccasin, "find_spec", lambda name: object())
     program = chain(160)
     result = parse_planner("moccasin").plan(program, Budget(1000, "activation"))
-    assert isinstance(result, Infeasible)
+    assert isinstance(result, NotApplicable)
     assert result.why.code == "FB0409"
 
 

@@ -14,7 +14,14 @@ from graphs import Builder, chain, residual, stochastic, unet
 from remat_compile.ir.graph import ANodeKind
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.semantics.simulate import simulate
-from remat_compile.planners import Feasible, Infeasible, Optimal, TimedOut, parse_planner
+from remat_compile.planners import (
+    Feasible,
+    Infeasible,
+    NotApplicable,
+    Optimal,
+    TimedOut,
+    parse_planner,
+)
 from remat_compile.planners.chains import join as multi
 from remat_compile.planners.chains.homogeneous import Adjoint
 from remat_compile.planners.chains.join import MultiChain, MultiMove, least_slots
@@ -175,7 +182,7 @@ def test_the_least_budget_is_reachable() -> None:
 @pytest.mark.parametrize("make", [chain, residual, unet, stochastic])
 def test_one_piece_is_refused(make: type) -> None:
     result = parse_planner("multichain").plan(make(), Budget(1, "activation"))
-    assert isinstance(result, Infeasible)
+    assert isinstance(result, NotApplicable)
     assert result.why.code == "FB0409"
     assert "no two independent towers" in result.why.message
 

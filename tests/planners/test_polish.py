@@ -47,7 +47,7 @@ class Wasteful:
         first = instance.names_C.index("F0")
         order = [*instance.capture[: instance.loss], first, *instance.capture[instance.loss :]]
         assert instance.peak(order) <= budget.bytes
-        return Feasible(instance.schedule(order, self.name), instance.time_ns(order), None, 0.0)
+        return Feasible(instance.schedule(order, self.name), instance.time_ns(order), None)
 
 
 @pytest.mark.parametrize(

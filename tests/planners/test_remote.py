@@ -72,21 +72,21 @@ class Bad:
             case "none":
                 return None
             case "text":
-                return Feasible("F1 F2", 1, None, 0.0)
+                return Feasible("F1 F2", 1, None)
             case "odd steps":
                 return Feasible(Schedule("plan", "bad", ("F1",)), 1, None, 0.0)
             case "odd time":
-                return Feasible(good, "soon", None, 0.0)
+                return Feasible(good, "soon", None)
             case "invalid":
-                return Feasible(Schedule("plan", "bad", good.steps[1:]), 1, None, 0.0)
+                return Feasible(Schedule("plan", "bad", good.steps[1:]), 1, None)
             case "unknown":
                 return Feasible(Schedule("plan", "bad", (Compute("nix"),)), 1, None, 0.0)
             case "strange name":
-                return Feasible(Schedule('a"} b', "x\\ny", good.steps), 1, None, 0.0)
+                return Feasible(Schedule('a"} b', "x\\ny", good.steps), 1, None)
             case "over":
-                return Feasible(good, 1, None, 0.0)
+                return Feasible(good, 1, None)
             case "bound":
-                return Feasible(good, 1, 10**18, 0.0)
+                return Feasible(good, 1, 10**18)
             case "late":
                 return TimedOut(None, 0, None)
             case "refuse":
@@ -263,5 +263,5 @@ def test_numbers_of_numpy_travel() -> None:
     import numpy as np
 
     schedule = Schedule("plan", "dtr", (Compute("F1"),))
-    result: Any = Feasible(schedule, np.int64(5), np.int64(4), np.float64(0.25))
-    assert decode(encode(result)) == Feasible(schedule, 5, 4, 0.25)
+    result: Any = Feasible(schedule, np.int64(5), np.int64(4))
+    assert decode(encode(result)) == Feasible(schedule, 5, 4)

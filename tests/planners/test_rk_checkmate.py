@@ -15,7 +15,14 @@ from remat_compile.ir.analysis.liveness import BudgetKind
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.semantics.simulate import simulate
-from remat_compile.planners import Feasible, Infeasible, Optimal, TimedOut, parse_planner
+from remat_compile.planners import (
+    Feasible,
+    Infeasible,
+    NotApplicable,
+    Optimal,
+    TimedOut,
+    parse_planner,
+)
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.programs.compact import compact_model
 from remat_compile.planners.programs.events import all_events, order_of, useful_pairs
@@ -225,7 +232,7 @@ def test_an_unreachable_budget_names_one_that_is_reached() -> None:
 def test_large_graphs_are_refused() -> None:
     program = chain(70)
     result = parse_planner("rk-checkmate{form=thesis}").plan(program, budget_at(program, 0.5))
-    assert isinstance(result, Infeasible)
+    assert isinstance(result, NotApplicable)
     assert result.why.code == "FB0409"
     assert str(result.why.message) == (
         "rk-checkmate{form=thesis} plans graphs of at most 120 cNodes, and this one has 141"

@@ -49,22 +49,13 @@ def _form(name: str, info: PlannerInfo) -> str:
     from dataclasses import MISSING, fields
     from typing import Any
 
+    from ..planners.registry import format_option
     from ..planners.spelling.options import default_of
 
     planner: Any = info.load()
     values = {f.name: default_of(f) for f in fields(planner)}
-    shown = [f"{k}={'...' if v is MISSING else _value(v)}" for k, v in values.items()]
+    shown = [f"{k}={'...' if v is MISSING else format_option(v)}" for k, v in values.items()]
     return f"{name}{{{', '.join(shown)}}}" if shown else name
-
-
-def _value(value: object) -> str:
-    from ..planners.contract import Planner
-    from ..planners.registry import format_planner
-    from ..planners.spelling.text import format_value
-
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    return format_planner(value) if isinstance(value, Planner) else format_value(value)
 
 
 def _first_sentence(info: PlannerInfo) -> str:

@@ -11,10 +11,8 @@ from ..planners.contract import Infeasible
 from ..planners.dtr import Dtr
 from .budget import Baseline, format_bytes
 
-__all__ = ["NOT_APPLICABLE", "refusal"]
+__all__ = ["refusal"]
 
-NOT_APPLICABLE = "FB0409"
-"""The code of planners for graphs that they do not plan."""
 QUICK = 5000
 """cNodes up to which `dtr` is asked what it reaches."""
 
@@ -23,9 +21,7 @@ def refusal(
     result: Infeasible, name: str, program: Program, budget: Budget | None, baseline: Baseline
 ) -> Diagnostic:
     """FB0466 with the least budget for which a plan was found, by this planner or by `dtr`,
-    a proven lower bound on it, and what holds the memory; FB0409 as the planner gave it."""
-    if result.why.code == NOT_APPLICABLE:
-        return result.why
+    a proven lower bound on it, and what holds the memory."""
     of = "" if budget is None or budget.kind == "device" else " of activations"
     size = "memory" if budget is None else f"{format_bytes(budget.bytes)}{of}"
     least, hint = result, None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from ..ir.diagnostics import Diagnostic, FBError, Note
 from ..ir.program import Budget, Program
-from ..planners.contract import Feasible, Infeasible, Optimal, TimedOut
+from ..planners.contract import Feasible, Infeasible, NotApplicable, Optimal, TimedOut
 from ..planners.registry import format_planner
 from .ask import ask
 from .budget import Baseline
@@ -167,6 +167,8 @@ def schedule_of(
         case TimedOut(schedule, _, bound):
             assert schedule is not None
             return schedule, bound
+        case NotApplicable(why):
+            raise FBError(why)
         case Infeasible():
             raise FBError(refusal(result, name, program, budget, baseline))
         case _:

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..ir.diagnostics import FBError
 from ..ir.terminal import printable_lines
 from ..ir.text.printer import graph_sha256
-from ..planners.contract import Infeasible, Optimal, TimedOut
+from ..planners.contract import Infeasible, NotApplicable, Optimal, TimedOut
 from ..planners.registry import format_planner
 from .budget import Baseline, BudgetText, format_bytes, resolve_budget
 from .files import write_text
 from .outputs import check_output
-from .refusal import NOT_APPLICABLE
 from .run_planner import Attempt, Phases, schedule_of
 from .table import columns
 
@@ -185,12 +184,13 @@ def _cell(
     try:
         result = attempt.ask(keep_on_interrupt=False)
         values["plan_s"] = round(perf_counter() - start, 3)
-        if isinstance(result, Infeasible):
+        if isinstance(result, NotApplicable):
+            values |= {"status": "refused", "message": result.why.message}
+        elif isinstance(result, Infeasible):
             least = result.min_budget
             values["least_bytes"] = None if least is None else least.bytes
             values |= {"floor_bytes": result.floor_bytes, "message": result.why.message}
-            refused = result.why.code == NOT_APPLICABLE
-            values["status"] = "refused" if refused else "infeasible"
+            values["status"] = "infeasible"
         elif isinstance(result, TimedOut) and result.schedule is None:
             values["status"] = "out of time"
             values["message"] = f"no plan within {attempt.time_limit_s:g} s"

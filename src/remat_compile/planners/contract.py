@@ -14,7 +14,16 @@ from ..ir.diagnostics import Diagnostic
 from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
 
-__all__ = ["Feasible", "Infeasible", "Optimal", "PlanResult", "Planner", "Progress", "TimedOut"]
+__all__ = [
+    "Feasible",
+    "Infeasible",
+    "NotApplicable",
+    "Optimal",
+    "PlanResult",
+    "Planner",
+    "Progress",
+    "TimedOut",
+]
 
 Progress = Callable[[str], None]
 """Takes one line for people on how far the planner has come."""
@@ -35,13 +44,16 @@ class Optimal:
 
 @dataclass(frozen=True)
 class Feasible:
-    """A schedule under the budget; `gap` is `time_ns / lower_bound_ns - 1` (0 where
-    there is no bound or no time)."""
+    """A schedule under the budget."""
 
     schedule: Schedule
     time_ns: int
     lower_bound_ns: int | None
-    gap: float
+
+    @property
+    def gap(self) -> float:
+        """`time_ns / lower_bound_ns - 1`; 0 where there is no bound."""
+        return self.time_ns / self.lower_bound_ns - 1 if self.lower_bound_ns else 0.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,13 @@ class Infeasible:
 
 
 @dataclass(frozen=True)
+class NotApplicable:
+    """The planner does not plan graphs like this one; `why` (FB0409) says which it plans."""
+
+    why: Diagnostic
+
+
+@dataclass(frozen=True)
 class TimedOut:
     """The time limit ended the search; `schedule` is the best plan under the budget so
     far, with its `time_ns` (0 without one)."""
@@ -68,14 +87,19 @@ class TimedOut:
     lower_bound_ns: int | None
 
 
-PlanResult = Optimal | Feasible | Infeasible | TimedOut
+PlanResult = Optimal | Feasible | Infeasible | NotApplicable | TimedOut
 
 
 @runtime_checkable
 class Planner(Protocol):
-    """A way to make schedules. Implementations are frozen dataclasses."""
+    """A way to make schedules. Implementations are frozen dataclasses.
+
+    `applicability` says in words which graphs it plans, `source` where it comes from.
+    """
 
     name: ClassVar[str]
+    applicability: ClassVar[str]
+    source: ClassVar[str]
 
     def plan(
         self,

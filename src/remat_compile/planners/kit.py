@@ -7,6 +7,7 @@ from ..ir.semantics.simulate import Trace, simulate
 from .contract import (
     Feasible,
     Infeasible,
+    NotApplicable,
     Optimal,
     Planner,
     PlanResult,
@@ -25,6 +26,7 @@ __all__ = [
     "Free",
     "Infeasible",
     "Instance",
+    "NotApplicable",
     "Optimal",
     "Order",
     "PlanResult",

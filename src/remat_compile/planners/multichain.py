@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from time import monotonic
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from ..ir.program import Budget, Program
 from .chains.answer import refuse
@@ -36,7 +36,7 @@ class Multichain:
     """
 
     name: ClassVar[str] = "multichain"
-    applicability: ClassVar[Literal["join"]] = "join"
+    applicability: ClassVar[str] = "join"
     source: ClassVar[str] = "Shilova 2021, chapter 1, Theorem 3"
 
     def plan(

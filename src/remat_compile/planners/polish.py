@@ -14,6 +14,7 @@ from ..ir.semantics.simulate import simulate
 from .contract import (
     Feasible,
     Infeasible,
+    NotApplicable,
     Optimal,
     Planner,
     PlanResult,
@@ -73,7 +74,7 @@ class Polish:
         task = Task.of(program, budget, format_planner(self), deadline)
         given = self.of.plan(program, budget, time_limit_s=time_limit_s / 2, progress=progress)
         match given:
-            case Infeasible() | Optimal() | TimedOut(schedule=None):
+            case Infeasible() | NotApplicable() | Optimal() | TimedOut(schedule=None):
                 return given
             case Feasible() | TimedOut():
                 assert given.schedule is not None

@@ -17,6 +17,7 @@ __all__ = [
     "PlannerInfo",
     "add",
     "available",
+    "format_option",
     "format_planner",
     "load_planner",
     "parse_planner",
@@ -140,12 +141,13 @@ def _changed(planner: Any) -> Iterator[str]:
     for f in fields(planner):
         value = getattr(planner, f.name)
         if value != default_of(f):
-            yield f"{f.name}={_format(value)}"
+            yield f"{f.name}={format_option(value)}"
 
 
-def _format(value: object) -> str:
+def format_option(value: object) -> str:
+    """A value of an option as `parse_planner` reads it: a planner, a list, or a plain value."""
     if isinstance(value, tuple):
-        return f"[{', '.join(_format(item) for item in value)}]"
+        return f"[{', '.join(format_option(item) for item in value)}]"
     if hasattr(value, "plan") and hasattr(value, "__dataclass_fields__"):
         return format_planner(value)  # type: ignore[arg-type]
     return format_value(value)

@@ -77,7 +77,7 @@ class Reorder:
         return self._best(task, found)
 
     def _best(self, task: Task, found: list[PlanResult]) -> PlanResult:
-        plans = [r for r in found if not isinstance(r, Infeasible) and r.schedule is not None]
+        plans = [r for r in found if isinstance(r, Optimal | Feasible | TimedOut) and r.schedule]
         if not plans:
             # Of refusals, the one that comes nearest to the budget.
             return min(found, key=_least_bytes)
@@ -89,7 +89,7 @@ class Reorder:
         bound = task.bound_ns(any_order=True)
         if trace.time_ns <= bound:
             return Optimal(schedule, trace.time_ns, trace.time_ns)
-        return Feasible(schedule, trace.time_ns, bound, trace.time_ns / bound - 1 if bound else 0.0)
+        return Feasible(schedule, trace.time_ns, bound)
 
 
 def _least_bytes(result: PlanResult) -> int:

@@ -110,7 +110,7 @@ class Task:
         schedule = self.schedule(order)
         if time_ns <= bound:
             return Optimal(schedule, time_ns, time_ns)
-        return Feasible(schedule, time_ns, bound, time_ns / bound - 1 if bound else 0.0)
+        return Feasible(schedule, time_ns, bound)
 
     def bound_ns(self, *, any_order: bool = False) -> int:
         """A lower bound on time that is found quickly: a plan must not come late for it."""

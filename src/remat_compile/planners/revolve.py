@@ -33,7 +33,7 @@ class Revolve:
     """
 
     name: ClassVar[str] = "revolve"
-    applicability: ClassVar[Literal["chain"]] = "chain"
+    applicability: ClassVar[str] = "chain"
     source: ClassVar[str] = "Shilova 2021, sections 1.1.5 and 2.4.4"
     costs: Literal["measured", "equal"] = "measured"
     slots: int = 500

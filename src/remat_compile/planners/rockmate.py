@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from ..ir.analysis.blocks import identical_blocks
 from ..ir.program import Budget, Program
@@ -47,7 +47,7 @@ class Rockmate:
     """
 
     name: ClassVar[str] = "rockmate"
-    applicability: ClassVar[Literal["blocks"]] = "blocks"
+    applicability: ClassVar[str] = "blocks"
     source: ClassVar[str] = "Zhao 2024, chapter 2"
     peaks: int = 10
     saves: int = 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from time import monotonic
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from ..ir.program import Budget, Program
 from .chains.answer import answer, chain_for, least_order, no_chain, persistent_orders
@@ -27,7 +27,7 @@ class Rotor:
     """
 
     name: ClassVar[str] = "rotor"
-    applicability: ClassVar[Literal["chain"]] = "chain"
+    applicability: ClassVar[str] = "chain"
     source: ClassVar[str] = "Shilova 2021, Theorem 6"
     slots: int = 500
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from ..ir.program import Budget, Program
 from .chains.answer import (
@@ -42,7 +42,7 @@ class RotorFloating:
     """
 
     name: ClassVar[str] = "rotor-floating"
-    applicability: ClassVar[Literal["chain"]] = "chain"
+    applicability: ClassVar[str] = "chain"
     source: ClassVar[str] = "Shilova 2021, Theorem 5"
     slots: int = 500
 

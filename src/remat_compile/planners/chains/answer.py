@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
-from ...ir.analysis.liveness import lower_bound_bytes
 from ...ir.diagnostics import Diagnostic, Note
-from ..contract import Infeasible, PlanResult, TimedOut
+from ..contract import NotApplicable, PlanResult, TimedOut
 from ..instance import Instance, Order
 from ..results import Task
 from .chain import Chain, chain_of_program
@@ -149,22 +148,19 @@ def answer(task: Task, orders: Iterable[Order], least: Callable[[], Order]) -> P
     return task.infeasible(smallest)
 
 
-def refuse(task: Task, shape: str, why: str, notes: Sequence[str] = ()) -> Infeasible:
+def refuse(task: Task, shape: str, why: str, notes: Sequence[str] = ()) -> NotApplicable:
     """FB0409: the planner does not apply to this graph. `shape` is what it is for."""
-    floor, _ = lower_bound_bytes(task.program, task.instance.kind)
-    return Infeasible(
-        None,
-        floor,
+    return NotApplicable(
         Diagnostic(
             "FB0409",
             f"{task.planner} plans {shape}, and this graph is none: {why}",
             notes=tuple(Note(note) for note in notes),
             hint="these plan any graph: auto, dtr, periodic, chen, store-all",
-        ),
+        )
     )
 
 
-def no_chain(task: Task, chain: Chain) -> Infeasible | None:
+def no_chain(task: Task, chain: Chain) -> NotApplicable | None:
     """The refusal for a forward that no single value cuts in two; None for a chain."""
     if len(chain) > 2:
         return None

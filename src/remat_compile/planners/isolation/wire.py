@@ -13,7 +13,7 @@ from ...ir.program import Budget
 from ...ir.schedule import Compute, Free, Schedule
 from ...ir.text.parser import read_syntax
 from ...ir.text.printer import format_schedule
-from ..contract import Feasible, Infeasible, Optimal, PlanResult, TimedOut
+from ..contract import Feasible, Infeasible, NotApplicable, Optimal, PlanResult, TimedOut
 
 __all__ = [
     "decode",
@@ -41,10 +41,10 @@ def encode(result: PlanResult) -> dict[str, Any]:
     match result:
         case Optimal():
             found: dict[str, Any] = _timed(result)
-        case Feasible():
-            found = _timed(result) | {"gap": _number(result.gap, (int, float))}
-        case TimedOut():
+        case Feasible() | TimedOut():
             found = _timed(result)
+        case NotApplicable():
+            found = {"why": encode_diagnostic(result.why)}
         case Infeasible():
             least = result.min_budget
             found = {
@@ -53,7 +53,7 @@ def encode(result: PlanResult) -> dict[str, Any]:
                 "why": encode_diagnostic(result.why),
             }
         case _:
-            if isinstance(result, Optimal | Feasible | TimedOut | Infeasible):
+            if isinstance(result, PlanResult):
                 assert_never(result)
             raise ValueError(f"{type(result).__name__}, which is not a result")
     return {"is": type(result).__name__, **found}
@@ -77,10 +77,10 @@ def _schedule(schedule: Schedule) -> str:
     return format_schedule(schedule)
 
 
-def _number(value: Any, kinds: tuple[type, ...] = (int,)) -> Any:
-    """JSON knows no other numbers; those of numpy have `item`."""
+def _number(value: Any) -> Any:
+    """A whole number; those of numpy have `item`."""
     value = value.item() if hasattr(value, "item") else value
-    if not isinstance(value, kinds) or isinstance(value, bool):
+    if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f"{value!r} where a number is wanted")
     return value
 
@@ -97,6 +97,8 @@ def _decode(data: Any) -> PlanResult:
     if data["is"] == "Infeasible":
         least = None if data["least"] is None else Budget(*data["least"])
         return Infeasible(least, data["floor_bytes"], decode_diagnostic(data["why"]))
+    if data["is"] == "NotApplicable":
+        return NotApplicable(decode_diagnostic(data["why"]))
     time_ns, bound = data["time_ns"], data["lower_bound_ns"]
     if data["is"] == "TimedOut":
         text = data["schedule"]
@@ -104,7 +106,7 @@ def _decode(data: Any) -> PlanResult:
     schedule = parse_schedule(data["schedule"])
     if data["is"] == "Optimal":
         return Optimal(schedule, time_ns, bound)
-    return Feasible(schedule, time_ns, bound, data["gap"])
+    return Feasible(schedule, time_ns, bound)
 
 
 def encode_diagnostic(d: Diagnostic) -> dict[str, Any]:

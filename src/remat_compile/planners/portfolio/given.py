@@ -29,4 +29,4 @@ class Given:
         progress: Progress | None = None,
     ) -> PlanResult:
         schedule = parse_schedule(self.text)
-        return Feasible(schedule, simulate(program, schedule).time_ns, None, 0.0)
+        return Feasible(schedule, simulate(program, schedule).time_ns, None)

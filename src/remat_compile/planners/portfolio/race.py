@@ -11,7 +11,7 @@ from ...ir.diagnostics import FBError
 from ...ir.program import Budget, Program
 from ...ir.schedule import Compute, Schedule
 from ...ir.semantics.simulate import simulate
-from ..contract import Feasible, Infeasible, Optimal, PlanResult, Progress, TimedOut
+from ..contract import Feasible, Infeasible, NotApplicable, Optimal, PlanResult, Progress, TimedOut
 from ..results import peak_of
 
 __all__ = ["Accept", "Entry", "Race"]
@@ -84,11 +84,11 @@ class Race:
         """Takes a result in; whether it leads now. The claims of a result are checked, but
         for the lower bound, which only a `trusted` planner may raise."""
         match result:
-            case Infeasible(why=why):
-                if why.code == "FB0409":
-                    self.tell(f"auto: {name} left out: {why.message}")
-                else:
-                    self.refused.append(result)
+            case NotApplicable(why):
+                self.tell(f"auto: {name} left out: {why.message}")
+                return False
+            case Infeasible():
+                self.refused.append(result)
                 return False
             case TimedOut(schedule=None):
                 self.late = True
@@ -159,4 +159,4 @@ class Race:
         time_ns, bound = entry.time_ns, min(self.bound_of(entry), entry.time_ns)
         if time_ns == bound:
             return Optimal(entry.schedule, time_ns, bound)
-        return Feasible(entry.schedule, time_ns, bound, time_ns / bound - 1 if bound else 0.0)
+        return Feasible(entry.schedule, time_ns, bound)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from time import monotonic
 
-from ...ir.analysis.liveness import lower_bound_bytes
 from ...ir.diagnostics import Diagnostic
-from ..contract import Infeasible, PlanResult, Progress, TimedOut
+from ..contract import NotApplicable, PlanResult, Progress, TimedOut
 from ..eviction.search import Search
 from ..instance import Instance, Order
 from ..results import Task
@@ -72,11 +71,10 @@ def _refused(task: Task, saved_bytes: int | None) -> PlanResult:
     return task.infeasible(least if inst.peak(least) > limit else None)
 
 
-def too_large(task: Task, most: int, hint: str) -> Infeasible | None:
+def too_large(task: Task, most: int, hint: str) -> NotApplicable | None:
     """FB0409 for a graph of more than `most` cNodes; None for a smaller one."""
     size = len(task.instance.names_C)
     if size <= most:
         return None
-    floor, _ = lower_bound_bytes(task.program, task.instance.kind)
     message = f"{task.planner} plans graphs of at most {most} cNodes, and this one has {size}"
-    return Infeasible(None, floor, Diagnostic("FB0409", message, hint=hint))
+    return NotApplicable(Diagnostic("FB0409", message, hint=hint))
