@@ -27,6 +27,7 @@ from remat_compile.ir.schedule import Compute, Free, Schedule
 from remat_compile.planners import (
     Feasible,
     Infeasible,
+    NotApplicable,
     Optimal,
     Planner,
     PlanResult,
@@ -74,13 +75,13 @@ class Bad:
             case "text":
                 return Feasible("F1 F2", 1, None)
             case "odd steps":
-                return Feasible(Schedule("plan", "bad", ("F1",)), 1, None, 0.0)
+                return Feasible(Schedule("plan", "bad", ("F1",)), 1, None)
             case "odd time":
                 return Feasible(good, "soon", None)
             case "invalid":
                 return Feasible(Schedule("plan", "bad", good.steps[1:]), 1, None)
             case "unknown":
-                return Feasible(Schedule("plan", "bad", (Compute("nix"),)), 1, None, 0.0)
+                return Feasible(Schedule("plan", "bad", (Compute("nix"),)), 1, None)
             case "strange name":
                 return Feasible(Schedule('a"} b', "x\\ny", good.steps), 1, None)
             case "over":
@@ -241,9 +242,10 @@ REASONS = st.builds(
 )
 RESULTS = st.one_of(
     st.builds(Optimal, SCHEDULES, COUNTS, COUNTS),
-    st.builds(Feasible, SCHEDULES, COUNTS, st.none() | COUNTS, st.floats(0, 9)),
+    st.builds(Feasible, SCHEDULES, COUNTS, st.none() | COUNTS),
     st.builds(TimedOut, st.none() | SCHEDULES, COUNTS, st.none() | COUNTS),
     st.builds(Infeasible, st.none() | BUDGETS, COUNTS, REASONS),
+    st.builds(NotApplicable, REASONS),
 )
 
 
