@@ -2,7 +2,7 @@
 ; anywhere), the bytes of every step are greatest at the upper end of b. Sizes that fall: the same
 ; with the order of b turned round.
 ; Induction over the summands of a step, each with the coefficient 1.
-; Used: ranges.corner, symbolic.prove_ranges (spec/verification.md, section 5).
+; Used: intervals.corner, memory_ranges.prove_ranges (spec/verification.md, section 5).
 
 (push 1) ; A function that rises is greatest at the upper end.
 (declare-fun f (Int) Int)

@@ -2,7 +2,7 @@
 ; others are not negative and falls with it while their product is not positive; division by a
 ; positive constant, rounded down or up, and rounding up to a multiple rise with what is divided.
 ; x and y are an expression at a smaller and at a greater value of the symbol.
-; Used: ranges.direction, and for the monotony of rounding wherever sizes are rounded.
+; Used: intervals.direction, and for the monotony of rounding wherever sizes are rounded.
 
 (push 1) ; sum
 (declare-const x Int) (declare-const y Int) (declare-const x2 Int) (declare-const y2 Int)

@@ -1,7 +1,7 @@
 ; Intervals. If x lies in [a, b] and y in [c, d], then x + y lies in [a + c, b + d], the greater of both
 ; in [max(a, c), max(b, d)], and x y between the least and the greatest of ac, ad, bc, bd.
 ; Quotients: by the monotony in direction.smt2.
-; Used: ranges.bounds, which settles that sizes are not negative and picks the numbers of (B).
+; Used: intervals.bounds, which settles that sizes are not negative and picks the numbers of (B).
 
 (push 1) ; sum
 (declare-const x Int) (declare-const y Int) (declare-const b Int) (declare-const d Int)

@@ -2,7 +2,7 @@
 ; are, as long as none is negative. (B) A row is not above its bound if it is not with each size
 ; replaced by a number that the size never exceeds.
 ; Induction over the sizes of the row.
-; Used: profile.Rows, symbolic.prove_ranges (section 5).
+; Used: profile.Rows, memory_ranges.prove_ranges (section 5).
 
 (push 1) ; (A), step: one more size, n times here and m times there.
 (declare-const row Int) (declare-const other Int)

@@ -45,12 +45,14 @@ LIMIT_S = 20
 KINDS: tuple[Literal["device", "activation", "host"], ...] = ("device", "activation", "host")
 CHECKER = tuple(f"verifier/check/{name}.py" for name in ("check", "machine", "sizes", "read"))
 MODULES = (
-    *(f"verifier/{name}.py" for name in ("statements", "events", "validity", "memory", "sizes")),
-    *(f"verifier/{name}.py" for name in ("races", "values", "claims", "walk", "symbolic")),
-    *(f"verifier/{name}.py" for name in ("profile", "largest", "terms", "ranges", "task")),
+    *(f"verifier/read/{name}.py" for name in ("statements", "events", "sizes")),
+    *(f"verifier/obligations/{name}.py" for name in ("validity", "memory", "races", "values")),
+    *(f"verifier/obligations/{name}.py" for name in ("claims", "memory_ranges", "largest")),
+    *(f"verifier/arithmetic/{name}.py" for name in ("walk", "profile", "terms", "intervals")),
+    "verifier/task.py",
     *(
         "ir/text/parser.py",
-        "ir/_scan.py",
+        "ir/text/regular.py",
         "ir/text/rules.py",
         "ir/text/rules_graph.py",
         "ir/text/rules_calls.py",

@@ -100,7 +100,7 @@ class Task:
         """The order as a result; it is under the budget.
 
         Optimal where it meets the lower bound: `bound_ns`, the time with nothing
-        recomputed, or that of `_bounds` for its order, whichever is the highest.
+        recomputed, or that of `bounds` for its order, whichever is the highest.
         """
         inst = self.instance
         time_ns = inst.time_ns(order)

@@ -137,7 +137,7 @@ def _lark() -> Lark:
 
 @cache
 def _quick_lark() -> Lark:
-    """The same with regular lines in one piece; `_regular` says why it reads the same."""
+    """The same with regular lines in one piece; `regular` says why it reads the same."""
     from lark import Lark
 
     class QuickBuilder(RegularRules, Builder):
@@ -168,7 +168,7 @@ def _flat(parts: list[Any]) -> list[Any]:
 def read_quickly(text: str) -> Program | None:
     """The program, with runs of regular lines in one piece; None where that does not do.
 
-    What it gives is what the grammar alone reads (`_regular` says why); of None follows nothing.
+    What it gives is what the grammar alone reads (`regular` says why); of None follows nothing.
     """
     from lark.exceptions import UnexpectedInput
 

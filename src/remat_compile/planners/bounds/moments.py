@@ -13,7 +13,7 @@ certain is there at that moment, or made again after it:
 
 The least time of the replays is an integer program with a column or two for each tensor, so
 graphs may be large. Replays before the cut are not counted, and bytes at other moments are not
-looked at: `_bounds` does both, at a size that grows with the square of the graph. Where first
+looked at: `relaxation` does both, at a size that grows with the square of the graph. Where first
 executions keep the order of capture, all of it before k is earlier and all after k is later
 for certain; else only what k depends on, and what depends on k. Not taken from a paper.
 """

@@ -51,7 +51,7 @@ def lower_bound_ns(
 ) -> int:
     """Nanoseconds that no plan under the budget can beat, the first executions being in
     the order of capture: by the relaxation, or above `most_cnodes` by single moments
-    (`_cuts`). At least the time with nothing recomputed, which is the answer too where the
+    (`moments`). At least the time with nothing recomputed, which is the answer too where the
     graph is larger than 3000 cNodes or the limit (wall clock) passes. With `any_order` it
     holds for every plan, and is of single moments.
 
@@ -93,7 +93,7 @@ def _solved(instance: Instance, limit_bytes: int, time_limit_s: float) -> int | 
 def moments_ns(
     instance: Instance, limit_bytes: int, time_limit_s: float, *, any_order: bool = False
 ) -> int:
-    """The bound of single moments (`_cuts`), in nanoseconds."""
+    """The bound of single moments (`moments`), in nanoseconds."""
     extra_ns = replays_ns(instance, limit_bytes, _solver(), time_limit_s, any_order=any_order)
     return _rounded(instance, extra_ns)
 

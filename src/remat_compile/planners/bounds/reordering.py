@@ -1,6 +1,6 @@
 """A better order of first executions, by local search over the bounds of single moments.
 
-What an order can cost is judged by the relaxed programs of its fullest moments (`_cuts`), and
+What an order can cost is judged by the relaxed programs of its fullest moments (`moments`), and
 where even what is needed at one does not fit, by what is missing. A move puts one cNode later:
 the one that runs in the worst moment, or one whose results only wait there. It never passes a
 reader of what it makes, an accumulate that ends what it reads, the loss or an optimizer step;
