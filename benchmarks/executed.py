@@ -39,7 +39,7 @@ from remat_compile.frontends.torch_export import ensure_trusted, export, lower
 from remat_compile.ir.analysis.liveness import held_bytes
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.semantics.simulate import Sizes
-from remat_compile.planners import Infeasible, available, parse_planner
+from remat_compile.planners import Infeasible, NotApplicable, available, parse_planner
 
 Make = Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
 PEER_BUDGETS = (0.9, 0.7, 0.5, 0.3, 0.1, 0.0)
@@ -142,7 +142,7 @@ class Bench:
         attempt = Attempt(self.program, parse_planner(planner), self.budget, time_limit_s, Phases())
         try:
             result = attempt.ask()
-            if isinstance(result, Infeasible) or result.schedule is None:
+            if isinstance(result, Infeasible | NotApplicable) or result.schedule is None:
                 return None
             made = attempt.prove(result.schedule, result.lower_bound_ns, planner)
         except FBError as error:

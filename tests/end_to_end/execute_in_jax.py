@@ -40,6 +40,6 @@ def difference(proven: Plan, stored: Stored) -> tuple[float, float]:
     """The largest difference of the generated module from what is stored, as a share of the
     largest value of its kind, and how much is allowed."""
     space: dict[str, Any] = {"__name__": "random_plan"}
-    exec(compile(source_of_plan(proven), "<random plan>", "exec"), space)
+    exec(compile(source_of_plan(proven.program, proven.schedule), "<random plan>", "exec"), space)
     worst: Mapping[str, float] = space["check"](stored)
     return max(worst.values()), tolerance(proven.program)

@@ -116,7 +116,8 @@ def execute(model: str, seed: int, plan: Plan) -> Outcome:
     assert plan._exported is not None
     try:
         proven = plan.trusted()
-        report = compare_step(proven, bind(proven, plan._exported), plan._exported, 1)
+        compiled = bind(proven.program, proven.schedule, plan._exported)
+        report = compare_step(proven, compiled, plan._exported, 1)
     except (FBError, RuntimeError, NameError, TypeError, ValueError) as error:
         return Outcome(model, seed, f"{type(error).__name__}: {error}", kinds)
     assert proven.proven is not None

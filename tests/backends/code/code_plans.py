@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from remat_compile.backends.jax.checkpoint.annotated import emit_form, fitting_form
-from remat_compile.backends.jax.emit.module import module as emit_jax
+from remat_compile.backends.jax.emit.module import emit as emit_jax
 from remat_compile.backends.jax.lowerings import source_of
 from remat_compile.backends.torch import emit as emit_torch
 from remat_compile.frontends.torch_export import export, lower
