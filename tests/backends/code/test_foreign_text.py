@@ -91,8 +91,8 @@ def test_harmless_text_reads_as_written() -> None:
 
 UNQUOTED = {
     "torch": ["torch.emit.docstring", "torch.function.comment"],
-    "jax": ["jax.template.docstring", "jax.body.comment", "jax.body.scope"],
-    "annotated": ["jax.template.docstring", "jax.body.comment", "jax.body.scope"],
+    "jax": ["jax.emit.template.docstring", "jax.emit.body.comment", "jax.emit.body.scope"],
+    "annotated": ["jax.emit.template.docstring", "jax.emit.body.comment", "jax.emit.body.scope"],
 }
 
 
