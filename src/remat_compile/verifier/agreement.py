@@ -40,8 +40,8 @@ def agree_on_plan(
 ) -> Verdict:
     """`verdict`, if it is a proof, only with the checker's yes and equal numbers (else FB0817).
 
-    Where the checker does not decide the ranges of the symbols in `left_s` seconds, the verdict is
-    `at_sample`'s, or undecided if that is None.
+    Where the checker does not decide the ranges of the symbols in half of the time left, the
+    verdict is `at_sample`'s, or undecided if that is None.
     """
     if not isinstance(verdict, ProvenPlan):
         return verdict

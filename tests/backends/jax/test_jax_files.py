@@ -21,6 +21,8 @@ from torch import Tensor, nn
 
 import remat_compile
 from remat_compile import FBError, Plan
+from remat_compile.backends.jax.emit.template import CHECK
+from remat_compile.backends.jax.runtime.arrays import write_npz
 from remat_compile.cli import main
 from remat_compile.driver.files import write_together
 from remat_compile.ir.expr import Const
@@ -192,6 +194,16 @@ def test_run_tells_of_merged_executions(
     err = capsys.readouterr().err
     assert "error[FB0938]: XLA merged away" in err
     assert "compiler_options" in err
+
+
+def test_a_parameter_may_have_a_bar_in_its_name(tmp_path: Path) -> None:
+    stored = {"param": {"a|b": np.ones(2)}, "grad": {"|": np.zeros(3)}}
+    with (tmp_path / "step.npz").open("wb") as file:
+        write_npz(file, stored)
+    space: dict[str, Any] = {"np": np, "jnp": jax.numpy, "KINDS": tuple(stored), "__name__": "step"}
+    exec(compile(CHECK, "<check>", "exec"), space)
+    found = space["load"](tmp_path / "step.npz")
+    assert {kind: [*arrays] for kind, arrays in found.items()} == {"param": ["a|b"], "grad": ["|"]}
 
 
 @pytest.mark.parametrize("version", [None, (0, 9, 2)])

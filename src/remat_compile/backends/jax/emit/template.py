@@ -129,7 +129,8 @@ def load(path):
     found = {kind: {} for kind in KINDS}
     with np.load(path) as file:
         for entry in file.files:
-            kind, name, dtype = entry.split("|")
+            kind, rest = entry.split("|", 1)
+            name, dtype = rest.rsplit("|", 1)
             found[kind][name] = jnp.asarray(file[entry].view(jnp.dtype(dtype)))
     return found
 
