@@ -198,7 +198,7 @@ class _Assembly:
             name
             for p in binding.params
             for name in p.names[:1]
-            if p.grad is None and self.read.exported.module.get_parameter(name).requires_grad
+            if p.grad is None and self.read.exported.original.get_parameter(name).requires_grad
         ]
         if not lost:
             return ()
