@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import TreeSpec
 
-from ..ir.diagnostics import Diagnostic
+from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Program
 from .joint import Joint
-from .whole import WholeModel
+from .whole import WholeModel, has_values
 
 __all__ = ["Exported", "Lowered"]
 
@@ -81,7 +81,14 @@ class Lowered:
         return replace(self, program=program)
 
     def values(self) -> dict[str, Tensor]:
-        """The caller's own tensors of everything it holds, by aNode name."""
+        """The caller's own tensors of everything it holds, by aNode name.
+
+        FBError FB0516 for a model on `meta`, which holds none.
+        """
+        if not has_values(self.exported.original):
+            message = "the model lies on the meta device and has no values to compute with"
+            hint = 'plan it with costs="roofline" and device=, or give it values (to_empty)'
+            raise FBError(Diagnostic("FB0516", message, hint=hint))
         exported, binding = self.exported, self.program.binding
         found: dict[str, Tensor] = {}
         for param in binding.params:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
-__all__ = ["WholeModel", "unchanged"]
+__all__ = ["WholeModel", "has_values", "unchanged"]
 
 
 class WholeModel(nn.Module):
@@ -53,14 +56,26 @@ def _ties(model: nn.Module) -> list[tuple[Slot, list[Slot]]]:
     return [(first, rest) for first, *rest in of_each if rest]
 
 
+def has_values(model: nn.Module) -> bool:
+    """Whether the parameters and buffers hold numbers that can be computed with."""
+    tensors = (*model.parameters(), *model.buffers())
+    return not any(t.is_meta or isinstance(t, FakeTensor) for t in tensors)
+
+
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """What running the model's Python changes on its modules is put back at the end."""
+    """What running the model's Python changes is put back: attributes of its modules, and the
+    random generators of PyTorch, Python and NumPy."""
     before = [(module, dict(vars(module))) for module in model.modules()]
+    numpy = sys.modules.get("numpy")
+    python, drawn = random.getstate(), numpy.random.get_state() if numpy else None
     try:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             yield
     finally:
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(drawn)
         for module, attributes in before:
             vars(module).clear()
             vars(module).update(attributes)

@@ -202,6 +202,12 @@ class _Assembly:
         ]
         if not lost:
             return ()
+        if all(p.grad is None for p in binding.params):
+            message = (
+                f"no gradient reaches any parameter of {type(self.read.exported.original).__name__}"
+            )
+            hint = "see that what it returns depends on its parameters, outside of torch.no_grad"
+            raise FBError(Diagnostic("FB0515", message, hint=hint))
         return (
             Diagnostic(
                 "FB0510",

@@ -17,11 +17,11 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from ..._torch.lowered import Exported
-from ..._torch.whole import unchanged
+from ..._torch.whole import has_values, unchanged
 from ...ir.diagnostics import Diagnostic, FBError
 from .places import place_of
 from .python_state import check_python_state
-from .without_values import has_values, on_device
+from .without_values import on_device
 
 __all__ = ["argument_paths", "export", "load_pt2"]
 
@@ -59,7 +59,12 @@ def export(
                 hint=_what_to_do(error),
             )
         ) from error
-    return replace(_exported(program, module, args, kwargs), has_checkpoints=strict, is_live=True)
+    return replace(
+        _exported(program, module, args, kwargs),
+        has_checkpoints=strict,
+        is_live=True,
+        warnings=check_python_state(module, args, kwargs),
+    )
 
 
 def _what_to_do(error: Exception) -> str:

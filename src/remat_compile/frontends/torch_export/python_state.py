@@ -13,7 +13,7 @@ import hashlib
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from types import FrameType
@@ -65,7 +65,7 @@ def check_python_state(
     call, with the line from which it does. A model whose forward does not run on fake tensors
     is not looked at: capture will say why. Nothing of the model or of a generator changes.
     """
-    with unchanged(model), _same_generators():
+    with unchanged(model):
         before = _scalars(model)
         first = _run(model, args, kwargs)
         if first is None:
@@ -203,18 +203,6 @@ def _scalars(model: nn.Module) -> dict[str, Scalar]:
 
 
 # -- generators ------------------------------------------------------------------------
-
-
-@contextmanager
-def _same_generators() -> Iterator[None]:
-    python, numpy = random.getstate(), sys.modules.get("numpy")
-    state = numpy.random.get_state() if numpy is not None else None
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        if numpy is not None and state is not None:
-            numpy.random.set_state(state)
 
 
 def _seed_numpy(seed: int) -> None:

@@ -16,13 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map_only
 
-__all__ = ["has_values", "on_device"]
-
-
-def has_values(module: nn.Module) -> bool:
-    """Whether the parameters and buffers hold numbers that can be computed with."""
-    tensors = [*module.parameters(), *module.buffers()]
-    return not any(t.is_meta or isinstance(t, FakeTensor) for t in tensors)
+__all__ = ["on_device"]
 
 
 def on_device(
