@@ -8,7 +8,7 @@ checked, all of it, once the syntax is right.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -22,11 +22,12 @@ from ..span import Span
 from .syntax import MAX_DEPTH
 
 if TYPE_CHECKING:
-    from lark import Lark
+    from lark import Lark, Token, Transformer
     from lark.exceptions import UnexpectedInput
 
     from .regular import Patterns
     from .rules import StatementRules
+    from .rules_calls import ValueRules
 
 __all__ = ["parse_program", "read_quickly", "read_syntax"]
 
@@ -122,40 +123,45 @@ def _grammar() -> str:
 @cache
 def _lark() -> Lark:
     """The reader by the grammar alone: what it says of a text is what holds."""
-    from lark import Lark
-
-    from .rules_calls import ValueRules
-
-    return Lark(_grammar(), parser="lalr", lexer="contextual", transformer=ValueRules())
+    return _parser(_grammar(), "start")
 
 
 @cache
 def _quick() -> tuple[Lark, Patterns]:
     """The same with regular lines in one piece; `regular` says why it reads the same."""
+    from .regular import Patterns, with_regular_lines
+
+    grammar = _grammar()
+    lark = _parser(with_regular_lines(grammar), "start", "call", "shape", "expr")
+    return lark, Patterns.of(grammar)
+
+
+def _parser(grammar: str, *start: str) -> Lark:
     from lark import Lark
 
-    from .regular import Patterns, with_regular_lines
     from .rules_calls import ValueRules
 
-    lark = Lark(
-        with_regular_lines(_grammar()),
-        parser="lalr",
-        lexer="contextual",
-        transformer=ValueRules(),
-        start=["start", "call", "shape", "expr"],
-    )
-    return lark, Patterns.of(_grammar())
+    rules = cast("Transformer[Token, object]", _Inlined(ValueRules()))
+    return Lark(grammar, parser="lalr", lexer="contextual", transformer=rules, start=list(start))
+
+
+class _Inlined:
+    """Rules that take the parts of what they match as parameters, for a parser that gives lists.
+
+    lark's `v_args(inline=True)` is the same, and takes three calls more for every node of a text.
+    """
+
+    def __init__(self, rules: ValueRules):
+        self._rules = rules
+
+    def __getattr__(self, name: str) -> Callable[[list[object]], object]:
+        rule: Callable[..., object] = getattr(self._rules, name)
+        return lambda parts: rule(*parts)
 
 
 def _read(lark: Lark, text: str, rules: StatementRules) -> Program:
-    """The program; what a rule refuses is raised as it is."""
-    from lark.exceptions import VisitError
-
     tree = lark.parse(text.removeprefix("\ufeff") + "\n", "start")
-    try:
-        return cast(Program, rules.transform(tree))
-    except VisitError as error:
-        raise error.orig_exc from None
+    return cast(Program, rules.build(tree))
 
 
 def read_quickly(text: str, file: str = "<text>") -> Program | None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
-from lark import Token, v_args
+from lark import Token
 
 from ..expr import Const, Expr
 from ..graph import ANode, ANodeKind, Arg, Call, CNode, Graph, Phase, Ref, View
@@ -95,7 +95,6 @@ def _filled(pattern: str, grammar: str) -> str:
     return re.sub("<([A-Z_]+)>", lambda found: f"(?:{terminal[found[1]]})", pattern)
 
 
-@v_args(inline=True)
 class RegularRules(StatementRules):
     """The rules with those of runs of lines. `read(text, start)` reads a part of a line."""
 

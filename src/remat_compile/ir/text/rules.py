@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias, TypeVar, cast
 
-from lark import Token, v_args
+from lark import Token
 
 from ..graph import Graph
 from ..program import (
@@ -56,7 +56,6 @@ class _Input(NamedTuple):
 BindingPart: TypeAlias = _Input | ParamBinding | BufferBinding | Result | Entry
 
 
-@v_args(inline=True)
 class StatementRules(GraphRules):
     """The rules of all sections; those of the graph are `GraphRules`."""
 

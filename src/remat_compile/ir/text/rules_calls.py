@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias, cast
 
-from lark import Token, Transformer, v_args
+from lark import Token
 
 from ..expr import (
     Add,
@@ -41,8 +41,7 @@ def _negated(expr: Expr) -> Expr:
             return Mul((Const(-1), expr))
 
 
-@v_args(inline=True)
-class ValueRules(Transformer[Token, object]):
+class ValueRules:
     """Rules of what stands inside a statement: expressions, calls, attributes. They run while
     the text is parsed, and hold no state, so that one parser serves every thread.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from lark import Token, Transformer, v_args
+from lark import Token, Tree
 
 from ..expr import Expr
 from ..graph import ANode, ANodeKind, Call, CNode, Graph, Phase, View
@@ -14,13 +14,17 @@ from .tokens import Entry, once, span_of, title
 __all__ = ["GraphRules"]
 
 
-@v_args(inline=True)
-class GraphRules(Transformer[Token, object]):
+class GraphRules:
     """Nodes with their places in `file`, out of what the rules inside a statement made."""
 
     def __init__(self, file: str):
-        super().__init__(visit_tokens=False)
         self._file = file
+
+    def build(self, part: object) -> object:
+        """What the rules make of a tree: a method takes the parts of its node as parameters."""
+        if type(part) is not Tree:
+            return part
+        return getattr(self, part.data)(*map(self.build, part.children))
 
     def _span(self, token: Token, last: Token | None = None) -> Span:
         return span_of(token, last, self._file)
