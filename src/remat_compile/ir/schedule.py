@@ -8,7 +8,8 @@ CONTRIBUTING.md says what else a new kind needs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import ClassVar, Literal, get_args
 
 from .span import Span
@@ -18,6 +19,7 @@ __all__ = [
     "Compute",
     "CopyStep",
     "Direction",
+    "ElementaryStep",
     "Free",
     "HostFree",
     "Offload",
@@ -59,6 +61,17 @@ class _OnStorage:
 
     anode: str
     span: Span | None = field(default=None, compare=False, repr=False)
+
+    def parts(self) -> tuple[ElementaryStep, ...]:
+        """The elementary steps that do the same one after another; itself where it is one."""
+        done: list[type[ElementaryStep]] = []
+        if self.copies is not None:
+            done.append(Offload if self.copies == "d2h" else Prefetch)
+        if self.waits:
+            done.append(Wait)
+        if self.gives_back is not None:
+            done.append(Free if self.gives_back == "device" else HostFree)
+        return tuple(kind(self.anode, self.span) for kind in done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +117,9 @@ class HostFree(_OnStorage):
 CopyStep = Offload | Prefetch | Wait | HostFree
 """Steps of the asynchronous copies between device and host."""
 
+ElementaryStep = Free | Offload | Prefetch | Wait | HostFree
+"""Steps about storage that do one thing."""
+
 StorageStep = Free | CopyStep
 
 Step = Compute | StorageStep
@@ -120,6 +136,12 @@ class Schedule:
     planner: str
     steps: tuple[Step, ...]
     span: Span | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def elementary(self) -> Schedule:
+        """The same with every step about storage in its parts; for who knows those only."""
+        parts = ((s,) if isinstance(s, Compute) else s.parts() for s in self.steps)
+        return replace(self, steps=tuple(chain.from_iterable(parts)))
 
     @property
     def first_copy(self) -> CopyStep | None:

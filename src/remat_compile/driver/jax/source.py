@@ -29,6 +29,7 @@ JAX_STYLES: tuple[str, ...] = get_args(JaxStyle)
 def source_of_plan(program: Program, schedule: Schedule, style: JaxStyle = "explicit") -> str:
     """The JAX module of a plan that has been proven."""
     need_jax()
+    schedule = schedule.elementary
     check_expressible(program, schedule)
     from ...backends.jax.lowerings import source_of
 
