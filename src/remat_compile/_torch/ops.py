@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
-from ..ir.diagnostics import Diagnostic, FBError, nearest
+from ..ir.diagnostics import Diagnostic, FBError, fail, nearest
 from ..ir.expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym, evaluate
 from ..ir.graph import Arg, Atom, Ref
 
@@ -111,14 +111,14 @@ def _known_ops() -> list[str]:
 def from_torch_dtype(dtype: torch.dtype) -> str:
     """`torch.float32` -> `f32`. Raises FBError FB0902 for a dtype that the IR has not."""
     if dtype not in _DTYPE_NAMES:
-        raise FBError(Diagnostic("FB0902", f"tensors of {dtype} are not supported"))
+        fail("FB0902", f"tensors of {dtype} are not supported")
     return _DTYPE_NAMES[dtype]
 
 
 def torch_dtype(name: str) -> torch.dtype:
     """`f32` -> `torch.float32`. Raises FBError FB0902 for an unknown name."""
     if name not in _DTYPES:
-        raise FBError(Diagnostic("FB0902", f"unknown dtype {name}.{nearest(name, _DTYPES)}"))
+        fail("FB0902", f"unknown dtype {name}.{nearest(name, _DTYPES)}")
     return _DTYPES[name]
 
 
@@ -175,8 +175,8 @@ def from_atom(atom: Atom) -> object:
         case "device":
             try:
                 return torch.device(atom.value)
-            except RuntimeError as error:
-                raise FBError(Diagnostic("FB0902", f"unknown device {atom.value}")) from error
+            except RuntimeError:
+                fail("FB0902", f"unknown device {atom.value}")
         case "layout":
             return _lookup(atom, _LAYOUTS)
         case "format":
@@ -186,5 +186,5 @@ def from_atom(atom: Atom) -> object:
 def _lookup(atom: Atom, table: Mapping[str, object]) -> object:
     if atom.value not in table:
         hint = nearest(atom.value, table)
-        raise FBError(Diagnostic("FB0902", f"unknown {atom.kind} {atom.value}.{hint}"))
+        fail("FB0902", f"unknown {atom.kind} {atom.value}.{hint}")
     return table[atom.value]
