@@ -118,10 +118,13 @@ class StatementRules(GraphRules):
     def target(self, name: Token, *entries: Entry | None) -> Target:
         return Target(string(name), **once(filter(None, entries), "in this target"))
 
-    # How the graph meets its caller.
+    def sections(self, *sections: T) -> tuple[T, ...]:
+        return sections
 
-    def strings(self, *names: Token) -> tuple[str, ...]:
-        return tuple(map(string, names))
+    def words(self, *words: Token) -> tuple[str, ...]:
+        return tuple(map(word, words))
+
+    # How the graph meets its caller.
 
     def bind_arg(self, path: Token, name: Token, grad: Token | None) -> _Input:
         return _Input(Argument(string(path), name[1:], self._span(name)), name_of(grad))
@@ -164,9 +167,6 @@ class StatementRules(GraphRules):
         return Schedule(title(name), by, steps, self._span(name))
 
     # Proofs.
-
-    def words(self, *words: Token) -> tuple[str, ...]:
-        return tuple(map(word, words))
 
     def bound(self, size: Token) -> int:
         return amount_of(size)
@@ -218,15 +218,6 @@ class StatementRules(GraphRules):
         )
 
     # The whole.
-
-    def symbols(self, *symbols: Symbol) -> tuple[Symbol, ...]:
-        return symbols
-
-    def schedules(self, *schedules: Schedule) -> tuple[Schedule, ...]:
-        return schedules
-
-    def proofs(self, *proofs: Proven) -> tuple[Proven, ...]:
-        return proofs
 
     def start(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
 from lark import Token
 
@@ -28,6 +28,7 @@ from .tokens import Entry, double, duration_of, integer, once, refuse, short, st
 
 __all__ = ["ValueRules"]
 
+T = TypeVar("T")
 Arguments: TypeAlias = tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]
 
 
@@ -70,8 +71,8 @@ class ValueRules:
     def maximum(self, word: Token, *terms: Expr) -> Max:
         return Max(terms)
 
-    def shape(self, *extents: Expr) -> tuple[Expr, ...]:
-        return extents
+    def several(self, *parts: T) -> tuple[T, ...]:
+        return parts
 
     # Operators and their arguments.
 
@@ -94,9 +95,6 @@ class ValueRules:
                 return Atom(cast(AtomKind, kind), value)
             case _:
                 return _CONSTANTS[part]
-
-    def sequence(self, *parts: Arg) -> tuple[Arg, ...]:
-        return parts
 
     def keyword(self, key: Token, value: Arg) -> Entry:
         name = key.rstrip("= \t")
