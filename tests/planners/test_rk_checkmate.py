@@ -133,7 +133,7 @@ def test_what_the_model_counts_is_what_the_simulator_counts(
     """The rows hold at the point of an order exactly if its peak is in budget."""
     program = random_dag(seed, nodes)
     instance = Instance.of(program, kind)
-    events = all_events(instance, useful_pairs(instance, backward=True, every=True))
+    events = all_events(useful_pairs(instance, backward=True, every=True))
     optional = [i for i, e in enumerate(events) if e.optional]
     chosen = {i for i in optional if hash((seed, i)) % 4 == 0}
     needed = compact_model(instance, events, 1 << 40).event_column

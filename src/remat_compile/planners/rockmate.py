@@ -10,12 +10,11 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import ClassVar
 
-from ..ir.analysis.blocks import identical_blocks
 from ..ir.program import Budget, Program
 from .chains.answer import first_fit, least_order, no_chain, persistent_orders
 from .chains.block_options import Grid, block_instance, option_of
 from .chains.chain import Chain, chain_of_program
-from .chains.grouping import blocks_of_stages, grouped, shortened
+from .chains.grouping import fingerprints, grouped, shortened
 from .chains.persistent import Late
 from .chains.stages import BlockOption, save_all, stages_of
 from .contract import PlanResult, Progress, TimedOut
@@ -137,8 +136,10 @@ class Rockmate:
 
 def _classes(chain: Chain) -> list[list[int]]:
     """Stages (the loss left out) that are identical up to names."""
-    place = {block: i for i, block in enumerate(blocks_of_stages(chain))}
-    return [[place[b] for b in c.blocks] for c in identical_blocks(chain.instance.program, place)]
+    classes: dict[str, list[int]] = {}
+    for i, kind in enumerate(fingerprints(chain)):
+        classes.setdefault(kind, []).append(i)
+    return list(classes.values())
 
 
 def _solve_all(grids: Sequence[Grid], processes: int | None, deadline: float) -> None:

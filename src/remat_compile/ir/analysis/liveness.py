@@ -1,9 +1,8 @@
-"""Topological order, what every schedule must run, and lower bounds on memory."""
+"""What every schedule must run, and lower bounds on its memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from heapq import heapify, heappop, heappush
 from typing import Literal
 
 from ..graph import CALLER_KINDS, CNode, Graph
@@ -17,47 +16,10 @@ __all__ = [
     "held_bytes",
     "lower_bound_bytes",
     "required_cnodes",
-    "topological_order",
     "working_set",
 ]
 
 BudgetKind = Literal["device", "activation"]
-
-
-def topological_order(graph: Graph) -> tuple[str, ...]:
-    """A topological order of the cNodes, nearest to the order of capture.
-
-    Edges run from the writer of an aNode to its readers, and from every other reader
-    of g1 to the accumulate that ends g1. Equal to the order of capture where that is
-    topological. Cyclic parts are left out.
-    """
-    position = {c.name: i for i, c in enumerate(graph.cnodes)}
-    after: list[list[int]] = [[] for _ in graph.cnodes]
-    waiting = [0] * len(graph.cnodes)
-
-    def edge(source: str, target: str) -> None:
-        if source != target:
-            after[position[source]].append(position[target])
-            waiting[position[target]] += 1
-
-    for c in graph.cnodes:
-        for name in graph.reads(c):
-            if name in graph.writer:
-                edge(graph.writer[name].name, c.name)
-        if c.is_accumulate:
-            for reader in graph.readers[graph.reads(c)[0]]:
-                edge(reader.name, c.name)
-    ready = [i for i, count in enumerate(waiting) if count == 0]
-    heapify(ready)
-    found = []
-    while ready:
-        i = heappop(ready)
-        found.append(graph.cnodes[i].name)
-        for j in after[i]:
-            waiting[j] -= 1
-            if waiting[j] == 0:
-                heappush(ready, j)
-    return tuple(found)
 
 
 def required_cnodes(graph: Graph) -> frozenset[str]:

@@ -10,24 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from ...ir.analysis.blocks import Block, fingerprint
+from ...ir.analysis.blocks import fingerprint
 from .chain import Chain, chain_from_stages
 
-__all__ = ["blocks_of_stages", "grouped", "period_of", "shortened"]
+__all__ = ["fingerprints", "grouped", "period_of", "shortened"]
 
 _LONGEST = 12
 """Periods of more stages are not looked for."""
 
 
-def blocks_of_stages(chain: Chain) -> list[Block]:
-    """The stages, the loss left out, by name."""
-    names = chain.instance.names_C
+def fingerprints(chain: Chain) -> list[str]:
+    """One for each stage, the loss left out: equal for stages that are identical up to names."""
+    names, graph = chain.instance.names_C, chain.instance.program.graph
     return [
-        Block(
-            tuple(names[c] for c in chain.forward_N[i]),
-            tuple(names[c] for c in chain.backward_N[i]),
-        )
-        for i in range(len(chain) - 1)
+        fingerprint(graph, (names[c] for c in forward), (names[c] for c in backward))
+        for forward, backward in zip(chain.forward_N[:-1], chain.backward_N[:-1], strict=True)
     ]
 
 
@@ -50,10 +47,8 @@ def period_of(kinds: Sequence[object]) -> tuple[int, int, int]:
 def grouped(chain: Chain, most: int) -> Chain:
     """The chain with neighbours joined into blocks of at most `most` forward cNodes, or one
     period where that is longer."""
-    blocks = blocks_of_stages(chain)
-    kinds = [fingerprint(chain.instance.program, block) for block in blocks]
-    sizes = [len(block.forward) for block in blocks]
-    start, end, period = period_of(kinds)
+    sizes = [len(cnodes) for cnodes in chain.forward_N[:-1]]
+    start, end, period = period_of(fingerprints(chain))
     cuts = _greedy(sizes, 0, start, most)
     if end > start:
         whole = sum(sizes[start : start + period])

@@ -8,31 +8,16 @@ backward u_b.
 from __future__ import annotations
 
 from functools import cached_property
-from itertools import count
-from math import comb, inf
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Adjoint", "Move", "binomial_forwards"]
+__all__ = ["Adjoint", "Move"]
 
 Move = tuple[str, int]
 """("forward", i): run step i, its input is kept by whoever needs it; ("back", i): the
 backward of step i."""
-
-
-def binomial_forwards(length: int, slots: int) -> int:
-    """The closed form: forward steps of an optimal schedule of AdjChain(length, slots).
-
-    With c = slots - 2 checkpoints at once (the input is one of them) and r the least number
-    with comb(c + r, c) > length: r * (length + 1) - comb(c + r, c + 1) (Griewank and
-    Walther 2000, for length + 1 steps of which the last needs no forward).
-    """
-    if length == 0:
-        return 0
-    checkpoints = slots - 2
-    repeats = next(r for r in count() if comb(checkpoints + r, checkpoints) > length)
-    return repeats * (length + 1) - comb(checkpoints + repeats, checkpoints + 1)
 
 
 class Adjoint:

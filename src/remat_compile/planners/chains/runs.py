@@ -19,11 +19,10 @@ Form = tuple[int, bool]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Nanoseconds of a run, its peak bytes, and the bytes alive at its end."""
+    """Nanoseconds of a run, and its peak bytes."""
 
     time_ns: int
     peak_bytes: int
-    end_bytes: int
 
 
 def forms(instance: Instance, run: Iterable[int], *, again: bool) -> Iterator[Form]:
@@ -118,7 +117,7 @@ def cost_of(
                 total += size[a]
         for a in dead:
             total -= live.pop(a, 0)
-    return Cost(time_ns, peak, total)
+    return Cost(time_ns, peak)
 
 
 def _deaths(instance: Instance, steps: Sequence[Form], keep: Collection[int]) -> list[list[int]]:

@@ -59,7 +59,7 @@ class Scope:
 
     `makable_A`: written by a cNode that may run again, and not an output or gradient.
     `remakers_A`: the cNodes that read it when they run again. `uses_A`: positions of the
-    captured order that read it. `wanted_until_A`: the last position that may ask for it,
+    captured order that read it. `expiring[c]`: what nobody may ask for after c, directly or
     through remakes of any depth.
     """
 
@@ -68,7 +68,6 @@ class Scope:
     makable_A: list[bool] = field(init=False)
     remakers_A: list[list[int]] = field(init=False)
     uses_A: list[list[int]] = field(init=False)
-    wanted_until_A: list[int] = field(init=False)
     expiring: dict[int, list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -107,7 +106,6 @@ class Scope:
             ("makable_A", makable),
             ("remakers_A", remakers),
             ("uses_A", uses),
-            ("wanted_until_A", until),
             ("expiring", expiring),
         ):
             object.__setattr__(self, name, value)

@@ -95,7 +95,7 @@ class Pairs:
         return sorted(c for c in found if c < stage)
 
 
-def all_events(instance: Instance, pairs: list[list[int]]) -> list[Event]:
+def all_events(pairs: list[list[int]]) -> list[Event]:
     """Every stage in order: its recomputations, all optional, then its own cNode."""
     events = []
     for t, again in enumerate(pairs):

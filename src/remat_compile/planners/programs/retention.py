@@ -34,7 +34,7 @@ class Retention:
 def retention(instance: Instance, limit_bytes: int, copies: int, backward: bool) -> Retention:
     """The problem for at most `copies` runs of each cNode."""
     pairs = useful_pairs(instance, backward=backward)
-    return _Builder(instance, all_events(instance, pairs), limit_bytes, copies).build()
+    return _Builder(instance, all_events(pairs), limit_bytes, copies).build()
 
 
 @dataclass

@@ -168,7 +168,6 @@ class _Thesis:
     def _liveness(self, t: int, i: int) -> None:
         b = self.b
         related = [k for k in self.related(i) if (t, i, k) in self.delete]
-        ends = self.ended.get(i) == t
         for k in related:
             alive, _ = self._alive(t, i, k)
             b.row(alive, lower=0.0, upper=1.0)
@@ -179,13 +178,13 @@ class _Thesis:
                 if i not in self.tokens:
                     gone = (self.delete[t, i, k], 1.0)
                     b.row([*alive_with(alive, gone), (run, -1.0)], lower=0.0)  # (2.13)
-            self._deletion(t, i, k, ends)
+            self._deletion(t, i, k)
         terms, _ = self._alive(t, i, self.T)
         kept, constant = self._p(t + 1, i)
         if terms or kept or constant:  # (2.14) corrected, (2.17) corrected
             b.row([*terms, *((c, -v) for c, v in kept)], lower=constant, upper=constant)
 
-    def _deletion(self, t: int, i: int, k: int, ends: bool) -> None:
+    def _deletion(self, t: int, i: int, k: int) -> None:
         """(2.16) in its linear form, corrected."""
         column = self.delete[t, i, k]
         later = [j for j in self.children[i] if j > k and (t, j) in self.R]

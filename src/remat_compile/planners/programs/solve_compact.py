@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import floor, isfinite
 from time import monotonic
 
@@ -67,7 +67,7 @@ def solve_compact(
     to begin from; only orders faster than `cutoff_ns` are looked for. `solver` lends a
     running process; its limit is wall clock.
     """
-    events = all_events(instance, useful_pairs(instance) if pairs is None else pairs)
+    events = all_events(useful_pairs(instance) if pairs is None else pairs)
     return solve_events(
         instance,
         events,
@@ -129,7 +129,6 @@ class _Search:
     on_order: OnOrder | None
     best: Order | None = None
     best_ns: int = 0
-    told: bool = field(default=False)
 
     def on_point(self, point: Vector, _: float) -> None:
         self.offer(self.model.chosen(point))
