@@ -17,8 +17,12 @@ from remat_compile.ir.analysis.separators import Separator, chain_of, globals_of
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule
 from remat_compile.ir.semantics.simulate import simulate
-from remat_compile.planners.chains.chain import Chain, chain_from_stages, chain_of_program
-from remat_compile.planners.chains.grouping import fingerprints
+from remat_compile.planners.chains.chain import (
+    Chain,
+    chain_from_stages,
+    chain_of_program,
+    fingerprints,
+)
 from remat_compile.planners.instance import Instance
 from strategies import programs
 

@@ -12,9 +12,8 @@ from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners import Feasible, Infeasible, Optimal, TimedOut, parse_planner
 from remat_compile.planners.chains.answer import order_of
 from remat_compile.planners.chains.block_options import Grid, block_instance, option_of
-from remat_compile.planners.chains.chain import Chain, chain_of_program
+from remat_compile.planners.chains.chain import Chain, chain_of_program, grouped, period_of
 from remat_compile.planners.chains.choices import operations
-from remat_compile.planners.chains.grouping import grouped, period_of
 from remat_compile.planners.chains.persistent import Persistent
 from remat_compile.planners.chains.stages import save_all, stages_of
 from remat_compile.planners.instance import Instance

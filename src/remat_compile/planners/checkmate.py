@@ -6,17 +6,12 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar
 
-from ..ir.program import Budget, Program
-from .contract import PlanResult, Progress
-from .instance import Order
+from .kit import Budget, Order, PlanResult, Program, Progress, Task, checked, format_planner
 from .programs.answer import conclude, teller, too_large
 from .programs.checkmate import checkmate_model, rounded_orders
 from .programs.solve_compact import CompactAnswer
-from .registry import format_planner
-from .results import Task
 from .solvers import MilpSolver
 from .solvers.milp import Status, Vector
-from .spelling.options import checked
 
 __all__ = ["Checkmate"]
 

@@ -7,12 +7,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar, Literal
 
-from ..ir.program import Budget, Program
-from .contract import PlanResult, Progress, TimedOut
 from .eviction.search import Search
-from .registry import format_planner
-from .results import Task
-from .spelling.options import checked
+from .kit import Budget, PlanResult, Program, Progress, Task, TimedOut, checked, format_planner
 
 __all__ = ["Dtr"]
 

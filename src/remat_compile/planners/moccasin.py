@@ -9,16 +9,11 @@ from time import monotonic
 from typing import ClassVar
 
 from ..ir.diagnostics import Diagnostic, FBError
-from ..ir.program import Budget, Program
-from .contract import PlanResult, Progress
-from .instance import Order
+from .kit import Budget, Order, PlanResult, Program, Progress, Task, checked, format_planner
 from .programs.answer import conclude, teller, too_large
 from .programs.retention import retention
 from .programs.solve_compact import CompactAnswer
-from .registry import format_planner
-from .results import Task
 from .solvers.process import Message, Worker
-from .spelling.options import checked
 
 __all__ = ["Moccasin"]
 

@@ -24,8 +24,8 @@ from .contract import (
 from .dtr import Dtr
 from .instance import Order
 from .programs.answer import teller
+from .programs.events import Windows, window_events
 from .programs.solve_compact import solve_events
-from .programs.windows import Windows, window_events
 from .registry import format_planner
 from .results import Task, peak_of
 from .solvers import MilpSolver

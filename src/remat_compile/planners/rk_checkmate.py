@@ -8,17 +8,12 @@ from math import floor, isfinite
 from time import monotonic
 from typing import ClassVar, Literal
 
-from ..ir.program import Budget, Program
-from .contract import PlanResult, Progress
-from .instance import Order
+from .kit import Budget, Order, PlanResult, Program, Progress, Task, checked, format_planner
 from .programs.answer import conclude, quick_order, teller, too_large
 from .programs.events import FEW, Pairs, useful_pairs
 from .programs.rk_checkmate import thesis_model
 from .programs.solve_compact import CompactAnswer, saved_bytes_of, solve_compact
-from .registry import format_planner
-from .results import Task
 from .solvers import MilpSolver
-from .spelling.options import checked
 
 __all__ = ["RkCheckmate"]
 

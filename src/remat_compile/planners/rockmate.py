@@ -10,19 +10,30 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import ClassVar
 
-from ..ir.program import Budget, Program
-from .chains.answer import first_fit, least_order, no_chain, persistent_orders
+from .chains.answer import (
+    answer_or_refuse,
+    chain_for,
+    first_fit,
+    least_order,
+    no_chain,
+    persistent_orders,
+)
 from .chains.block_options import Grid, block_instance, option_of
-from .chains.chain import Chain, chain_of_program
-from .chains.grouping import fingerprints, grouped, shortened
-from .chains.persistent import Late
+from .chains.chain import Chain, fingerprints, grouped
+from .chains.persistent import DeadlinePassed
 from .chains.stages import BlockOption, save_all, stages_of
-from .contract import PlanResult, Progress, TimedOut
-from .instance import Order
-from .registry import format_planner
-from .results import Task
+from .kit import (
+    Budget,
+    Order,
+    PlanResult,
+    Program,
+    Progress,
+    Task,
+    TimedOut,
+    checked,
+    format_planner,
+)
 from .solvers import MilpSolver
-from .spelling.options import checked
 
 __all__ = ["Rockmate"]
 
@@ -76,35 +87,30 @@ class Rockmate:
         progress: Progress | None = None,
     ) -> PlanResult:
         start = monotonic()
-        deadline = start + time_limit_s
-        task = Task.of(program, budget, format_planner(self), deadline)
+        task = Task.of(program, budget, format_planner(self), start + time_limit_s)
         if task.instance.peak(task.instance.capture) <= task.limit_bytes:
             return task.answer(task.instance.capture)
-        chain = shortened(chain_of_program(task.instance), _MOST_STAGES)
+        chain = chain_for(task.instance, _MOST_STAGES)
         if (refusal := no_chain(task, chain)) is not None:
             return refusal
         chains = self._chains(chain)
-        room = task.limit_bytes - task.instance.base_bytes
-        found: list[Order] = []
+        fitting: list[Order] = []
         least: list[Order] = []
         try:
             for k, blocks in enumerate(chains, 1):
                 share = _FOR_BLOCKS * time_limit_s * k / len(chains)
                 stages = stages_of(blocks, self._options(blocks, start + share, progress))
-                order = first_fit(task, persistent_orders(stages, room, self.slots, deadline))
+                order = first_fit(task, persistent_orders(task, stages, self.slots))
                 if order is not None:
-                    found.append(order)
-                elif not found:
-                    least.append(least_order(stages, deadline))
-        except Late:
-            if not found:
+                    fitting.append(order)
+                elif not fitting:
+                    least.append(least_order(task, stages))
+        except DeadlinePassed:
+            if not fitting:
                 return TimedOut(None, 0, task.instance.base_time_ns)
-        if found:
-            return task.answer(min(found, key=task.instance.time_ns))
-        smallest = min(least, key=task.instance.peak)
-        if task.instance.peak(smallest) <= task.limit_bytes:
-            return task.answer(smallest)
-        return task.infeasible(smallest)
+        if fitting:
+            return task.answer(min(fitting, key=task.instance.time_ns))
+        return answer_or_refuse(task, min(least, key=task.instance.peak))
 
     def _chains(self, chain: Chain) -> list[Chain]:
         """The block sizes to try: as it is cut, and joined."""

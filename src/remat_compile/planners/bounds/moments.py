@@ -1,6 +1,6 @@
 """A lower bound on the time of every plan under a budget, from one moment of the step at a time.
 
-Cut the schedule where cNode k first runs. What first executions read that come later for
+MomentProgram the schedule where cNode k first runs. What first executions read that come later for
 certain is there at that moment, or made again after it:
 
     S[a]   a is alive while k runs
@@ -108,21 +108,23 @@ def _own(instance: Instance, k: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Cut:
+class MomentProgram:
     """The program of one moment; its objective times `scale_ns` is nanoseconds."""
 
     milp: Milp
     scale_ns: float
 
 
-def cut_program(instance: Instance, limit_bytes: int, k: int, *, any_order: bool = False) -> Cut:
+def cut_program(
+    instance: Instance, limit_bytes: int, k: int, *, any_order: bool = False
+) -> MomentProgram:
     """The integer program of the moment when cNode `k` runs first."""
     if any_order:
         before, after = _ancestors(instance, k), _descendants(instance, k)
     else:
         before, after = set(range(k)), set(range(k + 1, len(instance.names_C)))
-    built = _Cut(instance, limit_bytes, k, before)
-    return Cut(built.build(after), built.scale_ns)
+    built = _MomentRows(instance, limit_bytes, k, before)
+    return MomentProgram(built.build(after), built.scale_ns)
 
 
 def _ancestors(instance: Instance, k: int) -> set[int]:
@@ -147,7 +149,7 @@ def _descendants(instance: Instance, k: int) -> set[int]:
     return found - {k}
 
 
-class _Cut:
+class _MomentRows:
     """`before` holds the cNodes that have run for certain; nothing is said of others."""
 
     def __init__(self, instance: Instance, limit_bytes: int, k: int, before: set[int]):

@@ -17,8 +17,7 @@ from ..instance import Instance, Order
 from ..programs.solve_compact import saved_bytes_of, solve_compact
 from ..solvers import MilpSolver
 from .chain import Chain
-from .runs import needed_at_start, written_by
-from .stages import BlockOption
+from .stages import BlockOption, needed_at_start, written_by
 
 __all__ = ["Grid", "block_instance", "option_of"]
 

@@ -15,11 +15,21 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
+from ...ir.analysis.blocks import fingerprint
 from ...ir.analysis.separators import chain_of, globals_of
 from ..instance import Instance
 
-__all__ = ["Chain", "chain_from_stages", "chain_of_program"]
+__all__ = [
+    "Chain",
+    "chain_from_stages",
+    "chain_of_program",
+    "fingerprints",
+    "grouped",
+    "period_of",
+    "shortened",
+]
 
 
 @dataclass(frozen=True)
@@ -104,14 +114,14 @@ def chain_from_stages(
     """The chain with these stages of the forward, joined where they must be. `lasting`
     aNodes are permanent too."""
     while True:
-        made = _Cut(instance, stages, lasting)
+        made = _ForwardCut(instance, stages, lasting)
         joined = made.joined()
         if len(joined) == len(stages):
             return made.chain()
         stages = joined
 
 
-class _Cut:
+class _ForwardCut:
     """A forward cut into stages; finds what crosses, and where the cut is too fine."""
 
     def __init__(
@@ -236,3 +246,72 @@ class _Cut:
                 if a in found:
                     found[a] = min(found[a], b)
         return {a: -1 if self.instance.kept_A[a] else until for a, until in found.items()}
+
+
+_LONGEST = 12
+"""Periods of more stages are not looked for."""
+
+
+def fingerprints(chain: Chain) -> list[str]:
+    """One for each stage, the loss left out: equal for stages that are identical up to names."""
+    names, graph = chain.instance.names_C, chain.instance.program.graph
+    return [
+        fingerprint(graph, (names[c] for c in forward), (names[c] for c in backward))
+        for forward, backward in zip(chain.forward_N[:-1], chain.backward_N[:-1], strict=True)
+    ]
+
+
+def period_of(kinds: Sequence[object]) -> tuple[int, int, int]:
+    """(start, end, period) of the longest run in which `kinds` repeats with a period;
+    (0, 0, 1) where nothing does."""
+    best = (0, 0, 1)
+    for period in range(1, _LONGEST + 1):
+        start = 0
+        for i in range(len(kinds) - period + 1):
+            same = i + period < len(kinds) and kinds[i] == kinds[i + period]
+            if same:
+                continue
+            if i > start and i + period - start > best[1] - best[0]:
+                best = (start, i + period, period)
+            start = i + 1
+    return best
+
+
+def grouped(chain: Chain, most: int) -> Chain:
+    """The chain with neighbours joined into blocks of at most `most` forward cNodes, or one
+    period where that is longer."""
+    sizes = [len(cnodes) for cnodes in chain.forward_N[:-1]]
+    start, end, period = period_of(fingerprints(chain))
+    cuts = _greedy(sizes, 0, start, most)
+    if end > start:
+        whole = sum(sizes[start : start + period])
+        step = period * max(1, most // max(1, whole))
+        repeats = range(start, end - step + 1, step)
+        cuts += list(repeats)
+        start = repeats[-1] + step if repeats else start
+    cuts += _greedy(sizes, start, len(sizes), most)
+    cuts.append(len(sizes))
+    stages = [[c for i in range(a, b) for c in chain.forward_N[i]] for a, b in pairwise(cuts)]
+    return chain_from_stages(chain.instance, stages)
+
+
+def shortened(chain: Chain, most_stages: int) -> Chain:
+    """The chain itself, or with neighbours joined where it has more stages than this."""
+    cnodes = sum(len(cs) for cs in chain.forward_N)
+    most = max(1, cnodes // most_stages)
+    while len(chain) > most_stages:
+        most *= 2
+        chain = grouped(chain, most)
+    return chain
+
+
+def _greedy(sizes: Sequence[int], start: int, end: int, most: int) -> list[int]:
+    """First stages of blocks of at most `most` cNodes."""
+    found: list[int] = []
+    total = 0
+    for i in range(start, end):
+        if not found or total + sizes[i] > most:
+            found.append(i)
+            total = 0
+        total += sizes[i]
+    return found

@@ -18,10 +18,10 @@ from .stages import Run, Stage
 
 __all__ = [
     "Choice",
-    "Limits",
     "Operation",
     "Save",
     "Split",
+    "Thresholds",
     "operations",
     "reserve_tokens",
     "slot_bytes",
@@ -55,7 +55,7 @@ class Operation:
     run: Run
 
 
-class Limits:
+class Thresholds:
     """What each choice needs to be free, holds, and takes."""
 
     def __init__(self, stages: Sequence[Stage]):
@@ -122,7 +122,7 @@ class Limits:
 def slot_bytes(stages: Sequence[Stage], limit_bytes: int, slots: int) -> int:
     """Bytes of a memory slot: exact where the sizes have a common divisor that is large
     enough, else the limit over `slots`, rounded up (Shilova 2021, section 2.4.2)."""
-    common = gcd(*Limits(stages).sizes)
+    common = gcd(*Thresholds(stages).sizes)
     if common and limit_bytes // common <= slots:
         return common
     return max(1, -(-limit_bytes // slots))

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .choices import Limits, Operation
-from .persistent import Late
+from .choices import Operation, Thresholds
+from .persistent import DeadlinePassed
 from .stages import Stage
 
 __all__ = ["Floating", "entries"]
@@ -40,10 +40,10 @@ def entries(stages: int, top: int) -> int:
 
 class Floating:
     """The table of one chain, for every number of slots up to `top`, without generator
-    states (see `reserve_tokens`). Raises Late past the deadline."""
+    states (see `reserve_tokens`). Raises DeadlinePassed past the deadline."""
 
     def __init__(self, stages: Sequence[Stage], slot: int, top: int, deadline: float = inf):
-        self.limits, self.stages = Limits(stages), stages
+        self.thresholds, self.stages = Thresholds(stages), stages
         self.slot, self.top = slot, top
         n = len(stages)
         self.kind = np.float32 if entries(n, top) > 10_000_000 else np.float64
@@ -64,7 +64,7 @@ class Floating:
         """Slots to run stage h without saving on the way to the backward of t: with its
         input staying (counted by others), and with its input given up."""
         stage = self.stages[h]
-        if t == self.limits.last:
+        if t == self.thresholds.last:
             held, skim = stage.held_first, stage.skim_first
         else:
             held, skim = self.stages[t].held_again, stage.skim_again
@@ -72,13 +72,13 @@ class Floating:
 
     def _fill(self, t: int, deadline: float) -> None:
         n, width = len(self.table), self.top + 1
-        prefix = self.limits.skim_times(t)
+        prefix = self.thresholds.skim_times(t)
         # on[t'] is U(s + 1, t, t', .), to_t[l] the best from s on for C(s, t, l, .).
         on = np.full((n + 1, width), np.inf, self.kind)
         moved = np.full((n + 1, width), np.inf, self.kind)
         for s in range(t, -1, -1):
             if monotonic() > deadline:
-                raise Late
+                raise DeadlinePassed
             keeping, dropping = self._needs(s, t)
             if s < t:
                 moved[:, : min(dropping, width)] = np.inf
@@ -118,7 +118,7 @@ class Floating:
         """For each option: its number, the slots it needs, what is taken from the memory of
         the stages behind it, and its time."""
         found = []
-        for o, (need, hold_bytes, time_ns) in enumerate(self.limits.saves(s, t)):
+        for o, (need, hold_bytes, time_ns) in enumerate(self.thresholds.saves(s, t)):
             low = self.slots(need) + self.input[s]
             inner = 0
             if s < t:
@@ -146,7 +146,7 @@ class Floating:
     ) -> list[Operation | tuple[int, int, int, int]]:
         """The first steps of C(s, t, end, m), and the problems that are left."""
         target = float(self.table[s][end - s, t - s, m])
-        first = t == self.limits.last
+        first = t == self.thresholds.last
         if s == end:
             for o, low, inner, time_ns in self._saves(s, t):
                 rest = float(self.table[s + 1][0, t - s - 1, m - inner]) if s < t else 0.0
@@ -170,7 +170,7 @@ class Floating:
 
     def _moves(self, s: int, t: int, end: int, m: int, target: float) -> tuple[int, int, int]:
         """(r, s' + 1, t') of equation (2.7)."""
-        prefix = self.limits.skim_times(t)
+        prefix = self.thresholds.skim_times(t)
         best = (inf, s, s, s)
         for r in range(s, end + 1):
             if r > s and self._needs(r - 1, t)[1] > m:

@@ -3,17 +3,33 @@
 AdjChain(l, m): from the input a_0 and the gradient behind step l + 1, with m memory slots
 of one value each, the gradient in front of step 1. Every forward takes u_f, every
 backward u_b.
+
+Join graphs of homogeneous chains: Shilova 2021, section 1.3 (Lemma 2 and Theorem 3).
+
+K branches of L_1 .. L_K steps meet at the loss; memory slots hold one value each.
+Multi-b(L, m, b): b_k says whether the gradient at the start of branch k must be kept.
+
+The remark behind Theorem 3 sorts b to save a factor of 2^K. Equation (1.4) only leaves a
+branch shorter together with b_k = 1, so that b follows from L: a branch that has its
+full length has its first b_k, any other has 1. That is one table of prod(L_k + 1) states,
+without b.
+
+Index legend: `table[l_1, .., l_K, m]` is the least time with l_k steps of branch k left.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from math import inf
+from math import inf, prod
+from time import monotonic
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Adjoint", "Move"]
+from .persistent import DeadlinePassed
+
+__all__ = ["Adjoint", "Move", "MultiChain", "MultiMove", "least_slots", "states"]
 
 Move = tuple[str, int]
 """("forward", i): run step i, its input is kept by whoever needs it; ("back", i): the
@@ -70,3 +86,113 @@ class Adjoint:
                 todo.append((start, i - 1, slots))
                 todo.append((start + i, rest - i, slots - 1))
         return found
+
+
+MultiMove = tuple[str, int, int]
+"""("first", k, i), ("forward", k, i), ("back", k, i) for step i of branch k (from 0), or
+("loss", -1, -1)."""
+
+
+def least_slots(lengths: Sequence[int], kept: Sequence[bool]) -> int:
+    """m_min of Lemma 2."""
+    base = len(lengths) + sum(length != 0 for length in lengths)
+    eased = (
+        any(length == 1 for length in lengths)
+        or any(length == 0 and not b for length, b in zip(lengths, kept, strict=True))
+        or not any(lengths)
+    )
+    return base if eased else base + 1
+
+
+def states(lengths: Sequence[int]) -> int:
+    """How many states the table of these branches has, for each number of slots."""
+    return prod(length + 1 for length in lengths)
+
+
+class MultiChain:
+    """Opt_b-multi for every number of slots up to `slots` (more are of no use than one per
+    value). Raises DeadlinePassed past the deadline. O(slots K L prod(L_k + 1))."""
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        kept: Sequence[bool] | None = None,
+        slots: int | None = None,
+        times: tuple[float, float, float] = (1, 1, 1),
+        deadline: float = inf,
+    ):
+        self.lengths = tuple(lengths)
+        self.kept = tuple(kept) if kept is not None else (False,) * len(lengths)
+        enough = sum(lengths) + 2 * len(lengths) + 1
+        self.slots = enough if slots is None else slots
+        self.u_f, self.u_b, self.u_l = times
+        self.chain = Adjoint(max(0, max(lengths) - 1), self.slots, self.u_f, self.u_b)
+        shape = tuple(length + 1 for length in lengths)
+        self.table: NDArray[np.float64] = np.full((*shape, self.slots + 1), np.inf)
+        for count, left in enumerate(np.ndindex(shape)):
+            if count % 256 == 0 and monotonic() > deadline:
+                raise DeadlinePassed
+            self._fill(left)
+
+    def _b(self, left: Sequence[int]) -> list[bool]:
+        """b as equation (1.4) has made it on the way to these lengths."""
+        return [
+            b if now == length else True
+            for now, length, b in zip(left, self.lengths, self.kept, strict=True)
+        ]
+
+    def _fill(self, left: tuple[int, ...]) -> None:
+        row = self.table[left]
+        b = self._b(left)
+        if not any(left):
+            row[len(left) :] = self.u_l
+            return
+        for k, length in enumerate(left):
+            if length:
+                np.minimum(row, self._choices(left, k, sum(b) - b[k]).min(axis=0), out=row)
+        row[: min(least_slots(left, b), self.slots + 1)] = np.inf
+
+    def _choices(self, left: tuple[int, ...], k: int, others: int) -> NDArray[np.float64]:
+        """Equation (1.4) for branch k and a first checkpoint at i = 1 .. left[k]."""
+        length = left[k]
+        shorter: tuple[int | slice, ...] = (*left[:k], slice(0, length), *left[k + 1 :])
+        rest = self.table[shorter][::-1]
+        found = np.full((length, self.slots + 1), np.inf)
+        found[:, 1:] = rest[:, :-1] + self.u_f * np.arange(1, length + 1)[:, None]
+        chain = np.full_like(found, np.inf)
+        chain[:, others:] = self.chain.table[: self.slots + 1 - others, :length].T
+        result: NDArray[np.float64] = found + chain
+        return result
+
+    def time(self, slots: int) -> float:
+        return float(self.table[(*self.lengths, min(slots, self.slots))])
+
+    def first_choice(self, left: tuple[int, ...], slots: int) -> tuple[int, int]:
+        """(i, k) of equation (1.4), k from 0: the first checkpoint and its branch. Of equals
+        the last branch and the latest checkpoint, as in the thesis's example."""
+        b = self._b(left)
+        found = [
+            (value, -k, -i - 1)
+            for k, length in enumerate(left)
+            if length
+            for i, value in enumerate(self._choices(left, k, sum(b) - b[k])[:, slots].tolist())
+        ]
+        _, k, i = min(found)
+        return -i, -k
+
+    def moves(self, slots: int) -> Iterator[MultiMove]:
+        """A canonical optimal schedule (definition 8) with this many slots."""
+        left, m = self.lengths, min(slots, self.slots)
+        after: list[tuple[int, int, int, int]] = []
+        while any(left):
+            i, k = self.first_choice(left, m)
+            start = self.lengths[k] - left[k]
+            others = sum(b for j, b in enumerate(self._b(left)) if j != k)
+            yield from (("first", k, start + step) for step in range(i))
+            after.append((k, start, i - 1, m - others))
+            left = (*left[:k], left[k] - i, *left[k + 1 :])
+            m -= 1
+        yield ("loss", -1, -1)
+        for k, start, length, inner in reversed(after):
+            for kind, step in self.chain.moves(start, length, inner):
+                yield kind, k, step

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .choices import Choice, Limits, Save, Split
+from .choices import Choice, Save, Split, Thresholds
 from .stages import Stage
 
-__all__ = ["Late", "Persistent"]
+__all__ = ["DeadlinePassed", "Least", "Persistent"]
 
 Floats = NDArray[np.floating[Any]]
 
@@ -34,7 +34,7 @@ _SINGLE_FROM = 20_000_000
 """Tables with more entries hold single precision: 24 bits of a time are enough to choose."""
 
 
-class Late(Exception):
+class DeadlinePassed(Exception):
     """The time limit ended the dynamic program."""
 
 
@@ -42,7 +42,7 @@ class Persistent:
     """The table of one chain, for every number of slots up to `top`.
 
     `saving` says whether a stage may save ahead of the backward of later ones (no: the
-    restriction of `revolve`). Raises Late past the deadline. O(N^2 (N + options) top).
+    restriction of `revolve`). Raises DeadlinePassed past the deadline. O(N^2 (N + options) top).
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Persistent:
         *,
         saving: bool = True,
     ):
-        self.limits = Limits(stages)
+        self.thresholds = Thresholds(stages)
         self.slot, self.top, self.saving = slot, top, saving
         n = len(stages)
         entries = n * (n + 1) // 2 * (top + 1)
@@ -79,9 +79,9 @@ class Persistent:
         sums = np.empty((n, width), self.kind)
         for t in range(n):
             if monotonic() > deadline:
-                raise Late
-            needs = self.limits.skim_needs(t)
-            prefix: Floats = np.array(self.limits.skim_times(t), self.kind)
+                raise DeadlinePassed
+            needs = self.thresholds.skim_needs(t)
+            prefix: Floats = np.array(self.thresholds.skim_times(t), self.kind)
             for s in range(t, -1, -1):
                 best = self.table[s][t - s]
                 low = self.slots(needs[s])
@@ -100,12 +100,12 @@ class Persistent:
 
     def _right(self, right: Floats, s: int, t: int) -> Floats:
         """Right parts behind stage s; generator states of what was skimmed are held too."""
-        if not self.limits.tokens[-1]:
+        if not self.thresholds.tokens[-1]:
             return right[s + 1 : t + 1]
         width = self.top + 1
         rows = np.full((t - s, width), np.inf, self.kind)
         for k in range(s + 1, t + 1):
-            shift = self.slots(self.limits.split_bytes(s, k))
+            shift = self.slots(self.thresholds.split_bytes(s, k))
             if shift < width:
                 rows[k - s - 1, shift:] = self.table[k][t - k, : width - shift]
         return rows
@@ -115,7 +115,7 @@ class Persistent:
         width = self.top + 1
         if s < t and not self.saving:
             return
-        for need, hold_bytes, time_ns in self.limits.saves(s, t):
+        for need, hold_bytes, time_ns in self.thresholds.saves(s, t):
             hold = self.slots(hold_bytes) if s < t else 0
             low = max(self.slots(need), hold)
             if low < width:
@@ -128,17 +128,67 @@ class Persistent:
         """The first choice of the best schedule, and the slots left to its inner part."""
         found: list[tuple[float, Choice, int]] = []
         if s == t or self.saving:
-            for o, (need, hold_bytes, time_ns) in enumerate(self.limits.saves(s, t)):
+            for o, (need, hold_bytes, time_ns) in enumerate(self.thresholds.saves(s, t)):
                 hold = self.slots(hold_bytes) if s < t else 0
                 if slots >= max(self.slots(need), hold):
                     rest = self.table[s + 1][t - s - 1, slots - hold] if s < t else 0.0
                     found.append((time_ns + float(rest), Save(o), slots - hold))
-        if s < t and slots >= self.slots(self.limits.skim_needs(t)[s]):
-            prefix = self.limits.skim_times(t)
+        if s < t and slots >= self.slots(self.thresholds.skim_needs(t)[s]):
+            prefix = self.thresholds.skim_times(t)
             for k in range(s + 1, t + 1):
-                inner = slots - self.slots(self.limits.split_bytes(s, k))
+                inner = slots - self.slots(self.thresholds.split_bytes(s, k))
                 if inner >= 0:
                     both = self.table[k][t - k, inner] + self.table[s][k - 1 - s, slots]
                     found.append((prefix[k] - prefix[s] + float(both), Split(k), inner))
         _, choice, inner = min(found, key=lambda entry: entry[0])
         return choice, inner
+
+
+_NEVER = 1 << 62
+
+
+class Least:
+    """`bytes_ss[s, t]`: the least memory for the backward of stages t down to s, the input
+    of s not counted. Raises DeadlinePassed past the deadline. O(N^2 (N + options))."""
+
+    def __init__(self, stages: Sequence[Stage], deadline: float = inf, *, saving: bool = True):
+        self.thresholds, self.saving = Thresholds(stages), saving
+        n = len(stages)
+        self.bytes_ss: NDArray[np.int64] = np.full((n, n), _NEVER, np.int64)
+        cross = [s.cross_bytes for s in stages]
+        tokens = np.array(self.thresholds.tokens, np.int64)
+        # What a split in front of stage k holds, generator states of stages before s aside.
+        self._held = np.array([0, *cross[:-1]], np.int64) + tokens[:n]
+        self._tokens = tokens
+        for t in range(n):
+            if monotonic() > deadline:
+                raise DeadlinePassed
+            for s in range(t, -1, -1):
+                self.bytes_ss[s, t] = min(self._save(s, t)[0], self._split(s, t)[0])
+
+    @property
+    def peak_bytes(self) -> int:
+        return int(self.bytes_ss[0, -1])
+
+    def _save(self, s: int, t: int) -> tuple[int, int]:
+        if s < t and not self.saving:
+            return _NEVER, -1
+        rest = int(self.bytes_ss[s + 1, t]) if s < t else 0
+        return min(
+            (max(need, rest + hold if s < t else 0), o)
+            for o, (need, hold, _) in enumerate(self.thresholds.saves(s, t))
+        )
+
+    def _split(self, s: int, t: int) -> tuple[int, int]:
+        if s == t:
+            return _NEVER, -1
+        right = self.bytes_ss[s + 1 : t + 1, t] + (self._held[s + 1 : t + 1] - self._tokens[s])
+        both = np.maximum(right, self.bytes_ss[s, s:t])
+        k = int(both.argmin())
+        return max(int(both[k]), self.thresholds.skim_needs(t)[s]), s + 1 + k
+
+    def choose(self, s: int, t: int, memory: int) -> tuple[Choice, int]:
+        """The first choice of the schedule of least memory; `memory` is passed through."""
+        save, o = self._save(s, t)
+        split, k = self._split(s, t)
+        return (Save(o) if save <= split else Split(k)), memory
