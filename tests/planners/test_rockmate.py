@@ -17,7 +17,7 @@ from remat_compile.planners.chains.choices import operations
 from remat_compile.planners.chains.persistent import Persistent
 from remat_compile.planners.chains.stages import save_all, stages_of
 from remat_compile.planners.instance import Instance
-from remat_compile.planners.programs.solve_compact import saved_bytes_of
+from remat_compile.planners.programs.answer import saved_bytes_of
 from remat_compile.planners.solvers import MilpSolver
 
 SMALL = "rockmate{peaks=3, saves=3, processes=1}"

@@ -10,7 +10,15 @@ from typing import ClassVar
 from ..ir.program import Budget, Program
 from ..ir.semantics.simulate import simulate
 from .bounds.reordering import Reordering
-from .contract import Feasible, Infeasible, Optimal, Planner, PlanResult, Progress, TimedOut
+from .contract import (
+    Feasible,
+    Infeasible,
+    Optimal,
+    Planner,
+    PlanResult,
+    Progress,
+    TimedOut,
+)
 from .dtr import Dtr
 from .registry import format_planner
 from .results import Task, peak_of

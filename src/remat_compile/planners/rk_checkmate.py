@@ -9,10 +9,17 @@ from time import monotonic
 from typing import ClassVar, Literal
 
 from .kit import Budget, Order, PlanResult, Program, Progress, Task, checked, format_planner
-from .programs.answer import conclude, quick_order, teller, too_large
+from .programs.answer import (
+    ProgramAnswer,
+    conclude,
+    quick_order,
+    reporter,
+    saved_bytes_of,
+    too_large,
+)
 from .programs.events import FEW, Pairs, useful_pairs
 from .programs.rk_checkmate import thesis_model
-from .programs.solve_compact import CompactAnswer, saved_bytes_of, solve_compact
+from .programs.solve_compact import solve_compact
 from .solvers import MilpSolver
 
 __all__ = ["RkCheckmate"]
@@ -81,13 +88,13 @@ class RkCheckmate:
         saved = self.saved_bytes
         return saved is None or saved_bytes_of(task.instance, order) <= saved
 
-    def _compact(self, task: Task, deadline: float, progress: Progress | None) -> CompactAnswer:
+    def _compact(self, task: Task, deadline: float, progress: Progress | None) -> ProgramAnswer:
         scopes: tuple[bool, ...] = (False, True)
         if self.backward is not None:
             scopes = (self.backward,)
         elif sum(map(len, Pairs(task.instance, backward=True).every())) <= FEW:
             scopes = (True,)
-        found = CompactAnswer("unknown", None, 0, task.instance.base_time_ns)
+        found = ProgramAnswer("unknown", None, 0, task.instance.base_time_ns)
         with MilpSolver() as solver:
             for backward in scopes:
                 found = self._in_scope(task, backward, deadline, progress, solver)
@@ -102,7 +109,7 @@ class RkCheckmate:
         deadline: float,
         progress: Progress | None,
         solver: MilpSolver,
-    ) -> CompactAnswer:
+    ) -> ProgramAnswer:
         inst, limit, saved = task.instance, task.limit_bytes, self.saved_bytes
         start = quick_order(inst, limit, deadline, backward=backward, saved_bytes=saved)
         found = solve_compact(
@@ -113,17 +120,17 @@ class RkCheckmate:
             pairs=useful_pairs(inst, backward=backward),
             start=start,
             solver=solver,
-            on_order=teller(self.name, inst, progress),
+            on_order=reporter(self.name, inst, progress),
         )
         if start is not None and (found.order is None or inst.time_ns(start) < found.time_ns):
             # Not in the family, or not yet found by the solver.
             time_ns = inst.time_ns(start)
             bound = inst.base_time_ns if found.status == "infeasible" else found.bound_ns
-            return CompactAnswer("feasible", start, time_ns, min(bound, time_ns))
+            return ProgramAnswer("feasible", start, time_ns, min(bound, time_ns))
         return found
 
 
-def _thesis(task: Task, options: RkCheckmate, deadline: float) -> CompactAnswer:
+def _thesis(task: Task, options: RkCheckmate, deadline: float) -> ProgramAnswer:
     inst = task.instance
     model = thesis_model(inst, task.limit_bytes, options.saved_bytes)
     with MilpSolver() as solver:
@@ -132,9 +139,9 @@ def _thesis(task: Task, options: RkCheckmate, deadline: float) -> CompactAnswer:
     if isfinite(found.bound):
         bound = max(bound, floor(found.bound * model.scale_ns - 1e-3))
     if found.point is None:
-        return CompactAnswer(found.status, None, 0, bound)
+        return ProgramAnswer(found.status, None, 0, bound)
     order = model.order(found.point)
     time_ns = inst.time_ns(order)
     if found.status == "optimal":
         bound = time_ns
-    return CompactAnswer(found.status, order, time_ns, min(bound, time_ns))
+    return ProgramAnswer(found.status, order, time_ns, min(bound, time_ns))

@@ -14,7 +14,8 @@ from threading import Lock
 from time import monotonic
 
 from ..instance import Instance, Order
-from ..programs.solve_compact import saved_bytes_of, solve_compact
+from ..programs.answer import saved_bytes_of
+from ..programs.solve_compact import solve_compact
 from ..solvers import MilpSolver
 from .chain import Chain
 from .stages import BlockOption, needed_at_start, written_by

@@ -17,11 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..instance import Instance, Order
-from ..solvers.milp import Milp, MilpBuilder, Vector
+from ..solvers.milp import Milp, MilpBuilder, Terms, Vector, merged
 
 __all__ = ["CheckmateModel", "checkmate_model", "rounded_orders"]
 
-Terms = list[tuple[int, float]]
 Pair = tuple[int, int]
 
 
@@ -130,20 +129,13 @@ class _Checkmate:
                 taken += sum(inst.size_A[a] for a in inst.rewrites_C[k] if inst.kept_A[a])
             used = b.column(upper=float("inf"), integer=False)
             made = (run, -memory[k] / self.unit)
-            b.row(_merged([(used, 1.0), *before, made]), lower=0.0, upper=0.0)
+            b.row(merged([(used, 1.0), *before, made]), lower=0.0, upper=0.0)
             left = (self.room - held) / self.unit
             b.row([(used, 1.0), (run, taken / self.unit)], upper=left)
             before = [(used, -1.0)]
             for i in {*self.deps[k], k}:
                 if memory[i]:
                     before.append((self._free(t, i, k), memory[i] / self.unit))
-
-
-def _merged(terms: Terms) -> Terms:
-    total: dict[int, float] = {}
-    for column, value in terms:
-        total[column] = total.get(column, 0.0) + value
-    return [(column, value) for column, value in total.items() if value]
 
 
 def _own(inst: Instance, c: int) -> Iterator[int]:

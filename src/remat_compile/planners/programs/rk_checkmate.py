@@ -21,11 +21,9 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from ..instance import Instance, Order
-from ..solvers.milp import Milp, MilpBuilder, Vector
+from ..solvers.milp import Milp, MilpBuilder, Terms, Vector, merged
 
 __all__ = ["ThesisModel", "thesis_model"]
-
-Terms = list[tuple[int, float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +175,7 @@ class _Thesis:
                 b.row([(made, 1.0), (run, -1.0)], upper=0.0)  # (2.15)
                 if i not in self.tokens:
                     gone = (self.delete[t, i, k], 1.0)
-                    b.row([*alive_with(alive, gone), (run, -1.0)], lower=0.0)  # (2.13)
+                    b.row([*merged([*alive, gone]), (run, -1.0)], lower=0.0)  # (2.13)
             self._deletion(t, i, k)
         terms, _ = self._alive(t, i, self.T)
         kept, constant = self._p(t + 1, i)
@@ -237,16 +235,4 @@ class _Thesis:
                 made = inst.writes_C[k] if t == k else inst.rewrites_C[k]
                 taken += sum(inst.size_A[i] for i in made)
             peak.append((self.R[t, k], taken / self.unit))
-            b.row(_merged(peak), upper=self.room / self.unit)  # (2.18)
-
-
-def alive_with(alive: Terms, extra: tuple[int, float]) -> Terms:
-    """The sum of both, each column once."""
-    return _merged([*alive, extra])
-
-
-def _merged(terms: Terms) -> Terms:
-    total: dict[int, float] = {}
-    for column, value in terms:
-        total[column] = total.get(column, 0.0) + value
-    return [(column, value) for column, value in total.items() if value]
+            b.row(merged(peak), upper=self.room / self.unit)  # (2.18)
