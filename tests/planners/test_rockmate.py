@@ -56,13 +56,13 @@ def options() -> tuple[Chain, list[Grid]]:
 
 def test_options_keep_to_their_budgets(options: tuple[Chain, list[Grid]]) -> None:
     _, grids = options
-    assert any(len(grid.found) > 1 for grid in grids)
+    assert any(len(grid.orders) > 1 for grid in grids)
     for grid in grids:
-        for order in grid.found:
+        for order in grid.orders:
             assert grid.block.peak(order) <= grid.high
             assert saved_bytes_of(grid.block, order) <= grid.saved
-        least = min(saved_bytes_of(grid.block, order) for order in grid.found)
-        assert len(grid.found) == 1 or least < grid.saved
+        least = min(saved_bytes_of(grid.block, order) for order in grid.orders)
+        assert len(grid.orders) == 1 or least < grid.saved
 
 
 def test_what_is_predicted_of_options_is_what_runs(options: tuple[Chain, list[Grid]]) -> None:

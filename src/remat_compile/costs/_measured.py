@@ -75,7 +75,7 @@ def _run(
 
 @dataclass
 class _Costs:
-    """What one run has found so far, by cNode and aNode name."""
+    """What one run has measured so far, by cNode and aNode name."""
 
     sizes: dict[str, Expr]
     cnodes: dict[str, CNode]

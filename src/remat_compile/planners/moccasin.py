@@ -204,11 +204,11 @@ class _RetentionBuilder:
 
     def _reads(self) -> list[tuple[int, list[int]]]:
         inst = self.inst
-        found = []
+        reads_of_jobs = []
         for job, (c, first) in enumerate(zip(self.cnode_J, self.first_J, strict=True)):
             token = inst.token_C[c]
             reads = inst.reads_C[c] if first else inst.rereads_C[c]
             if not first and token >= 0:
                 reads = (*reads, token)
-            found += [(job, self.stores_of_A[a]) for a in reads]
-        return found
+            reads_of_jobs += [(job, self.stores_of_A[a]) for a in reads]
+        return reads_of_jobs

@@ -129,18 +129,18 @@ def _needs(instance: Instance) -> dict[int, set[int]]:
     """For each backward cNode, the backward cNodes that must have run before it."""
     maker: dict[int, int] = {}
     readers: dict[int, set[int]] = {}
-    found: dict[int, set[int]] = {}
+    needs: dict[int, set[int]] = {}
     drawn: set[int] = set()
     for c in instance.capture:
         if c == instance.loss or instance.phase_C[c] == "fwd":
             continue
-        found[c] = {maker[a] for a in instance.reads_C[c] if a in maker}
+        needs[c] = {maker[a] for a in instance.reads_C[c] if a in maker}
         if instance.ends_C[c] >= 0:
-            found[c] |= readers.get(instance.ends_C[c], set())
+            needs[c] |= readers.get(instance.ends_C[c], set())
         if instance.token_C[c] >= 0:
-            found[c] |= drawn
+            needs[c] |= drawn
             drawn = {c}
         for a in instance.reads_C[c]:
             readers.setdefault(a, set()).add(c)
         maker.update(dict.fromkeys(instance.writes_C[c], c))
-    return found
+    return needs

@@ -79,8 +79,10 @@ class RkCheckmate:
             return refusal
         if self._fits(task, task.instance.capture):
             return task.answer(task.instance.capture)
-        found = _thesis(task, self, deadline) if thesis else self._compact(task, deadline, progress)
-        return conclude(task, found, self.saved_bytes)
+        answer = (
+            _thesis(task, self, deadline) if thesis else self._compact(task, deadline, progress)
+        )
+        return conclude(task, answer, self.saved_bytes)
 
     def _fits(self, task: Task, order: Order) -> bool:
         if task.instance.peak(order) > task.limit_bytes:
@@ -94,13 +96,13 @@ class RkCheckmate:
             scopes = (self.backward,)
         elif sum(map(len, Pairs(task.instance, backward=True).every())) <= FEW:
             scopes = (True,)
-        found = ProgramAnswer("unknown", None, 0, task.instance.base_time_ns)
+        answer = ProgramAnswer("unknown", None, 0, task.instance.base_time_ns)
         with MilpSolver() as solver:
             for backward in scopes:
-                found = self._in_scope(task, backward, deadline, progress, solver)
-                if found.status != "infeasible":
+                answer = self._in_scope(task, backward, deadline, progress, solver)
+                if answer.status != "infeasible":
                     break
-        return found
+        return answer
 
     def _in_scope(
         self,
@@ -112,7 +114,7 @@ class RkCheckmate:
     ) -> ProgramAnswer:
         inst, limit, saved = task.instance, task.limit_bytes, self.saved_bytes
         start = quick_order(inst, limit, deadline, backward=backward, saved_bytes=saved)
-        found = solve_compact(
+        answer = solve_compact(
             inst,
             limit,
             saved_bytes=saved,
@@ -122,26 +124,26 @@ class RkCheckmate:
             solver=solver,
             on_order=reporter(self.name, inst, progress),
         )
-        if start is not None and (found.order is None or inst.time_ns(start) < found.time_ns):
+        if start is not None and (answer.order is None or inst.time_ns(start) < answer.time_ns):
             # Not in the family, or not yet found by the solver.
             time_ns = inst.time_ns(start)
-            bound = inst.base_time_ns if found.status == "infeasible" else found.bound_ns
+            bound = inst.base_time_ns if answer.status == "infeasible" else answer.bound_ns
             return ProgramAnswer("feasible", start, time_ns, min(bound, time_ns))
-        return found
+        return answer
 
 
 def _thesis(task: Task, options: RkCheckmate, deadline: float) -> ProgramAnswer:
     inst = task.instance
     model = thesis_model(inst, task.limit_bytes, options.saved_bytes)
     with MilpSolver() as solver:
-        found = solver.solve(model.milp, deadline - monotonic())
+        solved = solver.solve(model.milp, deadline - monotonic())
     bound = inst.base_time_ns
-    if isfinite(found.bound):
-        bound = max(bound, floor(found.bound * model.scale_ns - 1e-3))
-    if found.point is None:
-        return ProgramAnswer(found.status, None, 0, bound)
-    order = model.order(found.point)
+    if isfinite(solved.bound):
+        bound = max(bound, floor(solved.bound * model.scale_ns - 1e-3))
+    if solved.point is None:
+        return ProgramAnswer(solved.status, None, 0, bound)
+    order = model.order(solved.point)
     time_ns = inst.time_ns(order)
-    if found.status == "optimal":
+    if solved.status == "optimal":
         bound = time_ns
-    return ProgramAnswer(found.status, order, time_ns, min(bound, time_ns))
+    return ProgramAnswer(solved.status, order, time_ns, min(bound, time_ns))

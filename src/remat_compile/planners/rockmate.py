@@ -129,15 +129,15 @@ class Rockmate:
         if progress is not None:
             progress(f"{self.name}: {last} blocks, {len(classes)} of them unique")
         _solve_all(grids, self.processes, deadline)
-        found: list[list[BlockOption]] = [[] for _ in range(last)]
+        options_N: list[list[BlockOption]] = [[] for _ in range(last)]
         for grid, members in zip(grids, classes, strict=True):
             for i in members:
-                found[i] = [option_of(chain, i, order) for order in grid.found]
-                found[i].append(save_all(chain, i))
-        found.append([save_all(chain, last)])
+                options_N[i] = [option_of(chain, i, order) for order in grid.orders]
+                options_N[i].append(save_all(chain, i))
+        options_N.append([save_all(chain, last)])
         if progress is not None:
-            progress(f"{self.name}: {sum(len(g.found) for g in grids)} options in all")
-        return found
+            progress(f"{self.name}: {sum(len(g.orders) for g in grids)} options in all")
+        return options_N
 
 
 def _classes(chain: Chain) -> list[list[int]]:

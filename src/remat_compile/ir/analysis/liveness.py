@@ -40,14 +40,14 @@ def required_cnodes(graph: Graph) -> frozenset[str]:
 def _ancestors(graph: Graph, roots: Iterable[CNode]) -> frozenset[str]:
     """The roots and every cNode whose results their first executions depend on."""
     stack = list(roots)
-    found = {c.name for c in stack}
+    ancestors = {c.name for c in stack}
     while stack:
         for name in graph.reads(stack.pop()):
             writer = graph.writer.get(name)
-            if writer is not None and writer.name not in found:
-                found.add(writer.name)
+            if writer is not None and writer.name not in ancestors:
+                ancestors.add(writer.name)
                 stack.append(writer)
-    return frozenset(found)
+    return frozenset(ancestors)
 
 
 def counted_sizes(program: Program, kind: BudgetKind, sizes: Sizes) -> Mapping[str, int]:
@@ -123,12 +123,12 @@ def _largest(
 def _unavoidable(graph: Graph) -> dict[str, list[str]]:
     """aNodes that no schedule can have freed at the first execution of each cNode."""
     required = required_cnodes(graph)
-    found: dict[str, list[str]] = {}
+    unavoidable: dict[str, list[str]] = {}
     after_loss = _descendants(graph, graph.loss)
     for name in graph.loss.results:
         readers = [c for c in graph.readers[name] if c.name in required]
         for between in _ancestors(graph, readers) & after_loss & required:
-            found.setdefault(between, []).append(name)
+            unavoidable.setdefault(between, []).append(name)
     before_loss = _ancestors(graph, [graph.loss])
     for c in graph.cnodes:
         once = [
@@ -138,18 +138,18 @@ def _unavoidable(graph: Graph) -> dict[str, list[str]]:
         ]
         if once:
             for between in _descendants(graph, c) & before_loss:
-                found.setdefault(between, []).extend(once)
-    return found
+                unavoidable.setdefault(between, []).extend(once)
+    return unavoidable
 
 
 def _descendants(graph: Graph, root: CNode) -> frozenset[str]:
     """Every cNode that depends on `root`, itself left out."""
     stack = [root]
-    found: set[str] = set()
+    descendants: set[str] = set()
     while stack:
         for name in stack.pop().results:
             for reader in graph.readers[name]:
-                if reader.name not in found:
-                    found.add(reader.name)
+                if reader.name not in descendants:
+                    descendants.add(reader.name)
                     stack.append(reader)
-    return frozenset(found)
+    return frozenset(descendants)

@@ -63,14 +63,14 @@ class Reordering:
         self, order: Order, worth: Worth, worst: int, deadline: float
     ) -> tuple[Order, Worth, int | None] | None:
         """The best move from `order`, with its worth and worst moment; None: none gains."""
-        found: tuple[Order, Worth, int | None] | None = None
+        best: tuple[Order, Worth, int | None] | None = None
         for other in self._moves(order, worst):
             if monotonic() >= deadline:
                 break
             other_worth, other_worst = self._worth(other, deadline)
             if other_worth < worth:
-                found, worth = (other, other_worth, other_worst), other_worth
-        return found
+                best, worth = (other, other_worth, other_worst), other_worth
+        return best
 
     def _worth(self, order: Order, deadline: float) -> tuple[Worth, int | None]:
         """What the fullest moments ask for, and the place in `order` that asks most."""
@@ -108,8 +108,8 @@ class Reordering:
             if size and not now & set(inst.writes_C[c]) and self._latest(order, place) > worst:
                 waits.append((size, place))
         waits.sort(reverse=True)
-        found = [worst, *(place for _, place in waits[:_WAITING])]
-        return [place for place in found if self._is_free(order[place])]
+        places = [worst, *(place for _, place in waits[:_WAITING])]
+        return [place for place in places if self._is_free(order[place])]
 
     def _is_free(self, c: int) -> bool:
         inst = self.instance

@@ -111,7 +111,7 @@ class Grid:
     block: Instance
     peaks: int
     saves: int
-    found: list[Order] = field(default_factory=list)
+    orders: list[Order] = field(default_factory=list)
     lock: Lock = field(default_factory=Lock)
     _known: list[tuple[int, int, int, int, bool]] = field(default_factory=list)
     """(peak and saved bytes of an answer, budgets it is proven for, whether there is one)."""
@@ -120,7 +120,7 @@ class Grid:
         order = self.block.capture
         self.high = self.block.peak(order)
         self.saved = saved_bytes_of(self.block, order)
-        self.found.append(order)
+        self.orders.append(order)
         self._known.append((self.high, self.saved, self.high, self.saved, True))
         self.low = _floor(self.block)
         self.output = sum(self.block.size_A[a] for a in self.block.reads_C[self.block.loss])
@@ -150,7 +150,7 @@ class Grid:
 
     def _enter(self, peak: int, saved: int, status: str, order: Order | None) -> None:
         if order is not None:
-            self.found.append(order)
+            self.orders.append(order)
             used = (self.block.peak(order), saved_bytes_of(self.block, order))
             if status == "optimal":
                 self._known.append((*used, peak, saved, True))

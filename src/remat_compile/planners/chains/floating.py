@@ -11,6 +11,14 @@ counted with the input of stage s, the inner minima no longer depend on s, and
 take O(N^4 slots) in place of O(N^6 slots). Where the input moves to r, what stays in memory
 while stages r + 1... run is the input of r; the thresholds of equation (2.6) leave it out.
 
+Figure 2.3 of the thesis for n = 6, memory 15: F_1 takes 4, F_2 takes 2, all else nothing. A
+persistent schedule keeps a_1 and runs F_2 six times, or keeps the input only and runs F_1 three
+times and F_2 twice: 4 + 6 * 2 = 3 * 4 + 2 * 2 = 16. Theorem 5 gives a_1 up for a_2 on the way
+back. (The thesis says 2 n = 12; but F^all cannot give up its input, so F_2 runs once more.)
+
+    >>> Persistent(figure_2_3, 1, 15).time_ns(15), Floating(figure_2_3, 1, 15).time_ns(15)
+    (16.0, 14.0)
+
 Index legend: `table[s][l - s, t - s, m]`, for s <= l <= t; infinite where l > t.
 """
 
@@ -98,11 +106,11 @@ class Floating:
         low = keeping + self.input[r]
         if low < width:
             behind[:, low:] = on[r + 1 : t + 1, keeping : width - self.input[r]]
-        found = np.empty((t - r, width), self.kind)
+        times = np.empty((t - r, width), self.kind)
         for end in range(r, t):
             rest = self.table[r][end - r, end - r : t - r]  # C(r, t' - 1, l, .)
-            found[end - r] = (behind[end - r :] + rest).min(axis=0)
-        return found
+            times[end - r] = (behind[end - r :] + rest).min(axis=0)
+        return times
 
     def _save_into(self, s: int, t: int) -> None:
         """Equation (2.8): stage s = l saves, with each of its options."""
@@ -117,7 +125,7 @@ class Floating:
     def _saves(self, s: int, t: int) -> list[tuple[int, int, int, int]]:
         """For each option: its number, the slots it needs, what is taken from the memory of
         the stages behind it, and its time."""
-        found = []
+        saves = []
         for o, (need, hold_bytes, time_ns) in enumerate(self.thresholds.saves(s, t)):
             low = self.slots(need) + self.input[s]
             inner = 0
@@ -125,21 +133,21 @@ class Floating:
                 held = max(self.slots(hold_bytes), self.input[s + 1])
                 inner = self.input[s] + held - self.input[s + 1]
                 low = max(low, self.input[s] + held)
-            found.append((o, low, inner, time_ns))
-        return found
+            saves.append((o, low, inner, time_ns))
+        return saves
 
     def operations(self, memory: int) -> list[Operation]:
         """The schedule of a memory: algorithm 2 of the thesis."""
         n = len(self.stages)
-        found: list[Operation] = []
+        steps: list[Operation] = []
         todo: list[Operation | tuple[int, int, int, int]] = [(0, n - 1, 0, memory)]
         while todo:
             item = todo.pop()
             if isinstance(item, Operation):
-                found.append(item)
+                steps.append(item)
             else:
                 todo += reversed(self._expand(*item))
-        return found
+        return steps
 
     def _expand(
         self, s: int, t: int, end: int, m: int

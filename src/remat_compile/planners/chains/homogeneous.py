@@ -1,13 +1,25 @@
-"""Homogeneous chains: Shilova 2021, section 1.1.5 (Theorem 1), after Revolve.
+"""Chains of equal steps: one, or several that meet at the loss.
 
-AdjChain(l, m): from the input a_0 and the gradient behind step l + 1, with m memory slots
-of one value each, the gradient in front of step 1. Every forward takes u_f, every
-backward u_b.
+**One.** Shilova 2021, section 1.1.5 (Theorem 1), after Revolve. AdjChain(l, m): from the input
+a_0 and the gradient behind step l + 1, with m memory slots of one value each, the gradient in
+front of step 1. Every forward takes u_f, every backward u_b. Three forwards, 3 slots (the input,
+the current value, the gradient): 3 + 2 + 1 forwards and 4 backwards. With 4 slots (1.3) puts a
+checkpoint at i = 1: 1 forward, then Opt_0(2, 3) = 2 + 1 + 3 backwards, then the first backward.
 
-Join graphs of homogeneous chains: Shilova 2021, section 1.3 (Lemma 2 and Theorem 3).
+    >>> chain = Adjoint(3, 4)
+    >>> chain.time(3, 3), chain.time(2, 3), chain.time(3, 4)
+    (10.0, 6.0, 8.0)
 
-K branches of L_1 .. L_K steps meet at the loss; memory slots hold one value each.
-Multi-b(L, m, b): b_k says whether the gradient at the start of branch k must be kept.
+**Several.** Section 1.3 (Lemma 2 and Theorem 3). K branches of L_1 .. L_K steps meet at the loss.
+Multi-b(L, m, b): b_k says whether the gradient at the start of branch k must be kept. The
+thesis's example: branches of 4, 10 and 3 steps and 8 slots. (1.4) checkpoints the 7th value of
+the second; 7 slots are left for 4, 3 and 3 steps, the least of Lemma 2: 3 + 3 + 1.
+
+    >>> join = MultiChain((4, 10, 3), (False, False, True), slots=8)
+    >>> join.first_choice((4, 10, 3), 8)  # (i, k), k from 0
+    (7, 1)
+    >>> least_slots((4, 3, 3), (False, True, True))
+    7
 
 The remark behind Theorem 3 sorts b to save a factor of 2^K. Equation (1.4) only leaves a
 branch shorter together with b_k = 1, so that b follows from L: a branch that has its
@@ -46,14 +58,14 @@ class Adjoint:
     def table(self) -> NDArray[np.float64]:
         """`table[m, l]`; infinite where m is too small."""
         n = self.length + 1
-        found = np.full((max(self.slots, 3) + 1, n), np.inf)
-        found[2:, 0] = self.u_b
+        table = np.full((max(self.slots, 3) + 1, n), np.inf)
+        table[2:, 0] = self.u_b
         steps = np.arange(n)
-        found[3] = steps * (steps + 1) / 2 * self.u_f + (steps + 1) * self.u_b
+        table[3] = steps * (steps + 1) / 2 * self.u_f + (steps + 1) * self.u_b
         for m in range(4, self.slots + 1):
             for i in range(1, n):
-                found[m, i] = self._splits(found, i, m).min()
-        return found
+                table[m, i] = self._splits(table, i, m).min()
+        return table
 
     def _splits(self, table: NDArray[np.float64], length: int, m: int) -> NDArray[np.float64]:
         """Equation (1.3) for the first checkpoint at i = 1 .. length."""
@@ -70,22 +82,22 @@ class Adjoint:
     def moves(self, first: int, length: int, m: int) -> list[Move]:
         """An optimal schedule of the steps first .. first + length; the last of them is
         reached by `length` forwards from the input of the first."""
-        found: list[Move] = []
+        moves: list[Move] = []
         todo: list[tuple[int, int, int]] = [(first, length, m)]
         while todo:
             start, rest, slots = todo.pop()
             if rest == 0:
-                found.append(("back", start))
+                moves.append(("back", start))
             elif slots <= 3:
                 for end in range(start + rest, start - 1, -1):
-                    found += [("forward", step) for step in range(start, end)]
-                    found.append(("back", end))
+                    moves += [("forward", step) for step in range(start, end)]
+                    moves.append(("back", end))
             else:
                 i = 1 + int(self._splits(self.table, rest, min(slots, self.slots)).argmin())
-                found += [("forward", step) for step in range(start, start + i)]
+                moves += [("forward", step) for step in range(start, start + i)]
                 todo.append((start, i - 1, slots))
                 todo.append((start + i, rest - i, slots - 1))
-        return found
+        return moves
 
 
 MultiMove = tuple[str, int, int]
@@ -157,11 +169,11 @@ class MultiChain:
         length = left[k]
         shorter: tuple[int | slice, ...] = (*left[:k], slice(0, length), *left[k + 1 :])
         rest = self.table[shorter][::-1]
-        found = np.full((length, self.slots + 1), np.inf)
-        found[:, 1:] = rest[:, :-1] + self.u_f * np.arange(1, length + 1)[:, None]
-        chain = np.full_like(found, np.inf)
+        before_loss = np.full((length, self.slots + 1), np.inf)
+        before_loss[:, 1:] = rest[:, :-1] + self.u_f * np.arange(1, length + 1)[:, None]
+        chain = np.full_like(before_loss, np.inf)
         chain[:, others:] = self.chain.table[: self.slots + 1 - others, :length].T
-        result: NDArray[np.float64] = found + chain
+        result: NDArray[np.float64] = before_loss + chain
         return result
 
     def time(self, slots: int) -> float:
@@ -171,13 +183,13 @@ class MultiChain:
         """(i, k) of equation (1.4), k from 0: the first checkpoint and its branch. Of equals
         the last branch and the latest checkpoint, as in the thesis's example."""
         b = self._b(left)
-        found = [
+        choices = [
             (value, -k, -i - 1)
             for k, length in enumerate(left)
             if length
             for i, value in enumerate(self._choices(left, k, sum(b) - b[k])[:, slots].tolist())
         ]
-        _, k, i = min(found)
+        _, k, i = min(choices)
         return -i, -k
 
     def moves(self, slots: int) -> Iterator[MultiMove]:

@@ -9,6 +9,23 @@ t = N - 1 (the loss) is the first execution of every stage, with the permanent v
 generator states of that pass; any other t is a replay. And a stage that is replayed just
 before its own backward leaves out what only its output needs.
 
+Equations (2.9) and (2.10) of Shilova, (2.20) to (2.22) of Zhao. With one value of every stage
+1 slot, saved for its backward 3 slots, forward 10 ns, backward 20 ns, two stages and the loss:
+
+* 8 slots: both save. 3 + 3 held, and the backward of the second stage needs 2 gradients more.
+  10 + 10 + 20 + 20 = 60 ns.
+* 6 slots: the first only passes its output on (1 slot), the second saves and comes back (5
+  slots), then the first runs again: 10 ns more.
+* 5 slots: the checkpoint and the 5 slots of the second stage do not fit.
+
+    >>> table = Persistent(stages, slot=1, top=8)
+    >>> [table.time_ns(slots) for slots in (8, 6, 5)]
+    [60.0, 70.0, inf]
+    >>> table.choose(0, 2, 6)  # the first choice, and the slots left to its inner part
+    (Split(stage=1), 5)
+    >>> Least(stages).peak_bytes
+    6
+
 Index legend: `table[s][t - s, m]` is the least time to run the backward of stages t down
 to s, starting from the input of s (counted outside), with m slots of memory.
 """
@@ -126,21 +143,21 @@ class Persistent:
 
     def choose(self, s: int, t: int, slots: int) -> tuple[Choice, int]:
         """The first choice of the best schedule, and the slots left to its inner part."""
-        found: list[tuple[float, Choice, int]] = []
+        choices: list[tuple[float, Choice, int]] = []
         if s == t or self.saving:
             for o, (need, hold_bytes, time_ns) in enumerate(self.thresholds.saves(s, t)):
                 hold = self.slots(hold_bytes) if s < t else 0
                 if slots >= max(self.slots(need), hold):
                     rest = self.table[s + 1][t - s - 1, slots - hold] if s < t else 0.0
-                    found.append((time_ns + float(rest), Save(o), slots - hold))
+                    choices.append((time_ns + float(rest), Save(o), slots - hold))
         if s < t and slots >= self.slots(self.thresholds.skim_needs(t)[s]):
             prefix = self.thresholds.skim_times(t)
             for k in range(s + 1, t + 1):
                 inner = slots - self.slots(self.thresholds.split_bytes(s, k))
                 if inner >= 0:
                     both = self.table[k][t - k, inner] + self.table[s][k - 1 - s, slots]
-                    found.append((prefix[k] - prefix[s] + float(both), Split(k), inner))
-        _, choice, inner = min(found, key=lambda entry: entry[0])
+                    choices.append((prefix[k] - prefix[s] + float(both), Split(k), inner))
+        _, choice, inner = min(choices, key=lambda entry: entry[0])
         return choice, inner
 
 

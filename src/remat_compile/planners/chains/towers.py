@@ -3,6 +3,14 @@
 A cNode *joins* where it reads what two towers made, each of at least two stages. It and all
 that depends on it are the tail, which runs once, with the loss. Globals and what the
 caller holds join nothing.
+
+Towers of 2, 4 and 5 layers whose last values one cNode adds up: it joins, so it is the tail, and
+the stages are 2 + 4 + 5, the tail, and the loss. This is the join graph of Shilova 2021,
+section 1.3, with the tail as part of its loss.
+
+    >>> found = towers_of(three_towers)
+    >>> found.lengths, found.spans, len(found.chain)
+    ([2, 4, 5], ((0, 2), (2, 6), (6, 11)), 13)
 """
 
 from __future__ import annotations
@@ -78,11 +86,11 @@ def _split(instance: Instance, aside: set[int]) -> tuple[list[list[int]], list[i
             group.update(dict.fromkeys(part, largest))
         of.update((a, c) for a in instance.writes_C[c] if a not in aside)
         group[c] = largest
-    found = [sorted(g) for g in {id(g): g for g in group.values()}.values()]
-    towers = sorted(g for g in found if len(_stages(instance, g, aside)) >= 2)
+    parts_of_forward = [sorted(g) for g in {id(g): g for g in group.values()}.values()]
+    towers = sorted(g for g in parts_of_forward if len(_stages(instance, g, aside)) >= 2)
     if towers:
         # Small pieces on their own, such as masks, run with the first tower.
-        rest = [c for g in found if g not in towers for c in g]
+        rest = [c for g in parts_of_forward if g not in towers for c in g]
         towers[0] = sorted([*towers[0], *rest])
     return towers, tail
 

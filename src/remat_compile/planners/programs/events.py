@@ -2,6 +2,16 @@
 
 A plan is a choice among a fixed sequence of events. The compact ILP gives each optional
 event a binary variable; the order never changes.
+
+Four layers F0 to F3, of which the backward (cNodes 5 to 8) reads both sides. Stage 7, which ends
+with B7, may recompute F0 and F1: it reads x1 and x2. Stage 6 may recompute F2 too.
+
+    >>> pairs = useful_pairs(step)
+    >>> pairs[6], pairs[7], pairs[8]
+    ([0, 1, 2], [0, 1], [0])
+    >>> events = all_events(pairs)
+    >>> len(events), sum(event.optional for event in events)
+    (27, 18)
 """
 
 from __future__ import annotations
@@ -50,9 +60,9 @@ def useful_pairs(
     """
     pairs = Pairs(instance, backward)
     if every or every is None:
-        found = pairs.every()
-        if every or sum(map(len, found)) <= FEW:
-            return found
+        every_pair = pairs.every()
+        if every or sum(map(len, every_pair)) <= FEW:
+            return every_pair
     long = max(1, instance.phase_C.count("fwd") // 3)
     touched: dict[int, int] = {}
     useful = []
@@ -95,14 +105,14 @@ class Pairs:
 
     def of(self, stage: int, reads: Collection[int], depth: int = 1 << 30) -> list[int]:
         """All that can be run again towards `reads`, at most `depth` reads away."""
-        found: set[int] = set()
+        cnodes: set[int] = set()
         front = {self.maker[a] for a in reads if a in self.maker}
         while front and depth > 0:
-            found |= front
+            cnodes |= front
             behind = (self.maker.get(a, -1) for c in front for a in self.instance.rereads_C[c])
-            front = {c for c in behind if c >= 0 and c not in found}
+            front = {c for c in behind if c >= 0 and c not in cnodes}
             depth -= 1
-        return sorted(c for c in found if c < stage)
+        return sorted(c for c in cnodes if c < stage)
 
 
 def all_events(pairs: list[list[int]]) -> list[Event]:
@@ -216,10 +226,10 @@ class Windows:
         for step in range(n):
             for t in {at - step, at + step}:
                 if low <= t < n and t not in options and total < most:
-                    found = pairs.of(t, self.instance.reads_C[t], depth)
-                    if len(found) > most:
-                        found = found[-most:]
-                    options[t] = found
-                    total += len(found) + 1
+                    cnodes = pairs.of(t, self.instance.reads_C[t], depth)
+                    if len(cnodes) > most:
+                        cnodes = cnodes[-most:]
+                    options[t] = cnodes
+                    total += len(cnodes) + 1
             if total >= most or (at - step < low and at + step >= n):
                 return

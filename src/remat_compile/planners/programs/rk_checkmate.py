@@ -13,6 +13,17 @@ ends with the first execution of cNode t. Differences, all because our graphs sa
 * (2.6) holds for every cNode that may run only once. An accumulate takes no memory: it ends
   one aNode and names its storage anew. A token is created only if a replay reads it.
 * (2.18) counts results that are still alive and made again, as spec/semantics.md does.
+
+Four layers F0 to F3, 100 bytes for each value, budget 500. Stage 6 ends with B6, which takes 500
+bytes beside x1, so (2.18) asks that x1 is deleted by then, and (2.14) makes P[7, x1] = 0, (2.12)
+S[7, x1] = 0. For B7, which reads x1, (2.8) says R[7, 7] <= R[7, 0] + S[7, x1]: F0 runs again.
+
+    >>> model = thesis_model(step, 500)
+    >>> model.milp.columns, len(model.run)
+    (317, 41)
+    >>> with MilpSolver() as solver:
+    ...     model.order(solver.solve(model.milp, 60.0).point)
+    [0, 1, 2, 3, 4, 5, 6, 0, 7, 8]
 """
 
 from __future__ import annotations

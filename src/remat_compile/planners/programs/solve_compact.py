@@ -167,12 +167,12 @@ def _matching(events: Sequence[Event], order: Order) -> set[int]:
         for k in waiting:
             stage_of[c, k] = 1
         waiting = []
-    found: set[int] = set()
+    matching: set[int] = set()
     stage: list[int] = []
     for i, event in enumerate(events):
         if event.optional:
             stage.append(i)
         elif event.first:
-            found.update(j for j in stage if (event.cnode, events[j].cnode) in stage_of)
+            matching.update(j for j in stage if (event.cnode, events[j].cnode) in stage_of)
             stage = []
-    return found
+    return matching
