@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from graphs import Builder, chain, random_dag, residual, transformer, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.planners.graphs import Builder, chain, random_dag, residual, transformer, unet
+from helpers.programs.strategies import programs
 from remat_compile.ir.analysis.blocks import fingerprint
 from remat_compile.ir.analysis.liveness import (
     floor_bytes,
@@ -24,7 +25,6 @@ from remat_compile.planners.chains.chain import (
     fingerprints,
 )
 from remat_compile.planners.instance import Instance
-from strategies import programs
 
 
 def test_the_floor_is_the_largest_working_set() -> None:

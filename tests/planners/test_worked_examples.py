@@ -6,9 +6,9 @@ from doctest import DocTestFinder, DocTestRunner
 from importlib import import_module
 
 import pytest
-from exhaustive import ThesisChain, counter_example
-from graphs import chain, towers
 
+from helpers.planners.exhaustive_chains import ThesisChain, counter_example
+from helpers.planners.graphs import chain, towers
 from remat_compile.planners.chains.chain import chain_of_program
 from remat_compile.planners.chains.persistent import Persistent
 from remat_compile.planners.chains.stages import save_all
