@@ -47,13 +47,12 @@ class Dtr:
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
     ) -> PlanResult:
-        deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self), deadline)
+        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
         instance = task.instance
         if instance.peak(instance.capture) <= task.limit_bytes:
             return task.answer(instance.capture)
         scopes = {"forward": (False,), "all": (True,), None: (False, True)}[self.scope]
-        search = Search(instance, task.limit_bytes, deadline, scopes, progress)
+        search = Search(instance, task.limit_bytes, task.deadline, scopes, progress)
         search.run(self.rounds, self.seed)
         if search.best is not None and not search.late:
             return task.answer(search.best)

@@ -67,8 +67,7 @@ class RkCheckmate:
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
     ) -> PlanResult:
-        deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self), deadline)
+        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
         thesis = self.form == "thesis"
         refusal = too_large(
             task,
@@ -79,9 +78,7 @@ class RkCheckmate:
             return refusal
         if self._fits(task, task.instance.capture):
             return task.answer(task.instance.capture)
-        answer = (
-            _thesis(task, self, deadline) if thesis else self._compact(task, deadline, progress)
-        )
+        answer = _thesis(task, self) if thesis else self._compact(task, progress)
         return conclude(task, answer, self.saved_bytes)
 
     def _fits(self, task: Task, order: Order) -> bool:
@@ -90,7 +87,7 @@ class RkCheckmate:
         saved = self.saved_bytes
         return saved is None or saved_bytes_of(task.instance, order) <= saved
 
-    def _compact(self, task: Task, deadline: float, progress: Progress | None) -> ProgramAnswer:
+    def _compact(self, task: Task, progress: Progress | None) -> ProgramAnswer:
         scopes: tuple[bool, ...] = (False, True)
         if self.backward is not None:
             scopes = (self.backward,)
@@ -99,7 +96,7 @@ class RkCheckmate:
         answer = ProgramAnswer("unknown", None, 0, task.instance.base_time_ns)
         with MilpSolver() as solver:
             for backward in scopes:
-                answer = self._in_scope(task, backward, deadline, progress, solver)
+                answer = self._in_scope(task, backward, progress, solver)
                 if answer.status != "infeasible":
                     break
         return answer
@@ -108,17 +105,16 @@ class RkCheckmate:
         self,
         task: Task,
         backward: bool,
-        deadline: float,
         progress: Progress | None,
         solver: MilpSolver,
     ) -> ProgramAnswer:
         inst, limit, saved = task.instance, task.limit_bytes, self.saved_bytes
-        start = quick_order(inst, limit, deadline, backward=backward, saved_bytes=saved)
+        start = quick_order(inst, limit, task.deadline, backward=backward, saved_bytes=saved)
         answer = solve_compact(
             inst,
             limit,
             saved_bytes=saved,
-            time_limit_s=deadline - monotonic(),
+            time_limit_s=task.deadline - monotonic(),
             pairs=useful_pairs(inst, backward=backward),
             start=start,
             solver=solver,
@@ -132,11 +128,11 @@ class RkCheckmate:
         return answer
 
 
-def _thesis(task: Task, options: RkCheckmate, deadline: float) -> ProgramAnswer:
+def _thesis(task: Task, options: RkCheckmate) -> ProgramAnswer:
     inst = task.instance
     model = thesis_model(inst, task.limit_bytes, options.saved_bytes)
     with MilpSolver() as solver:
-        solved = solver.solve(model.milp, deadline - monotonic())
+        solved = solver.solve(model.milp, task.deadline - monotonic())
     bound = inst.base_time_ns
     if isfinite(solved.bound):
         bound = max(bound, floor(solved.bound * model.scale_ns - 1e-3))

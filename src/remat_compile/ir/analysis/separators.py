@@ -72,14 +72,14 @@ def separators(program: Program) -> tuple[Separator, ...]:
     """
     graph = program.graph
     forward = tuple(graph.in_phase("fwd"))
-    aside = globals_of(program)
+    globals_ = globals_of(program)
     last = _last_reads(graph, forward)
     crossing: set[str] = set()
     ending: dict[int, list[str]] = {}
     first_place: dict[str, int] = {}
     for place, c in enumerate(forward):
         for name in c.results:
-            if name not in aside and last.get(name, -1) > place:
+            if name not in globals_ and last.get(name, -1) > place:
                 crossing.add(name)
                 ending.setdefault(last[name], []).append(name)
         crossing.difference_update(ending.get(place, ()))

@@ -156,14 +156,14 @@ class _ForwardCut:
     def _permanent(self) -> set[int]:
         inst = self.instance
         index = inst.index_A
-        aside = {index[name] for name in globals_of(inst.program)}
+        global_A = {index[name] for name in globals_of(inst.program)}
         permanent = set()
         for i, cs in enumerate(self.stages):
             for c in cs:
                 again = set(inst.rewrites_C[c]) if inst.makable_C[c] else set()
                 for a in inst.writes_C[c]:
                     crosses = any(j > i for j in self.readers[a])
-                    if inst.kept_A[a] or a not in again or (crosses and a in aside):
+                    if inst.kept_A[a] or a not in again or (crosses and a in global_A):
                         permanent.add(a)
         return permanent
 

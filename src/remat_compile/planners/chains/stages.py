@@ -31,30 +31,28 @@ from .chain import Chain
 
 __all__ = [
     "BlockOption",
-    "Cost",
     "SavingOption",
     "Skim",
     "Stage",
     "Way",
-    "cost_of",
-    "forms",
     "needed_at_start",
-    "needed_part",
     "save_all",
     "stages_of",
     "written_by",
 ]
 
+Run = tuple[int, ...]
 Form = tuple[int, bool]
 """A cNode and whether it runs for the first time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """Nanoseconds of a run, and its peak bytes."""
+class Way:
+    """A run with its time, and its peak beside what others hold at that moment."""
 
     time_ns: int
     peak_bytes: int
+    run: Run = ()
 
 
 def forms(instance: Instance, run: Iterable[int], *, again: bool) -> Iterator[Form]:
@@ -117,7 +115,7 @@ def cost_of(
     *,
     again: bool,
     tokens: Collection[int] = (),
-) -> Cost:
+) -> Way:
     """Time and memory of a run that frees after last use.
 
     `alive` counts from the start; of it and of what the run writes, `keep` stays to the end.
@@ -149,7 +147,7 @@ def cost_of(
                 total += size[a]
         for a in dead:
             total -= live.pop(a, 0)
-    return Cost(time_ns, peak)
+    return Way(time_ns, peak, tuple(run))
 
 
 def _deaths(instance: Instance, steps: Sequence[Form], keep: Collection[int]) -> list[list[int]]:
@@ -171,9 +169,6 @@ def _deaths(instance: Instance, steps: Sequence[Form], keep: Collection[int]) ->
     return last_uses
 
 
-Run = tuple[int, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class BlockOption:
     """A way to run a stage so that its backward can follow: the forward, what is kept of
@@ -182,15 +177,6 @@ class BlockOption:
     forward: Run
     backward: Run
     kept: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A run with its time, and its peak beside what others hold at that moment."""
-
-    time_ns: int
-    peak_bytes: int
-    run: Run = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,5 +323,4 @@ class _Pricer:
     def _way(self, run: Run, keep: frozenset[int], *, again: bool) -> Way:
         part = self._part(run, keep, again=again)
         stays = keep if again else keep | self.made
-        cost = cost_of(self.instance, part, (), stays, again=again, tokens=keep)
-        return Way(cost.time_ns, cost.peak_bytes, part)
+        return cost_of(self.instance, part, (), stays, again=again, tokens=keep)
