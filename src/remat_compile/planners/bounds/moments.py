@@ -185,6 +185,7 @@ class _MomentRows:
             there |= {a for a in kept if inst.phase_C[inst.writer_A[a]] == "fwd"}
         for a in there:
             self._alive(a, at_least=1.0)
+        # What an accumulate has ended cannot be read any more, under its old name.
         ended = {inst.ends_C[c] for c in self.before}
         wanted = kept | {a for j in after for a in inst.reads_C[j] if self._is_made(a)}
         for a in sorted(wanted - there - ended):

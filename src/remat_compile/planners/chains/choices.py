@@ -92,9 +92,12 @@ class Thresholds:
         input of s stays."""
         needs = [0] * (t + 1)
         inner = 0
+        # `inner`: the most that the stages behind s ask for, their own input (a_{h-1}) included;
+        # for s itself it is counted outside. Section 2.3.3: delta_t + a_h + o_F.
         for s in range(t - 1, -1, -1):
             stage = self.stages[s]
             if t == self.last:
+                # The first pass: generator states that it stores pile up behind it.
                 own = stage.held_first + stage.skim_first.peak_bytes
                 needs[s] = max(own, inner - self.tokens[s])
                 dropping = stage.held_first + stage.skim_first.dropping_bytes

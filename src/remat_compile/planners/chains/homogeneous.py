@@ -171,6 +171,7 @@ class MultiChain:
         rest = self.table[shorter][::-1]
         before_loss = np.full((length, self.slots + 1), np.inf)
         before_loss[:, 1:] = rest[:, :-1] + self.u_f * np.arange(1, length + 1)[:, None]
+        # Behind the loss the other branches' gradients (b_j = 1) take a slot each.
         chain = np.full_like(before_loss, np.inf)
         chain[:, others:] = self.chain.table[: self.slots + 1 - others, :length].T
         result: NDArray[np.float64] = before_loss + chain

@@ -106,7 +106,9 @@ class Persistent:
                     rows, parts = sums[: t - s], left[s][: t - s]
                     if t == n - 1:
                         parts = self.table[s][: t - s] + prefix[s + 1 : t + 1, None]
-                    # Whole rows, too low columns included: one contiguous pass is faster.
+                    # (2.21): C(s, k - 1, m) + C(k, t, m - a_k) and the forwards s .. k - 1, for
+                    # every k at once. Whole rows, too low columns included: one contiguous
+                    # pass is faster.
                     np.add(parts, self._right(right, s, t), out=rows)
                     np.subtract(rows.min(axis=0)[low:], prefix[s], out=best[low:])
                 self._save_into(best, s, t)
@@ -133,6 +135,7 @@ class Persistent:
         if s < t and not self.saving:
             return
         for need, hold_bytes, time_ns in self.thresholds.saves(s, t):
+            # (2.20): the stages behind have what the option does not hold; with s = t (2.9).
             hold = self.slots(hold_bytes) if s < t else 0
             low = max(self.slots(need), hold)
             if low < width:
@@ -200,6 +203,7 @@ class Least:
         if s == t:
             return _NEVER, -1
         right = self.bytes_ss[s + 1 : t + 1, t] + (self._held[s + 1 : t + 1] - self._tokens[s])
+        # The right part runs beside the checkpoint, the left part after it: the larger counts.
         both = np.maximum(right, self.bytes_ss[s, s:t])
         k = int(both.argmin())
         return max(int(both[k]), self.thresholds.skim_needs(t)[s]), s + 1 + k

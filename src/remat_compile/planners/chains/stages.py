@@ -136,7 +136,7 @@ def cost_of(
         if first and instance.token_C[c] in tokens and instance.token_C[c] >= 0:
             writes.append(instance.token_C[c])
         ends = instance.ends_C[c]
-        if ends >= 0:
+        if ends >= 0:  # an accumulate adds in place: no byte but the workspace
             peak = max(peak, total + workspace)
             total -= live.pop(ends, 0)
         else:

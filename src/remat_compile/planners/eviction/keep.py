@@ -144,6 +144,8 @@ class _Plan:
         if before is None or (life.reads and before.ended):
             return False
         if life.reads:
+            # From its last read to here the earlier instance now waits; from here on its bytes
+            # take the place of those that were made again.
             changes.append((before.last + 1, p, size))
             old = before.reads
             moved = life.reads
