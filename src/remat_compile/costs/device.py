@@ -83,7 +83,7 @@ _UNITS |= {f"{prefix}i": 2 ** (10 * power) for power, prefix in enumerate("KMGT"
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT]|[KMGT]i)?B(/s)?")
 
 
-class _TableReader:
+class _Reader:
     """Takes typed entries out of a TOML table and collects what is wrong with them."""
 
     def __init__(self, table: dict[str, Any], file: str):
@@ -150,7 +150,7 @@ def _parse(text: str, file: str) -> Device:
         line, column = (int(place[1]), int(place[2])) if place else (1, 1)
         span = Span(line, column, column + 1, file)
         raise FBError(Diagnostic("FB0907", f"not TOML: {error}", span), usage=True) from error
-    reader = _TableReader(table, file)
+    reader = _Reader(table, file)
     name = reader.take("name", True)
     if name is not None and (not isinstance(name, str) or not name):
         reader.report(f"`name` is {name!r}, not a text")

@@ -82,3 +82,8 @@ class Schedule:
     planner: str
     steps: tuple[Step, ...]
     span: Span | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def first_copy(self) -> CopyStep | None:
+        """The first step about a copy to or from the host; None where nothing is copied."""
+        return next((step for step in self.steps if isinstance(step, CopyStep)), None)

@@ -106,7 +106,7 @@ def _over_rows(
         for count, limit, env in zip(bound.all, limits.all, where, strict=True):
             if limit is not None and count > limit:
                 return env
-        higher = _ask(profile, fixed, free, bound, deadline)
+        higher = _ask(profile, amounts, fixed, free, bound, deadline)
         if higher is None:
             return Everywhere(bound, where[0])
         if isinstance(higher, OutOfTime):
@@ -141,6 +141,7 @@ def _at(
 
 def _ask(
     profile: Profile,
+    amounts: Amounts,
     fixed: Mapping[str, int],
     free: Box,
     bound: Bytes,
