@@ -67,7 +67,7 @@ def test_options_keep_to_their_budgets(options: tuple[Chain, list[Grid]]) -> Non
 
 def test_what_is_predicted_of_options_is_what_runs(options: tuple[Chain, list[Grid]]) -> None:
     made, grids = options
-    chosen = [[option_of(made, i, order) for order in g.found] for i, g in enumerate(grids)]
+    chosen = [[option_of(made, i, order) for order in g.orders] for i, g in enumerate(grids)]
     stages = stages_of(made, [*chosen, [save_all(made, len(made) - 1)]])
     instance = made.instance
     top = instance.peak(instance.capture) + 100
