@@ -37,6 +37,7 @@ from ..emit.order import numbered
 from ..emit.tables import tables
 from ..emit.template import ANNOTATED_RUN, CHECK, KEEP, header
 from ..emit.text import BASE_KEY, JaxText
+from ..honoured import for_jax
 from ..observe.predict import predicted_temp_bytes
 from ..readback.annotated import check_annotated
 from .form import Form, form_of, misfit, schedule_of
@@ -84,6 +85,7 @@ def emit_form(program: Program, schedule: Schedule, form: Form, source_of: Sourc
 
 
 def _written(program: Program, schedule: Schedule, form: Form, source_of: SourceOf) -> str:
+    program = for_jax(program)
     graph = without_identities(program.graph, identities(program.graph))
     program = replace(program, graph=graph)
     lowerings = source_of(operators_of(program))

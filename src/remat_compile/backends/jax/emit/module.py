@@ -13,6 +13,7 @@ from ...python.calls import called_operators
 from ...python.names import loss_index, symbol_key
 from ...python.quote import literal
 from ...views import identities, without_identities
+from ..honoured import for_jax
 from ..readback.explicit import check_source
 from .allowed import MODULE_NAMES, allowed, defined_names
 from .body import Body, State
@@ -54,6 +55,7 @@ def emit(program: Program, schedule: Schedule, source_of: SourceOf) -> str:
 
 
 def _written(program: Program, schedule: Schedule, source_of: SourceOf) -> str:
+    program = for_jax(program)
     graph = without_identities(program.graph, identities(program.graph))
     program = replace(program, graph=graph)
     lowerings = source_of(operators_of(program))

@@ -28,7 +28,6 @@ _RESERVED = frozenset(
         *("forward", "backward", "model", "step", "compiler_options"),
     )
 )
-_OF_TORCH_ALONE = frozenset(("device", "layout", "memory_format", "pin_memory"))
 
 
 def function_name(op: str) -> str:
@@ -60,7 +59,7 @@ class JaxText(Names):
         self.operators[call.op] = None
         parts = [self.arg(a) for a in call.args]
         named = zip(keywords(call), call.kwargs, strict=True)
-        parts += [f"{k}={self.arg(a)}" for k, (_, a) in named if k not in _OF_TORCH_ALONE]
+        parts += [f"{k}={self.arg(a)}" for k, (_, a) in named]
         if key is not None:
             parts.append(f"key={key}")
         return f"{function_name(call.op)}({', '.join(parts)})"
@@ -72,7 +71,7 @@ class JaxText(Names):
             case Atom("dtype", value):
                 return f"jnp.{dtype_name(value)}"
             case Atom():
-                return "None"
+                raise ValueError(f"{arg} is no matter of values")
             case tuple():
                 comma = "," if len(arg) == 1 else ""
                 return "(" + ", ".join(self.arg(part) for part in arg) + comma + ")"

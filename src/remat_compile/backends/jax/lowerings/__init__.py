@@ -1,10 +1,10 @@
 """ATen operators as JAX functions: one plain function per overload.
 
-Each function takes what the operator's schema takes (`self` is called `x`), with arrays
-for tensors, JAX dtypes for dtypes and tuples for lists, and returns an array or a tuple
-as ATen does, with None where ATen returns no tensor. `device`, `layout`, `pin_memory`,
-`non_blocking` and `memory_format` are accepted and mean nothing. A random operator takes
-its `key` besides. Values follow PyTorch, promotion of dtypes included.
+Each function takes what the operator's schema takes (`self` is called `x`), but for what
+`backends/jax/honoured.py` leaves out, with arrays for tensors, JAX dtypes for dtypes and
+tuples for lists, and returns an array or a tuple as ATen does, with None where ATen returns
+no tensor. A random operator takes its `key` besides. Values follow PyTorch, promotion of
+dtypes included.
 
 The functions know only `jax` and `numpy`: what is emitted for a plan carries their text.
 """

@@ -22,6 +22,7 @@ from ...readback.python import Unbound
 from ...readback.values import Instance, storages
 from ..checkpoint.form import Form
 from ..emit.template import ANNOTATED_RUN, KEEP
+from ..honoured import for_jax
 from .ends import EndedFunction
 from .expressions import Reader
 from .function import Function
@@ -48,7 +49,7 @@ def check_annotated(source: str, program: Program, schedule: Schedule, form: For
         unreadable(tree, file, "no function model")
     steps = tuple(Compute(c.name) for c in program.graph.in_phase("fwd"))
     steps += (Compute(program.graph.loss.name),)
-    machine = Machine(program, Schedule(schedule.name, schedule.planner, steps))
+    machine = Machine(for_jax(program), Schedule(schedule.name, schedule.planner, steps))
     model = _Model(machine, Reader(file, frozenset(found)), found["model"], file, form)
     model.enter("params, buffers, args, key=None")
     model.bind_caller()

@@ -24,6 +24,7 @@ from ....ir.program import Program
 from ....ir.schedule import Schedule
 from ...readback.machine import Machine
 from ...readback.mismatch import unreadable
+from ..honoured import for_jax
 from .ends import EndedFunction
 from .expressions import Reader
 from .module import check_fixed, definitions
@@ -62,7 +63,7 @@ def check_source(source: str, program: Program, schedule: Schedule) -> None:
     for name in ("forward", "backward"):
         if name not in found:
             unreadable(tree, file, f"no function {name}")
-    machine = Machine(program, schedule)
+    machine = Machine(for_jax(program), schedule)
     reader = Reader(file, frozenset(found))
     forward = EndedFunction(machine, reader, found["forward"], file)
     forward.enter("params, buffers, args, key=None")

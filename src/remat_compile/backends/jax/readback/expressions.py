@@ -1,4 +1,4 @@
-"""Python expressions of generated JAX code as abstract values, and what the graph wants there."""
+"""Python expressions of generated JAX code as abstract values."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import re
 from dataclasses import dataclass
 
 from ....ir.graph import Atom
-from ...readback.machine import Execution
 from ...readback.mismatch import unreadable
 from ...readback.names import Variables
 from ...readback.python import Expressions
-from ...readback.values import Items, Literal, Value, said
+from ...readback.values import Literal, Value, said
 
-__all__ = ["KEY", "Called", "Reader", "function_of", "wanted_arguments"]
+__all__ = ["KEY", "Called", "Reader", "function_of"]
 
 KEY = Literal("<the key>")
 """What the variable `key` holds: no Python constant has this `repr`."""
@@ -38,9 +37,6 @@ _DTYPES = {
     "complex128": "c128",
 }
 
-# Where memory lies and how it is laid out means nothing to JAX's arrays.
-_MEANINGLESS = frozenset(("device", "layout", "memory_format", "pin_memory"))
-
 
 @dataclass(frozen=True)
 class Called:
@@ -60,24 +56,6 @@ class Called:
 def function_of(op: str) -> str:
     """The name of the lowering of an operator: dots are underscores."""
     return re.sub(r"\W", "_", op)
-
-
-def wanted_arguments(now: Execution) -> tuple[tuple[Value, ...], dict[str, Value]]:
-    """What an execution passes, as JAX takes it: no devices and layouts."""
-    kwargs = {k: _for_jax(v) for k, v in now.kwargs.items() if k not in _MEANINGLESS}
-    return tuple(map(_for_jax, now.args)), kwargs
-
-
-def _for_jax(value: Value) -> Value:
-    match value:
-        case Atom("dtype", _):
-            return value
-        case Atom():
-            return Literal("None")
-        case Items(parts):
-            return Items(tuple(map(_for_jax, parts)))
-        case _:
-            return value
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ...readback.mismatch import differs, unreadable
 from ...readback.names import Held, Variables
 from ...readback.python import Unbound
 from ...readback.values import Instance, Items, Literal, OnHost, Value, View, said, storages, viewed
-from .expressions import Called, Reader, function_of, wanted_arguments
+from .expressions import Called, Reader, function_of
 
 __all__ = ["Function"]
 
@@ -242,7 +242,7 @@ class Function:
         step = str(now)
         if called.function != function_of(now.op) or called.parts is not None:
             self.differs(node, f"it calls {called.function}", step)
-        args, kwargs = wanted_arguments(now)
+        args, kwargs = now.args, now.kwargs
         if len(called.args) != len(args):
             self.differs(node, f"{len(called.args)} arguments, not {len(args)}", step)
         for place, (given, wanted) in enumerate(zip(called.args, args, strict=True), 1):
