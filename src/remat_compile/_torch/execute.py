@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.diagnostics import Diagnostic, FBError, fail
 from ..ir.graph import CALLER_KINDS, CNode
 from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
@@ -223,7 +223,7 @@ class _Run:
         missing = [name for name in c.results if name not in tangents]
         if missing:
             listed = ", ".join(f"%{name}" for name in missing)
-            raise FBError(Diagnostic("FB0905", f"the loss gave no tangent for {listed}", c.span))
+            fail("FB0905", f"the loss gave no tangent for {listed}", c.span)
         for name in c.results:
             self.instances.put(name, tangents[name])
         if self.write_back:

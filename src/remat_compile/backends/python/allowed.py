@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NoReturn
 
-from ...ir.diagnostics import Diagnostic, FBError, Note
+from ...ir.diagnostics import Note, fail
 from ...ir.span import Span
 from .quote import comment
 
@@ -87,9 +87,9 @@ def check_generated(source: str, allowed: Allowed) -> str:
 def _refuse(code: str, message: str, source: str, span: Span) -> NoReturn:
     lines = source.split("\n")
     text = lines[span.line - 1] if span.line <= len(lines) else ""
-    notes = (Note(f"the line: {comment(text.strip())}"), Note("nothing was run or written"))
+    line = Note(f"the line: {comment(text.strip())}")
     hint = "please report this with the plan"
-    raise FBError(Diagnostic(code, message, span, notes, hint))
+    fail(code, message, span, line, Note("nothing was run or written"), hint=hint)
 
 
 class _Walk:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import assert_never
 
-from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.diagnostics import fail
 from ...ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
 from ...ir.graph import Call, Graph
 from ...ir.program import Program
@@ -85,7 +85,7 @@ def keywords(call: Call) -> tuple[str, ...]:
             problem = f"{call.op}: the argument {key} is given twice"
         else:
             continue
-        raise FBError(Diagnostic("FB0943", problem, hint="give the argument by its position"))
+        fail("FB0943", problem, hint="give the argument by its position")
     return keys
 
 

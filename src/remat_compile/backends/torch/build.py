@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from ..._torch.copies import refuse_copies
 from ..._torch.lowered import Lowered
-from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.diagnostics import fail
 from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
 from ..python.names import symbol_key
@@ -70,13 +70,11 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
             lambda *_: _boxed(landing, constants, flight, "backward"),
         )
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise FBError(
-            Diagnostic(
-                "FB0911",
-                f"PyTorch {torch.__version__} refuses the generated step: {error}",
-                hint="please report this with the model; the plan itself was verified",
-            )
-        ) from error
+        fail(
+            "FB0911",
+            f"PyTorch {torch.__version__} refuses the generated step: {error}",
+            hint="please report this with the model; the plan itself was verified",
+        )
     return planned_module(lowered, schedule, run, flight, source)
 
 

@@ -18,10 +18,10 @@ from typing import NoReturn
 
 from ...ir.program import Program
 from ...ir.schedule import Compute, Schedule
+from ..readback.expressions import OperatorCall, Unbound
 from ..readback.machine import Dead, Execution, Machine
 from ..readback.mismatch import differs, unreadable
 from ..readback.names import Held, Variables
-from ..readback.python import Unbound
 from ..readback.values import (
     Instance,
     Literal,
@@ -34,7 +34,7 @@ from ..readback.values import (
     viewed,
 )
 from .interface import Interface
-from .read_expressions import Called, Reader, is_replay_helper
+from .read_expressions import TorchReader, is_replay_helper
 
 __all__ = ["check_source"]
 
@@ -53,7 +53,7 @@ def check_source(
     on_cuda = program.header.device.split(":")[0] == "cuda"
     operators, functions = _module(tree, file, on_cuda)
     machine = Machine(program, schedule)
-    reader = Reader(file, operators, "replay" in functions, on_cuda)
+    reader = TorchReader(file, operators, "replay" in functions, on_cuda)
     for name in ("forward", "backward"):
         if name not in functions:
             unreadable(tree, file, f"no function {name}")
@@ -125,7 +125,7 @@ def _module(
 class _Function:
     """Runs the statements of one function, with the schedule in step."""
 
-    def __init__(self, machine: Machine, reader: Reader, node: ast.FunctionDef, file: str):
+    def __init__(self, machine: Machine, reader: TorchReader, node: ast.FunctionDef, file: str):
         self.machine, self.reader, self.node, self.file = machine, reader, node, file
         self.held = Held()
         self.variables = Variables(self.held)
@@ -229,7 +229,7 @@ class _Function:
         if isinstance(value, ast.Call) and self.reader.is_state(value):
             self._bind(target, State(self.machine.draws))
             return
-        called = self.reader.called(value, self.variables)
+        called = self.reader.operator_call(value, self.variables)
         if called is None:
             self._bind(target, self.reader.value(value, self.variables))
             return
@@ -245,9 +245,9 @@ class _Function:
         for slot, result in zip(target.elts, results, strict=True):
             self._bind(slot, result)
 
-    def _view(self, called: Called) -> Value | tuple[Value, ...] | None:
+    def _view(self, called: OperatorCall) -> Value | tuple[Value, ...] | None:
         """The view that a call derives, or its parts; None where it is none of the graph's."""
-        if called.state is not None or called.op not in self.machine.view_operators:
+        if called.random is not None or called.op not in self.machine.view_operators:
             return None
         value = viewed(View(called.op, called.args, frozenset(called.kwargs.items())))
         of = set(storages(value))
@@ -260,7 +260,7 @@ class _Function:
 
     # -- one computation --------------------------------------------------------------
 
-    def _compute(self, node: ast.stmt, called: Called) -> Value | tuple[Value, ...]:
+    def _compute(self, node: ast.stmt, called: OperatorCall) -> Value | tuple[Value, ...]:
         machine = self.machine
         try:
             step = machine.next_copy_or_computation()
@@ -280,7 +280,7 @@ class _Function:
             self.differs(node, f"{called.op} gives one result", str(now))
         return now.slots if several else now.slots[0]
 
-    def _compare(self, node: ast.stmt, now: Execution, called: Called) -> None:
+    def _compare(self, node: ast.stmt, now: Execution, called: OperatorCall) -> None:
         step = str(now)
         wanted = "aten.add_.Tensor" if now.cnode.is_accumulate else now.op
         if called.op != wanted:
@@ -289,8 +289,8 @@ class _Function:
             self.differs(node, "results are left out", step)
         if now.ended is not None and (not called.args or called.args[0] != now.ended):
             self.differs(node, "it does not add into the first term", step)
-        if called.state != now.token:
-            drawn = "draws anew" if called.state is None else f"runs with {said(called.state)}"
+        if called.random != now.token:
+            drawn = "draws anew" if called.random is None else f"runs with {said(called.random)}"
             should = "is to draw anew" if now.token is None else f"is to run with {said(now.token)}"
             self.differs(node, f"it {drawn}, and {should}", step)
         if len(called.args) != len(now.args):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ....ir.diagnostics import Diagnostic, FBError, Note
+from ....ir.diagnostics import Note, fail
 from ....ir.graph import CALLER_KINDS, CNode
 from ....ir.program import Program
 from ....ir.schedule import Compute, Schedule
@@ -64,15 +64,12 @@ def fitting_form(program: Program, schedule: Schedule, *, nearest: bool) -> Form
     name = found.step.cnode if isinstance(found.step, Compute) else str(found.step)
     ours = predicted_temp_bytes(program, schedule)
     theirs = predicted_temp_bytes(program, near)
-    notes = (Note(f"the nearest plan takes {theirs} temporary bytes, this one {ours}"),)
-    raise FBError(
-        Diagnostic(
-            "FB0935",
-            f"jax.checkpoint cannot express this plan: step {name} does not fit, as {found.why}",
-            found.step.span,
-            notes,
-            "use --jax-style explicit, or annotated-nearest for the nearest plan",
-        )
+    return fail(
+        "FB0935",
+        f"jax.checkpoint cannot express this plan: step {name} does not fit, as {found.why}",
+        found.step.span,
+        Note(f"the nearest plan takes {theirs} temporary bytes, this one {ours}"),
+        hint="use --jax-style explicit, or annotated-nearest for the nearest plan",
     )
 
 

@@ -16,15 +16,15 @@ import ast
 
 from ....ir.program import Program
 from ....ir.schedule import Compute, Offload, Schedule
+from ...readback.expressions import Unbound
 from ...readback.machine import Execution, Machine
 from ...readback.mismatch import differs, unreadable
-from ...readback.python import Unbound
 from ...readback.values import Instance, storages
 from ..checkpoint.form import Form
 from ..emit.template import ANNOTATED_RUN, KEEP
 from ..honoured import for_jax
 from .ends import EndedFunction
-from .expressions import Reader
+from .expressions import JaxReader
 from .function import Function
 from .module import check_fixed, definitions
 
@@ -50,7 +50,9 @@ def check_annotated(source: str, program: Program, schedule: Schedule, form: For
     steps = tuple(Compute(c.name) for c in program.graph.in_phase("fwd"))
     steps += (Compute(program.graph.loss.name),)
     machine = Machine(for_jax(program), Schedule(schedule.name, schedule.planner, steps))
-    model = _Model(machine, Reader(file, frozenset(found)), found["model"], file, form)
+    model = _Model(
+        machine, JaxReader(file, {name: name for name in found}), found["model"], file, form
+    )
     model.enter("params, buffers, args, key=None")
     model.bind_caller()
     model.run(found["model"].body)
@@ -140,7 +142,7 @@ class _Model(EndedFunction):
     """`model`: its segments, each as it is called."""
 
     def __init__(
-        self, machine: Machine, reader: Reader, node: ast.FunctionDef, file: str, form: Form
+        self, machine: Machine, reader: JaxReader, node: ast.FunctionDef, file: str, form: Form
     ):
         super().__init__(machine, reader, node, file)
         graph = machine.graph

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
+from ...readback.expressions import Unbound
 from ...readback.machine import Machine
 from ...readback.mismatch import unreadable
-from ...readback.python import Unbound
 from ...readback.values import Instance, Items, Literal, OnHost, Value, View, as_value, said
-from .expressions import KEY, Reader
+from .expressions import KEY, JaxReader
 from .function import Function
 
 __all__ = ["EndedFunction"]
@@ -18,7 +18,7 @@ __all__ = ["EndedFunction"]
 class EndedFunction(Function):
     """A forward or a backward: `saved` is what the one leaves for the other."""
 
-    def __init__(self, machine: Machine, reader: Reader, node: ast.FunctionDef, file: str):
+    def __init__(self, machine: Machine, reader: JaxReader, node: ast.FunctionDef, file: str):
         super().__init__(machine, reader, node, file)
         self.saved: tuple[Value, ...] = ()
 

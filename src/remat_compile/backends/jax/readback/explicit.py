@@ -26,7 +26,7 @@ from ...readback.machine import Machine
 from ...readback.mismatch import unreadable
 from ..honoured import for_jax
 from .ends import EndedFunction
-from .expressions import Reader
+from .expressions import JaxReader
 from .module import check_fixed, definitions
 from .repeats import check_told_apart
 
@@ -64,7 +64,7 @@ def check_source(source: str, program: Program, schedule: Schedule) -> None:
         if name not in found:
             unreadable(tree, file, f"no function {name}")
     machine = Machine(for_jax(program), schedule)
-    reader = Reader(file, frozenset(found))
+    reader = JaxReader(file, {name: name for name in found})
     forward = EndedFunction(machine, reader, found["forward"], file)
     forward.enter("params, buffers, args, key=None")
     forward.bind_caller()

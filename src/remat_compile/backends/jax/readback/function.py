@@ -7,12 +7,12 @@ import re
 from typing import NoReturn
 
 from ....ir.schedule import Compute, Offload, Prefetch
+from ...readback.expressions import OperatorCall, Unbound
 from ...readback.machine import Dead, Execution, Machine
 from ...readback.mismatch import differs, unreadable
 from ...readback.names import Held, Variables
-from ...readback.python import Unbound
 from ...readback.values import Instance, Items, Literal, OnHost, Value, View, said, storages, viewed
-from .expressions import Called, Reader, function_of
+from .expressions import JaxReader, function_of
 
 __all__ = ["Function"]
 
@@ -20,14 +20,16 @@ __all__ = ["Function"]
 class Function:
     """Runs the statements of one function, with the schedule in step."""
 
-    def __init__(self, machine: Machine, reader: Reader, node: ast.FunctionDef, file: str):
+    def __init__(self, machine: Machine, reader: JaxReader, node: ast.FunctionDef, file: str):
         self.machine, self.reader, self.node, self.file = machine, reader, node, file
         self.variables = Variables(Held())
         self.tables: dict[str, dict[str, Value]] = {}
         self.returned: ast.expr | None = None
         self.end: ast.AST = node
         tokens = [c.token for c in machine.graph.cnodes if c.token is not None]
-        self._draws = {token: i for i, token in enumerate(tokens)}
+        self._draws: dict[str | None, Value] = {
+            token: Literal(repr(i)) for i, token in enumerate(tokens)
+        }
 
     def enter(self, signature: str) -> None:
         """FB0946 where the function takes something else."""
@@ -136,7 +138,7 @@ class Function:
                     unreadable(node, self.file, ast.unparse(node))
                 self.unpack(node, target, Items((*sizes_of.args, Literal("0"))))
             case _:
-                called = self.reader.called(value, self.variables)
+                called = self.reader.operator_call(value, self.variables)
                 if called is None:
                     self.unpack(node, target, self.value(value))
                 else:
@@ -145,7 +147,7 @@ class Function:
     def unpack(self, node: ast.stmt, target: ast.expr, value: Value) -> None:
         match target, value:
             case ast.Name(id=name), _:
-                if name in self.reader.lowerings or name in ("jax", "jnp", "lax", "params"):
+                if name in self.reader.operators or name in ("jax", "jnp", "lax", "params"):
                     unreadable(node, self.file, f"{name} is bound again")
                 self.bind(name, value)
             case ast.Tuple(elts=slots), Items(parts) if len(slots) == len(parts):
@@ -173,20 +175,20 @@ class Function:
             self.differs(node, f"{said(value)} is brought back", name)
         return self.machine.prefetch(step)
 
-    def _view(self, node: ast.stmt, called: Called) -> Value:
+    def _view(self, node: ast.stmt, called: OperatorCall) -> Value:
         found = self._known_view(called)
         if found is None:
             what = f"{called} is neither a named execution nor a view"
             self.differs(node, what, self.next_step())
         return found
 
-    def _known_view(self, called: Called) -> Value | None:
+    def _known_view(self, called: OperatorCall) -> Value | None:
         """A view of the graph, or its parts; None where the call is none."""
-        ops = [op for op in self.machine.view_operators if function_of(op) == called.function]
+        ops = [op for op in self.machine.view_operators if function_of(op) == called.op]
         for op in ops:
             value = viewed(View(op, called.args, frozenset(called.kwargs.items())))
             of = set(storages(value))
-            if len(of) == 1 and self.machine.is_view(value, of.pop()) and called.draw is None:
+            if len(of) == 1 and self.machine.is_view(value, of.pop()) and called.random is None:
                 if called.parts is None:
                     return value
                 return Items(tuple(View(op, called.args, part=i) for i in range(called.parts)))
@@ -209,7 +211,7 @@ class Function:
         if now.cnode.is_accumulate:
             self._compare_sum(node, now, value)
         else:
-            called = self.reader.called(value, self.variables)
+            called = self.reader.operator_call(value, self.variables)
             if called is None:
                 unreadable(value, self.file, ast.unparse(value))
             self._compare(node, now, called)
@@ -238,10 +240,10 @@ class Function:
         plain = re.sub(r"\W", "_", result.anode, flags=re.ASCII)
         return slot.id.endswith(plain) and not slot.id.removesuffix(plain).strip("v")
 
-    def _compare(self, node: ast.stmt, now: Execution, called: Called) -> None:
+    def _compare(self, node: ast.stmt, now: Execution, called: OperatorCall) -> None:
         step = str(now)
-        if called.function != function_of(now.op) or called.parts is not None:
-            self.differs(node, f"it calls {called.function}", step)
+        if called.op != function_of(now.op) or called.parts is not None:
+            self.differs(node, f"it calls {called.op}", step)
         args, kwargs = now.args, now.kwargs
         if len(called.args) != len(args):
             self.differs(node, f"{len(called.args)} arguments, not {len(args)}", step)
@@ -251,9 +253,9 @@ class Function:
         if called.kwargs != kwargs:
             found, wished = (sorted(map(str, k.items())) for k in (called.kwargs, kwargs))
             self.differs(node, f"keyword arguments are {found}, not {wished}", step)
-        draw = None if now.cnode.token is None else self._draws[now.cnode.token]
-        if called.draw != draw:
-            self.differs(node, f"its draw is number {called.draw}, not {draw}", step)
+        if called.random != (draw := self._draws.get(now.cnode.token)):
+            drawn, planned = (None if d is None else said(d) for d in (called.random, draw))
+            self.differs(node, f"its draw is number {drawn}, not {planned}", step)
 
     def _compare_sum(self, node: ast.stmt, now: Execution, value: ast.expr) -> None:
         if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
