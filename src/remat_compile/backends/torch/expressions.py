@@ -11,6 +11,7 @@ from ...ir.graph import Arg, Atom, Call, Ref
 from ...ir.program import Program
 from ..python.names import Names, keywords
 from ..python.quote import literal
+from .script import SCRIPT_NAMES
 
 __all__ = ["ADD_IN_PLACE", "METHODS", "RESERVED", "Expressions"]
 
@@ -27,7 +28,9 @@ METHODS = {
     "aten.view.default": "view",
 }
 
-RESERVED = frozenset(("torch", "inf", "nan", "args", "constants", "replay", "forward", "backward"))
+RESERVED = frozenset(
+    (*("torch", "inf", "nan", "args", "constants", "replay", "forward", "backward"), *SCRIPT_NAMES)
+)
 
 
 class Expressions(Names):

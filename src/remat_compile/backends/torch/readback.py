@@ -12,7 +12,7 @@ and PyTorch's own meaning of an operator's name. It knows nothing of how code is
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -34,7 +34,8 @@ from ..readback.values import (
     viewed,
 )
 from .interface import Interface
-from .read_expressions import TorchReader, is_replay_helper
+from .reader import TorchReader, is_replay_helper
+from .script import IMPORTS, SCRIPT, script_tables
 
 __all__ = ["check_source"]
 
@@ -51,7 +52,8 @@ def check_source(
     tree = ast.parse(source)
     file = f"<torch code of @{schedule.name}>"
     on_cuda = program.header.device.split(":")[0] == "cuda"
-    operators, functions = _module(tree, file, on_cuda)
+    tables = script_tables(program, schedule) if interface is None else {}
+    operators, functions = _module(tree, file, on_cuda, tables)
     machine = Machine(program, schedule)
     reader = TorchReader(file, operators, "replay" in functions, on_cuda)
     for name in ("forward", "backward"):
@@ -93,16 +95,21 @@ def _bound(program: Program) -> Interface:
 
 
 def _module(
-    tree: ast.Module, file: str, on_cuda: bool
+    tree: ast.Module, file: str, on_cuda: bool, tables: Mapping[str, object]
 ) -> tuple[dict[str, str], dict[str, ast.FunctionDef]]:
-    """Operators by variable, and functions by name; each is bound once."""
+    """Operators by variable, and functions by name; each is bound once. `tables` are those of
+    a script, whose own functions are the same in every module."""
+    fixed = {ast.dump(node) for text in (IMPORTS, SCRIPT) for node in ast.parse(text).body}
     operators: dict[str, str] = {}
     functions: dict[str, ast.FunctionDef] = {}
     body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
     for node in body:
         match node:
-            case ast.Import(names=[ast.alias(name="torch", asname=None)]):
+            case _ if ast.dump(node) in fixed:
                 continue
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in tables:
+                if ast.unparse(value) != repr(tables[name]):
+                    differs(node, file, "no step", f"{name} is not {tables[name]!r}")
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Attribute(attr="_op") as value):
                 path = ast.unparse(value).split(".")
                 if path[:2] != ["torch", "ops"] or len(path) != 6:
@@ -131,7 +138,8 @@ class _Function:
         self.variables = Variables(self.held)
         # Live from before this function and not given to it: the caller's to keep, or gone.
         self.elsewhere: set[Instance | State] = set()
-        self.args: list[Value] | None = []
+        self.args: list[Value] = []
+        self.constants = [Instance(a.name, 0) for a in machine.graph.anodes if a.kind == "const"]
         self.returned: list[Value] = []
         self.end: ast.AST = node
 
@@ -184,15 +192,19 @@ class _Function:
 
     def _statement(self, node: ast.stmt) -> None:
         match node:
-            case ast.Assign(targets=[ast.Tuple(elts=slots)], value=ast.Name(id="args")):
-                self._unpack(node, slots, self.args)
-            case ast.Assign(targets=[ast.Tuple(elts=slots)], value=ast.Name(id="constants")):
-                anodes = self.machine.graph.anodes
-                self._unpack(
-                    node, slots, [Instance(a.name, 0) for a in anodes if a.kind == "const"]
-                )
+            case ast.Assign(
+                targets=[target],
+                value=ast.Subscript(
+                    value=ast.Name(id="args" | "constants" as given),
+                    slice=ast.Constant(value=int(place)),
+                ),
+            ):
+                values = self.args if given == "args" else self.constants
+                if not 0 <= place < len(values):
+                    self.differs(node, f"{given} has {len(values)} values", "the arguments")
+                self._bind(target, values[place])
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="args"), attr=a))):
-                if a != "clear" or self.args is None:
+                if a != "clear":
                     unreadable(node, self.file, ast.unparse(node))
                 for value in self.args:
                     self.held.refer(value, -1)
@@ -210,13 +222,6 @@ class _Function:
                 self._assign(node, target, value)
             case _:
                 unreadable(node, self.file, ast.unparse(node).splitlines()[0])
-
-    def _unpack(self, node: ast.stmt, slots: list[ast.expr], values: list[Value] | None) -> None:
-        if values is None or len(slots) != len(values):
-            count = 0 if values is None else len(values)
-            self.differs(node, f"{len(slots)} names for {count} values", "the arguments")
-        for slot, value in zip(slots, values, strict=True):
-            self._bind(slot, value)
 
     def _bind(self, target: ast.expr, value: Value) -> None:
         if not isinstance(target, ast.Name):
