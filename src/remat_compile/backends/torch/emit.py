@@ -133,7 +133,9 @@ def _header(program: Program, schedule: Schedule, *, is_script: bool) -> str:
     head = _HEADER.format(
         graph=docstring(program.graph.name),
         schedule=docstring(schedule.name),
-        planned="\n".join(wrap(docstring(planned), WIDTH)),
+        planned="\n".join(
+            wrap(docstring(planned), WIDTH, break_long_words=False, break_on_hyphens=False)
+        ),
         script=_AS_SCRIPT if is_script else "",
     )
     return head + (IMPORTS if is_script else "import torch\n") + "\n"

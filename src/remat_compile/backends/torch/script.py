@@ -13,7 +13,7 @@ from .interface import default_interface
 
 __all__ = ["IMPORTS", "SCRIPT", "SCRIPT_NAMES", "TABLES", "script_tables", "tables_text"]
 
-IMPORTS = "import os\nimport sys\nfrom pathlib import Path\n\nimport torch\n"
+IMPORTS = "import sys\nfrom pathlib import Path\n\nimport torch\n"
 
 SCRIPT = '''
 def load(path):
@@ -59,7 +59,9 @@ def measured(run):
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         return run(), torch.cuda.max_memory_allocated() - before
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    import os
+
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # no lines of the profiler's own
     with torch.autograd.profiler.profile(use_cpu=True, profile_memory=True) as profiler:
         result = run()
     changes, events = [], list(profiler.kineto_results.experimental_event_tree())
@@ -116,7 +118,7 @@ TABLES = (
     *("DEVICE", "PLANNED_PEAK", "SIZES", "INPUTS", "CONSTANTS", "OUTPUTS", "TANGENTS", "GRADS"),
     "REFERENCES",
 )
-SCRIPT_NAMES = ("os", "sys", "Path", "load", "tensor", "step", "measured", "main", *TABLES)
+SCRIPT_NAMES = ("sys", "Path", "load", "tensor", "step", "measured", "main", *TABLES)
 """What the script binds in its module."""
 
 _COMMENTS = {
