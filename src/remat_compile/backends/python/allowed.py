@@ -80,7 +80,7 @@ def check_generated(source: str, allowed: Allowed) -> str:
         line = getattr(error, "lineno", None) or 1
         message = f"the generated code is no Python: {comment(str(error))}"
         _refuse("FB0941", message, source, Span(line, 1, 2, "<generated code>"))
-    _Walk(source, allowed).module(tree)
+    _Checker(source, allowed).module(tree)
     return source
 
 
@@ -92,7 +92,7 @@ def _refuse(code: str, message: str, source: str, span: Span) -> NoReturn:
     fail(code, message, span, line, Note("nothing was run or written"), hint=hint)
 
 
-class _Walk:
+class _Checker:
     """Goes through one module. `known` are the variables of a function, as far as it has run."""
 
     def __init__(self, source: str, allowed: Allowed):

@@ -21,7 +21,7 @@ from .values import (
     integer,
     largest,
     multiply_sizes,
-    said,
+    shown,
 )
 
 __all__ = ["DTYPES", "OperatorCall", "Reader", "Unbound"]
@@ -64,7 +64,7 @@ class OperatorCall:
     parts: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.op}({', '.join(map(said, self.args))})"
+        return f"{self.op}({', '.join(map(shown, self.args))})"
 
 
 @dataclass(frozen=True)

@@ -59,15 +59,15 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
 
     flight = Flight(UnusedOutputs(lowered))
 
-    def landing(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
-        flight.landed()
+    def run_backward(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
+        flight.end()
         return flight.unused.leave_out(backward(args, constants))
 
     try:
         run = lowered.joint.compile(
             partition,
             lambda *_: _boxed(forward, constants, flight, "forward"),
-            lambda *_: _boxed(landing, constants, flight, "backward"),
+            lambda *_: _boxed(run_backward, constants, flight, "backward"),
         )
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         fail(

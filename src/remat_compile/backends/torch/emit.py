@@ -28,7 +28,7 @@ from .expressions import Expressions
 from .function import FunctionBody, Progress
 from .interface import Interface, default_interface, saved_at_loss
 from .readback import check_source
-from .script import IMPORTS, SCRIPT, script_tables, tables_text
+from .script import IMPORTS, SCRIPT, replay_helper, script_tables, tables_text
 
 __all__ = ["emit", "emit_with_saved"]
 
@@ -49,18 +49,6 @@ Run as a script, it loads parameters and inputs (from the file named, or the .pt
 what is not there is made up), runs one step, and prints the measured peak of memory, whether all
 results are finite, and whether they are those in the file. `load` says what that file holds.
 """
-
-_REPLAY = '''
-
-def replay(state, op, *args, **kwargs):
-    """Runs a random operator again on the generator state of its first execution."""
-    now = torch{cuda}.get_rng_state()
-    torch{cuda}.set_rng_state(state)
-    try:
-        return op(*args, **kwargs)
-    finally:
-        torch{cuda}.set_rng_state(now)
-'''
 
 
 def emit(program: Program, schedule: Schedule, interface: Interface | None = None) -> str:
@@ -115,7 +103,7 @@ def _written(program: Program, schedule: Schedule, interface: Interface | None) 
     backward.steps(schedule.steps[border + 1 :])
     backward.give_back(given.grads, notes)
 
-    helper = _REPLAY.format(cuda=".cuda" if program.header.device == "cuda" else "")
+    helper = replay_helper(program)
     parts = [
         _header(program, schedule, is_script=interface is None),
         *_operators(expressions),

@@ -158,7 +158,7 @@ class FunctionBody:
             return self.x.call(call)
         self.replays = True
         state, op = self.x.variable(c.token), self.x.operator(call.op)
-        return f"replay({state}, {op}, {self.x.arguments(call)})"
+        return f"replay({', '.join((state, op, *self.x.arguments(call)))})"
 
     def _targets(self, c: CNode, n: int) -> tuple[str, list[str]]:
         """The left-hand side; unused results, and those still alive, are dropped at once."""

@@ -15,17 +15,7 @@ from ..readback.mismatch import unreadable
 from ..readback.names import Variables
 from ..readback.values import Items, Value, integer
 
-__all__ = ["TorchReader", "is_replay_helper"]
-
-_REPLAY = """
-def replay(state, op, *args, **kwargs):
-    now = torch.get_rng_state()
-    torch.set_rng_state(state)
-    try:
-        return op(*args, **kwargs)
-    finally:
-        torch.set_rng_state(now)
-"""
+__all__ = ["TorchReader"]
 
 # Tensor.permute(1, 0) is aten.permute(x, [1, 0]): these take a list, or its parts one by one.
 _TAKE_LISTS = {"permute": "aten.permute.default", "view": "aten.view.default"}
@@ -35,17 +25,6 @@ _TAKE_SCALARS = {
     "transpose": "aten.transpose.int",
     "unsqueeze": "aten.unsqueeze.default",
 }
-
-
-def is_replay_helper(node: ast.FunctionDef, on_cuda: bool) -> bool:
-    """Whether a function runs its argument on a given random state and puts back the old."""
-    text = _REPLAY.replace("torch.", "torch.cuda.") if on_cuda else _REPLAY
-    (wanted,) = ast.parse(text).body
-    assert isinstance(wanted, ast.FunctionDef)
-    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
-    found = ast.FunctionDef("replay", node.args, body, node.decorator_list)
-    bare = ast.FunctionDef("replay", wanted.args, wanted.body, [])
-    return ast.dump(found) == ast.dump(bare)
 
 
 @dataclass(frozen=True)

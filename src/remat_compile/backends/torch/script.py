@@ -11,7 +11,15 @@ from ..python.layout import one_a_line
 from ..python.quote import literal
 from .interface import default_interface
 
-__all__ = ["IMPORTS", "SCRIPT", "SCRIPT_NAMES", "TABLES", "script_tables", "tables_text"]
+__all__ = [
+    "IMPORTS",
+    "SCRIPT",
+    "SCRIPT_NAMES",
+    "TABLES",
+    "replay_helper",
+    "script_tables",
+    "tables_text",
+]
 
 IMPORTS = "import sys\nfrom pathlib import Path\n\nimport torch\n"
 
@@ -113,6 +121,25 @@ if __name__ == "__main__":
     sys.exit(main())
 '''
 """The same in every module."""
+
+_REPLAY = '''
+
+def replay(state, op, *args, **kwargs):
+    """Runs a random operator again on the generator state of its first execution."""
+    now = torch{cuda}.get_rng_state()
+    torch{cuda}.set_rng_state(state)
+    try:
+        return op(*args, **kwargs)
+    finally:
+        torch{cuda}.set_rng_state(now)
+'''
+
+
+def replay_helper(program: Program) -> str:
+    """The function that runs a random operator again, on the program's device."""
+    on_cuda = program.header.device.split(":")[0] == "cuda"
+    return _REPLAY.format(cuda=".cuda" if on_cuda else "")
+
 
 TABLES = (
     *("DEVICE", "PLANNED_PEAK", "SIZES", "INPUTS", "CONSTANTS", "OUTPUTS", "TANGENTS", "GRADS"),

@@ -24,7 +24,7 @@ from ..emit.allowed import (
     defined_names,
     segment_name,
 )
-from ..emit.body import Body, State
+from ..emit.body import Body, Liveness
 from ..emit.module import (
     SourceOf,
     dict_text,
@@ -89,7 +89,7 @@ def _written(program: Program, schedule: Schedule, form: Form, source_of: Source
     forward = len(list(program.graph.in_phase("fwd")))
     segments = {segment_name(i) for i in range(1, forward + 1)}
     x = JaxText(program, defined_names(lowerings) | MODULE_NAMES | segments)
-    model = _Model(program, form, x).text()
+    model = _ModelText(program, form, x).text()
     kept, offloaded = names_of(program, form)
     head = header(graph.name, schedule)
     operators = source_of(tuple(x.operators)).strip()
@@ -123,14 +123,14 @@ class _Named(Body):
                 self.lines.append(f"{v} = checkpoint_name({v}, {literal(name)})")
 
 
-class _Model:
+class _ModelText:
     """The text of `model`: its segments as functions, and the calls of them."""
 
     def __init__(self, program: Program, form: Form, x: JaxText):
         self.program, self.graph, self.binding, self.x = program, program.graph, program.binding, x
         self.held = {a.name for a in self.graph.anodes if a.kind in CALLER_KINDS}
         tokens = [c.token for c in self.graph.cnodes if c.token is not None]
-        state = State(set(self.held), {token: i for i, token in enumerate(tokens)})
+        state = Liveness(set(self.held), {token: i for i, token in enumerate(tokens)})
         kept, offloaded = names_of(program, form)
         named = frozenset((*kept, *offloaded))
         forward = [c.name for c in self.graph.in_phase("fwd")]

@@ -16,7 +16,7 @@ from ...views import identities, without_identities
 from ..honoured import for_jax
 from ..readback.explicit import check_source
 from .allowed import MODULE_NAMES, allowed, defined_names
-from .body import Body, State
+from .body import Body, Liveness
 from .groups import Barrier, barriers
 from .order import numbered
 from .tables import tables
@@ -75,7 +75,7 @@ class _Functions:
         self.program, self.graph, self.binding, self.x = program, graph, program.binding, x
         self.held = {a.name for a in graph.anodes if a.kind in CALLER_KINDS}
         tokens = [c.token for c in graph.cnodes if c.token is not None]
-        state = State(set(self.held), {token: i for i, token in enumerate(tokens)})
+        state = Liveness(set(self.held), {token: i for i, token in enumerate(tokens)})
         through = barriers(graph, schedule)
         steps = list(numbered(graph, schedule.steps))
         border = loss_index(graph, schedule)

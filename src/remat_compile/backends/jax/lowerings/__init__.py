@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from . import (
+from . import (  # noqa: F401  (each fills the table)
     activations,
     arithmetic,
     attention,
@@ -41,27 +41,7 @@ from ._source import IMPORTS, gather
 
 __all__ = ["IMPORTS", "Lowering", "is_random", "missing", "source_of", "table"]
 
-FAMILIES = (
-    activations,
-    arithmetic,
-    attention,
-    batch_norm,
-    comparisons,
-    convolution,
-    factories,
-    indexing,
-    linear,
-    losses,
-    normalization,
-    padding,
-    pointwise,
-    pooling,
-    random,
-    reductions,
-    shape,
-    softmax,
-    views,
-)
+FAMILIES = tuple(dict.fromkeys(map(inspect.getmodule, REGISTERED.values())))
 """The modules that make up the table."""
 
 

@@ -52,26 +52,19 @@ def aten__unsafe_index_Tensor(x: Array, indices: tuple[Array | None, ...]) -> Ar
     return x[_places(indices)]
 
 
-def _index_put(
-    x: Array, indices: tuple[Array | None, ...], values: Array, accumulate: bool
-) -> Array:
-    """`x` with `values` written, or added, at the indices."""
-    at = x.at[_places(indices)]
-    return at.add(values.astype(x.dtype)) if accumulate else at.set(values.astype(x.dtype))
-
-
 @lowers("aten.index_put.default")
 def aten_index_put_default(
     x: Array, indices: tuple[Array | None, ...], values: Array, accumulate: bool = False
 ) -> Array:
-    return _index_put(x, indices, values, accumulate)
+    at = x.at[_places(indices)]
+    return at.add(values.astype(x.dtype)) if accumulate else at.set(values.astype(x.dtype))
 
 
 @lowers("aten._unsafe_index_put.default")
 def aten__unsafe_index_put_default(
     x: Array, indices: tuple[Array | None, ...], values: Array, accumulate: bool = False
 ) -> Array:
-    return _index_put(x, indices, values, accumulate)
+    return aten_index_put_default(x, indices, values, accumulate)
 
 
 @lowers("aten.index_select.default")

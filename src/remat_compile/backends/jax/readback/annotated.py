@@ -17,7 +17,7 @@ import ast
 from ....ir.program import Program
 from ....ir.schedule import Compute, Offload, Schedule
 from ...readback.expressions import Unbound
-from ...readback.machine import Execution, Machine
+from ...readback.machine import AbstractMachine, Execution
 from ...readback.mismatch import differs, unreadable
 from ...readback.values import Instance, storages
 from ..checkpoint.form import Form
@@ -49,8 +49,8 @@ def check_annotated(source: str, program: Program, schedule: Schedule, form: For
         unreadable(tree, file, "no function model")
     steps = tuple(Compute(c.name) for c in program.graph.in_phase("fwd"))
     steps += (Compute(program.graph.loss.name),)
-    machine = Machine(for_jax(program), Schedule(schedule.name, schedule.planner, steps))
-    model = _Model(
+    machine = AbstractMachine(for_jax(program), Schedule(schedule.name, schedule.planner, steps))
+    model = _ModelReader(
         machine, JaxReader(file, {name: name for name in found}), found["model"], file, form
     )
     model.enter("params, buffers, args, key=None")
@@ -79,7 +79,7 @@ def _check_form(
     tree: ast.Module, program: Program, schedule: Schedule, form: Form, file: str
 ) -> None:
     """That the form keeps and offloads nothing but what the schedule does."""
-    machine = Machine(program, schedule)
+    machine = AbstractMachine(program, schedule)
     copied: set[str] = set()
     while (step := machine.next_copy_or_computation()) is not None:
         if isinstance(step, Offload):
@@ -103,7 +103,7 @@ def _check_form(
 class _Segment(Function):
     """The body of a segment. `unnamed` has results that are to be named before anything else."""
 
-    def __init__(self, model: _Model, node: ast.FunctionDef):
+    def __init__(self, model: _ModelReader, node: ast.FunctionDef):
         super().__init__(model.machine, model.reader, node, model.file)
         self._names = model.names
         self._cnodes: frozenset[str] = frozenset()
@@ -138,11 +138,16 @@ class _Segment(Function):
         self.unnamed = [slot for slot in now.slots if slot.anode in self._names]
 
 
-class _Model(EndedFunction):
+class _ModelReader(EndedFunction):
     """`model`: its segments, each as it is called."""
 
     def __init__(
-        self, machine: Machine, reader: JaxReader, node: ast.FunctionDef, file: str, form: Form
+        self,
+        machine: AbstractMachine,
+        reader: JaxReader,
+        node: ast.FunctionDef,
+        file: str,
+        form: Form,
     ):
         super().__init__(machine, reader, node, file)
         graph = machine.graph

@@ -22,8 +22,9 @@ import ast
 
 from ....ir.program import Program
 from ....ir.schedule import Schedule
-from ...readback.machine import Machine
+from ...readback.machine import AbstractMachine
 from ...readback.mismatch import unreadable
+from ..emit.template import RUN
 from ..honoured import for_jax
 from .ends import EndedFunction
 from .expressions import JaxReader
@@ -32,26 +33,6 @@ from .repeats import check_told_apart
 
 __all__ = ["check_source"]
 
-_FIXED = """
-@jax.custom_vjp
-def model(params, buffers, args, key=None):
-    return forward(params, buffers, args, key)[0]
-
-
-def step(params, buffers, args, key=None, tangents=None):
-    (outputs, new_buffers), saved = forward(params, buffers, args, key)
-    if callable(tangents):
-        tangents = tangents(outputs)
-    if tangents is None:
-        tangents = tuple(jnp.ones_like(output) for output in outputs)
-        outputs, tangents = lax.optimization_barrier((outputs, tangents))
-    grads, _, input_grads, _ = backward(saved, (tangents, None))
-    return outputs, new_buffers, grads, input_grads
-
-
-model.defvjp(forward, backward)
-"""
-
 
 def check_source(source: str, program: Program, schedule: Schedule) -> None:
     """Holds an explicit module against `schedule`. FB0945 with the place in the text and the
@@ -59,11 +40,11 @@ def check_source(source: str, program: Program, schedule: Schedule) -> None:
     file = f"<JAX code of @{schedule.name}>"
     tree = ast.parse(source)
     found = definitions(tree, file)
-    check_fixed(tree, _FIXED, file)
+    check_fixed(tree, RUN, file)
     for name in ("forward", "backward"):
         if name not in found:
             unreadable(tree, file, f"no function {name}")
-    machine = Machine(for_jax(program), schedule)
+    machine = AbstractMachine(for_jax(program), schedule)
     reader = JaxReader(file, {name: name for name in found})
     forward = EndedFunction(machine, reader, found["forward"], file)
     forward.enter("params, buffers, args, key=None")

@@ -8,10 +8,20 @@ from typing import NoReturn
 
 from ....ir.schedule import Compute, Offload, Prefetch
 from ...readback.expressions import OperatorCall, Unbound
-from ...readback.machine import Dead, Execution, Machine
+from ...readback.machine import AbstractMachine, Dead, Execution
 from ...readback.mismatch import differs, unreadable
 from ...readback.names import Held, Variables
-from ...readback.values import Instance, Items, Literal, OnHost, Value, View, said, storages, viewed
+from ...readback.values import (
+    Instance,
+    Items,
+    Literal,
+    OnHost,
+    Value,
+    ViewValue,
+    shown,
+    storages,
+    viewed,
+)
 from .expressions import JaxReader, function_of
 
 __all__ = ["Function"]
@@ -20,7 +30,9 @@ __all__ = ["Function"]
 class Function:
     """Runs the statements of one function, with the schedule in step."""
 
-    def __init__(self, machine: Machine, reader: JaxReader, node: ast.FunctionDef, file: str):
+    def __init__(
+        self, machine: AbstractMachine, reader: JaxReader, node: ast.FunctionDef, file: str
+    ):
         self.machine, self.reader, self.node, self.file = machine, reader, node, file
         self.variables = Variables(Held())
         self.tables: dict[str, dict[str, Value]] = {}
@@ -131,10 +143,10 @@ class Function:
             case ast.Call(args=[ast.Tuple(elts=[*sizes, ast.Constant(value=0)]), _]) if (
                 ast.unparse(value.func) == "jnp.zeros"
             ):
-                self.unpack(node, target, View("sizes", tuple(map(self.value, sizes))))
+                self.unpack(node, target, ViewValue("sizes", tuple(map(self.value, sizes))))
             case ast.Attribute(value=ast.Name(id=name), attr="shape") if name in self.variables:
                 sizes_of = self.variables[name]
-                if not isinstance(sizes_of, View) or sizes_of.op != "sizes":
+                if not isinstance(sizes_of, ViewValue) or sizes_of.op != "sizes":
                     unreadable(node, self.file, ast.unparse(node))
                 self.unpack(node, target, Items((*sizes_of.args, Literal("0"))))
             case _:
@@ -154,7 +166,7 @@ class Function:
                 for slot, part in zip(slots, parts, strict=True):
                     self.unpack(node, slot, part)
             case ast.Tuple(elts=slots), _:
-                self.differs(node, f"{len(slots)} names for {said(value)}", self.next_step())
+                self.differs(node, f"{len(slots)} names for {shown(value)}", self.next_step())
             case _:
                 unreadable(node, self.file, ast.unparse(target))
 
@@ -166,13 +178,13 @@ class Function:
         if space == "jax.memory.Space.Host" and isinstance(step, Offload):
             wanted = self.machine.offload(step)
             if value != wanted:
-                self.differs(node, f"{said(value)} is copied, not {said(wanted)}", name)
+                self.differs(node, f"{shown(value)} is copied, not {shown(wanted)}", name)
             return OnHost(wanted)
         if space != "jax.memory.Space.Device" or not isinstance(step, Prefetch):
             self.differs(node, f"it copies to {space}", name)
         held = self.machine.host.get(step.anode)
         if held is None or value != OnHost(held):
-            self.differs(node, f"{said(value)} is brought back", name)
+            self.differs(node, f"{shown(value)} is brought back", name)
         return self.machine.prefetch(step)
 
     def _view(self, node: ast.stmt, called: OperatorCall) -> Value:
@@ -186,12 +198,12 @@ class Function:
         """A view of the graph, or its parts; None where the call is none."""
         ops = [op for op in self.machine.view_operators if function_of(op) == called.op]
         for op in ops:
-            value = viewed(View(op, called.args, frozenset(called.kwargs.items())))
+            value = viewed(ViewValue(op, called.args, frozenset(called.kwargs.items())))
             of = set(storages(value))
             if len(of) == 1 and self.machine.is_view(value, of.pop()) and called.random is None:
                 if called.parts is None:
                     return value
-                return Items(tuple(View(op, called.args, part=i) for i in range(called.parts)))
+                return Items(tuple(ViewValue(op, called.args, part=i) for i in range(called.parts)))
         return None
 
     # -- one computation ----------------------------------------------------------------
@@ -220,7 +232,7 @@ class Function:
             self.differs(node, f"{len(slots)} names for {len(now.slots)} results", str(now))
         for slot, result in zip(slots, now.slots, strict=True):
             if not self._is_named_for(slot, result):
-                what = f"{ast.unparse(slot)} is bound to {said(result)}"
+                what = f"{ast.unparse(slot)} is bound to {shown(result)}"
                 self.differs(node, what, str(now))
         self.machine.compute(now)
         for slot, result in zip(slots, now.slots, strict=True):
@@ -249,12 +261,12 @@ class Function:
             self.differs(node, f"{len(called.args)} arguments, not {len(args)}", step)
         for place, (given, wanted) in enumerate(zip(called.args, args, strict=True), 1):
             if given != wanted:
-                self.differs(node, f"argument {place} is {said(given)}, not {said(wanted)}", step)
+                self.differs(node, f"argument {place} is {shown(given)}, not {shown(wanted)}", step)
         if called.kwargs != kwargs:
             found, wished = (sorted(map(str, k.items())) for k in (called.kwargs, kwargs))
             self.differs(node, f"keyword arguments are {found}, not {wished}", step)
         if called.random != (draw := self._draws.get(now.cnode.token)):
-            drawn, planned = (None if d is None else said(d) for d in (called.random, draw))
+            drawn, planned = (None if d is None else shown(d) for d in (called.random, draw))
             self.differs(node, f"its draw is number {drawn}, not {planned}", step)
 
     def _compare_sum(self, node: ast.stmt, now: Execution, value: ast.expr) -> None:
@@ -262,5 +274,5 @@ class Function:
             self.differs(node, "it adds nothing up", str(now))
         found = (self.value(value.left), self.value(value.right))
         if found != now.args:
-            wanted = said(Items(now.args))
-            self.differs(node, f"it adds {said(Items(found))}, not {wanted}", str(now))
+            wanted = shown(Items(now.args))
+            self.differs(node, f"it adds {shown(Items(found))}, not {wanted}", str(now))

@@ -71,7 +71,9 @@ def interpret(
     results. Raises FBError as `require_lowerings` does.
     """
     require_lowerings(program.graph)
-    run = _Run(program, dict(values), program.sample if env is None else env, key, draws or {})
+    run = _Interpreter(
+        program, dict(values), program.sample if env is None else env, key, draws or {}
+    )
     for index, c in enumerate(program.graph.cnodes):
         if c.is_loss:
             results = {r.name: run.read(r.name) for r in program.binding.results}
@@ -81,7 +83,7 @@ def interpret(
     return run.finish()
 
 
-class _Run:
+class _Interpreter:
     """The state of one `interpret`."""
 
     def __init__(
