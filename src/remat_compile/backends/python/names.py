@@ -11,12 +11,12 @@ from typing import assert_never
 
 from ...ir.diagnostics import fail
 from ...ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
-from ...ir.graph import Arg, Atom, Call, Graph, Ref
+from ...ir.graph import ACCUMULATE_OP, LOSS_OP, Arg, Atom, Call, Graph, Ref
 from ...ir.program import Program
 from ...ir.schedule import Compute, Schedule
 from .quote import literal
 
-__all__ = ["VariableNames", "keywords", "loss_index", "symbol_key"]
+__all__ = ["VariableNames", "called_operators", "keywords", "loss_index", "symbol_key"]
 
 _SYMBOL = "symbol "
 _OF_PYTHON = frozenset((*keyword.kwlist, *keyword.softkwlist, *dir(builtins)))
@@ -121,6 +121,15 @@ def keywords(call: Call) -> tuple[str, ...]:
             continue
         fail("FB0943", problem, hint="give the argument by its position")
     return keys
+
+
+def called_operators(graph: Graph) -> tuple[str, ...]:
+    """The operators of views, cNodes and replay forms, each once, in order of appearance."""
+    calls = [view.call for view in graph.views]
+    for c in graph.cnodes:
+        calls += [c.call_at(1), c.call_at(2)]
+    ops = dict.fromkeys(call.op for call in calls)
+    return tuple(op for op in ops if op not in (LOSS_OP, ACCUMULATE_OP))
 
 
 def loss_index(graph: Graph, schedule: Schedule) -> int:

@@ -6,7 +6,7 @@ from ..._torch.ops import ATOMS
 from ...ir.graph import ACCUMULATE_OP
 from ...ir.program import Program
 from ..python.allowed import Allowed, statements
-from ..python.calls import called_operators
+from ..python.names import called_operators
 from .expressions import ADD_IN_PLACE, METHODS
 from .script import IMPORTS, SCRIPT, TABLES
 

@@ -9,8 +9,7 @@ from ....ir.graph import CALLER_KINDS
 from ....ir.program import Program
 from ....ir.schedule import Schedule
 from ...python.allowed import check_generated
-from ...python.calls import called_operators
-from ...python.names import loss_index, symbol_key
+from ...python.names import called_operators, loss_index, symbol_key
 from ...python.quote import literal
 from ...views import identities, without_identities
 from ..honoured import for_jax
