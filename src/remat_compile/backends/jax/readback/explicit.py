@@ -13,7 +13,7 @@ compared (`readback/repeats.py`).
 Not compared: when memory is given back; what else barriers are for, the order (whether XLA keeps
 to the plan is looked up in what it compiled, FB0938); and the bodies of the lowerings, whose
 values the tests compare with PyTorch's. That a lowering is defined once and not shadowed is
-compared. Modules in the style of `jax.checkpoint` are read back by `annotated_readback.py`.
+compared. Modules in the style of `jax.checkpoint` are read back by `annotated.py`.
 """
 
 from __future__ import annotations
