@@ -229,7 +229,7 @@ def step(args, constants, tangents):
 
 def measured(run):
     """What `run` gives, and the most bytes that it held over those there before."""
-    if DEVICE == "cuda":
+    if DEVICE.startswith("cuda"):
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         return run(), torch.cuda.max_memory_allocated() - before
