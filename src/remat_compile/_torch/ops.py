@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
-from ..ir.diagnostics import Diagnostic, FBError, fail, nearest
+from ..ir.diagnostics import fail, nearest
 from ..ir.expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym, evaluate
 from ..ir.graph import Arg, Atom, Ref
 
@@ -88,15 +88,11 @@ def resolve_op(name: str) -> OpOverload | HigherOrderOperator:
                 found = getattr(packet, parts[2])
     except (AttributeError, RuntimeError):
         found = None
-    if isinstance(found, OpOverload | HigherOrderOperator):
-        return found
-    raise FBError(
-        Diagnostic(
-            "FB0901",
-            f"PyTorch {torch.__version__} has no operator {name}.{nearest(name, _known_ops())}",
-            hint="import the library that registers it, or use the PyTorch version of the capture",
-        )
-    )
+    if not isinstance(found, OpOverload | HigherOrderOperator):
+        message = f"PyTorch {torch.__version__} has no operator {name}."
+        hint = "import the library that registers it, or use the PyTorch version of the capture"
+        fail("FB0901", message + nearest(name, _known_ops()), hint=hint)
+    return found
 
 
 def _known_ops() -> list[str]:
@@ -141,10 +137,10 @@ def atom_of(value: object) -> Atom | None:
 
 
 def _name_of(value: object, table: Mapping[str, object]) -> str:
-    for name, candidate in table.items():
-        if candidate == value:
-            return name
-    raise FBError(Diagnostic("FB0902", f"{value} is not supported"))
+    name = next((name for name, candidate in table.items() if candidate == value), None)
+    if name is None:
+        fail("FB0902", f"{value} is not supported")
+    return name
 
 
 def to_torch(arg: Arg, env: Mapping[str, int], values: Mapping[str, Any]) -> Any:
