@@ -10,7 +10,7 @@ from graphs import chain, residual, transformer
 from remat_compile import FBError
 from remat_compile.api import plan_program
 from remat_compile.driver.budget import parse_budget
-from remat_compile.driver.request import PlanOptions
+from remat_compile.driver.request import PlanRequest
 from remat_compile.driver.run_planner import Phases
 from remat_compile.ir.diagnostics import Diagnostic
 from remat_compile.ir.program import Program
@@ -21,7 +21,7 @@ def refused(program: Program, planner: str, budget: str) -> Diagnostic:
     bound = parse_budget(budget, "activation")
     with pytest.raises(FBError) as caught:
         plan_program(
-            program, PlanOptions(parse_planner(planner), bound, time_limit_s=20.0), Phases()
+            program, PlanRequest(parse_planner(planner), bound, time_limit_s=20.0), Phases()
         )
     (found,) = caught.value.diagnostics
     return found
@@ -37,7 +37,7 @@ def test_the_least_budget_is_the_least_that_is_known() -> None:
     assert found.hint == f"give --activation-budget {best}B or more, and --planner dtr or auto"
     made = plan_program(
         program,
-        PlanOptions(parse_planner("dtr"), parse_budget(f"{best}B", "activation")),
+        PlanRequest(parse_planner("dtr"), parse_budget(f"{best}B", "activation")),
         Phases(),
     )
     assert made.activation_peak_bytes <= best

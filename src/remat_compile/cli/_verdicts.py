@@ -170,10 +170,11 @@ def _graph(graph: GraphCheck) -> dict[str, Any]:
 
 
 def _undecided(plan: Plan, verdict: Undecided) -> Diagnostic:
+    from ..driver.prove import MORE_TIME
     from ..ir.diagnostics import Diagnostic
 
     message = f"plan @{plan.schedule.name} is not decided: {verdict.why}"
-    return Diagnostic("FB0714", message, hint="give more time with --time-limit")
+    return Diagnostic("FB0714", message, hint=MORE_TIME)
 
 
 def _stale(plan: Plan) -> tuple[Diagnostic, ...]:
@@ -244,7 +245,10 @@ def print_json(
     echo(*json.dumps(report, indent=2).split("\n"))
 
 
-def _as_json(d: Diagnostic) -> dict[str, Any]:
+def _as_json(diagnostic: Diagnostic) -> dict[str, Any]:
+    from ..ir.wording import on_command_line
+
+    d = on_command_line(diagnostic)
     place = {"line": d.span.line, "column": d.span.column} if d.span else {}
     notes = [
         {"message": n.message, **({"line": n.span.line, "column": n.span.column} if n.span else {})}

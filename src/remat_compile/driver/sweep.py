@@ -195,7 +195,7 @@ def _cell(
             values["status"] = "out of time"
             values["message"] = f"no plan within {attempt.time_limit_s:g} s"
         else:
-            schedule, bound = schedule_of(result, attempt.name, attempt.program, budget, baseline)
+            schedule, bound = schedule_of(result, attempt, baseline)
             planned = attempt.prove(schedule, bound, attempt.name)
             trace = planned.trace
             values |= _figures(trace.time_ns, planned.lower_bound_ns, baseline)
