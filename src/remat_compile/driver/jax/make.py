@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...backends.jax.check import check_x64, need_jax
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.program import Program
+from ..request import named_keywords
 
 if TYPE_CHECKING:
     from ...backends.jax.runtime.step import JaxStep
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["jax_step"]
 
 
+@named_keywords()
 def jax_step(
     plan: Plan | Program,
     *,
