@@ -33,7 +33,7 @@ def bind(program: Program, schedule: Schedule, exported: Exported) -> nn.Module:
     refuse_copies(schedule.steps)
     with lowered_again(program, exported) as lowered:
         module = build(lowered.with_program(program), schedule)
-    return module
+    return module  # noqa: RET504  # the block ends with a check
 
 
 @contextmanager

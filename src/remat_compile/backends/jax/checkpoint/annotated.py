@@ -14,6 +14,7 @@ from ....ir.diagnostics import Diagnostic, FBError, Note
 from ....ir.graph import CALLER_KINDS, CNode
 from ....ir.program import Program
 from ....ir.schedule import Compute, Schedule
+from ....ir.wording import worded
 from ...python.allowed import check_generated
 from ...python.quote import literal
 from ...views import identities, without_identities
@@ -70,7 +71,9 @@ def fitting_form(program: Program, schedule: Schedule, *, nearest: bool) -> Form
             f"jax.checkpoint cannot express this plan: step {name} does not fit, as {found.why}",
             found.step.span,
             notes,
-            "use --jax-style explicit, or annotated-nearest for the nearest plan",
+            worded(
+                "use {jax_style}, or annotated-nearest for the nearest plan", jax_style="explicit"
+            ),
         )
     )
 
