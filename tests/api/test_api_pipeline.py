@@ -181,7 +181,7 @@ def test_infeasible(program: Program) -> None:
     error = refusal(program, answer, budget=parse_budget("1B"))
     text = str(error)
     assert error.diagnostics[0].code == "FB0466"
-    for part in ("400", "320", "B holds %h and %dy", "give --budget 400B"):
+    for part in ("400", "320", "B holds %h and %dy", 'give budget="400B"'):
         assert part in text
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..driver.plan import Backend, JaxStyle
+from ..driver.request import Backend, JaxStyle
 from ._options import TrustSource
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from .._torch.lowered import Exported
     from ..driver.jax.run import JaxReport
     from ..driver.model_source import ModelOptions
-    from ..driver.plan import JaxStyle, Plan
+    from ..driver.plan import Plan
+    from ..driver.request import JaxStyle
 
 __all__ = ["run_jax"]
 

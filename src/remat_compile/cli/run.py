@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..driver.request import Backend, Errors, JaxStyle
 from ._options import OnnxOptions, PlanFile, ScheduleOption, TrustSource, grouped
 
 if TYPE_CHECKING:
@@ -29,10 +30,10 @@ def command(
     onnx: OnnxOptions,
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs; the median counts.")] = 3,
     backend: Annotated[
-        Literal["torch", "jax"], typer.Option(help="What runs the step. JAX needs no model.")
+        Backend, typer.Option(help="What runs the step. JAX needs no model.")
     ] = "torch",
     jax_style: Annotated[
-        Literal["explicit", "annotated", "annotated-nearest"],
+        JaxStyle,
         typer.Option(help="As with --emit jax."),
     ] = "explicit",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
@@ -46,7 +47,6 @@ def command(
     from ..api import load
     from ..driver.model_source import check_spec
     from ..driver.recorded import model_of_plan
-    from ..driver.request import Errors
 
     errors = Errors()
     options = onnx.read(errors)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ..ir.program import Budget
@@ -15,7 +15,6 @@ from ..ir.terminal import printable, printable_lines
 from ..ir.wording import Worded
 from .budget import Baseline, format_bytes, parse_budget, resolve_budget
 from .files import write_text
-from .jax.source import JAX_STYLES, JaxStyle
 from .prove import (
     Maker,
     ProofKeywords,
@@ -24,7 +23,7 @@ from .prove import (
     prove_with_scripts,
     proven_program,
 )
-from .request import named_keywords
+from .request import Backend, JaxStyle, check_choice, named_keywords
 from .table import columns
 
 if TYPE_CHECKING:
@@ -39,15 +38,9 @@ if TYPE_CHECKING:
     from .compare_graph import GraphCheck
     from .files import FileRead
 
-Backend = Literal["torch", "jax"]
-BACKENDS: tuple[str, ...] = get_args(Backend)
 REPR_WIDTH = 120
 
 __all__ = [
-    "BACKENDS",
-    "JAX_STYLES",
-    "Backend",
-    "JaxStyle",
     "Plan",
     "PlanText",
     "pick_schedule",
@@ -245,12 +238,11 @@ class Plan:
         """The plan as the source of `backend`: "torch" or "jax".
 
         FB0707 for one that does not exist, FB0931 where JAX is missing, FB0920 and FB0933
-        for what JAX cannot express. `jax_style` is one of `JAX_STYLES`; see docs/jax.md.
+        for what JAX cannot express. `jax_style` is `"explicit"`, `"annotated"` or
+        `"annotated-nearest"`; see docs/jax.md.
         """
-        if backend not in BACKENDS:
-            message = f'no backend "{backend}".{nearest(backend, BACKENDS)}'
-            hint = f"write {' or '.join(BACKENDS)}"
-            raise FBError(Diagnostic("FB0707", message, hint=hint), usage=True)
+        check_choice("backend", backend, Backend)
+        check_choice("JAX style", jax_style, JaxStyle)
         plan = self.trusted()
         if backend == "torch":
             from ..backends.torch import emit

@@ -36,9 +36,7 @@ MORE_TIME = worded("give more time with {time_limit_s}")
 
 
 class ProofKeywords(TypedDict, total=False):
-    """`time_limit_s` is the time for the proof (60). `scope` says for which sizes the bytes must
-    hold: `"range"`, `"sample"`, or `"widest"`, all that can be proven. `solver` is `"z3"`,
-    `"cvc5"` or `"both"`; FB0712 where its package is missing."""
+    """What a proof can be asked; see `MEANING` of driver/request.py."""
 
     time_limit_s: float
     scope: Scope

@@ -22,8 +22,6 @@ __all__ = ["refusal"]
 QUICK = 5000
 QUICK_S = 10.0
 """cNodes up to which `dtr` is asked what it reaches, and how long it may take."""
-NAMES_FIGURES = "FB0407"
-"""The refusal of `planners.results`, which names the least budget and the bound by itself."""
 
 
 def refusal(
@@ -44,8 +42,7 @@ def refusal(
     notes = [Note(least.why.message, least.why.span), *least.why.notes]
     if least is not result:
         notes.insert(0, Note(result.why.message, result.why.span))
-    if least.why.code != NAMES_FIGURES:
-        notes += _figures(least)
+    notes += _figures(least, " ".join(note.message for note in notes))
     hint = result.why.hint
     if dtr_fits:
         hint = worded("dtr finds a plan within it: give {planner}, or auto", planner="dtr")
@@ -61,11 +58,12 @@ def refusal(
     return Diagnostic("FB0466", message, notes=tuple(notes), hint=hint)
 
 
-def _figures(result: Infeasible) -> Iterator[Note]:
-    """The least budget and the bound."""
-    if result.min_budget is not None:
+def _figures(result: Infeasible, said: str) -> Iterator[Note]:
+    """The least budget and the bound, where the planner has not said these numbers."""
+    if result.min_budget is not None and str(result.min_budget.bytes) not in said:
         yield Note(f"the least that a plan was found for is {result.min_budget.bytes} bytes")
-    yield Note(f"no plan of any planner needs less than {result.floor_bytes} bytes")
+    if str(result.floor_bytes) not in said:
+        yield Note(f"no plan of any planner needs less than {result.floor_bytes} bytes")
 
 
 def _more(result: Infeasible, program: Program, budget: Budget) -> tuple[Infeasible, bool]:

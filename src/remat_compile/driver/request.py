@@ -7,10 +7,10 @@ understood. `api` and `cli` both go through `read_request`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypedDict, TypeVar, get_args
 
 from ..costs import device_names, load_device
 from ..ir.diagnostics import Diagnostic, FBError, nearest
@@ -24,14 +24,17 @@ if TYPE_CHECKING:
     from ..planners.contract import Planner
 
 __all__ = [
+    "Backend",
     "BoundKeywords",
     "CostKeywords",
     "Costs",
     "Errors",
     "Grads",
+    "JaxStyle",
     "PlanKeywords",
     "PlanRequest",
     "SweepKeywords",
+    "check_choice",
     "check_time_limit",
     "named_keywords",
     "read_request",
@@ -45,16 +48,33 @@ USUAL_BUDGETS = "20%..100%:9"
 
 Costs = Literal["measured", "roofline"]
 Grads = Literal["fresh", "accumulate"]
+Backend = Literal["torch", "jax"]
+JaxStyle = Literal["explicit", "annotated", "annotated-nearest"]
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class CostKeywords(TypedDict, total=False):
-    """`time_limit_s` is for the planner, or for the proof where nothing is planned (60).
+MEANING = {
+    "budget": 'bounds all device bytes: a number of bytes, or a text such as "8GiB", "50%" (of '
+    'the peak with nothing recomputed) or "range:0.5"',
+    "activation_budget": "bounds what comes on top of parameters, buffers, inputs and parameter "
+    "gradients, in the same forms",
+    "host_budget": "bounds the bytes of copies on the host, for planners that make some",
+    "planner": 'a planner, or a text such as "periodic{segments=4}"',
+    "time_limit_s": "seconds for the planner, or for the proof where nothing is planned",
+    "costs": '"measured" on this machine, as is done for a model, or by "roofline" for the '
+    "device; a text keeps its own where neither is named",
+    "device": "the name or the file of a device to plan for",
+    "grads": '"accumulate" counts gradients that the caller already holds',
+    "scope": 'for which sizes the bytes must hold: "range", "sample", or "widest", all that '
+    "can be proven",
+    "solver": '"z3", "cvc5" or "both"; FB0712 where its package is missing',
+}
+"""What each option of the public functions says; `help()` shows it."""
 
-    `costs="roofline"` plans for the `device` of that name; `"measured"` measures on this
-    machine, which is what is done for a model. A text keeps its own costs where none are named.
-    """
+
+class CostKeywords(TypedDict, total=False):
+    """What every function that looks at costs can be asked; see `MEANING`."""
 
     time_limit_s: float
     costs: Costs | None
@@ -62,23 +82,20 @@ class CostKeywords(TypedDict, total=False):
 
 
 class BoundKeywords(CostKeywords, total=False):
-    """`budget` bounds all device bytes, `activation_budget` what comes on top of parameters,
-    buffers, inputs and parameter gradients: an `int` of bytes, or a text such as `"8GiB"`,
-    `"50%"` (of the peak with nothing recomputed) or `"range:0.5"`."""
+    """With a bound on the bytes of the device."""
 
     budget: str | int | None
     activation_budget: str | int | None
 
 
 class SweepKeywords(CostKeywords, total=False):
-    """`grads="accumulate"` counts gradients that the caller already holds."""
+    """Planning, whatever the budget."""
 
     grads: Grads | None
 
 
 class PlanKeywords(BoundKeywords, SweepKeywords, total=False):
-    """`host_budget` bounds the bytes of copies on the host, for planners that make some;
-    `planner` is a planner or a text such as `"periodic{segments=4}"` (`"auto"`)."""
+    """All of a plan."""
 
     host_budget: str | int | None
     planner: str | Planner
@@ -197,6 +214,15 @@ def _listed(texts: str | Sequence[str | int] | None) -> Sequence[str | int]:
     return (texts,) if isinstance(texts, str) else texts
 
 
+def check_choice(what: str, value: object, choices: object) -> None:
+    """FB0707 for a value that is not one of the Literal `choices`."""
+    known = get_args(choices)
+    if value not in known:
+        message = f'no {what} "{value}".{nearest(str(value), known)}'
+        hint = f"write {' or '.join(known)}"
+        raise FBError(Diagnostic("FB0707", message, hint=hint), usage=True)
+
+
 def check_time_limit(errors: Errors, time_limit_s: float) -> None:
     """Adds FB0707 for what no clock can wait for."""
     if isinstance(time_limit_s, bool) or not isinstance(time_limit_s, int | float):
@@ -246,7 +272,7 @@ def named_keywords(
     taken = () if options is None else options.__annotations__
     defaults = {} if read is None else inspect.signature(read).parameters
     unpacked = [p.replace(kind=p.KEYWORD_ONLY) for n, p in defaults.items() if n in taken]
-    meaning = [] if options is None else list(dict.fromkeys(_paragraphs(options)))
+    meaning = "\n".join(f"{p.name}: {MEANING[p.name]}" for p in unpacked)
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         own = inspect.signature(function)
@@ -265,15 +291,7 @@ def named_keywords(
             return function(*args, **keywords)
 
         call.__signature__ = own.replace(parameters=(*spelled, *unpacked))  # type: ignore[attr-defined]
-        call.__doc__ = "\n\n".join((inspect.cleandoc(function.__doc__ or ""), *meaning))
+        call.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{meaning}".rstrip()
         return call
 
     return decorate
-
-
-def _paragraphs(options: type) -> Iterator[str]:
-    """What a TypedDict and those that it extends say of their keys."""
-    for base in getattr(options, "__orig_bases__", ()):
-        if base is not TypedDict:
-            yield from _paragraphs(base)
-    yield inspect.cleandoc(options.__doc__ or "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from ...backends.jax.check import check_expressible, need_jax
 from ...ir.diagnostics import Diagnostic, FBError
@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from ...ir.program import Program
     from ...ir.schedule import Schedule
     from ..files import FileRead
+    from ..request import JaxStyle
 
-__all__ = ["JAX_STYLES", "JaxStyle", "check_output", "source_of_plan", "write_module"]
-
-JaxStyle = Literal["explicit", "annotated", "annotated-nearest"]
-JAX_STYLES: tuple[str, ...] = get_args(JaxStyle)
+__all__ = ["check_output", "source_of_plan", "write_module"]
 
 
 def source_of_plan(program: Program, schedule: Schedule, style: JaxStyle = "explicit") -> str:
