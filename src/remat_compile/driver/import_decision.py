@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, assert_never
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.terminal import printable
 from .budget import Baseline, format_bytes, resolve_budget
-from .make_plan import costed, costed_text, read_program
+from .make_plan import costed, costed_program, read_program
 from .model_source import (
     NO_OPTIONS,
     ModelOptions,
@@ -22,7 +22,7 @@ from .model_source import (
 )
 from .outputs import files_of_model, files_of_plan
 from .plan import Plan
-from .prove import Maker, ProofRequest, prove, proven_program
+from .prove import ProofRequest, by_tool, prove, proven_program
 from .request import BoundKeywords, Errors, PlanRequest, named_keywords, read_request
 from .run_planner import Phases
 
@@ -162,7 +162,7 @@ def import_source(
     from ..frontends.decisions import decide_names
 
     text = read_program(spec)
-    program = costed_text(text, request, phases)
+    program = costed_program(text, request, phases)
     decision = decide_names(program, tool.save, tool.segments)
     made = _proven(program, decision, request, phases)
     return replace(made, plan=replace(made.plan, _reads=files_of_plan(spec, text.header)))
@@ -215,6 +215,6 @@ def _proven(program: Program, decision: Decision, request: PlanRequest, phases: 
     to_prove = ProofRequest(() if budget is None else (budget,), request.time_limit_s)
     with phases.phase("verify", "proving the plan"):
         verdict = prove(program, schedule, to_prove)
-        held = proven_program(program, schedule, verdict, to_prove, Maker("tool", decision.by))
+        held = proven_program(program, schedule, verdict, to_prove, by_tool(decision.by))
     plan = Plan(held, schedule, budget, phase_s=phases.seconds, _is_proven=True)
     return Imported(plan, decision)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = [
     "costed",
     "costed_program",
-    "costed_text",
     "plan_in_text",
     "plan_program",
     "plan_source",
@@ -92,12 +91,8 @@ def planned_source(
 
 
 def plan_program(program: Program, request: PlanRequest, phases: Phases) -> Plan:
-    """Plans and proves a program, in place of the schedules it holds.
-
-    Its own costs are kept where the request names none. FB0713 where they are to be
-    measured, which needs the model.
-    """
-    return _plan_costed(costed_text(program, request, phases), request, phases)
+    """Plans and proves a program, in place of the schedules it holds. See `costed_program`."""
+    return _plan_costed(costed_program(program, request, phases), request, phases)
 
 
 @contextmanager
@@ -121,22 +116,21 @@ def costed(
 
 
 def costed_program(model: Program | Source, request: PlanRequest, phases: Phases) -> Program:
-    """The program with its costs, to be planned more than once."""
-    if isinstance(model, Program):
-        return costed_text(model, request, phases)
-    with costed(model, request.device, phases) as (program, _):
-        return _as_requested(program, request)
+    """The program with the costs, `grads` and host memory that were asked for, to be planned.
 
-
-def costed_text(program: Program, request: PlanRequest, phases: Phases) -> Program:
-    """The program of a text without its schedules, with the costs that were asked for."""
+    A text loses its schedules and keeps its own costs where none were asked for. FB0713 where
+    they are to be measured, which needs the model.
+    """
+    if isinstance(model, Source):
+        with costed(model, request.device, phases) as (program, _):
+            return _as_requested(program, request)
     if request.device is not None:
-        program = _roofline(program, request.device, phases)
+        model = _roofline(model, request.device, phases)
     elif request.costs == "measured":
         message = "costs cannot be measured from a text alone"
         hint = worded("leave {costs} away to keep those in the file, or give the model itself")
         raise FBError(Diagnostic("FB0713", message, hint=hint), usage=True)
-    return _as_requested(replace(program, schedules=(), proven=()), request)
+    return _as_requested(replace(model, schedules=(), proven=()), request)
 
 
 def _as_requested(program: Program, request: PlanRequest) -> Program:

@@ -16,9 +16,9 @@ from ..ir.wording import Worded
 from .budget import Baseline, format_bytes, parse_budget, resolve_budget
 from .files import write_text
 from .prove import (
-    Maker,
     ProofKeywords,
     ProofRequest,
+    in_file,
     prove,
     prove_with_scripts,
     proven_program,
@@ -284,7 +284,7 @@ class Plan:
             return self
         from ..verifier import accept_certificate
 
-        request, maker = self._to_prove((), {}), Maker("file", self.schedule.name)
+        request, maker = self._to_prove((), {}), in_file(self.schedule)
         verdict = prove(self.program, self.schedule, request)
         program = proven_program(self.program, self.schedule, verdict, request, maker)
         if not accept_certificate(self.program, self.schedule, self.proven):

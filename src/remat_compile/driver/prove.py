@@ -1,14 +1,14 @@
 """The one way to a proof: nothing is saved, emitted or run that has not come through here.
 
 A plan comes from a planner, from another tool or from a file. What is asked of the verifier
-is the same; what is said where the proof fails depends on the `Maker`.
+is the same; what is said where the proof fails depends on its `Maker`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypedDict, assert_never
+from typing import TYPE_CHECKING, TypedDict, assert_never
 
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget, Program
@@ -27,6 +27,8 @@ __all__ = [
     "ProofKeywords",
     "ProofRequest",
     "Prover",
+    "by_tool",
+    "in_file",
     "prove",
     "prove_with_scripts",
     "proven_program",
@@ -43,10 +45,11 @@ class ProofKeywords(TypedDict, total=False):
     solver: Choice
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProofRequest:
-    """What is to be proven of a schedule. Without `budgets`, the bounds are its own peaks;
-    `text` is the file that it was read from, which the independent checker reads itself."""
+    """What is to be proven of a schedule, in the words of the verifier. Without `budgets`, the
+    bounds are its own peaks; `text` is the file that it was read from, which the independent
+    checker reads itself."""
 
     budgets: tuple[Budget, ...] = ()
     time_limit_s: float = 60.0
@@ -57,54 +60,46 @@ class ProofRequest:
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Who made a plan, for what is said where it is not proven."""
+    """Who made a plan, for what is said where it is not proven: `refuted` stands before what
+    is wrong, `undecided` before why. What was made here, and lies in no file, is shown under
+    the name `text`."""
 
-    kind: Literal["planner", "tool", "file"]
-    name: str
-    """Of the planner or the tool; of the schedule in a file."""
+    refuted: Diagnostic
+    undecided: Diagnostic
+    text: str | None = None
 
-    def refuted(self) -> Diagnostic:
-        """Stands before what is wrong with the plan."""
-        match self.kind:
-            case "planner":
-                message = f"planner {self.name} returned an invalid plan"
-                return Diagnostic("FB0462", message, hint="use another planner")
-            case "tool":
-                message = f"the plan of {self.name} is refuted"
-                hint = "what is wrong is shown on the steps that the tool runs"
-                return Diagnostic("FB0485", message, hint=hint)
-            case "file":
-                return Diagnostic("FB0714", f"plan @{self.name} is not valid")
-            case _:
-                assert_never(self.kind)
 
-    def undecided(self, why: str, time_limit_s: float) -> Diagnostic:
-        match self.kind:
-            case "planner":
-                message = f"the plan of {self.name} could not be proven in {time_limit_s:g} s"
-                return Diagnostic("FB0467", f"{message}: {why}", hint=MORE_TIME)
-            case "tool":
-                message = f"the plan of {self.name} is not decided: {why}"
-                return Diagnostic("FB0485", message, hint=MORE_TIME)
-            case "file":
-                return Diagnostic("FB0714", f"plan @{self.name} could not be proven: {why}")
-            case _:
-                assert_never(self.kind)
+def by_planner(name: str, time_limit_s: float) -> Maker:
+    message = f"planner {name} returned an invalid plan"
+    late = f"the plan of {name} could not be proven in {time_limit_s:g} s"
+    return Maker(
+        Diagnostic("FB0462", message, hint="use another planner"),
+        Diagnostic("FB0467", late, hint=MORE_TIME),
+        f"<plan of {name}>",
+    )
+
+
+def by_tool(name: str) -> Maker:
+    hint = "what is wrong is shown on the steps that the tool runs"
+    return Maker(
+        Diagnostic("FB0485", f"the plan of {name} is refuted", hint=hint),
+        Diagnostic("FB0485", f"the plan of {name} is not decided", hint=MORE_TIME),
+        f"<plan of {name}>",
+    )
+
+
+def in_file(schedule: Schedule) -> Maker:
+    return Maker(
+        Diagnostic("FB0714", f"plan @{schedule.name} is not valid"),
+        Diagnostic("FB0714", f"plan @{schedule.name} could not be proven"),
+    )
 
 
 def prove(program: Program, schedule: Schedule, request: ProofRequest) -> Verdict:
     """What the verifier says of one schedule."""
     from ..verifier import verify
 
-    return verify(
-        program,
-        schedule,
-        request.budgets,
-        time_limit_s=request.time_limit_s,
-        scope=request.scope,
-        solver=request.solver,
-        text=request.text,
-    )
+    return verify(program, schedule, **vars(request))
 
 
 def prove_with_scripts(
@@ -113,15 +108,7 @@ def prove_with_scripts(
     """`prove`, with the SMT-LIB 2.6 scripts that were asked on the way."""
     from ..verifier import verify_with_scripts
 
-    return verify_with_scripts(
-        program,
-        schedule,
-        request.budgets,
-        time_limit_s=request.time_limit_s,
-        scope=request.scope,
-        solver=request.solver,
-        text=request.text,
-    )
+    return verify_with_scripts(program, schedule, **vars(request))
 
 
 def proven_program(
@@ -129,8 +116,8 @@ def proven_program(
 ) -> Program:
     """The program with the schedule in it and what was proven of it recorded.
 
-    FB0462, FB0485 or FB0714 where it is refuted, FB0467, FB0485 or FB0714 where that was not
-    decided, as `maker` says. What was made here is shown on its own text.
+    As `maker` says, FB0462, FB0485 or FB0714 where it is refuted, and FB0467, FB0485 or FB0714
+    where that was not decided.
     """
     from ..verifier import ProvenPlan, Refuted, Undecided
 
@@ -141,16 +128,15 @@ def proven_program(
                 program = program.with_schedule(schedule)
             return replace(program, proven=(*others, proven))
         case Refuted(diagnostics):
-            if maker.kind == "file":
-                raise FBError((maker.refuted(), *diagnostics))
 
             def again(parsed: Program, same: Schedule) -> tuple[Diagnostic, ...]:
-                once_more = prove(parsed, same, request)
-                return once_more.diagnostics if isinstance(once_more, Refuted) else diagnostics
+                verdict = prove(parsed, same, request)
+                return verdict.diagnostics if isinstance(verdict, Refuted) else diagnostics
 
-            raise _refuted(program, schedule, maker, again)
+            raise _refuted(program, schedule, maker, diagnostics, again)
         case Undecided(why):
-            raise FBError(maker.undecided(why, request.time_limit_s))
+            message = f"{maker.undecided.message}: {why}"
+            raise FBError(replace(maker.undecided, message=message))
         case _:
             assert_never(verdict)
 
@@ -174,13 +160,13 @@ class Prover:
         try:
             trace = simulate(self.program, schedule)
         except FBError as error:
-            wrong = error.diagnostics
+            wrong, maker = error.diagnostics, by_planner(name, self.time_limit_s)
 
             def again(parsed: Program, same: Schedule) -> tuple[Diagnostic, ...]:
                 simulate(parsed, same)
                 return wrong
 
-            raise _refuted(self.program, schedule, Maker("planner", name), again) from None
+            raise _refuted(self.program, schedule, maker, wrong, again) from None
         target = self.program.target
         if target.memory_bytes is not None and trace.peak_bytes > target.memory_bytes:
             message = (
@@ -212,7 +198,7 @@ class Prover:
 
     def prove(self, schedule: Schedule, name: str) -> Program:
         """As `proven_program`."""
-        verdict, maker = self.verdict(schedule), Maker("planner", name)
+        verdict, maker = self.verdict(schedule), by_planner(name, self.time_limit_s)
         return proven_program(self.program, schedule, verdict, self.request, maker)
 
 
@@ -220,19 +206,21 @@ def _refuted(
     program: Program,
     schedule: Schedule,
     maker: Maker,
-    check: Callable[[Program, Schedule], tuple[Diagnostic, ...]],
+    diagnostics: tuple[Diagnostic, ...],
+    again: Callable[[Program, Schedule], tuple[Diagnostic, ...]],
 ) -> FBError:
-    """The mistake, with its places in the text of the plan: what `check`, or the reader
-    before it, finds there."""
+    """What is wrong, with its places where the plan has a text: what `again`, or the reader
+    before it, finds in one that is written for that."""
     from ..ir.text.parser import parse_program
     from ..ir.text.printer import format_program
 
-    file = f"<plan of {maker.name}>"
-    text = format_program(program.with_schedule(schedule))
-    keep_text(file, text)
-    try:
-        parsed = parse_program(text, file)
-        shown = check(parsed, next(s for s in parsed.schedules if s.name == schedule.name))
-    except FBError as error:
-        shown = error.diagnostics
-    return FBError((maker.refuted(), *shown))
+    if maker.text is not None:
+        text = format_program(program.with_schedule(schedule))
+        keep_text(maker.text, text)
+        try:
+            parsed = parse_program(text, maker.text)
+            same = next(s for s in parsed.schedules if s.name == schedule.name)
+            diagnostics = again(parsed, same)
+        except FBError as error:
+            diagnostics = error.diagnostics
+    return FBError((maker.refuted, *diagnostics))

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 from ...backends.jax.check import check_expressible, need_jax
 from ...ir.diagnostics import Diagnostic, FBError
-from ..files import STREAM, write_together
+from ..files import STREAM, text_writer, write_together
 from ..outputs import check_code, values_beside
 
 if TYPE_CHECKING:
-    from typing import IO
-
     from ..._torch.lowered import Exported
     from ...ir.program import Program
     from ...ir.schedule import Schedule
@@ -67,9 +65,5 @@ def write_module(
 
     stored = reference_step(program, held_tensors(program, exported))
     values = values_beside(path)
-    write_together({path: partial(_write, source), values: partial(write_npz, stored=stored)})
+    write_together({path: text_writer(source), values: partial(write_npz, stored=stored)})
     return values
-
-
-def _write(source: str, file: IO[bytes]) -> None:
-    file.write(source.encode())
