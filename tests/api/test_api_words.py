@@ -7,6 +7,8 @@ import copy
 import inspect
 import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -156,6 +158,20 @@ def test_a_plan_is_shown_in_one_short_line(chain: Path) -> None:
         shown = repr(remat_compile.load(hostile))
         assert len(shown) < 250
         assert shown.isprintable()
+
+
+def test_the_package_is_a_command() -> None:
+    command = [sys.executable, "-m", "remat_compile", "--version"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout == f"remat-compile {remat_compile.__version__}\n"
+    assert subprocess.run([*command[:3], "nix"], capture_output=True, check=False).returncode == 2
+
+
+def test_a_style_that_is_none_is_refused(chain: Path) -> None:
+    made = remat_compile.plan(chain, planner="store-all")
+    error = refused(lambda: made.emit("jax", jax_style="explicitly"))  # type: ignore[arg-type]
+    assert [d.code for d in error.diagnostics] == ["FB0707"]
+    assert 'Did you mean "explicit"?' in str(error)
 
 
 def test_both_wordings_survive_copies() -> None:

@@ -16,6 +16,8 @@ from remat_compile.ir.diagnostics import Diagnostic
 from remat_compile.ir.program import Program
 from remat_compile.ir.wording import on_command_line
 from remat_compile.planners import parse_planner
+from remat_compile.planners.contract import TimedOut
+from remat_compile.planners.dtr import Dtr
 
 
 def refused(program: Program, planner: str, budget: str) -> Diagnostic:
@@ -61,6 +63,15 @@ def test_where_another_planner_fits_the_budget_it_is_named() -> None:
     hint = on_command_line(found).hint
     assert hint == "dtr finds a plan within it: give --planner dtr, or auto"
     assert found.hint == 'dtr finds a plan within it: give planner="dtr", or auto'
+
+
+def test_a_planner_that_ran_out_of_time_is_not_said_to_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Dtr, "plan", lambda *_, **__: TimedOut(None, 0, None))
+    found = refused(chain(8), "store-all", "60%")
+    assert found.code == "FB0466"
+    assert "dtr finds a plan" not in (found.hint or "")
 
 
 def test_a_planner_that_does_not_apply_says_so_and_who_does() -> None:

@@ -40,6 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "planners": {"planners", "ir"},
     "verifier": {"verifier", "ir"},
     "report": {"report", "ir"},
+    "driver": {"driver", "frontends", "costs", "backends", "planners", "verifier", "_torch", "ir"},
 }
 """Folder -> folders of the package that it may import. What is not listed ties them together."""
 
