@@ -6,7 +6,6 @@ is the same; what is said where the proof fails depends on its `Maker`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypedDict, assert_never
 
@@ -128,12 +127,7 @@ def proven_program(
                 program = program.with_schedule(schedule)
             return replace(program, proven=(*others, proven))
         case Refuted(diagnostics):
-
-            def again(parsed: Program, same: Schedule) -> tuple[Diagnostic, ...]:
-                verdict = prove(parsed, same, request)
-                return verdict.diagnostics if isinstance(verdict, Refuted) else diagnostics
-
-            raise _refuted(program, schedule, maker, diagnostics, again)
+            raise _refuted(program, schedule, maker, diagnostics, request)
         case Undecided(why):
             message = f"{maker.undecided.message}: {why}"
             raise FBError(replace(maker.undecided, message=message))
@@ -161,12 +155,7 @@ class Prover:
             trace = simulate(self.program, schedule)
         except FBError as error:
             wrong, maker = error.diagnostics, by_planner(name, self.time_limit_s)
-
-            def again(parsed: Program, same: Schedule) -> tuple[Diagnostic, ...]:
-                simulate(parsed, same)
-                return wrong
-
-            raise _refuted(self.program, schedule, maker, wrong, again) from None
+            raise _refuted(self.program, schedule, maker, wrong, self.request) from None
         target = self.program.target
         if target.memory_bytes is not None and trace.peak_bytes > target.memory_bytes:
             message = (
@@ -207,12 +196,13 @@ def _refuted(
     schedule: Schedule,
     maker: Maker,
     diagnostics: tuple[Diagnostic, ...],
-    again: Callable[[Program, Schedule], tuple[Diagnostic, ...]],
+    request: ProofRequest,
 ) -> FBError:
-    """What is wrong, with its places where the plan has a text: what `again`, or the reader
-    before it, finds in one that is written for that."""
+    """What is wrong; with its places, where the plan is shown on a text that is written for it:
+    as the reader, the simulator or the verifier, whoever is first, finds it there."""
     from ..ir.text.parser import parse_program
     from ..ir.text.printer import format_program
+    from ..verifier import Refuted
 
     if maker.text is not None:
         text = format_program(program.with_schedule(schedule))
@@ -220,7 +210,9 @@ def _refuted(
         try:
             parsed = parse_program(text, maker.text)
             same = next(s for s in parsed.schedules if s.name == schedule.name)
-            diagnostics = again(parsed, same)
+            simulate(parsed, same)
+            verdict = prove(parsed, same, request)
+            diagnostics = verdict.diagnostics if isinstance(verdict, Refuted) else diagnostics
         except FBError as error:
             diagnostics = error.diagnostics
     return FBError((maker.refuted, *diagnostics))
