@@ -155,7 +155,7 @@ class Prover:
             trace = simulate(self.program, schedule)
         except FBError as error:
             wrong, maker = error.diagnostics, by_planner(name, self.time_limit_s)
-            raise _refuted(self.program, schedule, maker, wrong, self.request) from None
+            raise _refuted(self.program, schedule, maker, wrong) from None
         target = self.program.target
         if target.memory_bytes is not None and trace.peak_bytes > target.memory_bytes:
             message = (
@@ -196,10 +196,10 @@ def _refuted(
     schedule: Schedule,
     maker: Maker,
     diagnostics: tuple[Diagnostic, ...],
-    request: ProofRequest,
+    request: ProofRequest | None = None,
 ) -> FBError:
     """What is wrong; with its places, where the plan is shown on a text that is written for it:
-    as the reader, the simulator or the verifier, whoever is first, finds it there."""
+    as the reader, or the verifier (the simulator where nothing was asked of it), finds it there."""
     from ..ir.text.parser import parse_program
     from ..ir.text.printer import format_program
     from ..verifier import Refuted
@@ -210,9 +210,10 @@ def _refuted(
         try:
             parsed = parse_program(text, maker.text)
             same = next(s for s in parsed.schedules if s.name == schedule.name)
-            simulate(parsed, same)
-            verdict = prove(parsed, same, request)
-            diagnostics = verdict.diagnostics if isinstance(verdict, Refuted) else diagnostics
+            if request is None:
+                simulate(parsed, same)
+            elif isinstance(verdict := prove(parsed, same, request), Refuted):
+                diagnostics = verdict.diagnostics
         except FBError as error:
             diagnostics = error.diagnostics
     return FBError((maker.refuted, *diagnostics))
