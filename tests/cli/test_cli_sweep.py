@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from cli_helpers import Cli
+from plugin import install_module
 
 import remat_compile
 from remat_compile import FBError
@@ -198,7 +198,7 @@ def test_from_python(chain: Path) -> None:
 
 
 def test_ctrl_c_keeps_what_was_done(chain: Path, tmp_path: Path) -> None:
-    (tmp_path / "slow_plug.py").write_text(
+    slow = (
         "import time\n"
         "from dataclasses import dataclass\n"
         "from typing import ClassVar\n"
@@ -209,18 +209,17 @@ def test_ctrl_c_keeps_what_was_done(chain: Path, tmp_path: Path) -> None:
         "        progress('asleep')\n"
         "        time.sleep(600)\n"
     )
+    environment = install_module(tmp_path, "slow_plug", slow, "slow = slow_plug:Slow")
     out = tmp_path / "sweep.csv"
     code = (
         # A process of a shell's background job is born with the signal ignored.
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-        "import sys; from remat_compile.planners import registry;"
-        "from remat_compile.cli import main; registry.add('slow', 'slow_plug:Slow');"
-        "sys.exit(main(sys.argv[1:]))"
+        "import sys; from remat_compile.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     words = ["sweep", str(chain), "--budgets", "100%", "--planners", "dtr,slow", "-o", str(out)]
     with subprocess.Popen(
         [sys.executable, "-c", code, *words],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env=environment,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, assert_never
 
 from ..ir.diagnostics import Diagnostic, FBError, Note
 from ..ir.program import Budget, Program
+from ..ir.schedule import Compute, Free
+from ..planners.bounds.time_bounds import TimeBounds, keeps_capture_order
 from ..planners.contract import Feasible, Infeasible, NotApplicable, Optimal, TimedOut
 from ..planners.registry import format_planner
 from .ask import ask
@@ -59,7 +61,8 @@ class Planned:
     """A proven schedule, inside its program, with the proof recorded.
 
     `lower_bound_ns` bounds the time of any plan within the budget, where the planner
-    knows one. `warnings` say where another planner stands in for the one asked for.
+    knows one or one was found. `warnings` say where another planner stands in for the one
+    asked for, and where solver and checker do not agree on another plan (FB0817).
     """
 
     program: Program
@@ -78,6 +81,12 @@ class Attempt:
     budget: Budget | None
     time_limit_s: float
     phases: Phases
+    known_bounds: TimeBounds | None = None
+
+    @cached_property
+    def bounds(self) -> TimeBounds:
+        """Lower bounds of the program: those of the caller, who may have asked for some."""
+        return self.known_bounds or TimeBounds(self.program)
 
     @cached_property
     def name(self) -> str:
@@ -89,9 +98,10 @@ class Attempt:
         return Prover(self.program, self.budget, max(self.time_limit_s, PROOF_S))
 
     def ask(self, *, keep_on_interrupt: bool = True) -> PlanResult:
-        """What the planner answers; FB0460, FB0461 and FB0464 where that is nothing."""
+        """What the planner answers; FB0460, FB0461 and FB0464 where that is nothing, FB0817
+        where there is no plan because solver and checker do not agree on one."""
         with self.phases.phase("plan", f"planning with {self.name}"):
-            return ask(
+            result = ask(
                 self.planner,
                 self.name,
                 self.program,
@@ -100,16 +110,36 @@ class Attempt:
                 progress=self.phases.progress,
                 accept=self.prover.holds,
                 keep_on_interrupt=keep_on_interrupt,
+                bounds=self.bounds,
             )
+        if self.prover.disagreements and not isinstance(result, Optimal | Feasible):
+            raise FBError(self.prover.disagreements)
+        return result
 
     def prove(self, schedule: Schedule, bound_ns: int | None, name: str) -> Planned:
-        """The schedule with its proof; FB0462, FB0463 and FB0467 where it has none."""
+        """The schedule with its proof; FB0462, FB0463, FB0467 and FB0817 where it has none.
+
+        `bound_ns` is what the planner claims that no plan can beat.
+        """
         with self.phases.phase("verify", "proving the plan"):
             trace = self.prover.simulate(schedule, name)
             program = self.prover.prove(schedule, name)
-        if bound_ns is not None and bound_ns > trace.time_ns:
-            bound_ns = None  # the plan itself refutes it
-        return Planned(program, schedule, trace, bound_ns)
+        known_ns = self._bound_ns(schedule)
+        # One above the time of the plan is refuted by it.
+        held = [b for b in (bound_ns, known_ns) if b is not None and b <= trace.time_ns]
+        bound = max(held, default=None)
+        return Planned(program, schedule, trace, bound, self.prover.disagreements)
+
+    def _bound_ns(self, schedule: Schedule) -> int | None:
+        """A lower bound that is found in a tenth of the time that planning has left; None
+        where there is none, or for a plan that copies, which none holds for."""
+        plain = all(isinstance(step, Compute | Free) for step in schedule.steps)
+        if self.budget is None or not plain:
+            return None
+        left_s = self.time_limit_s - self.phases.seconds.get("plan", 0.0)
+        ordered = keeps_capture_order(self.program, schedule)
+        with self.phases.phase("plan", "bounding the time of any plan"):
+            return self.bounds.lower_ns(self.budget, left_s, any_order=not ordered) or None
 
 
 def run_planner(
@@ -130,7 +160,8 @@ def run_planner(
         with phases.phase("plan", "planning with dtr"):
             result = _fall_back(program, budget, late)
         schedule, bound = schedule_of(result, attempt.name, program, budget, baseline)
-        return replace(attempt.prove(schedule, bound, "dtr"), warnings=(late,))
+        planned = attempt.prove(schedule, bound, "dtr")
+        return replace(planned, warnings=(late, *planned.warnings))
     schedule, bound = schedule_of(result, attempt.name, program, budget, baseline)
     return attempt.prove(schedule, bound, attempt.name)
 
@@ -172,9 +203,4 @@ def schedule_of(
         case Infeasible():
             raise FBError(refusal(result, name, program, budget, baseline))
         case _:
-            if TYPE_CHECKING:
-                assert_never(result)
-            what = type(result).__name__
-            raise FBError(
-                Diagnostic("FB0464", f"planner {name} returned {what}, which is not a result")
-            )
+            assert_never(result)

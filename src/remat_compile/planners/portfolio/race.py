@@ -6,11 +6,11 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from ...ir.analysis.order import capture_order
 from ...ir.diagnostics import FBError
 from ...ir.program import Budget, Program
-from ...ir.schedule import Compute, Schedule
+from ...ir.schedule import Schedule
 from ...ir.semantics.simulate import simulate
+from ..bounds.time_bounds import keeps_capture_order
 from ..contract import Feasible, Infeasible, NotApplicable, Optimal, PlanResult, Progress, TimedOut
 from ..results import peak_of
 
@@ -31,6 +31,8 @@ class Entry:
     schedule: Schedule = field(compare=False)
     ordered: bool = field(compare=False, default=True)
     """Whether its first executions are in the order of capture."""
+
+    polished: bool = field(compare=False, default=False)
 
     @property
     def planner(self) -> str:
@@ -54,7 +56,6 @@ class Race:
 
     def __post_init__(self) -> None:
         self.bound_ns = self.ordered_ns = self.base_ns
-        self.order = capture_order(self.program.graph)
 
     @property
     def best(self) -> Entry | None:
@@ -75,12 +76,9 @@ class Race:
         """What plans in the order of this one take at least."""
         return max(self.bound_ns, self.ordered_ns) if entry.ordered else self.bound_ns
 
-    def _is_ordered(self, schedule: Schedule) -> bool:
-        """Whether all first executions are in the order of capture."""
-        runs = (step.cnode for step in schedule.steps if isinstance(step, Compute))
-        return tuple(dict.fromkeys(runs)) == self.order
-
-    def take(self, name: str, result: PlanResult, *, trusted: bool = True) -> bool:
+    def take(
+        self, name: str, result: PlanResult, *, trusted: bool = True, polished: bool = False
+    ) -> bool:
         """Takes a result in; whether it leads now. The claims of a result are checked, but
         for the lower bound, which only a `trusted` planner may raise."""
         match result:
@@ -92,7 +90,7 @@ class Race:
                 return False
             case TimedOut(schedule=None):
                 self.late = True
-        ordered = result.schedule is None or self._is_ordered(result.schedule)
+        ordered = result.schedule is None or keeps_capture_order(self.program, result.schedule)
         if trusted and result.lower_bound_ns is not None:
             self.raise_bound(name, result.lower_bound_ns, any_order=not ordered)
         if result.schedule is None:
@@ -102,7 +100,7 @@ class Race:
             return False
         leads = self.best is None or time_ns < self.best.time_ns
         schedule = replace(result.schedule, planner=name)
-        insort(self.entries, Entry(time_ns, len(self.entries), schedule, ordered))
+        insort(self.entries, Entry(time_ns, len(self.entries), schedule, ordered, polished))
         if leads:
             self.tell(f"auto: {name} leads, {self.standing()}")
         return leads

@@ -38,6 +38,11 @@ class MilpSolver:
     def close(self) -> None:
         self._worker.close()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has a process now."""
+        return self._worker.is_running
+
     def solve(
         self,
         milp: Milp,
