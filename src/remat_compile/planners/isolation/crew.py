@@ -10,7 +10,6 @@ import ctypes
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -46,6 +45,13 @@ class _Running:
     kill_at: float
 
 
+@dataclass(frozen=True)
+class _Posted:
+    key: int
+    at: float
+    message: RunMessage
+
+
 @dataclass
 class Crew:
     """At most `size` runs at once; a context manager that leaves none behind.
@@ -58,7 +64,7 @@ class Crew:
     tell: Progress
     size: int = 2
     _runs: dict[int, _Running] = field(default_factory=dict)
-    _inbox: queue.SimpleQueue[tuple[int, RunMessage]] = field(default_factory=queue.SimpleQueue)
+    _inbox: queue.SimpleQueue[_Posted] = field(default_factory=queue.SimpleQueue)
     _started: int = 0
 
     def __enter__(self) -> Crew:
@@ -92,7 +98,7 @@ class Crew:
         self._started += 1
 
         def post(message: RunMessage) -> None:
-            self._inbox.put((key, message))
+            self._inbox.put(_Posted(key, monotonic(), message))
 
         args = (planner, self.program, self.budget, time_limit_s, post)
         place: _Killable
@@ -108,33 +114,41 @@ class Crew:
         """The runs that end before `until` (on the monotonic clock), as they do; returns when
         one has, or none."""
         while self._runs:
-            now = monotonic()
-            overdue = [key for key, run in self._runs.items() if run.kill_at <= now]
-            for key in overdue:
-                run = self._runs.pop(key)
-                run.place.kill()
-                yield Ended(run.name, run.planner, Overdue())
-            if overdue or now >= until:
-                return
             wake = min(until, *(run.kill_at for run in self._runs.values()))
-            with suppress(queue.Empty):
-                ended = self._receive(*self._inbox.get(timeout=max(0.0, wake - now)))
-                if ended is not None:
-                    yield ended
+            try:
+                posted = self._inbox.get(timeout=max(0.0, wake - monotonic()))
+            except queue.Empty:
+                now = monotonic()
+                overdue = [key for key, run in self._runs.items() if run.kill_at <= now]
+                yield from map(self._end_overdue, overdue)
+                if overdue or now >= until:
                     return
+                continue
+            ended = self._receive(posted)
+            if ended is not None:
+                yield ended
+            if ended is not None or posted.at > until:
+                return
 
-    def _receive(self, key: int, message: RunMessage) -> Ended | None:
-        run = self._runs.get(key)
+    def _end_overdue(self, key: int) -> Ended:
+        run = self._runs.pop(key)
+        run.place.kill()
+        return Ended(run.name, run.planner, Overdue())
+
+    def _receive(self, posted: _Posted) -> Ended | None:
+        run = self._runs.get(posted.key)
         if run is None:
             return None  # killed in the meantime
-        match message:
+        if posted.at > run.kill_at:
+            return self._end_overdue(posted.key)
+        match posted.message:
             case Ready():
-                run.kill_at = monotonic() + run.patience_s
+                run.kill_at = posted.at + run.patience_s
             case Progressed(line):
                 self.tell(line)
-            case _:
-                del self._runs[key]
-                return Ended(run.name, run.planner, message)
+            case ending:
+                del self._runs[posted.key]
+                return Ended(run.name, run.planner, ending)
         return None
 
 
