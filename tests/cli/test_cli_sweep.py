@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_helpers import Cli
-from plugin import install_module
 
 import remat_compile
+from helpers.cli import Cli
+from helpers.planners.plugin import install_module
 from remat_compile import FBError
 from remat_compile.driver import sweep as _sweep
 from remat_compile.driver.run_planner import Attempt
@@ -95,7 +95,7 @@ def test_resume_takes_over_what_is_there(
 def test_failures_are_cells(
     cli: Cli, chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "broken_plug.py").write_text(
+    broken = (
         "from dataclasses import dataclass\n"
         "from typing import ClassVar\n"
         "@dataclass(frozen=True)\n"
@@ -104,10 +104,8 @@ def test_failures_are_cells(
         "    def plan(self, program, budget, *, time_limit_s=60.0, progress=None):\n"
         "        raise KeyError('nix')\n"
     )
+    install_module(tmp_path, "broken_plug", broken, "broken = broken_plug:Broken")
     monkeypatch.syspath_prepend(str(tmp_path))
-    from remat_compile.planners import registry
-
-    monkeypatch.setitem(registry._added, "broken", "broken_plug:Broken")
     ran = cli("sweep", chain, "--budgets", "80%,100%", "--planners", "broken,dtr", "-o", "-")
     assert ran.code == 0, ran.err
     found = rows(ran.out)

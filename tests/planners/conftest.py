@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from plugin import install
 
+from helpers.planners.plugin import install
 from remat_compile.planners.solvers import MilpSolver
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from graphs import chain, random_dag, transformer, unet
-from plugin import install_module
 
+from helpers.planners.graphs import chain, random_dag, transformer, unet
+from helpers.planners.plugin import install_module
 from remat_compile.api import load
 from remat_compile.ir.analysis.liveness import lower_bound_bytes
 from remat_compile.ir.program import Budget, Program

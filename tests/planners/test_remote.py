@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from graphs import chain, stochastic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.planners.graphs import chain, stochastic
 from remat_compile import FBError
 from remat_compile.api import plan_program
 from remat_compile.driver.budget import parse_budget
@@ -177,7 +177,7 @@ ORPHAN = """
 import os, sys, time
 sys.path[:] = {path!r}
 from bad_plugin import Bad
-from graphs import chain
+from helpers.planners.graphs import chain
 from remat_compile.planners.isolation import planner_process
 planner_process.START_S = {start_s}
 planner_process.PlannerProcess(Bad({how!r}, {note!r}), chain(4), None, 0.5, print, patience_s=3.0)
