@@ -165,7 +165,7 @@ def test_a_member_that_hangs_is_ended(odd: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("remat_compile.planners.auto.GRACE_S", 0.2)
     program = chain(9)
     said: list[str] = []
-    auto = Auto((odd("hang"), Dtr(rounds=0)))
+    auto = Auto((odd("hang"), Dtr(rounds=0), StoreAll()))  # a third of the time for each
     result = auto.plan(program, at(program, 0.4), time_limit_s=10, progress=said.append)
     assert schedule_of(result).planner == "dtr{rounds=0}"
     assert any("odd{how=hang} did not come back" in line for line in said)

@@ -74,13 +74,13 @@ class Auto:
         none or `keep_on_interrupt` is off.
         """
         check_budget(budget)
-        tell = progress or (lambda line: None)
-        race = Race(program, budget, _base_ns(program), tell)
+        report = progress or (lambda line: None)
+        race = Race(program, budget, _base_ns(program), report)
         run = _Portfolio(
             race,
             bounds or TimeBounds(program),
             monotonic() + time_limit_s,
-            tell,
+            report,
             may_polish=not self.planners,
         )
         run.enter(self.planners)
@@ -91,7 +91,7 @@ class Auto:
         except KeyboardInterrupt:
             if race.best is None or not keep_on_interrupt:
                 raise
-            tell(f"auto: stopped early, {race.standing()}")
+            report(f"auto: stopped early, {race.standing()}")
         return race.result(accept)
 
 
@@ -109,14 +109,14 @@ class _Portfolio:
         race: Race,
         bounds: TimeBounds,
         deadline: float,
-        tell: Progress,
+        report: Progress,
         *,
         may_polish: bool,
     ):
         self.race = race
         self.bounds = bounds
         self.deadline = deadline
-        self.tell = tell
+        self.report = report
         self.may_polish = may_polish
         self.quick: deque[Planner] = deque()
         self.waiting: deque[Member] = deque()
@@ -145,9 +145,9 @@ class _Portfolio:
         if budget is not None:
             floor, where = lower_bound_bytes(self.race.program, kind_of(budget))
             if floor > budget.bytes:
-                self.tell(f"auto: no plan can exist, {where} alone needs {floor} bytes")
+                self.report(f"auto: no plan can exist, {where} alone needs {floor} bytes")
                 return
-        self.waiting += members(size, self.tell)
+        self.waiting += members(size, self.report)
 
     def run_quick(self) -> None:
         """The quick members, one after the other; with no time left, the fallback."""
@@ -160,7 +160,7 @@ class _Portfolio:
             self.waiting.clear()
 
     def _run_quick(self, planner: Planner, limit_s: float) -> None:
-        with Crew(self.race.program, self.race.budget, self.tell) as crew:
+        with Crew(self.race.program, self.race.budget, self.report) as crew:
             name = format_planner(planner)
             crew.start(planner, name, limit_s, limit_s + QUICK_GRACE_S, in_process=False)
             for ended in crew.wait():
@@ -197,7 +197,7 @@ class _Portfolio:
         """The slow members, and `polish` while there is time and use in it."""
         if self.race.settled or not (self.waiting or self.may_polish):
             return
-        with Crew(self.race.program, self.race.budget, self.tell) as crew:
+        with Crew(self.race.program, self.race.budget, self.report) as crew:
             while not self.race.settled and self.left_s > 0:
                 while crew.has_room and self._start_next(crew):
                     pass
@@ -222,7 +222,7 @@ class _Portfolio:
 
     def _start(self, crew: Crew, planner: Planner, name: str, limit_s: float) -> None:
         crew.start(planner, name, limit_s, limit_s + GRACE_S, in_process=True)
-        self.tell(f"auto: {name}, for {limit_s:.0f} s")
+        self.report(f"auto: {name}, for {limit_s:.0f} s")
 
     def _polish(self, crew: Crew, whole_s: float) -> bool:
         """Starts a polish for a part of the time left, so that the next one begins from the
@@ -251,11 +251,11 @@ class _Portfolio:
                 if polished:
                     self.idle_polishes = 0 if leads else self.idle_polishes + 1
             case Refused(diagnostics):
-                self.tell(f"auto: {ended.name} left out: {diagnostics[0].message}")
+                self.report(f"auto: {ended.name} left out: {diagnostics[0].message}")
             case Failed(what) | NoResult(what) | Unloadable(what):
-                self.tell(f"auto: {ended.name} failed and is left out: {what}")
+                self.report(f"auto: {ended.name} failed and is left out: {what}")
             case Overdue():
                 self.race.late = True
-                self.tell(f"auto: {ended.name} did not come back and was ended")
+                self.report(f"auto: {ended.name} did not come back and was ended")
             case _:
                 assert_never(ended.ending)

@@ -70,17 +70,17 @@ class Reorder:
         if progress is not None:
             progress(f"{self.name}: {search.moved} computations moved")
         others = [program] if order is None else [search.program(order), program]
-        found: list[PlanResult] = []
+        results: list[PlanResult] = []
         for k, other in enumerate(others):
             left = max(0.0, deadline - monotonic()) / (len(others) - k)
-            found.append(self.of.plan(other, budget, time_limit_s=left, progress=progress))
-        return self._best(task, found)
+            results.append(self.of.plan(other, budget, time_limit_s=left, progress=progress))
+        return self._best(task, results)
 
-    def _best(self, task: Task, found: list[PlanResult]) -> PlanResult:
-        plans = [r for r in found if isinstance(r, Optimal | Feasible | TimedOut) and r.schedule]
+    def _best(self, task: Task, results: list[PlanResult]) -> PlanResult:
+        plans = [r for r in results if isinstance(r, Optimal | Feasible | TimedOut) and r.schedule]
         if not plans:
             # Of refusals, the one that comes nearest to the budget.
-            return min(found, key=_least_bytes)
+            return min(results, key=_least_bytes)
         best = min(plans, key=lambda r: r.time_ns)
         assert best.schedule is not None
         trace = simulate(task.program, best.schedule)

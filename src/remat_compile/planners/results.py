@@ -92,24 +92,24 @@ class Task:
         floor, where = lower_bound_bytes(self.program, kind)
         budget = self.budget.bytes if self.budget is not None else 0
         notes = [self._floor_note(floor, where)]
-        found: Budget | None = None
+        reached: Budget | None = None
         if least is not None:
             schedule = self.schedule(least)
             trace = simulate(self.program, schedule)
-            found = Budget(peak_of(trace, kind), kind)
+            reached = Budget(peak_of(trace, kind), kind)
             notes = [*self._peak_notes(trace, schedule), *notes]
         name = "budget" if kind == "device" else "activation budget"
-        best = f"; the least it found is {found.bytes} bytes" if found else ""
+        best = f"; the least it found is {reached.bytes} bytes" if reached else ""
         hint = (
-            f"give at least {found.bytes} bytes"
-            if found
+            f"give at least {reached.bytes} bytes"
+            if reached
             else "try another planner, for example dtr"
         )
         if budget < floor:
             hint += "; a smaller batch lowers the floor"
         message = f"{self.planner} found no plan under the {name} of {budget} bytes{best}"
         why = Diagnostic("FB0407", message, notes=tuple(notes), hint=hint)
-        return Infeasible(found, floor, why)
+        return Infeasible(reached, floor, why)
 
     def _floor_note(self, floor: int, where: str) -> Note:
         graph = self.program.graph

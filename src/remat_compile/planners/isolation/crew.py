@@ -56,12 +56,12 @@ class _Posted:
 class Crew:
     """At most `size` runs at once; a context manager that leaves none behind.
 
-    `tell` gets their progress, on the thread that waits.
+    `report` gets their progress, on the thread that waits.
     """
 
     program: Program
     budget: Budget | None
-    tell: Progress
+    report: Progress
     size: int = 2
     _runs: dict[int, _Running] = field(default_factory=dict)
     _inbox: queue.SimpleQueue[_Posted] = field(default_factory=queue.SimpleQueue)
@@ -145,7 +145,7 @@ class Crew:
             case Ready():
                 run.kill_at = posted.at + run.patience_s
             case Progressed(line):
-                self.tell(line)
+                self.report(line)
             case ending:
                 del self._runs[posted.key]
                 return Ended(run.name, run.planner, ending)

@@ -73,7 +73,7 @@ def reordered_members(cnodes: int) -> list[Member]:
     return [Member(Reorder(inner), 0.5)]
 
 
-def members(cnodes: int, tell: Progress) -> list[Member]:
+def members(cnodes: int, report: Progress) -> list[Member]:
     """The slow members for a graph of that size, those that promise most first, then the
     planners of other packages. A name that is not registered is passed over."""
     table = _ON_SMALL if cnodes <= SMALL else _ON_MIDDLE if cnodes <= MIDDLE else _ON_LARGE
@@ -81,16 +81,16 @@ def members(cnodes: int, tell: Progress) -> list[Member]:
     shares = dict(table)
     shares.update({name: _FOREIGN_SHARE for name, info in known.items() if not info.is_own})
     infos = [(known[name], share) for name, share in shares.items() if name in known]
-    return [Member(p, share) for info, share in infos for p in _with_defaults(info, tell)]
+    return [Member(p, share) for info, share in infos for p in _with_defaults(info, report)]
 
 
-def _with_defaults(info: PlannerInfo, tell: Progress) -> Iterator[Planner]:
+def _with_defaults(info: PlannerInfo, report: Progress) -> Iterator[Planner]:
     """The planner with its default options, if it has them."""
     try:
         yield info.load()()
     except (FBError, TypeError) as error:
         # A broken plug-in, or one that needs options, must not stop the others.
-        tell(f"auto: {info.name} left out: {error}")
+        report(f"auto: {info.name} left out: {error}")
 
 
 def polisher(best: Schedule, seed: int) -> Polish:

@@ -47,7 +47,7 @@ class Race:
     program: Program
     budget: Budget | None
     base_ns: int
-    tell: Progress
+    report: Progress
     entries: list[Entry] = field(default_factory=list)
     refused: list[Infeasible] = field(default_factory=list)
     bound_ns: int = 0
@@ -83,7 +83,7 @@ class Race:
         for the lower bound, which only a `trusted` planner may raise."""
         match result:
             case NotApplicable(why):
-                self.tell(f"auto: {name} left out: {why.message}")
+                self.report(f"auto: {name} left out: {why.message}")
                 return False
             case Infeasible():
                 self.refused.append(result)
@@ -102,7 +102,7 @@ class Race:
         schedule = replace(result.schedule, planner=name)
         insort(self.entries, Entry(time_ns, len(self.entries), schedule, ordered, polished))
         if leads:
-            self.tell(f"auto: {name} leads, {self.standing()}")
+            self.report(f"auto: {name} leads, {self.standing()}")
         return leads
 
     def raise_bound(self, name: str, bound_ns: int, *, any_order: bool = False) -> None:
@@ -111,14 +111,14 @@ class Race:
             return
         against = (e.time_ns for e in self.entries if any_order or e.ordered)
         if bound_ns > min(against, default=bound_ns):
-            self.tell(f"auto: the bound of {name} is above a plan that is known; left out")
+            self.report(f"auto: the bound of {name} is above a plan that is known; left out")
             return
         if any_order:
             self.bound_ns = bound_ns
         else:
             self.ordered_ns = bound_ns
         if self.best is not None:
-            self.tell(f"auto: {name} raises the bound, {self.standing()}")
+            self.report(f"auto: {name} raises the bound, {self.standing()}")
 
     def standing(self) -> str:
         """The best plan in words."""
@@ -132,10 +132,10 @@ class Race:
         try:
             trace = simulate(self.program, schedule)
         except FBError as error:
-            self.tell(f"auto: the plan of {name} is not valid and left out: {error}")
+            self.report(f"auto: the plan of {name} is not valid and left out: {error}")
             return None
         if self.budget is not None and peak_of(trace, self.budget.kind) > self.budget.bytes:
-            self.tell(f"auto: the plan of {name} is over the budget and left out")
+            self.report(f"auto: the plan of {name} is over the budget and left out")
             return None
         return trace.time_ns
 
@@ -145,7 +145,7 @@ class Race:
         for entry in self.entries:
             if accept is None or accept(entry.schedule):
                 return self._answer(entry)
-            self.tell(f"auto: the plan of {entry.planner} was not accepted")
+            self.report(f"auto: the plan of {entry.planner} was not accepted")
         if self.late or not self.refused:
             return TimedOut(None, 0, self.bound_ns)
         return min(
