@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,9 +37,18 @@ from remat_compile.planners import (
 )
 from remat_compile.planners.dtr import Dtr
 from remat_compile.planners.isolation.crew import run_planner_apart
-from remat_compile.planners.isolation.endings import Answered
+from remat_compile.planners.isolation.endings import (
+    Answered,
+    Ending,
+    Failed,
+    NoResult,
+    Overdue,
+    Refused,
+    Unloadable,
+    run_here,
+)
 from remat_compile.planners.isolation.planner_process import is_foreign, is_portable
-from remat_compile.planners.isolation.results import decode, encode
+from remat_compile.planners.isolation.results import decode, decode_ending, encode
 from remat_compile.planners.periodic import Periodic
 
 PLUGIN = '''
@@ -276,10 +287,34 @@ RESULTS = st.one_of(
 )
 
 
+RESULT = Feasible(Schedule("plan", "dtr", (Compute("F1"),)), 5, 4)
+
+
 @settings(max_examples=60)
 @given(RESULTS)
 def test_results_travel_unchanged(result: PlanResult) -> None:
     assert decode(encode(result)) == result
+
+
+ENDINGS = st.one_of(
+    st.builds(Answered, RESULTS),
+    st.builds(Refused, st.tuples(REASONS), st.booleans()),
+    st.builds(Failed, st.text(), st.text()),
+    st.builds(NoResult, st.text()),
+    st.builds(Unloadable, st.text()),
+    st.just(Overdue()),
+)
+
+
+@settings(max_examples=40)
+@given(ENDINGS)
+def test_endings_travel_unchanged(ending: Ending) -> None:
+    assert decode_ending(json.loads(json.dumps(encode(ending)))) == ending
+
+
+def test_what_is_no_ending_is_no_result() -> None:
+    overs = [None, 7, {"is": "nix"}, {"is": "Answered", "result": 3}, encode(RESULT)]
+    assert {type(decode_ending(data)) for data in overs} == {NoResult}
 
 
 @pytest.mark.parametrize("data", [None, {}, [], "x", {"is": "Optimal"}, {"is": "Feasible", "x": 1}])
@@ -291,6 +326,8 @@ def test_what_is_no_result_is_refused(data: Any) -> None:
 def test_numbers_of_numpy_travel() -> None:
     import numpy as np
 
-    schedule = Schedule("plan", "dtr", (Compute("F1"),))
-    result: Any = Feasible(schedule, np.int64(5), np.int64(4))
-    assert decode(encode(result)) == Feasible(schedule, 5, 4)
+    result: Any = Feasible(RESULT.schedule, np.int64(5), np.int64(4))
+    numpy: Any = SimpleNamespace(plan=lambda *_, **__: result)
+    ending = run_here(numpy, chain(3), None, 1.0, None)
+    assert ending == Answered(RESULT)
+    assert decode_ending(json.loads(json.dumps(encode(ending)))) == ending

@@ -100,7 +100,7 @@ def _result_of(ending: Ending, name: str, time_limit_s: float, patience_s: float
             raise FBError(Diagnostic("FB0460", message, notes=notes, hint="use another planner"))
         case NoResult(what):
             raise FBError(Diagnostic("FB0464", f"planner {name} returned {what}"))
-        case Unloadable(why):
-            raise FBError(Diagnostic("FB0460", f"planner {name} failed: {why}"))
+        case Unloadable(reason):
+            raise FBError(Diagnostic("FB0460", f"planner {name} failed: {reason}"))
         case _:
             assert_never(ending)

@@ -62,9 +62,9 @@ class NoResult:
 
 @dataclass(frozen=True)
 class Unloadable:
-    """A process cannot make this planner again."""
+    """A process cannot make this planner again, for this reason."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ...ir.program import Budget
 from ...ir.text.parser import read_syntax
 from ..registry import PlannerInfo, parse_planner
 from .endings import Unloadable, run_here
-from .results import encode_ending
+from .results import encode
 from .serve import Say, serve
 
 __all__: list[str] = []
@@ -28,7 +28,7 @@ def _answer(request: dict[str, Any], _: object, say: Say) -> None:
         planner = parse_planner(request["planner"], targets)
     except FBError as error:
         why = "; ".join(d.message for d in error.diagnostics)
-        say({"ending": encode_ending(Unloadable(why))})
+        say({"ending": encode(Unloadable(why))})
         return
     program = read_syntax(request["program"])
     budget = None if request["budget"] is None else Budget(*request["budget"])
@@ -40,7 +40,7 @@ def _answer(request: dict[str, Any], _: object, say: Say) -> None:
         request["time_limit_s"],
         lambda line: say({"progress": str(line)}),
     )
-    say({"ending": encode_ending(ending)})
+    say({"ending": encode(ending)})
 
 
 if __name__ == "__main__":
