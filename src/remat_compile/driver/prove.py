@@ -66,29 +66,18 @@ class Prover:
 
         return isinstance(self.verdict(schedule), ProvenPlan)
 
-    @property
-    def disagreements(self) -> tuple[Diagnostic, ...]:
-        """FB0817 for each schedule so far on which solver and checker do not agree."""
-        from ..verifier import Disagreement
-
-        found = (v for v in self.verdicts.values() if isinstance(v, Disagreement))
-        return tuple(diagnostic for verdict in found for diagnostic in verdict.diagnostics)
-
     def prove(self, schedule: Schedule, name: str) -> Program:
         """The program with the schedule in it and what was proven of it recorded.
 
-        FB0462 where the proof is refused, FB0467 where it was not finished, FB0817 where solver
-        and checker do not agree, which is no fault of the planner.
+        FB0462 where the proof is refused, FB0467 where it was not finished.
         """
-        from ..verifier import Disagreement, ProvenPlan, Refuted, Undecided
+        from ..verifier import ProvenPlan, Refuted, Undecided
 
         verdict = self.verdict(schedule)
         match verdict:
             case ProvenPlan(proven):
                 held = self.program.with_schedule(schedule)
                 return replace(held, proven=(*held.proven, proven))
-            case Disagreement(diagnostics):
-                raise FBError(diagnostics)
             case Refuted(diagnostics):
                 raise _invalid(self.program, schedule, name, diagnostics)
             case Undecided(why):

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from ..ir.diagnostics import Diagnostic, FBError, Note
 from ..ir.program import Budget, Program
-from ..ir.schedule import Compute, Free
-from ..planners.bounds.time_bounds import TimeBounds, keeps_capture_order
+from ..planners.bounds.time_bounds import TimeBounds
 from ..planners.contract import Feasible, Infeasible, NotApplicable, Optimal, TimedOut
 from ..planners.registry import format_planner
 from .ask import ask
@@ -112,34 +111,44 @@ class Attempt:
                 keep_on_interrupt=keep_on_interrupt,
                 bounds=self.bounds,
             )
-        if self.prover.disagreements and not isinstance(result, Optimal | Feasible):
-            raise FBError(self.prover.disagreements)
+        if self.disagreements and not isinstance(result, Optimal | Feasible):
+            raise FBError(self.disagreements)
         return result
+
+    @property
+    def disagreements(self) -> tuple[Diagnostic, ...]:
+        """FB0817 for each schedule so far on which solver and checker do not agree: a fault of
+        this package and not of a planner."""
+        from ..verifier import Disagreement
+
+        verdicts = (v for v in self.prover.verdicts.values() if isinstance(v, Disagreement))
+        return tuple(diagnostic for verdict in verdicts for diagnostic in verdict.diagnostics)
 
     def prove(self, schedule: Schedule, bound_ns: int | None, name: str) -> Planned:
         """The schedule with its proof; FB0462, FB0463, FB0467 and FB0817 where it has none.
 
         `bound_ns` is what the planner claims that no plan can beat.
         """
+        from ..verifier import Disagreement
+
         with self.phases.phase("verify", "proving the plan"):
             trace = self.prover.simulate(schedule, name)
+            if isinstance(verdict := self.prover.verdict(schedule), Disagreement):
+                raise FBError(verdict.diagnostics)
             program = self.prover.prove(schedule, name)
         known_ns = self._bound_ns(schedule)
         # One above the time of the plan is refuted by it.
         held = [b for b in (bound_ns, known_ns) if b is not None and b <= trace.time_ns]
         bound = max(held, default=None)
-        return Planned(program, schedule, trace, bound, self.prover.disagreements)
+        return Planned(program, schedule, trace, bound, self.disagreements)
 
     def _bound_ns(self, schedule: Schedule) -> int | None:
-        """A lower bound that is found in a tenth of the time that planning has left; None
-        where there is none, or for a plan that copies, which none holds for."""
-        plain = all(isinstance(step, Compute | Free) for step in schedule.steps)
-        if self.budget is None or not plain:
+        """A lower bound that is found in a tenth of the time that planning has left, if any."""
+        if self.budget is None:
             return None
         left_s = self.time_limit_s - self.phases.seconds.get("plan", 0.0)
-        ordered = keeps_capture_order(self.program, schedule)
         with self.phases.phase("plan", "bounding the time of any plan"):
-            return self.bounds.lower_ns(self.budget, left_s, any_order=not ordered) or None
+            return self.bounds.lower_ns_for(schedule, self.budget, left_s)
 
 
 def run_planner(
@@ -160,8 +169,7 @@ def run_planner(
         with phases.phase("plan", "planning with dtr"):
             result = _fall_back(program, budget, late)
         schedule, bound = schedule_of(result, attempt.name, program, budget, baseline)
-        planned = attempt.prove(schedule, bound, "dtr")
-        return replace(planned, warnings=(late, *planned.warnings))
+        return replace(attempt.prove(schedule, bound, "dtr"), warnings=(late,))
     schedule, bound = schedule_of(result, attempt.name, program, budget, baseline)
     return attempt.prove(schedule, bound, attempt.name)
 
@@ -203,4 +211,9 @@ def schedule_of(
         case Infeasible():
             raise FBError(refusal(result, name, program, budget, baseline))
         case _:
-            assert_never(result)
+            if TYPE_CHECKING:
+                assert_never(result)
+            what = type(result).__name__
+            raise FBError(
+                Diagnostic("FB0464", f"planner {name} returned {what}, which is not a result")
+            )

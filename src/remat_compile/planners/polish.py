@@ -111,7 +111,7 @@ class _Search:
         self.best = order
         self.deadline = deadline
         self.windows = Windows(task.instance, rng)
-        self.report = teller("polish", task.instance, progress)
+        self.tell = teller("polish", task.instance, progress)
 
     def run(self) -> None:
         """Windows until the deadline, or until none gains anything any more."""
@@ -149,5 +149,5 @@ class _Search:
         if answer.order is None or answer.time_ns >= now:
             return False, done
         self.best = answer.order
-        self.report(answer.order, answer.time_ns)
+        self.tell(answer.order, answer.time_ns)
         return True, done

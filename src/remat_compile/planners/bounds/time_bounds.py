@@ -11,7 +11,7 @@ from time import monotonic
 from ...ir.analysis.liveness import BudgetKind
 from ...ir.analysis.order import capture_order
 from ...ir.program import Budget, Program
-from ...ir.schedule import Compute, Schedule
+from ...ir.schedule import Compute, Free, Schedule
 from ..instance import Instance
 from ..solvers import MilpSolver
 from .relaxation import lower_bound_ns
@@ -55,6 +55,14 @@ class TimeBounds:
         if monotonic() - began < limit_s:  # else there may be a better one with more time
             self._known_ns[key] = bound_ns
         return bound_ns
+
+    def lower_ns_for(self, schedule: Schedule, budget: Budget, left_s: float) -> int | None:
+        """`lower_ns` of the plans that this one is compared with; None where it copies, since
+        no bound holds for those, and where there is none."""
+        if not all(isinstance(step, Compute | Free) for step in schedule.steps):
+            return None
+        any_order = not keeps_capture_order(self.program, schedule)
+        return self.lower_ns(budget, left_s, any_order=any_order) or None
 
 
 def keeps_capture_order(program: Program, schedule: Schedule) -> bool:
