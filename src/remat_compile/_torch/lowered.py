@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import TreeSpec
 
-from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.diagnostics import Diagnostic, fail
 from ..ir.program import Program
 from .joint import Joint
 from .whole import WholeModel, has_values
@@ -87,8 +87,7 @@ class Lowered:
         """
         if not has_values(self.exported.original):
             message = "the model lies on the meta device and has no values to compute with"
-            hint = 'plan it with costs="roofline" and device=, or give it values (to_empty)'
-            raise FBError(Diagnostic("FB0516", message, hint=hint))
+            fail("FB0516", message, hint="plan it for a device, or give it values (to_empty)")
         exported, binding = self.exported, self.program.binding
         found: dict[str, Tensor] = {}
         for param in binding.params:

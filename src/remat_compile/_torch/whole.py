@@ -15,6 +15,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 __all__ = ["WholeModel", "has_values", "unchanged"]
 
 
+Slot = tuple[dict[str, Any], str]
+"""A tensor of a module: the dictionary that holds it, and its key there."""
+
+
 class WholeModel(nn.Module):
     """Calls `model` with its hooks; has the model's own parameters, buffers and submodules.
 
@@ -22,6 +26,9 @@ class WholeModel(nn.Module):
     (tied weights) would become two tensors with a gradient each; here every further name
     is given what the first one holds for the time of the call.
     """
+
+    _model: nn.Module
+    _ties: list[tuple[Slot, list[Slot]]]
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -39,9 +46,6 @@ class WholeModel(nn.Module):
         finally:
             for held, key, tensor in before:
                 held[key] = tensor
-
-
-Slot = tuple[dict[str, Any], str]
 
 
 def _ties(model: nn.Module) -> list[tuple[Slot, list[Slot]]]:

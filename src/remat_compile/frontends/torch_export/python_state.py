@@ -121,9 +121,9 @@ def _warnings(
 # -- running ---------------------------------------------------------------------------
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, model: nn.Module):
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.paths = paths_of(model)
         self.calls: list[_Called] = []
 
@@ -222,7 +222,8 @@ def _where_it_draws(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Place | None:
     """The line of the model that first calls a method of one of Python's or NumPy's generators."""
-    paths, found = paths_of(model), []
+    paths = paths_of(model)
+    found: list[Place] = []
 
     def watch(_frame: FrameType, event: str, function: Any) -> None:
         owner = getattr(function, "__self__", None) if event == "c_call" else None
