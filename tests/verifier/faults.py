@@ -43,7 +43,9 @@ SOURCE = ROOT / "src" / "remat_compile"
 CONFORMANCE = ROOT / "spec" / "conformance"
 LIMIT_S = 20
 KINDS: tuple[Literal["device", "activation", "host"], ...] = ("device", "activation", "host")
-CHECKER = tuple(f"verifier/check/{name}.py" for name in ("check", "machine", "sizes", "read"))
+CHECKER = tuple(
+    f"verifier/check/{name}.py" for name in ("check", "graph", "machine", "sizes", "read")
+)
 MODULES = (
     *(f"verifier/read/{name}.py" for name in ("statements", "events", "sizes")),
     *(f"verifier/obligations/{name}.py" for name in ("validity", "memory", "races", "values")),

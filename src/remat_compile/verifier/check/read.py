@@ -22,6 +22,7 @@ UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "": 1, "B": 1}
 UNITS |= {f"{prefix}B": 1000 ** (i + 1) for i, prefix in enumerate("KMGT")}
 UNITS |= {f"{prefix}iB": 1024 ** (i + 1) for i, prefix in enumerate("KMGT")}
 LEVELS = (("+", "-"), ("*",))  # operators, from the loosest to the tightest
+CALLERS = ("input", "param", "buffer", "const", "opt_state")
 FUNCTIONS = ("floordiv", "ceildiv", "roundup", "max")
 Words: TypeAlias = list[str]
 
@@ -74,6 +75,12 @@ class Program:
         """Of sizes and workspaces."""
         calls = [call for own in self.nodes.values() for call in (own, own.replay or own)]
         return {*self.size.values(), *(call.workspace for call in calls)}
+
+    def held(self) -> Words:
+        """What the caller holds during all steps: gradients of the step before among it."""
+        old = [a for kind, a, gradient in self.bound if kind == "param" and gradient]
+        own = [a for a, kind in self.kind.items() if kind in CALLERS]
+        return [*own, *(old if self.accumulate else [])]
 
     def reads(self, call: Call) -> Words:
         """Storages of the names in a call, in order."""
