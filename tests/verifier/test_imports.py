@@ -120,7 +120,7 @@ def test_runs_without_the_analyses_of_the_core(monkeypatch: pytest.MonkeyPatch) 
     for name in ("call_at", "results_at", "workspace_at", "time_ns_at"):
         monkeypatch.setattr(CNode, name, forbidden)
     monkeypatch.setattr(
-        "remat_compile.verifier.task.certificate_sha256", lambda program, schedule: ""
+        "remat_compile.verifier.plan_proof.certificate_sha256", lambda program, schedule: ""
     )
     for program, schedule, text in programs:
         verdict = remat_compile.verifier.verify(program, schedule, text=text)

@@ -4,15 +4,16 @@
 symbols by intervals. It shares nothing with the rest of the package.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from math import inf
+from operator import mul
 from typing import NamedTuple
 
 from .graph import KEPT
 from .machine import Machine
 from .read import CALLERS, Program, Wrong, read
-from .sizes import Box, Search, Sizes, Undecided, span
+from .sizes import Box, Search, Undecided, Values, span
 
 
 class Bytes(NamedTuple):
@@ -65,7 +66,7 @@ def check(
         if ranges is not None and bound is not None:
             keeps_sizes(p, box | dict(ranges), search)
 
-            def fits(sizes: Sizes) -> bool:
+            def fits(sizes: Values) -> bool:
                 peak = peaks(machine, rounded(p, sizes))
                 return all(n <= most for n, most in zip(peak, bound, strict=True))
 
@@ -78,7 +79,7 @@ def check(
 
 
 def keeps_sizes(p: Program, box: Box, search: Search) -> None:
-    """Sizes are sizes, and an accumulation adds into a storage of its own size."""
+    """Values are sizes, and an accumulation adds into a storage of its own size."""
     goals = [f"0 {e} -" for e in p.expressions()]
     for call in p.nodes.values():
         if call.operator == "accumulate":
@@ -88,21 +89,23 @@ def keeps_sizes(p: Program, box: Box, search: Search) -> None:
         search.everywhere(box, [goal], lambda values: max(values.values()) <= 0)
 
 
-def rounded(p: Program, values: Sizes) -> Sizes:
+def rounded(p: Program, values: Values) -> Values:
     """Bytes of each aNode, `host %a` if there, and of each workspace, in whole granules."""
     grain = p.target["granularity"]
     size = {e: -(-n // grain) * grain for e, n in values.items()}
     return size | {where + a: size[e] for a, e in p.size.items() for where in ("", "host ")}
 
 
-def peaks(machine: Machine, size: Sizes) -> Bytes:
+def peaks(machine: Machine, size: Values) -> Bytes:
     """The largest of what is there during each step: as bytes are taken before they are given
     back, the largest at any time."""
     kinds = {name: machine.p.kind.get(name, "host" if "%" in name else "") for name in size}
+    signs, names = zip(*machine.changes, strict=True)
 
     def peak(counts: Callable[[str], bool]) -> int:
         counted = {name: n if counts(kinds[name]) else 0 for name, n in size.items()}
-        return max(accumulate(sign * counted[name] for sign, name in machine.changes), default=0)
+        taken: Iterator[int] = map(mul, signs, map(counted.__getitem__, names))
+        return max(accumulate(taken))
 
     return Bytes(
         peak(lambda kind: kind != "host"),
@@ -111,7 +114,7 @@ def peaks(machine: Machine, size: Sizes) -> Bytes:
     )
 
 
-def time_ns(machine: Machine, size: Sizes) -> int:
+def time_ns(machine: Machine, size: Values) -> int:
     """`busy` is when the last copy of a direction ends, `ends` when that of an aNode."""
     now, busy, ends = 0, {"offload": 0, "prefetch": 0}, dict[str, int]()
     for (_, what, a), took_ns in zip(machine.p.steps, machine.times_ns, strict=True):
@@ -123,7 +126,7 @@ def time_ns(machine: Machine, size: Sizes) -> int:
     return now
 
 
-def least(p: Program, size: Sizes) -> tuple[int, int]:
+def least(p: Program, size: Values) -> tuple[int, int]:
     """Time and bytes that every valid schedule takes: it runs the loss, what draws, and who writes
     what must be written or what these read; their reads and results are there at once."""
     must = {a for a, kind in p.kind.items() if kind in (*KEPT, "pending")}

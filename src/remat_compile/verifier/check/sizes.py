@@ -8,7 +8,7 @@ from .read import need
 
 RANGE_WORK = 10**7  # words of expressions and steps, some seconds
 Box: TypeAlias = Mapping[str, tuple[int, int]]  # lowest and highest value of each symbol
-Sizes: TypeAlias = Mapping[str, int]
+Values: TypeAlias = Mapping[str, int]
 
 
 class Undecided(Exception):
@@ -66,7 +66,7 @@ class Search:
         self.deadline, self.work = deadline, 0
 
     def everywhere(
-        self, box: Box, exprs: Collection[str], holds: Callable[[Sizes], bool], cost: int = 0
+        self, box: Box, exprs: Collection[str], holds: Callable[[Values], bool], cost: int = 0
     ) -> None:
         """What holds of too large values too, holds in all the box; raises if not, or not known.
 

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 
 from ..arithmetic.terms import ground, total
 from ..arithmetic.walk import Alive, Bytes, counted, peaks, walk
+from ..inquiry import Inquiry
 from ..read.events import Event
 from ..read.sizes import Amounts, value
 from ..read.statements import Statements
-from ..smt import Deadline, Encoding, Facts, Model, NoModel, OutOfTime, numeral
+from ..smt import Encoding, Facts, Model, NoModel, OutOfTime, numeral
 from .machine import Machine, advance
 
 __all__ = ["Excess", "Limits", "Tally", "encode_memory", "prove_memory"]
@@ -85,7 +86,7 @@ class Tally:
     forms: Counter[int] = field(default_factory=Counter)
 
 
-class _Encoder:
+class _MemoryEncoder:
     """`number` holds, per form of `amounts`, its bytes at `env`; None for one that may be any."""
 
     def __init__(
@@ -263,7 +264,7 @@ def encode_memory(
     form ranges. `ceilings` gives those of a row by its number: for all bytes of the device, and for
     activations; `host_ceiling` that of a row of the host, by its number among these.
     """
-    encoder = _Encoder(statements, amounts, number, env)
+    encoder = _MemoryEncoder(statements, amounts, number, env)
     asked = on_host = on_device = 0
     for event in events:
         encoder.step(event)
@@ -289,7 +290,7 @@ def prove_memory(
     amounts: Amounts,
     env: Mapping[str, int],
     limits: Limits,
-    deadline: Deadline,
+    inquiry: Inquiry,
 ) -> Bytes | Excess | OutOfTime:
     """At `env`: the least bound that z3 proves within `limits`, or the steps above them."""
     sizes = amounts.at(env)
@@ -304,7 +305,7 @@ def prove_memory(
     encoding, rows = encode_memory(
         statements, events, amounts, number, env, lambda _: ceilings, lambda _: host
     )
-    match answer := encoding.check(deadline):
+    match answer := encoding.check(inquiry):
         case OutOfTime():
             return answer
         case NoModel() if tried == bound:
