@@ -6,7 +6,7 @@ are derived here from the statements. `spec/verification.md` states what is prov
 
 from __future__ import annotations
 
-from .assumptions import Assumption, assumptions
+from .assumptions import Assumption, assumptions, cost_assumptions
 from .certificate import accept_certificate, certificate_sha256, check_certificate
 from .inquiry import Script
 from .obligation import Obligation, is_at_sample_only, obligation_of
@@ -32,6 +32,7 @@ __all__ = [
     "assumptions",
     "certificate_sha256",
     "check_certificate",
+    "cost_assumptions",
     "is_at_sample_only",
     "obligation_of",
     "prove_largest",
