@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..ir.expr import Const, symbols_of
+from ..ir.expr import Const
 from ..ir.graph import ANode
 from ..ir.program import Program
 from ..ir.schedule import Compute, Schedule
+from .arithmetic.intervals import names_of
 from .arithmetic.shapes import MAY_OVERLAP, least_bytes
 from .read.statements import names_in, same_call
 
@@ -96,8 +97,8 @@ def _workspaces(program: Program) -> str:
 
 
 def _ranging_workspaces(program: Program) -> str:
-    sizes = (c.workspace_at(n) for c in program.graph.cnodes for n in (1, 2))
-    used = frozenset[str]().union(*map(symbols_of, sizes))
+    sizes = {form.workspace for c in program.graph.cnodes for form in (c, c.replay or c)}
+    used = frozenset[str]().union(*map(names_of, sizes))
     return ", ".join(s.name for s in program.symbols if s.low < s.high and s.name in used)
 
 
