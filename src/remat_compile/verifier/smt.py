@@ -77,11 +77,8 @@ class Encoding:
     def __init__(self, tactics: tuple[str, ...] = TACTICS) -> None:
         self.tactics = tactics
         self.parts = [Part()]
-
-    @property
-    def part(self) -> int:
+        self.part = 0
         """The number of the part that is being written."""
-        return len(self.parts) - 1
 
     @property
     def is_full(self) -> bool:
@@ -92,6 +89,7 @@ class Encoding:
     def cut(self) -> None:
         """Begins another part, where nothing is defined yet."""
         self.parts.append(Part())
+        self.part += 1
 
     def define(self, name: str, sort: str, term: str) -> str:
         self.parts[-1].lines.append(f"(declare-const {name} {sort})(assert (= {name} {term}))")
@@ -179,7 +177,8 @@ class Facts:
     def change(self, what: str, of: str, term: str) -> str:
         """The fact from here on, as a term over facts that were read with `now` before."""
         key = what, of
-        self._enter()
+        if self._part != self.encoding.part:
+            self._enter()
         self._version[key] = self._version.get(key, 0) + 1
         self._home[key] = self._part
         self._constant[key] = self.encoding.define(self._name(key), "Bool", term)
@@ -191,16 +190,18 @@ class Facts:
 
     def now(self, what: str, of: str) -> str:
         """The constant that holds the fact here, or its initial term."""
-        self._enter()
+        if self._part != self.encoding.part:
+            self._enter()
         key = what, of
-        if key not in self._constant:
-            self._constant[key] = self._recall(key)
-        return self._constant[key]
+        constant = self._constant.get(key)
+        if constant is None:
+            constant = self._constant[key] = self._recall(key)
+        return constant
 
     def _enter(self) -> None:
-        if self._part != self.encoding.part:
-            self._part = self.encoding.part
-            self._constant.clear()
+        """No constant is defined yet in a part that begins."""
+        self._part = self.encoding.part
+        self._constant.clear()
 
     def _recall(self, key: tuple[str, str]) -> str:
         home = self._home.get(key)

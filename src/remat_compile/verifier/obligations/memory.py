@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..answer import TACTICS
 from ..arithmetic.terms import ground, total
 from ..arithmetic.walk import Alive, Bytes, counted, peaks, walk
 from ..inquiry import Inquiry
@@ -25,6 +26,11 @@ from ..smt import Encoding, Facts, Model, NoModel, OutOfTime, numeral
 from .machine import Machine, advance
 
 __all__ = ["Excess", "Limits", "Tally", "encode_memory", "prove_memory"]
+
+
+RANGING_TACTICS = ("solve-eqs", "simplify", "smt")
+"""For sums in which sizes may be any number: without `propagate-values` before them a part of 8 000
+lines takes 0.27 s of z3 and not 0.60; where all sizes are known it is the other way round."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ class _MemoryEncoder:
         self.amounts = amounts
         self.number = number
         self.env = env
-        self.encoding = Encoding()
+        self.encoding = Encoding(RANGING_TACTICS if None in number else TACTICS)
         self.facts = Facts(self.encoding)
         self.machine = Machine(self.facts, statements)
         self.declared: set[int] = set()
