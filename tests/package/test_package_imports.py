@@ -39,7 +39,6 @@ ALLOWED: dict[str, set[str]] = {
     "backends": {"backends", "_torch", "ir"},
     "planners": {"planners", "ir"},
     "verifier": {"verifier", "ir"},
-    "report": {"report", "ir"},
 }
 """Folder -> folders of the package that it may import. What is not listed ties them together."""
 

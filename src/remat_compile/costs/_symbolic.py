@@ -129,15 +129,15 @@ class Corners:
             return self._at(c, execution, layouts, env)
 
         sample = self._program.sample
-        found: list[tuple[Mapping[str, int], Sample]] = [(sample, at_sample)]
-        found += [(env, at(env)) for env in self.envs]
+        samples: list[tuple[Mapping[str, int], Sample]] = [(sample, at_sample)]
+        samples += [(env, at(env)) for env in self.envs]
         varying = [s.name for s in self._program.symbols if s.low != s.high]
         if len(varying) == 1:
             (name,) = varying
-            points = {env[name]: one for env, one in found}
+            points = {env[name]: one for env, one in samples}
             _refine(points, lambda n: at({**sample, name: n}))
-            found += [({**sample, name: n}, points[n]) for n in list(points)[len(found) :]]
-        return found
+            samples += [({**sample, name: n}, points[n]) for n in list(points)[len(samples) :]]
+        return samples
 
     def _at(self, c: CNode, execution: int, layouts: Instances, env: Mapping[str, int]) -> Sample:
         bases = self._program.graph.reads(c, execution)

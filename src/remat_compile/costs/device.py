@@ -107,12 +107,12 @@ class _Reader:
         value = self.take(key, required)
         if value is None:
             return None
-        found = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
-        if found is None or bool(found[3]) != per_second or float(found[1]) <= 0:
+        match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+        if match is None or bool(match[3]) != per_second or float(match[1]) <= 0:
             example = '"4.8TB/s"' if per_second else '"139GiB"'
             self.report(f"`{key}` is {value!r}, not an amount", f"write it like {example}")
             return None
-        return round(float(found[1]) * _UNITS[found[2] or ""])
+        return round(float(match[1]) * _UNITS[match[2] or ""])
 
     def number(self, key: str, least: float) -> float | None:
         value = self.take(key, True)

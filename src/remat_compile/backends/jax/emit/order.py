@@ -11,7 +11,7 @@ from itertools import islice
 from ....ir.graph import CNode, Graph
 from ....ir.schedule import Compute, Free, Offload, Prefetch, Schedule, Step
 
-__all__ = ["History", "Numbered", "numbered"]
+__all__ = ["AccessHistory", "Numbered", "numbered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def numbered(graph: Graph, steps: tuple[Step, ...]) -> Iterator[Numbered]:
             yield Numbered(index, step, None, 0)
 
 
-class History:
+class AccessHistory:
     """What is written, read and freed at which step. The end reads what is never freed."""
 
     def __init__(self, graph: Graph, schedule: Schedule):
