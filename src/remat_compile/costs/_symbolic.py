@@ -10,7 +10,7 @@ from typing import assert_never
 from torch import Tensor
 
 from .._torch.instances import Instances
-from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.diagnostics import fail
 from ..ir.expr import (
     Add,
     CeilDiv,
@@ -156,14 +156,12 @@ class Corners:
         if needed <= self._available:
             return
         at = ", ".join(f"{name} = {value}" for name, value in env.items())
-        raise FBError(
-            Diagnostic(
-                "FB0908",
-                f"the workspace of {c.name} ({c.call.op}) cannot be measured at {at}: that "
-                f"takes {needed} bytes, and {self._available} are free",
-                c.span,
-                hint="declare a smaller upper end for the dynamic dimensions",
-            )
+        fail(
+            "FB0908",
+            f"the workspace of {c.name} ({c.call.op}) cannot be measured at {at}: that "
+            f"takes {needed} bytes, and {self._available} are free",
+            c.span,
+            hint="declare a smaller upper end for the dynamic dimensions",
         )
 
 

@@ -8,6 +8,7 @@ from ...ir.diagnostics import Diagnostic, FBError, fail
 from ...ir.program import Program
 from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
 from ...ir.span import Span
+from ...ir.wording import worded
 from .emit.tables import needs_x64
 
 __all__ = ["OLDEST", "check_expressible", "check_remat3", "check_x64", "need_jax"]
@@ -45,7 +46,9 @@ def check_remat3() -> None:
     jax = import_module("jax")
     if getattr(jax.config, "jax_remat3", False):
         message = "jax_remat3 is on, and jax.checkpoint ignores what is to be offloaded"
-        hint = 'call jax.config.update("jax_remat3", False), or use --jax-style explicit'
+        hint = worded(
+            'call jax.config.update("jax_remat3", False), or use {jax_style}', jax_style="explicit"
+        )
         fail("FB0937", message, hint=hint)
 
 

@@ -14,6 +14,7 @@ from ....ir.diagnostics import Note, fail
 from ....ir.graph import CALLER_KINDS, CNode
 from ....ir.program import Program
 from ....ir.schedule import Compute, Schedule
+from ....ir.wording import worded
 from ...python.allowed import check_generated
 from ...python.quote import literal
 from ...views import identities, without_identities
@@ -69,7 +70,9 @@ def fitting_form(program: Program, schedule: Schedule, *, nearest: bool) -> Form
         f"jax.checkpoint cannot express this plan: step {name} does not fit, as {found.why}",
         found.step.span,
         Note(f"the nearest plan takes {theirs} temporary bytes, this one {ours}"),
-        hint="use --jax-style explicit, or annotated-nearest for the nearest plan",
+        hint=worded(
+            "use {jax_style}, or annotated-nearest for the nearest plan", jax_style="explicit"
+        ),
     )
 
 
