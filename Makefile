@@ -30,6 +30,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
+	cd tests && $(abspath $(BIN))/mypy --strict --config-file ../pyproject.toml .
 
 # Which lines of src no test of `make test` runs: a table, and .coverage-html. Half as slow again as `make test`.
 coverage: install

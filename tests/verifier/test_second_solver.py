@@ -31,6 +31,7 @@ from remat_compile.verifier import (
     scripts,
     verify,
 )
+from remat_compile.verifier.answer import TimeLimit
 from remat_compile.verifier.smt import (
     Answer,
     Deadline,
@@ -41,7 +42,7 @@ from remat_compile.verifier.smt import (
     check_part,
 )
 from remat_compile.verifier.solvers.cvc5 import Cvc5
-from remat_compile.verifier.solvers.solver import identity
+from remat_compile.verifier.solvers.solver import Solver, identity
 from remat_compile.verifier.solvers.z3 import Z3
 
 VALID = ROOT / "spec/conformance/valid"
@@ -148,7 +149,7 @@ def test_ranges_that_the_second_leaves_open_are_not_proven(
 
     @dataclass(frozen=True)
     class NoSymbols(Cvc5):
-        def check(self, text: str, deadline: Deadline) -> Answer:
+        def check(self, text: str, deadline: TimeLimit) -> Answer:
             return OutOfTime("cvc5: timeout") if "sym!" in text else super().check(text, deadline)
 
     monkeypatch.setattr(
@@ -165,7 +166,8 @@ def test_a_certificate_says_who_proved(solver: Any) -> None:
     verdict = verify(program, schedule, solver=solver)
     assert isinstance(verdict, ProvenPlan)
     proven = verdict.proven
-    by = {"cvc5": [Cvc5()], "both": [Z3(), Cvc5()]}[solver]
+    solvers: dict[str, list[Solver]] = {"cvc5": [Cvc5()], "both": [Z3(), Cvc5()]}
+    by = solvers[solver]
     assert proven.prover == ", ".join(map(identity, by))
 
     def codes(*provers: str) -> list[str]:

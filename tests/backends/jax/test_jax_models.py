@@ -132,7 +132,7 @@ def test_a_wrong_mask_is_seen() -> None:
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", ["gpt2", "bart", "bert", "vit", "convnext"])
 def test_transformers_float64(name: str) -> None:
-    hf_models = pytest.importorskip("hf_models")
+    hf_models = pytest.importorskip("helpers.jax.hf_models")
     ref = lowered_reference(hf_models.HF_MODELS[name](torch.float64))
     assert_equal(interpreted(ref), ref, TOLERANCE[torch.float64])
 
@@ -144,7 +144,7 @@ def test_transformers_with_float32_inside(name: str) -> None:
     """These compute norms, angles and the weights of attention in float32 whatever their
     dtype. PyTorch's sums, cosines and exponentials in float32 are its own, to the last bit;
     with float64 in their place the same graph agrees as every other does."""
-    hf_models = pytest.importorskip("hf_models")
+    hf_models = pytest.importorskip("helpers.jax.hf_models")
     module, args, kwargs = hf_models.HF_MODELS[name](torch.float64)
     with lower(export(module, args, kwargs)) as lowered:
         ref, wide = reference(lowered), reference(widened(lowered))

@@ -14,7 +14,7 @@ import remat_compile
 from helpers.training import Record, assert_bit_equal, train_steps
 from remat_compile import Budget, Plan
 from remat_compile.driver.budget import parse_budget, resolve_budget
-from remat_compile.planners.contract import Infeasible, Planner
+from remat_compile.planners.contract import Infeasible, NotApplicable, Planner
 from remat_compile.planners.registry import parse_planner
 
 __all__ = ["BUDGETS", "Captured", "capture"]
@@ -48,7 +48,7 @@ class Captured:
         """A plan within `budget`, not proven yet: `bind` does that, or refuses."""
         # In a second, `auto` has asked the quick planners; it is not what is tested here.
         answer = planner.plan(self.base.program, budget, time_limit_s=1.0)
-        assert not isinstance(answer, Infeasible), answer
+        assert not isinstance(answer, Infeasible | NotApplicable), answer
         assert answer.schedule is not None
         return replace(
             self.base,

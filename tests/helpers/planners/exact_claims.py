@@ -27,7 +27,7 @@ def reachable(program: Program, share: float) -> Budget:
     return Budget(int(low + share * (high - low)), "activation")
 
 
-def peak(trace: Trace, kind: BudgetKind) -> int:
+def peak(trace: Trace, kind: str) -> int:
     return trace.peak_bytes if kind == "device" else trace.activation_peak_bytes
 
 

@@ -172,6 +172,7 @@ def check(
         assert result.why.code == "FB0409"
         return "refused", None, None
     if isinstance(result, Infeasible):
+        assert budget.kind != "host"
         assert result.floor_bytes == lower_bound_bytes(program, budget.kind)[0]
         assert result.why.code == "FB0407"
         if result.min_budget is not None:
