@@ -14,7 +14,7 @@ from helpers.verifier.mutants import KINDS, Case, cases
 from helpers.verifier.mutants.check import escape_of, prove
 from helpers.verifier.mutants.sample import sample
 
-PLANS_PER_KIND = 1
+PLANS_PER_KIND = 2
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
