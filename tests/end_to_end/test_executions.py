@@ -145,6 +145,6 @@ def test_accumulation_chain(name: str) -> None:
     check(name, chain, RunAgain(0.5, seed=1))
 
 
-@pytest.mark.parametrize("seed", default_only(range(4), range(2)))
+@pytest.mark.parametrize("seed", default_only(range(4), range(1)))
 def test_random_schedules_of_two_inputs(seed: int) -> None:
     check("two-inputgrad", lambda plan: bool(replayed(plan)), RunAgain(0.6, seed))

@@ -23,12 +23,12 @@ CASES = [
     *((name, "range:0.7") for name in LOSS_INSIDE),
     *((name, "range:0.5") for name in VARIANTS),
 ]
-LOOSE = ("mlp", "gpt", "resnet")
-INSIDE = ("gpt-loss", "resnet-loss", "two-loss")
 DEFAULT = [
-    *((name, "range:0.5") for name in (*BASE, *VARIANTS)),
-    *((name, "range:1.0") for name in LOOSE),
-    *((name, "range:0.7") for name in INSIDE),
+    *((name, "range:0.5") for name in BASE),
+    ("resnet", "range:1.0"),
+    ("two-inputgrad", "range:0.5"),
+    ("gpt-loss", "range:0.7"),
+    ("resnet-loss", "range:0.7"),
 ]
 TOLERANCE = 0.01
 
