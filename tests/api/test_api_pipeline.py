@@ -16,7 +16,7 @@ from remat_compile.api import plan_program
 from remat_compile.driver import ask as _ask
 from remat_compile.driver.budget import parse_budget
 from remat_compile.driver.files import text_of
-from remat_compile.driver.request import PlanOptions
+from remat_compile.driver.request import PlanRequest
 from remat_compile.driver.run_planner import Phases
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import Diagnostic
@@ -86,7 +86,7 @@ def fake(answer: Callable[[Program], object]) -> Any:
 
 
 def attempt(program: Program, answer: Callable[[Program], object], **options: object) -> Plan:
-    return plan_program(program, PlanOptions(fake(answer), **options), Phases())  # type: ignore[arg-type]
+    return plan_program(program, PlanRequest(fake(answer), **options), Phases())  # type: ignore[arg-type]
 
 
 def refusal(program: Program, answer: Callable[[Program], object], **options: object) -> FBError:
@@ -169,7 +169,7 @@ def test_out_of_time_the_fallback_stands_in(program: Program) -> None:
 def test_a_time_limit_of_zero_still_gives_a_plan(planner: str) -> None:
     program = chain(12)
     budget = parse_budget("60%", "activation")
-    options = PlanOptions(parse_planner(planner), budget, time_limit_s=0.0)
+    options = PlanRequest(parse_planner(planner), budget, time_limit_s=0.0)
     made = plan_program(program, options, Phases())
     assert made.proven is not None
 
@@ -180,7 +180,7 @@ def test_infeasible(program: Program) -> None:
     error = refusal(program, answer, budget=parse_budget("1B"))
     text = str(error)
     assert error.diagnostics[0].code == "FB0466"
-    for part in ("400", "320", "B holds %h and %dy", "give --budget 400B"):
+    for part in ("400", "320", "B holds %h and %dy", 'give budget="400B"'):
         assert part in text
 
 

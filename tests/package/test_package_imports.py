@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "backends": {"backends", "_torch", "ir"},
     "planners": {"planners", "ir"},
     "verifier": {"verifier", "ir"},
-    "report": {"report", "ir"},
+    "driver": {"driver", "frontends", "costs", "backends", "planners", "verifier", "_torch", "ir"},
 }
 """Folder -> folders of the package that it may import. What is not listed ties them together."""
 
@@ -108,7 +108,12 @@ def test_imports_have_no_circles() -> None:
 
 def test_planners_and_the_middle_are_not_flat() -> None:
     """One file per planner and what all of them share; nothing loose beside the rooms."""
-    loose = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py", "api.py", "version.py"}
+    loose = {path.name for path in PACKAGE.glob("*.py")} - {
+        "__init__.py",
+        "__main__.py",
+        "api.py",
+        "version.py",
+    }
     assert loose == set()
     registered = {info.target.split(":")[0].split(".")[-1] for info in available().values()}
     shared = {"__init__", "contract", "instance", "kit", "registry", "results"}
@@ -165,7 +170,7 @@ def test_nothing_imports_the_command_line() -> None:
     wrong = [
         str(path)
         for path in modules()
-        if path.relative_to(PACKAGE).parts[0] != "cli"
+        if path.relative_to(PACKAGE).parts[0] not in ("cli", "__main__.py")
         for name in imported(path)
         if name.startswith("remat_compile.cli")
     ]

@@ -19,7 +19,7 @@ from helpers.planners.graphs import chain, stochastic
 from remat_compile import FBError
 from remat_compile.api import plan_program
 from remat_compile.driver.budget import parse_budget
-from remat_compile.driver.request import PlanOptions
+from remat_compile.driver.request import PlanRequest
 from remat_compile.driver.run_planner import Phases
 from remat_compile.ir.diagnostics import Diagnostic, Note
 from remat_compile.ir.program import Budget
@@ -108,7 +108,7 @@ def bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def refusal(planner: Planner, time_limit_s: float = 30.0, budget: str = "70%") -> FBError:
-    options = PlanOptions(planner, parse_budget(budget, "activation"), time_limit_s=time_limit_s)
+    options = PlanRequest(planner, parse_budget(budget, "activation"), time_limit_s=time_limit_s)
     with pytest.raises(FBError) as caught:
         plan_program(chain(6), options, Phases())
     return caught.value
@@ -196,14 +196,14 @@ os._exit(0)
 
 
 def test_a_wrong_bound_is_not_shown(bad: Any) -> None:
-    made = plan_program(chain(6), PlanOptions(bad("bound")), Phases())
+    made = plan_program(chain(6), PlanRequest(bad("bound")), Phases())
     assert made.proven is not None
     assert made.lower_bound_s is None
 
 
 def test_when_a_plugin_runs_out_of_time_the_fallback_stands_in(bad: Any) -> None:
     budget = parse_budget("70%", "activation")
-    made = plan_program(chain(6), PlanOptions(bad("late"), budget), Phases())
+    made = plan_program(chain(6), PlanRequest(bad("late"), budget), Phases())
     assert made.planner == "dtr{rounds=0}"
     assert "planner bad" in made.warnings[0].message
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from ..ir.diagnostics import Diagnostic, FBError, Note
 from ..ir.program import Budget, Program
+from ..ir.wording import worded
 from ..planners.contract import Feasible, Infeasible, NotApplicable, Optimal, TimedOut
 from ..planners.registry import format_planner
 from .ask import ask
@@ -129,15 +130,15 @@ def run_planner(
         phases.say(f"{late.message}; dtr stands in for it")
         with phases.phase("plan", "planning with dtr"):
             result = _fall_back(program, budget, late)
-        schedule, bound = schedule_of(result, attempt.name, program, budget, baseline)
+        schedule, bound = schedule_of(result, attempt, baseline)
         return replace(attempt.prove(schedule, bound, "dtr"), warnings=(late,))
-    schedule, bound = schedule_of(result, attempt.name, program, budget, baseline)
+    schedule, bound = schedule_of(result, attempt, baseline)
     return attempt.prove(schedule, bound, attempt.name)
 
 
 def _late(name: str, time_limit_s: float) -> Diagnostic:
     message = f"planner {name} found no plan within {time_limit_s:g} s"
-    return Diagnostic("FB0465", message, hint="give it more time with --time-limit")
+    return Diagnostic("FB0465", message, hint=worded("give it more time with {time_limit_s}"))
 
 
 def _fall_back(program: Program, budget: Budget | None, late: Diagnostic) -> PlanResult:
@@ -152,13 +153,10 @@ def _fall_back(program: Program, budget: Budget | None, late: Diagnostic) -> Pla
 
 
 def schedule_of(
-    result: PlanResult,
-    name: str,
-    program: Program,
-    budget: Budget | None,
-    baseline: Baseline,
+    result: PlanResult, attempt: Attempt, baseline: Baseline
 ) -> tuple[Schedule, int | None]:
     """The schedule of a result and its lower bound. FB0464 to FB0466 where it has none."""
+    name = attempt.name
     match result:
         case Optimal() | Feasible():
             return result.schedule, result.lower_bound_ns
@@ -170,7 +168,8 @@ def schedule_of(
         case NotApplicable(why):
             raise FBError(why)
         case Infeasible():
-            raise FBError(refusal(result, name, program, budget, baseline))
+            planner, program, budget = attempt.planner, attempt.program, attempt.budget
+            raise FBError(refusal(result, planner, name, program, budget, baseline))
         case _:
             if TYPE_CHECKING:
                 assert_never(result)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cell", "Sweep", "read_cells", "run_sweep"]
 
-Format = Literal["csv", "json"]
+FileFormat = Literal["csv", "json"]
 
 _STATUS = {
     "FB0460": "failed",
@@ -100,7 +100,7 @@ class Sweep:
         data = {"baseline": asdict(self.baseline), "cells": [asdict(c) for c in self.cells]}
         return json.dumps(data, indent=1) + "\n"
 
-    def save(self, path: str | Path, format: Format | None = None) -> None:
+    def save(self, path: str | Path, format: FileFormat | None = None) -> None:
         """Writes the whole file or none of it; without `format`, the name decides.
 
         FB0703 where it cannot be written or is what was read, FB0719 where it is another file.
@@ -195,7 +195,7 @@ def _cell(
             values["status"] = "out of time"
             values["message"] = f"no plan within {attempt.time_limit_s:g} s"
         else:
-            schedule, bound = schedule_of(result, attempt.name, attempt.program, budget, baseline)
+            schedule, bound = schedule_of(result, attempt, baseline)
             planned = attempt.prove(schedule, bound, attempt.name)
             trace = planned.trace
             values |= _figures(trace.time_ns, planned.lower_bound_ns, baseline)

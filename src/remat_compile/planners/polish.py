@@ -23,9 +23,9 @@ from .contract import (
 )
 from .dtr import Dtr
 from .instance import Order
-from .programs.answer import teller
+from .programs.answer import reporter
+from .programs.events import Windows, window_events
 from .programs.solve_compact import solve_events
-from .programs.windows import Windows, window_events
 from .registry import format_planner
 from .results import Task, peak_of
 from .solvers import MilpSolver
@@ -111,7 +111,7 @@ class _Search:
         self.best = order
         self.deadline = deadline
         self.windows = Windows(task.instance, rng)
-        self.tell = teller("polish", task.instance, progress)
+        self.tell = reporter("polish", task.instance, progress)
 
     def run(self) -> None:
         """Windows until the deadline, or until none gains anything any more."""
