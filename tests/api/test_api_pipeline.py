@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from helpers.planners.graphs import chain
-from remat_compile import FBError, Plan
+from remat_compile import FBError, Plan, verifier
 from remat_compile.api import plan_program
 from remat_compile.driver import ask as _ask
 from remat_compile.driver.budget import parse_budget
@@ -31,7 +31,7 @@ from remat_compile.planners.contract import (
     TimedOut,
 )
 from remat_compile.planners.registry import parse_planner
-from remat_compile.verifier import ProvenPlan, Refuted, Undecided, Verdict
+from remat_compile.verifier import Disagreement, ProvenPlan, Refuted, Undecided, Verdict
 
 TEXT = """fbir 1
 graph @two {
@@ -199,6 +199,40 @@ def test_nothing_unproven_leaves(
     error = refusal(program, answer)
     assert error.diagnostics[0].code == code
     assert "fake" in str(error)
+
+
+DISAGREE = Disagreement((Diagnostic("FB0817", "the solver and the independent checker differ"),))
+
+
+def test_a_fault_of_the_proof_is_not_blamed_on_the_planner(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remat_compile.verifier.verify", lambda *_, **__: DISAGREE)
+    error = refusal(program, lambda p: Feasible(store_all(p), 1, None))
+    assert [d.code for d in error.diagnostics] == ["FB0817"]
+    assert "invalid plan" not in str(error)
+    options = PlanRequest(parse_planner("auto"), parse_budget("60%", "activation"), time_limit_s=5)
+    with pytest.raises(FBError) as caught:
+        plan_program(chain(8), options, Phases())
+    assert {d.code for d in caught.value.diagnostics} == {"FB0817"}
+
+
+def test_auto_goes_on_with_another_plan_and_says_where_the_proof_is_at_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = verifier.verify
+    asked: list[Schedule] = []
+
+    def verify(program: Program, schedule: Schedule, *args: Any, **options: Any) -> Verdict:
+        asked.append(schedule)
+        return DISAGREE if schedule == asked[0] else real(program, schedule, *args, **options)
+
+    monkeypatch.setattr(verifier, "verify", verify)
+    options = PlanRequest(parse_planner("auto"), parse_budget("60%", "activation"), time_limit_s=5)
+    made = plan_program(chain(8), options, Phases())
+    assert made.proven is not None
+    assert made.planner != asked[0].planner
+    assert [w.code for w in made.warnings] == ["FB0817"]
 
 
 def test_a_loaded_plan_is_proven_before_it_is_saved(program: Program, tmp_path: Path) -> None:

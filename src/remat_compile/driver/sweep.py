@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..ir.diagnostics import FBError
 from ..ir.terminal import printable_lines
 from ..ir.text.printer import graph_sha256
+from ..planners.bounds.time_bounds import TimeBounds
 from ..planners.contract import Infeasible, NotApplicable, Optimal, TimedOut
 from ..planners.registry import format_planner
 from .budget import Baseline, BudgetText, format_bytes, resolve_budget
@@ -39,6 +40,7 @@ _STATUS = {
     "FB0464": "no result",
     "FB0465": "out of time",
     "FB0467": "not proven",
+    "FB0817": "not proven",
 }
 
 
@@ -159,6 +161,7 @@ def run_sweep(
     graph = graph_sha256(program)[:12]
     say = progress or (lambda line: None)
     kept = {cell.key: cell for cell in known}
+    bounds = TimeBounds(program)
     asked = [(p, b, resolve_budget(b, baseline)) for p in planners for b in budgets]
     cells: list[Cell] = []
     for turn, (planner, text, budget) in enumerate(asked, 1):
@@ -167,7 +170,7 @@ def run_sweep(
         key = (graph, name, budget.kind, budget.bytes, time_limit_s)
         if (cell := kept.get(key)) is None:
             phases = Phases(lambda line, head=head: say(f"{head}: {line}"))  # type: ignore[misc]
-            attempt = Attempt(program, planner, budget, time_limit_s, phases)
+            attempt = Attempt(program, planner, budget, time_limit_s, phases, bounds)
             cell = _cell(attempt, text, budget, baseline, graph)
         say(f"{head}: {_shown(cell)}")
         cells.append(cell)
@@ -199,7 +202,8 @@ def _cell(
             planned = attempt.prove(schedule, bound, attempt.name)
             trace = planned.trace
             values |= _figures(trace.time_ns, planned.lower_bound_ns, baseline)
-            values["status"] = "optimal" if isinstance(result, Optimal) else "feasible"
+            best = isinstance(result, Optimal) or planned.lower_bound_ns == trace.time_ns
+            values["status"] = "optimal" if best else "feasible"
             values |= {"winner": schedule.planner, "peak_bytes": trace.peak_bytes}
             values["activation_peak_bytes"] = trace.activation_peak_bytes
     except FBError as error:

@@ -136,7 +136,7 @@ class _Search:
         inst = self.task.instance
         now = inst.time_ns(self.best)
         events, runs = window_events(inst, self.best, self.windows.draw(size))
-        found = solve_events(
+        answer = solve_events(
             inst,
             events,
             self.task.limit_bytes,
@@ -145,9 +145,9 @@ class _Search:
             cutoff_ns=now,
             solver=solver,
         )
-        done = found.status in ("optimal", "infeasible")
-        if found.order is None or found.time_ns >= now:
+        done = answer.status in ("optimal", "infeasible")
+        if answer.order is None or answer.time_ns >= now:
             return False, done
-        self.best = found.order
-        self.tell(found.order, found.time_ns)
+        self.best = answer.order
+        self.tell(answer.order, answer.time_ns)
         return True, done
