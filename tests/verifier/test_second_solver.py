@@ -32,6 +32,7 @@ from remat_compile.verifier import (
     verify,
 )
 from remat_compile.verifier.answer import TimeLimit
+from remat_compile.verifier.inquiry import Inquiry
 from remat_compile.verifier.smt import (
     Answer,
     Deadline,
@@ -39,7 +40,6 @@ from remat_compile.verifier.smt import (
     Model,
     NoModel,
     OutOfTime,
-    check_part,
 )
 from remat_compile.verifier.solvers.cvc5 import Cvc5
 from remat_compile.verifier.solvers.solver import Solver, identity
@@ -243,7 +243,7 @@ def test_a_part_is_smt_lib_whatever_it_asks(goals: int) -> None:
     part = encoding.parts[0]
     expected = Model if goals else NoModel
     assert isinstance(Cvc5().check(part.assertions(), Deadline(10)), expected)
-    assert isinstance(check_part(part, encoding.tactics, Deadline(10)), expected)
+    assert isinstance(Inquiry(10).ask(part, encoding.tactics), expected)
 
 
 def test_cvc5_keeps_to_the_time_limit() -> None:
