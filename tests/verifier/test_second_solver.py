@@ -31,7 +31,6 @@ from remat_compile.verifier import (
     scripts,
     verify,
 )
-from remat_compile.verifier.answer import TimeLimit
 from remat_compile.verifier.inquiry import Inquiry
 from remat_compile.verifier.smt import (
     Answer,
@@ -149,7 +148,7 @@ def test_ranges_that_the_second_leaves_open_are_not_proven(
 
     @dataclass(frozen=True)
     class NoSymbols(Cvc5):
-        def check(self, text: str, deadline: TimeLimit) -> Answer:
+        def check(self, text: str, deadline: Deadline) -> Answer:
             return OutOfTime("cvc5: timeout") if "sym!" in text else super().check(text, deadline)
 
     monkeypatch.setattr(

@@ -32,7 +32,7 @@ from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.ir.text.parser import parse_program, read_syntax
 from remat_compile.ir.text.printer import format_program
 from remat_compile.verifier import Disagreement, Largest, ProvenPlan, prove_largest, verify
-from remat_compile.verifier.answer import TimeLimit
+from remat_compile.verifier.answer import Deadline
 from remat_compile.verifier.solvers.z3 import Z3
 
 __all__ = ["CHECKER", "MODULES", "Entry", "Outcome", "corpus", "entries_for", "mutants_of"]
@@ -291,7 +291,7 @@ def remember_answers() -> None:
     """Asks z3 once for each script: a fault leaves most of them as they were."""
     asks, answers = Z3.check, dict[tuple[Any, str], Any]()
 
-    def check(self: Z3, text: str, deadline: TimeLimit) -> Any:
+    def check(self: Z3, text: str, deadline: Deadline) -> Any:
         key = (self.tactics, text)
         if key not in answers:
             answers[key] = asks(self, text, deadline)
