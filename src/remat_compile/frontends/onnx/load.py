@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,21 @@ import onnx
 import onnx.checker
 import onnx.defs
 import onnx.inliner
+import onnx.version_converter
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor
 
 from ...ir.diagnostics import Diagnostic, FBError
+from .sparse import spread_sparse
 from .table import lowering_of, own_operators
 
-__all__ = ["OLDEST_OPSET", "Source", "all_nodes", "external_files", "read"]
+__all__ = ["OLDEST_OPSET", "Source", "all_nodes", "external_files", "read", "reason_of"]
 
-OLDEST_OPSET = 7
-"""The first opset with today's broadcasting."""
+OLDEST_OPSET = 6
 
-_CONTROL = frozenset({"If"})
+_BROADCASTING = 7
+"""The first opset with today's broadcasting; older files are converted to it."""
+
+_CONTROL = frozenset({"If", "Loop", "Scan"})
 """Operators that the builder handles itself."""
 
 
@@ -35,6 +39,8 @@ class Source:
     sha256: str
     model: Any
     opset: int
+    opsets: Mapping[str, int]
+    """The version of every other domain."""
 
 
 def read(path: str | os.PathLike[str]) -> Source:
@@ -45,7 +51,7 @@ def read(path: str | os.PathLike[str]) -> Source:
     try:
         model.ParseFromString(data)
     except Exception as error:  # protobuf raises its own DecodeError, not exported by onnx
-        raise _broken(file, f"{error}") from error
+        raise _broken(file, reason_of(error)) from None
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise _broken(file, "it holds no graph")
     opset = _check_opset(file, model)
@@ -54,11 +60,35 @@ def read(path: str | os.PathLike[str]) -> Source:
     try:
         onnx.checker.check_model(str(file))
     except Exception as error:
-        reason = str(error).strip().splitlines()[0]
-        raise FBError(Diagnostic("FB0606", f'"{file}" is not a valid model: {reason}')) from error
+        reason = reason_of(error)
+        raise FBError(Diagnostic("FB0606", f'"{file}" is not a valid model: {reason}')) from None
+    model = _converted(file, model, opset) if opset < _BROADCASTING else model
+    opset = max(opset, _BROADCASTING)
     model = _inline(model)
     _check_operators(file, model, opset)
-    return Source(file, hashlib.sha256(data).hexdigest(), model, opset)
+    spread_sparse(model)
+    others = {o.domain: int(o.version) for o in model.opset_import if o.domain}
+    return Source(file, hashlib.sha256(data).hexdigest(), model, opset, others)
+
+
+def _converted(file: Path, model: Any, opset: int) -> Any:
+    """A file from before today's broadcasting, as one of the first opset with it."""
+    for tensor in all_tensors(model):
+        load_weights(tensor, file.parent)
+    try:
+        return onnx.version_converter.convert_version(model, _BROADCASTING)
+    except Exception as error:  # the converter is C++ and says RuntimeError, or worse
+        reason = reason_of(error)
+        message = f'"{file}" uses opset {opset}, which cannot be converted: {reason}'
+        hint = "export it with a newer opset_version"
+        raise FBError(Diagnostic("FB0604", message, hint=hint)) from None
+
+
+def reason_of(error: Exception) -> str:
+    """The first line of what an exception says; its kind where that says nothing by itself."""
+    lines = str(error).strip().splitlines() or [""]
+    plain = isinstance(error, RuntimeError | ValueError | TypeError | IndexError) and lines[0]
+    return lines[0] if plain else f"{type(error).__name__} {lines[0]}".strip()
 
 
 def _bytes_of(file: Path) -> bytes:
