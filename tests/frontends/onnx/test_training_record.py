@@ -43,7 +43,9 @@ class Everything(nn.Module):
 
 def exported(module: nn.Module, ids: Tensor, folder: Path, **options: Any) -> OnnxModel:
     export_trainable(module, (ids,), folder / "m.onnx", **options)
-    np.savez(folder / "s.npz", ids=ids.numpy())
+    (name,) = (value.name for value in onnx.load(folder / "m.onnx").graph.input)
+    arrays: dict[str, Any] = {name: ids.numpy()}
+    np.savez(folder / "s.npz", **arrays)
     return build_module(folder / "m.onnx", sample=folder / "s.npz")
 
 
@@ -150,8 +152,23 @@ class Nested(nn.Module):
         return z + y
 
 
-def test_gradients_switched_on_again_are_told(tmp_path: Path) -> None:
-    """What cannot be recorded is warned about."""
+@pytest.mark.parametrize("outside", [True, False])
+def test_regions_within_regions(outside: bool, tmp_path: Path) -> None:
+    """Gradients switched on again inside, and an export that runs with gradients off."""
+    module, x = Nested(), torch.ones(1, 2)
+    with torch.set_grad_enabled(outside):
+        built = exported(module, x, tmp_path)
+    module(x).sum().backward()
+    built.module(x).sum().backward()
+    for name, parameter in module.named_parameters():
+        found = built.module.get_parameter(name).grad
+        assert (found is None) == (parameter.grad is None), name
+        if found is not None:
+            torch.testing.assert_close(found, parameter.grad)
+
+
+def test_what_cannot_be_captured_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remat_compile.frontends.onnx.export.captured", lambda *given: None)
     export_trainable(Nested(), (torch.ones(1, 2),), tmp_path / "m.onnx")
     found = training_record(onnx.load(tmp_path / "m.onnx"))
     assert found is not None

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from ...ir.diagnostics import Diagnostic, FBError
 from .builder import Builder
 from .constants import NodeWeights, float_results, node_weights
+from .convert import metadata
 from .inputs import bind_dims, declared_inputs, read_sample, sample_inputs
 from .load import all_nodes, read, reason_of
-from .record import TrainingRecord, training_record
+from .record import STRAIGHT_THROUGH, TrainingRecord, training_record
 from .repair import repair
 from .warn import warnings_of
 from .weights import Role, classify, torch_record
@@ -85,7 +86,14 @@ def _built(
     inner = NodeWeights() if record is not None else node_weights(graph, trainable)
     others = float_results(graph) if trainable is not None else ()
     roles = classify(source.model, record, trainable, gone, training=training, others=others)
-    builder = Builder(source.opset, base, train_bn, opsets=source.opsets, promoted=inner.roles)
+    builder = Builder(
+        source.opset,
+        base,
+        train_bn,
+        opsets=source.opsets,
+        promoted=inner.roles,
+        straight_through=metadata(source.model, STRAIGHT_THROUGH) == "yes",
+    )
     names = tuple(item.name for item in inputs)
     outputs = tuple(value.name for value in graph.output)
     for name, value in zip(names, args, strict=True):

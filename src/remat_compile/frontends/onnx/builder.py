@@ -45,11 +45,13 @@ class Builder:
         opsets: Mapping[str, int] | None = None,
         limit_bytes: int = LARGEST_BYTES,
         promoted: Mapping[str, Role] | None = None,
+        straight_through: bool = False,
     ):
         """`promoted` are results of nodes that are stored like initialisers."""
         self.opset = opset
         self.opsets = opsets or {}
         self.promoted = promoted or {}
+        self.straight_through = straight_through
         self.base = base
         self.train_bn = train_bn
         self.root = OnnxModule()
@@ -153,6 +155,7 @@ class Builder:
             literals=_literals(node) if node.op_type in ("Cast", "CastLike") else (),
             trained=frozenset(i for i, n in enumerate(node.input) if n in self.parameters),
             origin=origin_of(node),
+            straight_through=self.straight_through,
         )
         inputs = [self.values[name] if name else None for name in node.input]
         if self._is_known(node.op_type, inputs):

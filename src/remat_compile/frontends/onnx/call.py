@@ -103,6 +103,8 @@ class Call:
     trained: frozenset[int] = frozenset()
     """Positions of inputs that are parameters."""
     origin: Origin = field(default_factory=Origin)
+    straight_through: bool = False
+    """Whether rounding counts as the identity in gradients."""
 
     def refuse(self, message: str, code: str = "FB0612", hint: str | None = None) -> NoReturn:
         """Stop with a diagnostic that names this node."""

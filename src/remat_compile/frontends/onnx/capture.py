@@ -23,8 +23,9 @@ def captured(
     inside such a region.
     """
     try:
-        # As torch.onnx.export itself captures.
-        with torch.fx.experimental._config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+        # As torch.onnx.export itself captures, but where gradients are on to begin with.
+        patch = torch.fx.experimental._config.patch  # type: ignore[attr-defined]
+        with torch.enable_grad(), patch(backed_size_oblivious=True):
             program = torch.export.export(
                 module,
                 tuple(args),
@@ -37,11 +38,10 @@ def captured(
         return None
     graphs = [m for m in program.graph_module.modules() if isinstance(m, fx.GraphModule)]
     regions = [(g, n) for g in graphs for n in g.graph.nodes if n.target is _REGION]
-    if any(node.args[0] and graph is not program.graph_module for graph, node in regions):
+    if any(node.args[0] for _, node in regions):
         return None
     for graph, node in regions:
-        if not node.args[0]:
-            _cut(graph, node)
+        _cut(graph, node)
     return program
 
 

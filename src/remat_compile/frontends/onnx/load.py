@@ -17,8 +17,9 @@ import onnx.version_converter
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor
 
 from ...ir.diagnostics import Diagnostic, FBError
+from .machine_learning import SPREAD, spread_machine_learning
 from .sparse import spread_sparse
-from .table import lowering_of, own_operators
+from .table import ML, lowering_of, own_operators
 
 __all__ = ["OLDEST_OPSET", "Source", "all_nodes", "external_files", "read", "reason_of"]
 
@@ -66,6 +67,7 @@ def read(path: str | os.PathLike[str]) -> Source:
     opset = max(opset, _BROADCASTING)
     model = _inline(model)
     _check_operators(file, model, opset)
+    spread_machine_learning(model)
     spread_sparse(model)
     others = {o.domain: int(o.version) for o in model.opset_import if o.domain}
     return Source(file, hashlib.sha256(data).hexdigest(), model, opset, others)
@@ -110,6 +112,8 @@ def _broken(file: Path, reason: str) -> FBError:
 def _check_opset(file: Path, model: Any) -> int:
     versions = [int(o.version) for o in model.opset_import if o.domain in ("", "ai.onnx")]
     newest = int(onnx.defs.onnx_opset_version())
+    if not versions and model.opset_import and all(node.domain for node in model.graph.node):
+        return newest  # nothing of ONNX's own in it
     if not versions:
         raise FBError(Diagnostic("FB0604", f'"{file}" names no ONNX opset'))
     version = max(versions)
@@ -225,6 +229,7 @@ def _check_operators(file: Path, model: Any, opset: int) -> None:
     for node in all_nodes(model.graph):
         key = (node.domain, node.op_type)
         known = lowering_of(*key) or key in local or node.op_type in _CONTROL
+        known = known or (node.domain == ML and node.op_type in SPREAD)
         if not known and not _expandable(node, opset):
             found.setdefault(key, []).append(node)
     if not found:

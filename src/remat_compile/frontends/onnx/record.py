@@ -15,13 +15,24 @@ from typing import Any
 
 from ...ir.diagnostics import Diagnostic, FBError
 
-__all__ = ["FX_NODE", "TRAINING", "Origin", "TrainingRecord", "origin_of", "training_record"]
+__all__ = [
+    "FX_NODE",
+    "STRAIGHT_THROUGH",
+    "TRAINING",
+    "Origin",
+    "TrainingRecord",
+    "origin_of",
+    "training_record",
+]
 
 FX_NODE = "pkg.torch.onnx.fx_node"
 """Node metadata: the text of the PyTorch call that a node comes from."""
 
 TRAINING = "remat_compile.training"
 """Model metadata: a `TrainingRecord` as JSON."""
+
+STRAIGHT_THROUGH = "remat_compile.straight_through"
+"""Model metadata, "yes": rounding to integers counts as the identity in gradients."""
 
 _EMBEDDING = re.compile(
     r"aten\.embedding\.default\]\(args = \(%\w+, %\w+(?:, (-?\d+))?(?:, (True|False))?"

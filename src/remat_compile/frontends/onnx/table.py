@@ -28,7 +28,6 @@ _MODULES = (
     "indexing",
     "linear",
     "losses",
-    "machine_learning",
     "normalization",
     "pooling",
     "quantization",
