@@ -12,6 +12,7 @@ from typing import Any
 import onnx
 import onnx.checker
 import onnx.defs
+import onnx.helper
 import onnx.inliner
 import onnx.version_converter
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor
@@ -78,12 +79,16 @@ def _converted(file: Path, model: Any, opset: int) -> Any:
     for tensor in all_tensors(model):
         load_weights(tensor, file.parent)
     try:
-        return onnx.version_converter.convert_version(model, _BROADCASTING)
+        found = onnx.version_converter.convert_version(model, _BROADCASTING)
     except Exception as error:  # the converter is C++ and says RuntimeError, or worse
         reason = reason_of(error)
         message = f'"{file}" uses opset {opset}, which cannot be converted: {reason}'
         hint = "export it with a newer opset_version"
         raise FBError(Diagnostic("FB0604", message, hint=hint)) from None
+    for node in all_nodes(found.graph):
+        if node.op_type == "PRelu":  # the converter leaves the slopes of channels as they were
+            node.attribute.append(onnx.helper.make_attribute("per_channel", 1))
+    return found
 
 
 def reason_of(error: Exception) -> str:

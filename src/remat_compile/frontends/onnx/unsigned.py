@@ -22,8 +22,25 @@ __all__ = ["with_unsigned"]
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 _LEAST = -(2**63)
 
-_NOT_ARITHMETIC = frozenset({"Cast", "CastLike", "BitCast", "Identity", "Shape", "Size"})
+_NOT_ARITHMETIC = frozenset(
+    {
+        "BitCast",
+        "Cast",
+        "CastLike",
+        "DequantizeLinear",
+        "Identity",
+        "QuantizeLinear",
+        "Shape",
+        "Size",
+    }
+)
 """Operators for which PyTorch does all that is needed, or the type itself matters."""
+
+_TYPE_GIVEN_BY = {"OneHot": 2, "Where": 1}
+"""Position of the input that has the type of the result, where it is not the first."""
+
+_POSITIONS = frozenset({"ArgMax", "ArgMin", "NonZero"})
+"""Operators that give positions, whatever the type of their inputs."""
 
 _LARGER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "Greater": lambda a, b: a > b,
@@ -47,16 +64,21 @@ def with_unsigned(lowering: Lowering) -> Lowering:
         if call.op in _NOT_ARITHMETIC:
             return lowering(call, *values)
         found = {_dtype(value) for value in values}
-        kind = next((kind for kind in _UNSIGNED if kind in found), None)
-        if kind is None:
+        if found.isdisjoint(_UNSIGNED):
             return lowering(call, *values)
+        place = _TYPE_GIVEN_BY.get(call.op, 0)
+        kind = _dtype(values[place]) if place < len(values) else None
         wide = [_widened(call, value) for value in values]
         if kind == torch.uint64:
             special = _on_bits(call, wide)
             if special is not None:
                 return special
         results = lowering(call, *wide)
-        return tree_map(lambda leaf: _narrowed(call, leaf, kind), results)
+        if kind not in _UNSIGNED or call.op in _POSITIONS:
+            return results
+        if call.op == "TopK":
+            return (_narrowed(results[0], kind), *results[1:])
+        return tree_map(lambda leaf: _narrowed(leaf, kind), results)
 
     return lowered
 
@@ -75,10 +97,9 @@ def _widened(call: Call, value: Value) -> Value:
     return value.with_data(value.data.to(torch.int64))
 
 
-def _narrowed(call: Call, leaf: Any, kind: torch.dtype) -> Any:
-    """Back to the type of the inputs, except for positions, truth values and floats."""
-    positions = call.op in ("ArgMax", "ArgMin", "NonZero")
-    if positions or not isinstance(leaf, Tensor) or leaf.dtype != torch.int64:
+def _narrowed(leaf: Any, kind: torch.dtype) -> Any:
+    """Back to the type of the inputs, except for truth values and floats."""
+    if not isinstance(leaf, Tensor) or leaf.dtype != torch.int64:
         return leaf
     if kind != torch.uint64:
         leaf = leaf.remainder(2 ** (16 if kind == torch.uint16 else 32))

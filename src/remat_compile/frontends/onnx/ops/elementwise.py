@@ -223,7 +223,7 @@ def prelu(call: Call, x: Value, slope: Value) -> Tensor:
     data, weight = call.tensor(x), call.tensor(slope)
     channels = data.shape[1] if data.ndim > 1 else 1
     per_channel = weight.ndim == data.ndim - 1 and weight.numel() == weight.shape[0] == channels
-    if weight.numel() == 1 or per_channel:
+    if weight.numel() == 1 or per_channel or call.flag("per_channel"):
         return F.prelu(data, weight.reshape(-1))
     return torch.where(data < 0, data * weight, data)
 
