@@ -57,7 +57,7 @@ class Falling:
 
 def report(names: tuple[str, ...]) -> bool:
     """Prints the table; whether all that is promised of the bytes holds."""
-    sys.path[:0] = [str(TESTS), str(TESTS / "backends" / "jax")]
+    sys.path.insert(0, str(TESTS))
     with jax.enable_x64(True):
         found = [measured(name) for name in names]
     plans = ("store-all", *BUDGETS)
@@ -69,7 +69,7 @@ def report(names: tuple[str, ...]) -> bool:
 
 
 def measured(name: str) -> Falling:
-    from jax_plans import case
+    from helpers.jax.plans import case
 
     made = [case(name, "store-all"), *(case(name, "dtr", budget) for budget in BUDGETS)]
     seen = [c.looked_at()[0] for c in made]

@@ -4,7 +4,7 @@
     python benchmarks/conformance.py --planners rotor,dtr --graphs chain,unet
 
 With --planners or --graphs the other cells keep what the file says of them. Fails on the
-first cell that breaks its word (`tests/planners/matrix.py` says what that is).
+first cell that breaks its word (`tests/helpers/planners/matrix.py` says what that is).
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ def main(
     graphs: Annotated[str, typer.Option(help="With commas between (all).")] = "",
 ) -> None:
     """Runs every planner, the example plug-in included, on every graph."""
-    sys.path[:0] = [str(TESTS), str(TESTS / "planners")]
-    import matrix
-    from plugin import NAME, install
-
+    sys.path.insert(0, str(TESTS))
+    from helpers.planners import matrix
+    from helpers.planners.plugin import NAME, install
     from remat_compile.planners import available
 
     with tempfile.TemporaryDirectory() as folder:

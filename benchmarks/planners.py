@@ -37,7 +37,7 @@ from remat_compile.planners.dtr import Dtr
 from remat_compile.planners.instance import Instance
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests" / "planners"))
+sys.path.insert(0, str(HERE.parent / "tests"))
 BEST_KNOWN = HERE / "results" / "best_known.csv"
 SHARES = (0.8, 0.6, 0.5, 0.4, 0.3, 0.1)
 NEAR, POINTS = 1.05, 0.002
@@ -89,7 +89,7 @@ def write_best(best: dict[tuple[int, float], Best]) -> None:
 
 
 def transformer(blocks: int) -> Program:
-    from graphs import transformer
+    from helpers.planners.graphs import transformer
 
     made: Program = transformer(blocks)
     return made
@@ -260,7 +260,7 @@ def timings(check: bool = False, gpt: bool = True) -> None:
             what = f"compact ILP, 2 blocks, f = {f}, proven"
             run = _planning(exact, two, budget, 60.0)
             found.append(_timed(what, 15, run, lambda r: isinstance(r, Optimal)))
-    from graphs import chain
+    from helpers.planners.graphs import chain
 
     rotor = parse_planner("rotor{slots=500}")
     _half(rotor, chain(12, seed=1))()  # compiles what is compiled

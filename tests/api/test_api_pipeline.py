@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from graphs import chain
 
+from helpers.planners.graphs import chain
 from remat_compile import FBError, Plan
 from remat_compile.api import plan_program
 from remat_compile.driver import ask as _ask

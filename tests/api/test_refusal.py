@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from graphs import chain, residual, transformer
 
+from helpers.planners.graphs import chain, residual, transformer
 from remat_compile import FBError
 from remat_compile.api import plan_program
 from remat_compile.driver.budget import parse_budget

@@ -6,8 +6,8 @@ import io
 from pathlib import Path
 
 import pytest
-from cli_helpers import Cli, Ran, chain_text
 
+from helpers.cli import Cli, Ran, chain_text
 from remat_compile.cli import main
 from remat_compile.driver import files as _files
 

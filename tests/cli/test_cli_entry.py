@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_helpers import Cli, chain_text
 
+from helpers.cli import Cli, chain_text
 from remat_compile import __version__
 from remat_compile.cli import COMMANDS
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli_helpers import Cli
+
+from helpers.cli import Cli
 
 MODEL = """
 import torch

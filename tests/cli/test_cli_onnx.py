@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cli_helpers import Cli
 from onnx import TensorProto, helper, numpy_helper
+
+from helpers.cli import Cli
 
 
 def model(

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cli_helpers import Cli, chain_text
 from onnx import TensorProto, helper, numpy_helper
 
 import remat_compile
+from helpers.cli import Cli, chain_text
 from remat_compile import FBError
 from remat_compile.driver.files import FileRead
 from remat_compile.driver.outputs import check_code, check_output, files_of_plan

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from cli_helpers import Cli, chain_text
 
+from helpers.cli import Cli, chain_text
 from remat_compile.api import load
 from remat_compile.verifier import ProvenPlan
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_helpers import Cli
+
+from helpers.cli import Cli
 
 MODEL = """
 import torch

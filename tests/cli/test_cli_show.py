@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cli_helpers import Cli
-
+from helpers.cli import Cli
 from remat_compile.cli.show import curve
 
 OFFLOAD = Path(__file__).parents[2] / "spec/conformance/valid/offload.fbir"

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_helpers import Cli, chain_text
+
+from helpers.cli import Cli, chain_text
 
 MAIN = "from remat_compile.cli import main; raise SystemExit(main())"
 

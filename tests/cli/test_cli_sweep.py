@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_helpers import Cli
 
 import remat_compile
+from helpers.cli import Cli
 from remat_compile import FBError
 from remat_compile.driver import sweep as _sweep
 from remat_compile.driver.run_planner import Attempt

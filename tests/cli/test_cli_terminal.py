@@ -10,11 +10,11 @@ import warnings
 from pathlib import Path
 
 import pytest
-from cli_helpers import Cli, chain_text
 from rich.console import Console
 
 import remat_compile
 import remat_compile.cli
+from helpers.cli import Cli, chain_text
 from remat_compile.cli import _app, _progress, main
 from remat_compile.driver.files import read_text
 from remat_compile.driver.table import columns

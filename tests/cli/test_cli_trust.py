@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_helpers import Cli, chain_text
 
 import remat_compile
+from helpers.cli import Cli, chain_text
 from remat_compile import FBError
 from remat_compile.driver.recorded import is_bare_name
 from remat_compile.ir.text.syntax import quote

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_helpers import Cli, chain_text
+
+from helpers.cli import Cli, chain_text
 
 OFFLOAD = Path(__file__).parents[2] / "spec/conformance/valid/offload.fbir"
 

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
-from cli_helpers import Cli
 
 import remat_compile
+from helpers.cli import Cli
 from remat_compile import FBError
 from remat_compile.driver.compare_graph import GraphCheck, GraphSeen
 

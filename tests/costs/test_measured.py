@@ -9,6 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.programs.hand_built import (
+    batch_norm_program,
+    batch_norm_values,
+    dropout_program,
+    dropout_values,
+    dynamic_dropout_program,
+    node,
+    op,
+)
 from remat_compile._torch.alloc import measure_peak
 from remat_compile._torch.execute import execute
 from remat_compile.costs import assumptions, measured
@@ -20,15 +29,6 @@ from remat_compile.ir.graph import CALLER_KINDS, Call, CNode, Graph, Ref
 from remat_compile.ir.program import Binding, Program, Result, Symbol
 from remat_compile.ir.schedule import Schedule
 from remat_compile.ir.semantics.simulate import Sizes, simulate
-from torch_helpers.hand_built import (
-    batch_norm_program,
-    batch_norm_values,
-    dropout_program,
-    dropout_values,
-    dynamic_dropout_program,
-    node,
-    op,
-)
 
 REPLAYED = ["F1", "F2", "F3", "F4", "L", "B4", "F3", "B4w", "B3", "F1", "F2", "B3w"]
 REPLAYED += ["F1", "F2", "B2", "B1w", "A1"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from models import MODELS
+from helpers.models import MODELS
 from remat_compile._torch.alloc import measure_peak
 from remat_compile._torch.execute import execute
 from remat_compile.costs import measured

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from helpers.programs.hand_built import batch_norm_program, dropout_program, node, op
 from remat_compile.costs import assumptions, load_device, roofline
 from remat_compile.costs._flops import flops_of
 from remat_compile.costs._shapes import shapes_of
 from remat_compile.ir.graph import Arg, Call, CNode, Graph, Ref, View
 from remat_compile.ir.program import Program
-from torch_helpers.hand_built import batch_norm_program, dropout_program, node, op
 
 H200 = load_device("h200")
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from capture import BUDGETS, capture
 
-from models import BASE, LOSS_INSIDE, MODELS, VARIANTS
+from helpers.execution.captures import BUDGETS, capture
+from helpers.models import BASE, LOSS_INSIDE, MODELS, VARIANTS
 
 DTYPES = {"f32": torch.float32, "f64": torch.float64}
 

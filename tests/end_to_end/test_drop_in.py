@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from run_again import RunAgain
 from torch import Tensor, nn
 
 import remat_compile
-from harness import assert_same_tensors, difference, outer_loss
-from models import MODELS
+from helpers.execution.run_again import RunAgain
+from helpers.models import MODELS
+from helpers.training import assert_same_tensors, difference, outer_loss
 from remat_compile import FBError
 
 TIGHT: dict[str, Any] = {

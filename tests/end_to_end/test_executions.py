@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from run_again import RunAgain
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import remat_compile
-from harness import assert_bit_equal, outer_loss, train_steps
-from models import MODELS
+from helpers.execution.run_again import RunAgain
+from helpers.models import MODELS
+from helpers.training import assert_bit_equal, outer_loss, train_steps
 from remat_compile import Plan
 from remat_compile.ir.graph import CNode
 from remat_compile.ir.schedule import Compute

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from harness import Record, assert_bit_equal, difference, train_steps
-from models import BASE, MODELS
+from helpers.models import BASE, MODELS
+from helpers.training import Record, assert_bit_equal, difference, train_steps
 
 
 def run(name: str, dtype: torch.dtype = torch.float32, **options: Any) -> Record:

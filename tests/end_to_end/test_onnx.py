@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from capture import BUDGETS, Captured, capture
 from torch import Tensor, nn
 
-from harness import Record, train_steps
-from models import BASE, export_onnx
+from helpers.execution.captures import BUDGETS, Captured, capture
+from helpers.models import BASE, export_onnx
+from helpers.training import Record, train_steps
 from remat_compile.frontends.onnx import build_module
 
 DTYPES = {"f32": torch.float32, "f64": torch.float64}

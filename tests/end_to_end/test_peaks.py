@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import remat_compile
-from harness import outer_loss
-from models import BASE, LOSS_INSIDE, MODELS, VARIANTS
+from helpers.models import BASE, LOSS_INSIDE, MODELS, VARIANTS
+from helpers.training import outer_loss
 from remat_compile import Plan
 from remat_compile._torch.alloc import Mark, measure_regions
 from remat_compile.backends.torch import PlannedModule, measure_step

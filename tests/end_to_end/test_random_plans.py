@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from run_random_plans import Outcome, captured, execute, plans_of
 
-from random_plans import COPIES, KINDS
+from helpers.execution.random_runs import Outcome, captured, execute, plans_of
+from helpers.programs.random_plans import COPIES, KINDS
 
 SEEDS = range(12)
 """More by `run_random_plans.py --plans N`."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from run_random_plans import COPIED, captured, executed_in_jax, plans_of
 
-from random_plans import COPIES
+from helpers.execution.random_runs import COPIED, captured, executed_in_jax, plans_of
+from helpers.programs.random_plans import COPIES
 
 MODEL = "conv-bn-dropout-tied"
 

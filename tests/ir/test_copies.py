@@ -7,13 +7,13 @@ import itertools
 import pytest
 from hypothesis import given, settings
 
+from helpers.programs.strategies import copying
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Compute, HostFree, Offload, Prefetch, Schedule, Wait
 from remat_compile.ir.semantics.simulate import Copy, Trace, simulate
 from remat_compile.ir.text.parser import parse_program, read_syntax
 from remat_compile.ir.text.printer import format_program
-from strategies import copying
 
 # A byte takes 1 ns to the host and 2 ns back; granularity 8.
 PROGRAM = """fbir 1

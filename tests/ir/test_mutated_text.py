@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
+from helpers.programs.strategies import random_program, random_schedule
 from remat_compile.ir.diagnostics import Diagnostic, FBError, render
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.ir.text.parser import parse_program, read_syntax
 from remat_compile.ir.text.printer import format_program
-from strategies import random_program, random_schedule
 
 WORD = re.compile(r"\s+|[%@]?[\w.]+|.")
 

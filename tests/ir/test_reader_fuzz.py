@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reader_fuzz import check, inputs
+from helpers.text.reader_fuzz import check, inputs
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Program
 from remat_compile.ir.text.parser import parse_program, read_quickly, read_syntax

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given
 
+from helpers.programs.strategies import random_program, random_schedule, scheduled
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import evaluate
 from remat_compile.ir.graph import CALLER_KINDS
@@ -14,7 +15,6 @@ from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Free, Schedule
 from remat_compile.ir.semantics.simulate import Trace, simulate
 from remat_compile.ir.text.parser import parse_program
-from strategies import random_program, random_schedule, scheduled
 
 CHAIN = """fbir 1
 target "t" { granularity GRANULARITY }

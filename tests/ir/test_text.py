@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.programs.strategies import exprs, programs
 from remat_compile.ir.diagnostics import Diagnostic, FBError, render
 from remat_compile.ir.expr import (
     Add,
@@ -34,7 +35,6 @@ from remat_compile.ir.span import Loc, Span
 from remat_compile.ir.text.parser import parse_program, read_syntax
 from remat_compile.ir.text.printer import format_program, format_statement, graph_sha256
 from remat_compile.ir.text.syntax import format_amount, format_duration
-from strategies import exprs, programs
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)))
 """What a string of the language holds."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
+from helpers.programs.strategies import programs
 from remat_compile.ir.checks.wellformed import check_program
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Add, Const, Sym
@@ -15,7 +16,6 @@ from remat_compile.ir.graph import Arg, Atom, Call, CNode, Ref
 from remat_compile.ir.program import BufferBinding, Program
 from remat_compile.ir.span import Span
 from remat_compile.ir.text.parser import parse_program
-from strategies import programs
 
 TEXT = """fbir 1
 graph @g {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import resource
 import subprocess
 import sys
 from collections.abc import Container, Iterator
 from graphlib import TopologicalSorter
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -240,3 +241,17 @@ def test_import_takes_less_than_300_ms() -> None:
 def test_help_takes_less_than_500_ms() -> None:
     command = str(Path(sys.executable).with_name("remat-compile"))
     assert best_s([command, "--help"]) < 0.5
+
+
+def test_the_page_on_architecture_names_every_room() -> None:
+    """No row for what is gone; a room is unnamed only where none of its siblings is named."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    named = {PurePosixPath(name) for row in rows for name in re.findall(r"`([\w/]+)/`", row)}
+    rooms = {
+        PurePosixPath(path.parent.relative_to(PACKAGE)) for path in PACKAGE.rglob("__init__.py")
+    } - {PurePosixPath()}
+    explained = named | {parent for room in named for parent in room.parents}
+    siblings_are_named = {room.parent for room in named}
+    assert named - rooms == set()
+    assert {room for room in rooms - explained if room.parent in siblings_are_named} == set()

@@ -8,7 +8,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from cli_helpers import chain_text
+
+from helpers.cli import chain_text
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from plugin import install
+
+from helpers.planners.plugin import install
 
 
 @pytest.fixture(scope="session")

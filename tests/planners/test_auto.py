@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from graphs import chain, random_dag, transformer, unet
 
+from helpers.planners.graphs import chain, random_dag, transformer, unet
 from remat_compile.api import load
 from remat_compile.ir.analysis.liveness import lower_bound_bytes
 from remat_compile.ir.program import Budget, Program

@@ -5,12 +5,12 @@ from __future__ import annotations
 from statistics import median
 from time import monotonic
 
-from exhaustive_orders import fastest_ns
-from graphs import chain, random_dag, residual, stochastic, transformer, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import budget_at, reachable
 
+from helpers.planners.exact_claims import budget_at, reachable
+from helpers.planners.exhaustive_orders import fastest_ns
+from helpers.planners.graphs import chain, random_dag, residual, stochastic, transformer, unet
 from remat_compile.planners import Feasible, Optimal, parse_planner
 from remat_compile.planners.bounds.relaxation import lower_bound_ns, moments_ns
 from remat_compile.planners.eviction.search import Search

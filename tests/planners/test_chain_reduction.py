@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from graphs import Builder, chain, random_dag, residual, stochastic, transformer, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.planners.graphs import (
+    Builder,
+    chain,
+    random_dag,
+    residual,
+    stochastic,
+    transformer,
+    unet,
+)
+from helpers.programs.strategies import programs
 from remat_compile.ir.analysis.liveness import BudgetKind
 from remat_compile.ir.program import Program
 from remat_compile.ir.semantics.simulate import simulate
@@ -19,7 +28,6 @@ from remat_compile.planners.chains.least_memory import Least
 from remat_compile.planners.chains.persistent import Persistent
 from remat_compile.planners.chains.stages import Stage, save_all, stages_of
 from remat_compile.planners.instance import Instance, Order
-from strategies import programs
 
 KINDS: tuple[BudgetKind, ...] = ("device", "activation")
 

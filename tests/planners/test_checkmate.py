@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from exhaustive_orders import fastest_ns
-from graphs import chain, random_dag, residual, stochastic
-from small import budget_at, holds, reachable
 
+from helpers.planners.exact_claims import budget_at, holds, reachable
+from helpers.planners.exhaustive_orders import fastest_ns
+from helpers.planners.graphs import chain, random_dag, residual, stochastic
 from remat_compile.ir.program import Budget
 from remat_compile.planners import (
     Feasible,

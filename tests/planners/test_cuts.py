@@ -7,12 +7,12 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from exhaustive_orders import fastest_ns
-from graphs import chain, random_dag, residual, stochastic, transformer, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import budget_at, reachable
 
+from helpers.planners.exact_claims import budget_at, reachable
+from helpers.planners.exhaustive_orders import fastest_ns
+from helpers.planners.graphs import chain, random_dag, residual, stochastic, transformer, unet
 from remat_compile.ir.program import Program
 from remat_compile.planners import Optimal, parse_planner
 from remat_compile.planners.bounds.moments import cuts_over, least_bytes

@@ -8,13 +8,22 @@ from statistics import median
 from typing import Any
 
 import pytest
-from graphs import chain, encoder_decoder, random_dag, residual, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrix import PLANS, SHARES, SMALL, budget_of, check, gaps, outcome, program_of
-from plugin import NAME
-from shortest_paths import least_time_ns
 
+from helpers.planners.graphs import chain, encoder_decoder, random_dag, residual, unet
+from helpers.planners.matrix import (
+    PLANS,
+    SHARES,
+    SMALL,
+    budget_of,
+    check,
+    gaps,
+    outcome,
+    program_of,
+)
+from helpers.planners.plugin import NAME
+from helpers.planners.shortest_paths import least_time_ns
 from remat_compile.driver.ask import ask
 from remat_compile.driver.budget import Baseline
 from remat_compile.ir.analysis.liveness import lower_bound_bytes

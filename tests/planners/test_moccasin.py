@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 import pytest
-from graphs import chain, random_dag, residual, stochastic, transformer
-from small import holds, reachable
 
+from helpers.planners.exact_claims import holds, reachable
+from helpers.planners.graphs import chain, random_dag, residual, stochastic, transformer
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget
 from remat_compile.planners import NotApplicable, Optimal, TimedOut, moccasin, parse_planner

@@ -8,9 +8,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from exhaustive import least_multi_time
-from graphs import Builder, chain, residual, stochastic, unet
 
+from helpers.planners.exhaustive_chains import least_multi_time
+from helpers.planners.graphs import Builder, chain, residual, stochastic, unet
 from remat_compile.ir.graph import ANodeKind
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.semantics.simulate import simulate

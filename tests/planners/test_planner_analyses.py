@@ -5,10 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from graphs import Builder, chain, random_dag, residual, stochastic, transformer, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.planners.graphs import (
+    Builder,
+    chain,
+    random_dag,
+    residual,
+    stochastic,
+    transformer,
+    unet,
+)
+from helpers.programs.strategies import programs
 from remat_compile.ir.analysis.blocks import blocks_of, fingerprint, identical_blocks
 from remat_compile.ir.analysis.liveness import (
     floor_bytes,
@@ -22,7 +31,6 @@ from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners.instance import Instance
-from strategies import programs
 
 
 def test_the_floor_is_the_largest_working_set() -> None:

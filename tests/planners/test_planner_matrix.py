@@ -6,10 +6,11 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from graphs import chain, random_dag, residual, stochastic, transformer, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.planners.graphs import chain, random_dag, residual, stochastic, transformer, unet
+from helpers.programs.strategies import programs
 from remat_compile.ir.analysis.liveness import BudgetKind, floor_bytes, lower_bound_bytes
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.program import Budget, Program
@@ -23,7 +24,6 @@ from remat_compile.planners import (
     TimedOut,
     parse_planner,
 )
-from strategies import programs
 
 GRAPHS: dict[str, Callable[[], Program]] = {
     "chain": lambda: chain(9),

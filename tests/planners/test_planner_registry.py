@@ -12,10 +12,10 @@ from subprocess import run
 from typing import ClassVar
 
 import pytest
-from graphs import chain
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.planners.graphs import chain
 from remat_compile.ir.diagnostics import Diagnostic, FBError
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners import (

@@ -8,9 +8,9 @@ from time import monotonic
 from typing import ClassVar
 
 import pytest
-from graphs import chain, random_dag, residual, transformer, unet
-from small import budget_at, holds, reachable
 
+from helpers.planners.exact_claims import budget_at, holds, reachable
+from helpers.planners.graphs import chain, random_dag, residual, transformer, unet
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners import (

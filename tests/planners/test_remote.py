@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from graphs import chain, stochastic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.planners.graphs import chain, stochastic
 from remat_compile import FBError
 from remat_compile.api import plan_program
 from remat_compile.driver.budget import parse_budget
@@ -177,7 +177,7 @@ def test_a_worker_ends_when_its_parent_is_gone(bad: Any, tmp_path: Path) -> None
 import sys
 sys.path[:] = {sys.path!r}
 from bad_plugin import Bad
-from graphs import chain
+from helpers.planners.graphs import chain
 from remat_compile.planners.isolation import process as _remote
 _remote.START_S = -5.5
 _remote.Remote(Bad("hang", {str(note)!r}), chain(4), None, 0.5, print, patience_s=3.0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from time import monotonic
 
 import pytest
-from graphs import Builder, chain, random_dag, residual, stochastic, unet
-from small import holds, reachable
 
+from helpers.planners.exact_claims import holds, reachable
+from helpers.planners.graphs import Builder, chain, random_dag, residual, stochastic, unet
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners import Feasible, Infeasible, Optimal, parse_planner

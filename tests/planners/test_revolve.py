@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from graphs import chain, stochastic
 
+from helpers.planners.graphs import chain, stochastic
 from remat_compile.ir.program import Budget
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners import Feasible, Infeasible, Optimal, parse_planner

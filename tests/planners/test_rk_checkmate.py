@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from exhaustive_orders import fastest_ns
-from graphs import chain, random_dag, residual, stochastic, transformer, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import budget_at, holds, peak, reachable
 
+from helpers.planners.exact_claims import budget_at, holds, peak, reachable
+from helpers.planners.exhaustive_orders import fastest_ns
+from helpers.planners.graphs import chain, random_dag, residual, stochastic, transformer, unet
 from remat_compile.ir.analysis.liveness import BudgetKind
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program

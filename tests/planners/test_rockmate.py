@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from graphs import chain, residual, stochastic, transformer
 
+from helpers.planners.graphs import chain, residual, stochastic, transformer
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners import Feasible, Infeasible, Optimal, TimedOut, parse_planner

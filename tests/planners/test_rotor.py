@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from exhaustive import Mode, ThesisChain, counter_example, least_time
-from graphs import Builder, chain, residual, stochastic, transformer
 
+from helpers.planners.exhaustive_chains import Mode, ThesisChain, counter_example, least_time
+from helpers.planners.graphs import Builder, chain, residual, stochastic, transformer
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners import (

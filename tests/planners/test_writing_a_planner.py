@@ -11,8 +11,9 @@ import venv
 from pathlib import Path
 
 import pytest
-from cli_helpers import chain_text
-from plugin import SOURCE
+
+from helpers.cli import chain_text
+from helpers.planners.plugin import SOURCE
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+) (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

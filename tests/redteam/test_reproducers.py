@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from reproducers import BOMB, FILES, MADE, TABLE, Case, Outcome, cases
 
+from helpers.redteam import BOMB, FILES, MADE, TABLE, Case, Outcome, cases
 from remat_compile.cli import main
 from remat_compile.driver import files as _files
 

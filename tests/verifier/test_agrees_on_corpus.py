@@ -8,13 +8,14 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from graphs import residual, stochastic
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mutants import Case, cases
-from reference import harm, interpret
-from test_agrees_with_simulator import BREAKS
 
+from helpers.planners.graphs import residual, stochastic
+from helpers.programs.strategies import scheduled
+from helpers.verifier.breaks import BREAKS
+from helpers.verifier.mutants import Case, cases
+from helpers.verifier.reference import harm, interpret
 from remat_compile.ir.analysis.liveness import lower_bound_bytes
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program
@@ -23,7 +24,6 @@ from remat_compile.ir.semantics.simulate import Trace, simulate
 from remat_compile.ir.text.parser import parse_program, read_syntax
 from remat_compile.planners import Feasible, Optimal, TimedOut, available, parse_planner
 from remat_compile.verifier import ProvenPlan, Refuted, verify
-from strategies import scheduled
 
 CONFORMANCE = Path(__file__).parents[2] / "spec" / "conformance"
 VALID = sorted((CONFORMANCE / "valid").glob("*.fbir"))

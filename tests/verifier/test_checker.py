@@ -14,18 +14,16 @@ from random import Random
 from time import monotonic
 
 import pytest
-from faults import HARMLESS
-from mutants import KINDS, cases
-from mutants.sample import sample
-from reference import harm, interpret
-from test_agrees_with_simulator import BREAKS
 
 import remat_compile.verifier.check
+from helpers.programs.strategies import random_program, random_schedule
+from helpers.verifier.breaks import BREAKS
+from helpers.verifier.module_faults import HARMLESS
+from helpers.verifier.mutants import KINDS, cases
+from helpers.verifier.mutants.sample import sample
+from helpers.verifier.opinions import agrees
+from helpers.verifier.reference import harm
 from remat_compile.api import load
-from remat_compile.ir.diagnostics import FBError
-from remat_compile.ir.program import Program
-from remat_compile.ir.schedule import Schedule
-from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.ir.text.printer import format_program
 from remat_compile.verifier import (
@@ -38,30 +36,12 @@ from remat_compile.verifier import (
 )
 from remat_compile.verifier.agreement import written
 from remat_compile.verifier.check import Accepted, Bytes, Refused, check, sizes
-from strategies import random_program, random_schedule
 
 CONFORMANCE = Path(__file__).parents[2] / "spec" / "conformance"
 CHECKER = Path(remat_compile.verifier.check.__file__).parent
 EXPECTED = re.compile(
     r'expect @(\S+|"[^"]*") device (\d+) activation (\d+)(?: host (\d+))? time ([\d.]+)(ns|us)'
 )
-
-
-def agrees(program: Program, schedule: Schedule) -> bool:
-    """Whether checker, simulator and reference accept; fails where they differ, or by a byte."""
-    opinion = check(written(program, schedule), schedule.name)
-    try:
-        trace = simulate(program, schedule)
-    except FBError:
-        assert isinstance(opinion, Refused), opinion
-        assert harm(program, schedule)
-        return False
-    assert isinstance(opinion, Accepted), opinion
-    peak = Bytes(trace.peak_bytes, trace.activation_peak_bytes, trace.host_peak_bytes)
-    assert (opinion.peak, opinion.time_ns) == (peak, trace.time_ns)
-    run = interpret(program, schedule)
-    assert (run.peak(), run.peak("activation")) == (peak.device, peak.activation)
-    return True
 
 
 def test_imports_nothing_of_ours() -> None:

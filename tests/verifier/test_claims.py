@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
-from steps import GRAPH, PLAN, schedule, text_of
 
+from helpers.programs.strategies import copying
+from helpers.verifier.step_text import GRAPH, PLAN, schedule, text_of
 from remat_compile.ir.analysis.liveness import floor_bytes
 from remat_compile.ir.program import Budget, Certificate, Program, Proven, Target
 from remat_compile.ir.schedule import Schedule
@@ -30,7 +31,6 @@ from remat_compile.verifier.read.events import unfold
 from remat_compile.verifier.read.sizes import Amounts, read_amounts
 from remat_compile.verifier.read.statements import Statements, read_statements
 from remat_compile.verifier.smt import Deadline, Model, NoModel
-from strategies import copying
 
 TIMED = GRAPH.replace(" at m.py:3", " time 30ns at m.py:3").replace("of F5", "of F5 time 7ns")
 
@@ -73,7 +73,7 @@ def test_claims_are_those_of_the_simulator(case: tuple[Program, Schedule]) -> No
 def test_z3_has_the_time_of_the_streams(lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from random import Random
 
-    from strategies import random_program, random_schedule
+    from helpers.programs.strategies import random_program, random_schedule
 
     monkeypatch.setattr(smt, "PART_LINES", lines)
     for seed in range(15):

@@ -10,8 +10,16 @@ import re
 from dataclasses import dataclass
 
 import pytest
-from steps import GRAPH, PLAN, SCHEDULE, schedule, text_of, verdict, without_spans
 
+from helpers.verifier.step_text import (
+    GRAPH,
+    PLAN,
+    SCHEDULE,
+    schedule,
+    text_of,
+    verdict,
+    without_spans,
+)
 from remat_compile.ir.diagnostics import render
 from remat_compile.ir.span import Span
 from remat_compile.ir.text.parser import read_syntax

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from reference import harm
 
+from helpers.verifier.reference import harm
 from remat_compile.ir.diagnostics import Diagnostic
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Compute, Free, Schedule

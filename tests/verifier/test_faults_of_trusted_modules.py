@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import entries_for, mutants_of, try_fault
 
+from helpers.verifier.module_faults import entries_for, mutants_of, try_fault
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Compute, Free, Schedule, Wait
 from remat_compile.ir.text.parser import parse_program

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import remat_compile.verifier
+from helpers.programs.strategies import random_program, random_schedule
 from remat_compile.ir.graph import CNode, Graph
 from remat_compile.verifier.agreement import written
-from strategies import random_program, random_schedule
 
 ALLOWED = {"ir.diagnostics", "ir.expr", "ir.graph", "ir.program", "ir.schedule", "ir.span"}
 """Modules of the package that the verifier may import from, its own aside."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from steps import GRAPH, PLAN, schedule, text_of, verdict
 
+from helpers.verifier.step_text import GRAPH, PLAN, schedule, text_of, verdict
 from remat_compile.ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Schedule

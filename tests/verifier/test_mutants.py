@@ -9,9 +9,10 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from mutants import KINDS, Case, cases
-from mutants.check import escape_of, prove
-from mutants.sample import sample
+
+from helpers.verifier.mutants import KINDS, Case, cases
+from helpers.verifier.mutants.check import escape_of, prove
+from helpers.verifier.mutants.sample import sample
 
 PLANS_PER_KIND = 2
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from happens import races_by_enumeration, races_by_reachability
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.programs.strategies import copying, random_program, random_schedule
+from helpers.verifier.happens_before import races_by_enumeration, races_by_reachability
 from remat_compile.ir.diagnostics import FBError, render
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import CopyStep, Free, HostFree, Schedule, Step, Wait
@@ -22,7 +23,6 @@ from remat_compile.verifier.obligations.races import Racing, encode_races, prove
 from remat_compile.verifier.read.events import unfold
 from remat_compile.verifier.read.statements import Statements, read_statements
 from remat_compile.verifier.smt import Deadline, NoModel
-from strategies import copying, random_program, random_schedule
 
 FILES = sorted((Path(__file__).parent / "races").glob("*.fbir"))
 SPEC = Path(__file__).parents[2] / "spec" / "conformance"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from reference import harm, interpret, unplanned
-from steps import PLAN, schedule
-from test_agrees_with_simulator import BREAKS
 
+from helpers.programs.strategies import random_program, random_schedule
+from helpers.verifier.breaks import BREAKS
+from helpers.verifier.reference import harm, interpret, unplanned
+from helpers.verifier.step_text import PLAN, schedule
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget
 from remat_compile.ir.semantics.simulate import simulate
-from strategies import random_program, random_schedule
 
 
 def test_random_schedules_do_no_harm_and_peak_as_simulated() -> None:

@@ -9,8 +9,9 @@ from random import Random
 from threading import Thread
 
 import pytest
-from steps import GRAPH, PLAN, schedule
 
+from helpers.programs.strategies import random_program, random_schedule
+from helpers.verifier.step_text import GRAPH, PLAN, schedule
 from remat_compile.ir.expr import Const, FloorDiv, Mul, Sym
 from remat_compile.ir.graph import Call, CNode, Graph, Ref, Replay, View
 from remat_compile.ir.program import Program, Symbol, Target
@@ -32,7 +33,6 @@ from remat_compile.verifier.read.events import unfold
 from remat_compile.verifier.read.sizes import Amounts, read_amounts, value
 from remat_compile.verifier.read.statements import Statements, read_statements
 from remat_compile.verifier.smt import Encoding, machine
-from strategies import random_program, random_schedule
 
 Change = Callable[[Graph], Graph]
 

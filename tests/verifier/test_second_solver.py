@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from second_solver import FAST, ROOT, rows_of
 
+from helpers.paths import ROOT
+from helpers.verifier.second_solver import FAST, rows_of
 from remat_compile.cli import main
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule

@@ -9,8 +9,8 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from steps import GRAPH, PLAN, schedule
 
+from helpers.verifier.step_text import GRAPH, PLAN, schedule
 from remat_compile.ir.expr import (
     Add,
     CeilDiv,

@@ -6,9 +6,10 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from steps import GRAPH, PLAN, schedule
-from test_agrees_with_simulator import BREAKS
 
+from helpers.programs.strategies import random_program, random_schedule
+from helpers.verifier.breaks import BREAKS
+from helpers.verifier.step_text import GRAPH, PLAN, schedule
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
 from remat_compile.ir.text.parser import parse_program
@@ -18,7 +19,6 @@ from remat_compile.verifier.obligations.values import Wrong, encode_values, prov
 from remat_compile.verifier.read.events import unfold
 from remat_compile.verifier.read.statements import Statements, read_statements
 from remat_compile.verifier.smt import Deadline, NoModel, OutOfTime
-from strategies import random_program, random_schedule
 
 Term = object
 

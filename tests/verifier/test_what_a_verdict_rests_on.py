@@ -6,8 +6,8 @@ import time
 from dataclasses import replace
 
 import pytest
-from steps import GRAPH, PLAN, schedule
 
+from helpers.verifier.step_text import GRAPH, PLAN, schedule
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Add, Const, Expr, Max, Mul, RoundUp, Sym
 from remat_compile.ir.graph import ANode, CNode, Replay

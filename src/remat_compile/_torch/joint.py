@@ -3,8 +3,7 @@
 `aot_export_joint_with_descriptors` traces forward and backward together; its second
 half compiles a partition of that graph into a callable with AOTAutograd's own runtime
 wrappers (aliased outputs, mutated buffers, saved-tensor checks). No decompositions are
-passed: the joint graph then holds the kernels that eager runs. `tests/torch_helpers`
-has the canaries.
+passed: the joint graph then holds the kernels that eager runs.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ import re
 from functools import cache
 
 import pytest
-from code_plans import FORMS, planned, source
 
+from helpers.emitted.code_plans import FORMS, planned, source
 from remat_compile.backends.jax.emit.allowed import allowed as of_jax
 from remat_compile.backends.jax.emit.allowed import allowed_annotated as of_annotated
 from remat_compile.backends.jax.emit.module import operators_of

@@ -8,10 +8,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from code_plans import FORMS, PAYLOAD, executable, filled, planned, source
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from helpers.emitted.code_plans import FORMS, PAYLOAD, executable, filled, planned, source
 from remat_compile.backends.python.quote import LONGEST, comment, docstring, literal, scope
 from remat_compile.ir.diagnostics import FBError
 

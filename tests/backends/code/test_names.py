@@ -9,10 +9,10 @@ import unicodedata
 from dataclasses import replace
 
 import pytest
-from code_plans import FORMS, planned, source
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.emitted.code_plans import FORMS, planned, source
 from remat_compile.backends.jax.emit.allowed import MODULE_NAMES
 from remat_compile.backends.jax.emit.text import JaxText
 from remat_compile.backends.python.names import Names, keywords, symbol_key

@@ -6,10 +6,10 @@ from functools import cache
 from random import Random
 
 import pytest
-from jax_annotated_faults import FAULTS, faulty
-from random_models import RANDOM_MODELS
 
-from random_plans import random_plan
+from helpers.emitted.jax_annotated_faults import FAULTS, faulty
+from helpers.execution.random_models import RANDOM_MODELS
+from helpers.programs.random_plans import random_plan
 from remat_compile.backends.jax.checkpoint.annotated import emit_form
 from remat_compile.backends.jax.checkpoint.form import Form, form_of
 from remat_compile.backends.jax.lowerings import source_of

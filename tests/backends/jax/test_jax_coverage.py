@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from models import MODELS
+from helpers.models import MODELS
 from remat_compile.backends.jax.lowerings import missing
 from remat_compile.backends.jax.support import operators
 from remat_compile.frontends.torch_export import export, lower
 
 try:
-    from hf_models import HF_MODELS
+    from helpers.jax.hf_models import HF_MODELS
 except pytest.skip.Exception:
     HF_MODELS = {}
 

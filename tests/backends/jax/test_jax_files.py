@@ -16,10 +16,10 @@ import jax
 import numpy as np
 import pytest
 import torch
-from jax_plans import run_python
 from torch import Tensor, nn
 
 import remat_compile
+from helpers.jax.plans import run_python
 from remat_compile import FBError, Plan
 from remat_compile.backends.jax.emit.template import CHECK
 from remat_compile.backends.jax.runtime.arrays import write_npz

@@ -8,17 +8,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import math_samples  # noqa: F401  (these four register their samples)
-import nn_samples  # noqa: F401
 import numpy as np
 import pytest
-import reduction_samples  # noqa: F401
-import shape_samples  # noqa: F401
 import torch
-from jax_helpers import quick_compilation, to_numpy, translated
-from op_samples import RANDOM, SAMPLES, Call, samples
 from torch import Tensor
 
+from helpers.jax.arrays import quick_compilation, to_numpy, translated
+from helpers.jax.samples import RANDOM, SAMPLES, Call, samples
 from remat_compile._torch.ops import resolve_op
 from remat_compile.backends.jax.lowerings import is_random, table
 

@@ -10,10 +10,10 @@ import jax
 import numpy as np
 import pytest
 import torch
-from jax_helpers import quick_compilation, to_numpy
-from torch_reference import Reference, interpreted, reference
 
-from models import BASE, GPT, LOSS_INSIDE, MODELS
+from helpers.jax.arrays import quick_compilation, to_numpy
+from helpers.jax.torch_reference import Reference, interpreted, reference
+from helpers.models import BASE, GPT, LOSS_INSIDE, MODELS
 from remat_compile._torch.lowered import Lowered
 from remat_compile.backends.jax.runtime.interpret import Interpreted
 from remat_compile.frontends.torch_export import export, lower

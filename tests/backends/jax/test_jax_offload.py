@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 import pytest
-from jax_plans import Captured, as_case, captured, case, schedule_of
 
 import remat_compile
+from helpers.jax.plans import Captured, as_case, captured, case, schedule_of
 from remat_compile import FBError
 from remat_compile.backends.jax.checkpoint.annotated import names_of
 from remat_compile.backends.jax.checkpoint.form import form_of, misfit

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from op_samples import RANDOM
 
+from helpers.jax.samples import RANDOM
 from remat_compile.backends.jax.lowerings import table
 
 KEY = jax.random.key(3)

@@ -6,10 +6,10 @@ from functools import cache
 from random import Random
 
 import pytest
-from jax_faults import FAULTS, faulty
-from random_models import RANDOM_MODELS
 
-from random_plans import random_plan
+from helpers.emitted.jax_faults import FAULTS, faulty
+from helpers.execution.random_models import RANDOM_MODELS
+from helpers.programs.random_plans import random_plan
 from remat_compile.backends.jax.emit.module import emit
 from remat_compile.backends.jax.lowerings import source_of
 from remat_compile.backends.jax.readback.explicit import check_source

@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from jax_plans import ROOT, as_case, capture, run_python, schedule_of
 from torch import Tensor, nn
 
 import remat_compile
+from helpers.jax.plans import as_case, capture, run_python, schedule_of
+from helpers.paths import ROOT
 from remat_compile import FBError, Plan
 from remat_compile.backends.jax.emit.tables import SEED
 from remat_compile.driver.jax.reference import reference_step
@@ -250,7 +251,7 @@ def test_it_trains_with_optax() -> None:
 
 def test_two_devices_give_what_one_gives() -> None:
     flags = "--xla_force_host_platform_device_count=2"
-    done = run_python(ROOT / "tests/backends/jax/two_devices.py", XLA_FLAGS=flags)
+    done = run_python(ROOT / "tests/runners/jax_on_two_devices.py", XLA_FLAGS=flags)
     assert done.returncode == 0, done.stderr
     assert "2 devices, equal: True" in done.stdout
 

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from jax_plans import Case, as_case, capture, captured, case, repeated, schedule_of
 
-from models import MODELS
+from helpers.jax.plans import Case, as_case, capture, captured, case, repeated, schedule_of
+from helpers.models import MODELS
 from remat_compile.backends.jax.emit.tables import TOLERANCES, tolerance
 from remat_compile.backends.jax.observe.absences import Absence
 from remat_compile.backends.jax.runtime.step import JaxStep

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax_plans import Case, case
 
+from helpers.jax.plans import Case, case
 from remat_compile.backends.jax.arguments import jax_dtype, to_jax
 from remat_compile.backends.jax.emit.executions import constants
 from remat_compile.backends.jax.emit.order import numbered

@@ -4,61 +4,26 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.models import MODELS
 from torch import Tensor, nn
 
+from helpers.emitted.tiny import Tiny, replayable, schedule, tiny
+from helpers.models import MODELS
 from remat_compile.backends.torch import build, emit
 from remat_compile.backends.torch.interface import saved_at_loss
 from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError
-from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Compute, Schedule
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.ir.text.parser import parse_program
 
 GOLDEN = Path(__file__).parent / "golden"
-
-
-class Tiny(nn.Module):
-    """A linear layer, a dropout and a batch norm: a view, a token and a replay form."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lin = nn.Linear(4, 4)
-        self.drop = nn.Dropout(0.5)
-        self.bn = nn.BatchNorm1d(4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.bn(self.drop(self.lin(x)).relu())
-        return out
-
-
-def tiny() -> Program:
-    with lower(export(Tiny(), (torch.zeros(2, 4),))) as lowered:
-        return lowered.program
-
-
-def schedule(program: Program, again: Iterable[str]) -> Schedule:
-    """The capture order, with `again` computed a second time after the loss."""
-    graph = program.graph
-    forward = [c.name for c in graph.in_phase("fwd")]
-    backward = [c.name for c in graph.in_phase("bwd")]
-    order = [*forward, graph.loss.name, *again, *backward]
-    return Schedule("plan", "by hand", frees_after_last_use(graph, order))
-
-
-def replayable(program: Program) -> list[str]:
-    """Forward cNodes that may run after the loss."""
-    updated = {b.name for b in program.binding.buffers if b.update is not None}
-    graph = program.graph
-    return [c.name for c in graph.in_phase("fwd") if not updated & set(graph.reads(c, 2))]
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["store_all", "recompute_all"])

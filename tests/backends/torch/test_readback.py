@@ -8,10 +8,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from random_models import RANDOM_MODELS
-from torch_faults import FAULTS
 
-from random_plans import random_plan
+from helpers.emitted.torch_faults import FAULTS
+from helpers.execution.random_models import RANDOM_MODELS
+from helpers.programs.random_plans import random_plan
 from remat_compile.backends.torch import emit
 from remat_compile.backends.torch.interface import saved_at_loss
 from remat_compile.backends.torch.readback import check_source

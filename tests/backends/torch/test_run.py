@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.backends.torch.test_emit import Tiny, replayable, schedule
-from tests.harness import assert_bit_equal, train_steps
-from tests.models import MODELS
 from torch import Tensor, nn
 
+from helpers.emitted.tiny import Tiny, replayable, schedule
+from helpers.models import MODELS
+from helpers.training import assert_bit_equal, train_steps
 from remat_compile.backends.torch import GuardFailure, PlannedModule, build, measure_step
 from remat_compile.costs import measured
 from remat_compile.frontends.torch_export import export, lower

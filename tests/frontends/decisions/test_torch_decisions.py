@@ -17,8 +17,8 @@ from torch.utils.checkpoint import (
 )
 
 import remat_compile
-from harness import assert_bit_equal, train_steps
-from models import MODELS
+from helpers.models import MODELS
+from helpers.training import assert_bit_equal, train_steps
 from remat_compile.cli import main
 from remat_compile.frontends.decisions import partitioner
 from remat_compile.ir.diagnostics import Diagnostic, FBError

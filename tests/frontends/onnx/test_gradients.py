@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models import BASE, MODELS, export_onnx, no_dropout
+from helpers.models import BASE, MODELS, export_onnx, no_dropout
 from remat_compile.frontends.onnx import OnnxModel, build_module, export_trainable
 
 LIMIT = {torch.float32: 1e-5, torch.float64: 1e-12}

@@ -14,11 +14,11 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from onnx_files import linear, refusal, write
 from torch import nn
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
-from models import MODELS, export_onnx, no_dropout
+from helpers.models import MODELS, export_onnx, no_dropout
+from helpers.onnx_files import linear, refusal, write
 from remat_compile.frontends.onnx import build_module, export_trainable
 from remat_compile.frontends.onnx.call import decimal_float, literals_of, widened
 from remat_compile.frontends.onnx.module import NodeModule

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_files import linear, refusal, write
 
+from helpers.onnx_files import linear, refusal, write
 from remat_compile.frontends.onnx import build_module
 from remat_compile.ir.diagnostics import FBError
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.models import MODELS
 from torch import Tensor, nn
 
+from helpers.models import MODELS
 from remat_compile._torch.lowered import Lowered
 from remat_compile.frontends.torch_export import check_against_eager, export, lower
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use

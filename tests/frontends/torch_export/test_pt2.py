@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.models import MODELS
 from torch import nn
 
+from helpers.models import MODELS
 from remat_compile.frontends.torch_export import export, load_pt2, lower
 from remat_compile.ir.diagnostics import FBError
 

@@ -28,18 +28,18 @@ def forward(args, constants=()):
     (lin_weight, lin_bias, bn_weight, bn_bias, bn_running_mean, bn_running_var, bn_num_batches_tracked, arg0,) = args
     args.clear()
     t = lin_weight.t()
-    # F1 test_emit.py:39 "lin"
+    # F1 tiny.py:28 "lin"
     addmm = _aten_addmm_default(lin_bias, arg0, t)
     del t
-    # F2 test_emit.py:39 "drop"
+    # F2 tiny.py:28 "drop"
     (native_dropout_0, native_dropout_1,) = _aten_native_dropout_default(addmm, 0.5, True)
     del addmm
-    # F3 test_emit.py:39
+    # F3 tiny.py:28
     relu = _aten_relu_default(native_dropout_0)
     del native_dropout_0
-    # F4 test_emit.py:39 "bn"
+    # F4 tiny.py:28 "bn"
     add = _aten_add_Tensor(bn_num_batches_tracked, 1)
-    # F5 test_emit.py:39 "bn"
+    # F5 tiny.py:28 "bn"
     (native_batch_norm_legit_functional_0, native_batch_norm_legit_functional_1, native_batch_norm_legit_functional_2, native_batch_norm_legit_functional_3, native_batch_norm_legit_functional_4,) = _aten__native_batch_norm_legit_functional_default(relu, bn_weight, bn_bias, bn_running_mean, bn_running_var, True, 0.1, 1e-05)
     return (native_batch_norm_legit_functional_3, native_batch_norm_legit_functional_4, add, native_batch_norm_legit_functional_0, bn_weight, arg0, native_dropout_1, relu, native_batch_norm_legit_functional_1, native_batch_norm_legit_functional_2,)
 
@@ -47,20 +47,20 @@ def forward(args, constants=()):
 def backward(args, constants=()):
     (bn_weight, arg0, native_dropout_1, relu, native_batch_norm_legit_functional_1, native_batch_norm_legit_functional_2, tangent0,) = args
     args.clear()
-    # B1 test_emit.py:39 "bn"
+    # B1 tiny.py:28 "bn"
     (native_batch_norm_backward_0, native_batch_norm_backward_1, native_batch_norm_backward_2,) = _aten_native_batch_norm_backward_default(tangent0, relu, bn_weight, None, None, native_batch_norm_legit_functional_1, native_batch_norm_legit_functional_2, True, 1e-05, [True, True, True])
     del native_batch_norm_legit_functional_1, native_batch_norm_legit_functional_2, tangent0
-    # B2 test_emit.py:39
+    # B2 tiny.py:28
     threshold_backward = _aten_threshold_backward_default(native_batch_norm_backward_0, relu, 0)
     del relu, native_batch_norm_backward_0
-    # B3 test_emit.py:39 "drop"
+    # B3 tiny.py:28 "drop"
     native_dropout_backward = _aten_native_dropout_backward_default(threshold_backward, native_dropout_1, 2.0)
     del native_dropout_1, threshold_backward
     t_1 = native_dropout_backward.t()
-    # B4 test_emit.py:39 "lin"
+    # B4 tiny.py:28 "lin"
     mm = _aten_mm_default(t_1, arg0)
     del t_1
-    # B5 test_emit.py:39 "lin"
+    # B5 tiny.py:28 "lin"
     sum_1 = _aten_sum_dim_IntList(native_dropout_backward, [0], True)
     del native_dropout_backward
     view = sum_1.view(4)

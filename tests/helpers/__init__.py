@@ -1,0 +1,1 @@
+"""What tests share, by topic; tests and runners import it as `helpers`."""

@@ -1,0 +1,1 @@
+"""Generated code to look at, and faults put into it."""

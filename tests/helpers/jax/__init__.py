@@ -1,0 +1,1 @@
+"""Models, plans, arrays and sample calls for the JAX back end."""

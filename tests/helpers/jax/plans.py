@@ -1,0 +1,188 @@
+"""Plans for JAX: captured once per model, planned in many ways, and what PyTorch gives."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+import remat_compile
+from helpers.models import MODELS, no_dropout
+from remat_compile import Budget, Plan
+from remat_compile.backends.jax.observe.compiled import Observed
+from remat_compile.backends.jax.observe.predict import predicted_temp_bytes
+from remat_compile.backends.jax.runtime.arrays import to_numpy
+from remat_compile.backends.jax.runtime.step import JaxStep
+from remat_compile.driver.budget import parse_budget, resolve_budget
+from remat_compile.driver.jax.reference import held_tensors
+from remat_compile.driver.jax.run import inspect_compiled
+from remat_compile.ir.graph import Graph
+from remat_compile.ir.schedule import Schedule
+from remat_compile.planners.contract import Infeasible, Planner
+from remat_compile.planners.registry import parse_planner
+
+__all__ = ["Captured", "Case", "capture", "captured", "case", "run_python"]
+
+Make = Callable[[torch.dtype], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A model without dropout, the plan that recomputes nothing, and PyTorch's gradients.
+
+    `grads` are of random tangents; `tangents` and `args` are those that JAX gets too.
+    """
+
+    base: Plan
+    params: Mapping[str, jax.Array]
+    buffers: Mapping[str, jax.Array]
+    args: tuple[jax.Array, ...]
+    tangents: tuple[jax.Array | None, ...]
+    outputs: tuple[Tensor, ...]
+    grads: Mapping[str, np.ndarray[Any, Any]]
+
+    @property
+    def scale(self) -> float:
+        return max(float(np.abs(g).max()) for g in self.grads.values())
+
+    def difference(self, grads: Mapping[str, Any]) -> float:
+        """The largest difference from PyTorch, as a share of the largest gradient."""
+        assert {name for name, g in grads.items() if g is not None} == set(self.grads)
+        gaps = (
+            np.abs(np.asarray(grads[n], np.float64) - g.astype(np.float64)).max()
+            for n, g in self.grads.items()
+        )
+        return float(max(gaps)) / self.scale
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A plan of a captured model, and its step."""
+
+    model: Captured
+    plan: Plan
+    step: JaxStep
+
+    def run(self, compiled: Callable[..., Any] | None = None) -> Any:
+        """Outputs, new buffers, gradients, gradients of inputs."""
+        m = self.model
+        options = self.step.compiler_options
+        run = compiled or jax.jit(self.step.generated, compiler_options=options)
+        return run(dict(m.params), dict(m.buffers), m.args, None, m.tangents)
+
+    def looked_at(self) -> tuple[Observed, Callable[..., Any]]:
+        """What XLA makes of the step, compiled once."""
+        return _looked_at(self)
+
+    @property
+    def predicted(self) -> int:
+        return predicted_temp_bytes(self.plan.program, self.plan.schedule)
+
+    @property
+    def floor(self) -> int:
+        """The least temporary bytes that any schedule of the model has: the floor of the
+        whole step without what is no temporary."""
+        base = self.model.base
+        held = base.baseline.peak_bytes - predicted_temp_bytes(base.program, base.schedule)
+        return base.baseline.floor_bytes - held
+
+
+@cache
+def _looked_at(made: Case) -> tuple[Observed, Callable[..., Any]]:
+    return inspect_compiled(made.step, made.plan)
+
+
+@cache
+def captured(name: str, dtype: torch.dtype = torch.float64) -> Captured:
+    """`name` of `models.MODELS`, or `hf-NAME` of `HF_MODELS` with 128 tokens, with every
+    dropout off."""
+    if name.startswith("hf-"):
+        from helpers.jax.hf_models import HF_MODELS
+
+        make = HF_MODELS[name.removeprefix("hf-")]
+        return capture(lambda dtype: make(dtype, dropout=False, ids=(8, 16)), dtype)
+    return capture(MODELS[name], dtype)
+
+
+def capture(make: Make, dtype: torch.dtype) -> Captured:
+    module, args, kwargs = make(dtype)
+    no_dropout(module)
+    base = remat_compile.plan(
+        module, args, kwargs, planner="store-all", costs="roofline", device="cpu"
+    )
+    assert base._exported is not None
+    held = held_tensors(base.program, base._exported)
+    binding = base.program.binding
+    eager, args, kwargs = make(dtype)
+    no_dropout(eager)
+    outputs = tuple(tree_leaves(eager(*args, **kwargs)))
+    trained = [o for o in outputs if o.requires_grad]
+    generator = torch.Generator().manual_seed(3)
+    tangents = [torch.randn(o.shape, generator=generator).to(o.dtype) for o in trained]
+    torch.autograd.backward(trained, tangents)
+    of = iter(tangents)
+    return Captured(
+        base,
+        {p.names[0]: jnp.asarray(to_numpy(held[p.name])) for p in binding.params},
+        {b.names[0]: jnp.asarray(to_numpy(held[b.name])) for b in binding.buffers},
+        tuple(jnp.asarray(to_numpy(held[a.name])) for a in binding.arguments),
+        tuple(
+            None if r.tangent is None else jnp.asarray(to_numpy(next(of))) for r in binding.results
+        ),
+        outputs,
+        {n: to_numpy(p.grad) for n, p in eager.named_parameters() if p.grad is not None},
+    )
+
+
+@cache
+def case(name: str, planner: str, budget: str | None = None, style: Any = "explicit") -> Case:
+    """A model of `captured` in float64 under a planner."""
+    model = captured(name)
+    return as_case(model, schedule_of(model, parse_planner(planner), budget), style)
+
+
+def schedule_of(model: Captured, planner: Planner, budget: str | None) -> Schedule:
+    base = model.base
+    bound: Budget | None = None
+    if budget is not None:
+        bound = resolve_budget(parse_budget(budget), base.baseline)
+    answer = planner.plan(base.program, bound)
+    assert not isinstance(answer, Infeasible), answer
+    assert answer.schedule is not None
+    return answer.schedule
+
+
+def as_case(model: Captured, schedule: Schedule, style: Any = "explicit") -> Case:
+    program = model.base.program.with_schedule(schedule)
+    plan = replace(model.base, program=program, schedule=schedule, _is_proven=False)
+    return Case(model, plan, remat_compile.jax_step(plan, style=style))
+
+
+def repeated(graph: Graph, schedule: Schedule) -> int:
+    """How many executions are not the first of their cNode."""
+    computed = [s.cnode for s in schedule.steps if hasattr(s, "cnode")]
+    return len(computed) - len(set(computed))
+
+
+def run_python(script: str | Path, *arguments: str, **environment: str) -> Any:
+    import os
+    import subprocess
+
+    return subprocess.run(
+        [sys.executable, str(script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+    )

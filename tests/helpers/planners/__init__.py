@@ -1,0 +1,1 @@
+"""Synthetic training steps for the planners, exhaustive oracles, and the matrix of all planners."""

@@ -1,0 +1,34 @@
+"""The example plug-in, installed as a user would, and seen by this process."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from helpers.paths import ROOT
+
+SOURCE = ROOT / "examples" / "my_planner"
+NAME = "drop-largest"
+
+
+def pip_install(python: str | Path, folder: Path, *words: str) -> None:
+    """Installs a copy of the plug-in, offline; building leaves traces beside the source."""
+    copy = folder / "source"
+    shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("build", "*.egg-info"))
+    command = [str(python), "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+    ran = subprocess.run(
+        [*command, "--no-index", "--disable-pip-version-check", *words, str(copy)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def install(folder: Path) -> Path:
+    """Installs it into a folder of its own; to be put on `sys.path`."""
+    target = folder / "site"
+    pip_install(sys.executable, folder, "--target", str(target))
+    return target

@@ -1,0 +1,1 @@
+"""Programs and schedules to test with: random ones, and ones written by hand."""

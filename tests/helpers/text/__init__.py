@@ -1,0 +1,1 @@
+"""Damaged `.fbir` texts, and what reads them twice."""

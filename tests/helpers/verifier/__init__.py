@@ -1,0 +1,1 @@
+"""What the verifier is held against: oracles written without it, and faults."""
