@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_compile.ir.diagnostics import Diagnostic, FBError
@@ -57,10 +56,3 @@ def refusal(call: Any) -> Diagnostic:
         call()
     assert len(caught.value.diagnostics) == 1
     return caught.value.diagnostics[0]
-
-
-def tensor_of(array: Any) -> Any:
-    """An array as a tensor of its own storage, bfloat16 included."""
-    if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
-    return torch.from_numpy(np.array(array, copy=True))

@@ -10,9 +10,9 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper
-from onnx_files import linear, refusal, write
 from torch import Tensor, nn
 
+from helpers.onnx_files import linear, refusal, write
 from remat_compile.frontends.onnx import OnnxModel, build_module, export_trainable
 from remat_compile.frontends.onnx.record import TRAINING, training_record
 

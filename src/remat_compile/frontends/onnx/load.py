@@ -20,11 +20,11 @@ from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_t
 from ...ir.diagnostics import Diagnostic, FBError
 from .machine_learning import SPREAD, spread_machine_learning
 from .sparse import spread_sparse
-from .table import ML, lowering_of, own_operators
+from .table import MICROSOFT, ML, lowering_of, own_operators
 
 __all__ = ["OLDEST_OPSET", "Source", "all_nodes", "external_files", "read", "reason_of"]
 
-OLDEST_OPSET = 6
+OLDEST_OPSET = 1
 
 _BROADCASTING = 7
 """The first opset with today's broadcasting; older files are converted to it."""
@@ -217,12 +217,13 @@ def load_weights(tensor: Any, base: Path) -> None:
         load_external_data_for_tensor(tensor, str(base.resolve()))
 
 
-def _expandable(node: Any, opset: int) -> bool:
+def _expandable(node: Any, versions: Mapping[str, int]) -> bool:
     """Whether ONNX itself defines the operator by others."""
-    if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type):
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    if domain not in versions or not onnx.defs.has(node.op_type, domain):
         return False
     try:
-        schema = onnx.defs.get_schema(node.op_type, opset, "")
+        schema = onnx.defs.get_schema(node.op_type, versions[domain], domain)
     except Exception:  # no version of the operator is that old
         return False
     return bool(schema.has_function or schema.has_context_dependent_function)
@@ -231,15 +232,15 @@ def _expandable(node: Any, opset: int) -> bool:
 def _check_operators(file: Path, model: Any, opset: int) -> None:
     local = {(f.domain, f.name) for f in model.functions}
     found: dict[tuple[str, str], list[Any]] = {}
+    versions = {o.domain: int(o.version) for o in model.opset_import} | {"": opset}
     for node in all_nodes(model.graph):
         key = (node.domain, node.op_type)
         known = lowering_of(*key) or key in local or node.op_type in _CONTROL
         known = known or (node.domain == ML and node.op_type in SPREAD)
-        if not known and not _expandable(node, opset):
+        if not known and not _expandable(node, versions):
             found.setdefault(key, []).append(node)
     if not found:
         return
-    versions = {o.domain: o.version for o in model.opset_import}
     lines = []
     for (domain, op), nodes in sorted(found.items()):
         name = f"{domain}.{op}" if domain else op
@@ -256,7 +257,8 @@ def _inline(model: Any) -> Any:
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     own = {("", op) for op in (*own_operators(), *_CONTROL)}
-    used = {("", n.op_type) for n in all_nodes(model.graph) if n.domain in ("", "ai.onnx")}
+    own |= {(MICROSOFT, op) for op in own_operators(MICROSOFT)} | {(ML, op) for op in SPREAD}
+    used = {("" if n.domain == "ai.onnx" else n.domain, n.op_type) for n in all_nodes(model.graph)}
     if used <= own:
         return model
     try:

@@ -24,6 +24,7 @@ _MODULES = (
     "attention",
     "convolution",
     "elementwise",
+    "fourier",
     "fused",
     "indexing",
     "linear",
