@@ -3,7 +3,7 @@
     python tests/runners/run_onnx_fuzz.py --files 2000 [--seed 1] [--seconds 900] [--keep DIR]
 
 Ends with 1 where a file led to anything but a diagnostic or a module that runs: an exception, a
-crash of the process, more than 20 seconds, more than 2 GiB, or a file that was written.
+crash, more than 20 seconds of processor time, more than 2 GiB, or a file that was written.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ CHUNK = 500
 def worker(seed: int, start: int, count: int) -> int:
     """Prints a line before and after each file, so that the parent knows where it ended."""
     warnings.simplefilter("ignore")
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     with tempfile.TemporaryDirectory() as folder:
         for number, data in enumerate(mutants(seed, start, count), start):
             print(f"try {number}", flush=True)
-            signal.alarm(SECONDS_EACH)
+            signal.setitimer(signal.ITIMER_PROF, SECONDS_EACH)
             try:
                 ending = check(data, Path(folder))
             except Exception:
                 ending = "raised " + repr(traceback.format_exc()[-1500:])
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > MOST_BYTES:
                 print(f"end {number} grew", flush=True)
                 return 1

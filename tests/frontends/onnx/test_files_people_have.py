@@ -10,15 +10,16 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
+
 from helpers.onnx.cases import Ending, of_folder, run
 from helpers.onnx.damage import check, mutants
 from helpers.onnx_files import linear, refusal, write
-from onnx import TensorProto, helper, numpy_helper
-
 from remat_compile.frontends.onnx import build_module
 from remat_compile.frontends.onnx.builder import Builder
 from remat_compile.frontends.onnx.limits import LARGEST_BYTES
 from remat_compile.frontends.onnx.weights import Role
+from remat_compile.ir.diagnostics import FBError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
@@ -225,12 +226,21 @@ def test_shapes_that_do_not_fit_come_without_torchs_traceback(
 ) -> None:
     nodes = [helper.make_node("Mul", ["x", "w"], ["y"], name="product")]
     file = write(tmp_path / "m.onnx", nodes, {"x": [4]}, {"w": np.ones(3, np.float32)})
-    with caplog.at_level(logging.ERROR):
-        with pytest.raises(Exception) as caught:  # noqa: PT011 - its chain is what is asked for
-            build_module(file)
+    with caplog.at_level(logging.ERROR), pytest.raises(FBError) as caught:
+        build_module(file)
     assert not [r for r in caplog.records if "fake_tensor" in r.name]
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None
+
+
+def test_products_of_different_types(tmp_path: Path) -> None:
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
+    weights = {"w": np.ones((3, 2), np.float64)}
+    file = write(tmp_path / "m.onnx", [node], {"x": [4, 3]}, weights)
+    found = refusal(lambda: build_module(file))
+    assert found.code == "FB0606"
+    assert '"product"' in found.message
+    assert "float32, float64" in found.message
 
 
 def stored(step: int) -> list[Any]:

@@ -33,6 +33,12 @@ _LOOKED_AT = {"Shape": {0}, "Size": {0}, "EyeLike": {0}, "CastLike": {1}}
 """Inputs of which only shape or type matter, both known at build time."""
 
 
+_PRODUCTS = frozenset(
+    "Attention Conv ConvTranspose Einsum FusedMatMul GRU Gemm LSTM MatMul RNN".split()
+)
+"""Operators whose first inputs must have one type, which fake tensors do not ask for."""
+
+
 class Builder:
     """Builds an `OnnxModule`. `values` maps ONNX names to what they are at build time."""
 
@@ -168,6 +174,8 @@ class Builder:
             return
         if node.op_type == "BatchNormalization":
             self.batch_norms[call.name] = self.train_bn or call.flag("training_mode")
+        if node.op_type in _PRODUCTS:
+            _check_types(call, inputs[:2])
         results = self._evaluate(call, lowering, self._faked(inputs))
         self._record(node, call, lowering, inputs, results)
 
@@ -273,6 +281,13 @@ class Builder:
             self._contents[content] = self._fresh(value.name)
             self._remember(self._contents[content], place, leaf)
         return self._contents[content]
+
+
+def _check_types(call: Call, values: list[Value]) -> None:
+    tensors = [v.data if isinstance(v, Known) else v for v in values]
+    kinds = {str(t.dtype).removeprefix("torch.") for t in tensors if isinstance(t, Tensor)}
+    if len(kinds) > 1:
+        call.refuse(f"its inputs have different types: {', '.join(sorted(kinds))}", "FB0606")
 
 
 def _known(value: Value) -> bool:
