@@ -59,7 +59,7 @@ def test_windows_with_defaults(name: str, periodic: int | None) -> None:
     got = evaluated([helper.make_node(op, ["n"], ["y"], **options)], {"n": np.array(10)})
     wanted = getattr(torch, f"{name}_window")(10, periodic=periodic is None)
     assert got.dtype == torch.float32
-    tolerance = 3e-3 if name == "hamming" else 1e-6  # ONNX has 25/46 where PyTorch has 0.54
+    tolerance = 8e-3 if name == "hamming" else 1e-6  # ONNX has 25/46 where PyTorch has 0.54
     torch.testing.assert_close(got, wanted, rtol=0, atol=tolerance)
 
 

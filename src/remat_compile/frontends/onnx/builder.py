@@ -34,7 +34,18 @@ _LOOKED_AT = {"Shape": {0}, "Size": {0}, "EyeLike": {0}, "CastLike": {1}}
 
 
 _PRODUCTS = frozenset(
-    "Attention Conv ConvTranspose Einsum FusedMatMul GRU Gemm LSTM MatMul RNN".split()
+    {
+        "Attention",
+        "Conv",
+        "ConvTranspose",
+        "Einsum",
+        "FusedMatMul",
+        "GRU",
+        "Gemm",
+        "LSTM",
+        "MatMul",
+        "RNN",
+    }
 )
 """Operators whose first inputs must have one type, which fake tensors do not ask for."""
 
@@ -71,6 +82,7 @@ class Builder:
         self.allowance = Allowance(self.mode, limit_bytes)
         self._contents: dict[tuple[Any, ...], str] = {}
         self._taken: set[str] = set()
+        self._paths: dict[int, str] = {}
         self._alive: list[Any] = []  # `keys` goes by identity: nothing may be collected
 
     def add_input(self, name: str, sample: Tensor) -> None:
@@ -128,8 +140,7 @@ class Builder:
         self.keys[id(value)] = self._fresh(name)
 
     def _remember(self, name: str, place: nn.Module, leaf: str) -> None:
-        paths = {id(module): path for path, module in self.root.named_modules()}
-        prefix = paths[id(place)]
+        prefix = self._path(place)
         self.root.stored[name] = f"{prefix}.{leaf}" if prefix else leaf
         self.root.onnx_names[self.root.stored[name]] = name
 
@@ -234,7 +245,7 @@ class Builder:
         place, leaf = reserve(self.root, path_of(node))
         module = node_module(call, lowering, template)
         place.add_module(leaf, module)
-        prefix = next(path for path, found in self.root.named_modules() if found is place)
+        prefix = self._path(place)
         call.path = f"{prefix}.{leaf}" if prefix else leaf
         writes: list[str | None] = []
         for name, result in wanted:
@@ -244,6 +255,12 @@ class Builder:
             else:
                 writes.append(None)
         self.steps.append(Step(call.path, tuple(reads), tuple(writes)))
+
+    def _path(self, place: nn.Module) -> str:
+        """Where a container stands; all are looked up again only for one that is new."""
+        if id(place) not in self._paths:
+            self._paths = {id(module): path for path, module in self.root.named_modules()}
+        return self._paths[id(place)]
 
     def _fresh(self, name: str) -> str:
         """A run-time name; branches of `If` may use the same ONNX name again."""

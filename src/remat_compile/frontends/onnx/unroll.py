@@ -15,7 +15,7 @@ from .convert import attributes_of, name_of
 
 __all__ = ["unroll"]
 
-_MOST_TRIPS = 4096
+_MOST_TRIPS = 1024
 
 
 class Builder(Protocol):
@@ -49,6 +49,8 @@ def _loop(builder: Builder, node: Any, call: Call) -> None:
     body = call.attributes["body"]
     limit, condition, *state = [builder.values[n] if n else None for n in node.input]
     trips = _MOST_TRIPS + 1 if limit is None else int(call.scalar(limit, "the trip count"))
+    if condition is None and limit is not None:
+        _count(call, trips - 1)
     going = call.scalar(condition, "the condition", True)
     names = [value.name for value in body.input]
     collected: list[list[Value]] = [[] for _ in range(len(body.output) - 1 - len(state))]
@@ -79,10 +81,10 @@ def _scan(builder: Builder, node: Any, call: Call) -> None:
     if len(lengths) != 1:
         call.refuse(f"the scanned inputs have different lengths: {sorted(lengths)}", "FB0606")
     (trips,) = lengths
+    _count(call, trips - 1)
     collected: list[list[Value]] = [[] for _ in range(len(body.output) - len(state))]
     names = [value.name for value in body.input]
     for trip in range(trips):
-        _count(call, trip)
         parts = []
         for name, axis, back in zip(sequences, axes, backwards, strict=True):
             place = trips - 1 - trip if back else trip
