@@ -6,17 +6,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from helpers.planners.graphs import chain
-from remat_compile import FBError, Plan
+from remat_compile import FBError, Plan, verifier
 from remat_compile.api import plan_program
 from remat_compile.driver import ask as _ask
 from remat_compile.driver.budget import parse_budget
 from remat_compile.driver.files import text_of
-from remat_compile.driver.request import PlanOptions
+from remat_compile.driver.request import PlanRequest
 from remat_compile.driver.run_planner import Phases
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import Diagnostic
@@ -32,7 +32,7 @@ from remat_compile.planners.contract import (
     TimedOut,
 )
 from remat_compile.planners.registry import parse_planner
-from remat_compile.verifier import ProvenPlan, Refuted, Undecided, Verdict
+from remat_compile.verifier import Disagreement, ProvenPlan, Refuted, Undecided, Verdict
 
 TEXT = """fbir 1
 graph @two {
@@ -87,7 +87,7 @@ def fake(answer: Callable[[Program], object]) -> Planner:
 
 
 def attempt(program: Program, answer: Callable[[Program], object], **options: object) -> Plan:
-    return plan_program(program, PlanOptions(fake(answer), **options), Phases())  # type: ignore[arg-type]
+    return plan_program(program, PlanRequest(fake(answer), **options), Phases())  # type: ignore[arg-type]
 
 
 def refusal(program: Program, answer: Callable[[Program], object], **options: object) -> FBError:
@@ -170,7 +170,7 @@ def test_out_of_time_the_fallback_stands_in(program: Program) -> None:
 def test_a_time_limit_of_zero_still_gives_a_plan(planner: str) -> None:
     program = chain(12)
     budget = parse_budget("60%", "activation")
-    options = PlanOptions(parse_planner(planner), budget, time_limit_s=0.0)
+    options = PlanRequest(parse_planner(planner), budget, time_limit_s=0.0)
     made = plan_program(program, options, Phases())
     assert made.proven is not None
 
@@ -181,7 +181,7 @@ def test_infeasible(program: Program) -> None:
     error = refusal(program, answer, budget=parse_budget("1B"))
     text = str(error)
     assert error.diagnostics[0].code == "FB0466"
-    for part in ("400", "320", "B holds %h and %dy", "give --budget 400B"):
+    for part in ("400", "320", "B holds %h and %dy", 'give budget="400B"'):
         assert part in text
 
 
@@ -200,6 +200,40 @@ def test_nothing_unproven_leaves(
     error = refusal(program, answer)
     assert error.diagnostics[0].code == code
     assert "fake" in str(error)
+
+
+DISAGREE = Disagreement((Diagnostic("FB0817", "the solver and the independent checker differ"),))
+
+
+def test_a_fault_of_the_proof_is_not_blamed_on_the_planner(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remat_compile.verifier.verify", lambda *_, **__: DISAGREE)
+    error = refusal(program, lambda p: Feasible(store_all(p), 1, None))
+    assert [d.code for d in error.diagnostics] == ["FB0817"]
+    assert "invalid plan" not in str(error)
+    options = PlanRequest(parse_planner("auto"), parse_budget("60%", "activation"), time_limit_s=5)
+    with pytest.raises(FBError) as caught:
+        plan_program(chain(8), options, Phases())
+    assert {d.code for d in caught.value.diagnostics} == {"FB0817"}
+
+
+def test_auto_goes_on_with_another_plan_and_says_where_the_proof_is_at_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = verifier.verify
+    asked: list[Schedule] = []
+
+    def verify(program: Program, schedule: Schedule, *args: Any, **options: Any) -> Verdict:
+        asked.append(schedule)
+        return DISAGREE if schedule == asked[0] else real(program, schedule, *args, **options)
+
+    monkeypatch.setattr(verifier, "verify", verify)
+    options = PlanRequest(parse_planner("auto"), parse_budget("60%", "activation"), time_limit_s=5)
+    made = plan_program(chain(8), options, Phases())
+    assert made.proven is not None
+    assert made.planner != asked[0].planner
+    assert [w.code for w in made.warnings] == ["FB0817"]
 
 
 def test_a_loaded_plan_is_proven_before_it_is_saved(program: Program, tmp_path: Path) -> None:

@@ -10,18 +10,21 @@ from helpers.planners.graphs import chain, residual, transformer
 from remat_compile import FBError
 from remat_compile.api import plan_program
 from remat_compile.driver.budget import parse_budget
-from remat_compile.driver.request import PlanOptions
+from remat_compile.driver.request import PlanRequest
 from remat_compile.driver.run_planner import Phases
 from remat_compile.ir.diagnostics import Diagnostic
 from remat_compile.ir.program import Program
+from remat_compile.ir.wording import on_command_line
 from remat_compile.planners import parse_planner
+from remat_compile.planners.contract import TimedOut
+from remat_compile.planners.dtr import Dtr
 
 
 def refused(program: Program, planner: str, budget: str) -> Diagnostic:
     bound = parse_budget(budget, "activation")
     with pytest.raises(FBError) as caught:
         plan_program(
-            program, PlanOptions(parse_planner(planner), bound, time_limit_s=20.0), Phases()
+            program, PlanRequest(parse_planner(planner), bound, time_limit_s=20.0), Phases()
         )
     (found,) = caught.value.diagnostics
     return found
@@ -34,10 +37,12 @@ def test_the_least_budget_is_the_least_that_is_known() -> None:
     said = "\n".join(note.message for note in found.notes)
     own, best = (int(n) for n in re.findall(r"the least it found is (\d+) bytes", said))
     assert best < own
-    assert found.hint == f"give --activation-budget {best}B or more, and --planner dtr or auto"
+    hint = on_command_line(found).hint
+    assert hint == f"give --activation-budget {best}B or more, and --planner dtr or auto"
+    assert found.hint == f'give activation_budget="{best}B" or more, and planner="dtr" or auto'
     made = plan_program(
         program,
-        PlanOptions(parse_planner("dtr"), parse_budget(f"{best}B", "activation")),
+        PlanRequest(parse_planner("dtr"), parse_budget(f"{best}B", "activation")),
         Phases(),
     )
     assert made.activation_peak_bytes <= best
@@ -55,7 +60,18 @@ def test_it_says_what_holds_the_memory_and_where_it_was_made() -> None:
 
 def test_where_another_planner_fits_the_budget_it_is_named() -> None:
     found = refused(chain(8), "store-all", "60%")
-    assert found.hint == "dtr finds a plan within it: give --planner dtr, or auto"
+    hint = on_command_line(found).hint
+    assert hint == "dtr finds a plan within it: give --planner dtr, or auto"
+    assert found.hint == 'dtr finds a plan within it: give planner="dtr", or auto'
+
+
+def test_a_planner_that_ran_out_of_time_is_not_said_to_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Dtr, "plan", lambda *_, **__: TimedOut(None, 0, None))
+    found = refused(chain(8), "store-all", "60%")
+    assert found.code == "FB0466"
+    assert "dtr finds a plan" not in (found.hint or "")
 
 
 def test_a_planner_that_does_not_apply_says_so_and_who_does() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 
 import remat_compile
 from helpers.cli import Cli
+from helpers.planners.plugin import install_module
 from remat_compile import FBError
 from remat_compile.driver import sweep as _sweep
 from remat_compile.driver.run_planner import Attempt
@@ -95,7 +95,7 @@ def test_resume_takes_over_what_is_there(
 def test_failures_are_cells(
     cli: Cli, chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "broken_plug.py").write_text(
+    broken = (
         "from dataclasses import dataclass\n"
         "from typing import ClassVar\n"
         "@dataclass(frozen=True)\n"
@@ -104,10 +104,8 @@ def test_failures_are_cells(
         "    def plan(self, program, budget, *, time_limit_s=60.0, progress=None):\n"
         "        raise KeyError('nix')\n"
     )
+    install_module(tmp_path, "broken_plug", broken, "broken = broken_plug:Broken")
     monkeypatch.syspath_prepend(str(tmp_path))
-    from remat_compile.planners import registry
-
-    monkeypatch.setitem(registry._added, "broken", "broken_plug:Broken")
     ran = cli("sweep", chain, "--budgets", "80%,100%", "--planners", "broken,dtr", "-o", "-")
     assert ran.code == 0, ran.err
     found = rows(ran.out)
@@ -198,7 +196,7 @@ def test_from_python(chain: Path) -> None:
 
 
 def test_ctrl_c_keeps_what_was_done(chain: Path, tmp_path: Path) -> None:
-    (tmp_path / "slow_plug.py").write_text(
+    slow = (
         "import time\n"
         "from dataclasses import dataclass\n"
         "from typing import ClassVar\n"
@@ -209,18 +207,17 @@ def test_ctrl_c_keeps_what_was_done(chain: Path, tmp_path: Path) -> None:
         "        progress('asleep')\n"
         "        time.sleep(600)\n"
     )
+    environment = install_module(tmp_path, "slow_plug", slow, "slow = slow_plug:Slow")
     out = tmp_path / "sweep.csv"
     code = (
         # A process of a shell's background job is born with the signal ignored.
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-        "import sys; from remat_compile.planners import registry;"
-        "from remat_compile.cli import main; registry.add('slow', 'slow_plug:Slow');"
-        "sys.exit(main(sys.argv[1:]))"
+        "import sys; from remat_compile.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     words = ["sweep", str(chain), "--budgets", "100%", "--planners", "dtr,slow", "-o", str(out)]
     with subprocess.Popen(
         [sys.executable, "-c", code, *words],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env=environment,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

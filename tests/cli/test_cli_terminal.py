@@ -15,7 +15,7 @@ from rich.console import Console
 import remat_compile
 import remat_compile.cli
 from helpers.cli import Cli, chain_text
-from remat_compile.cli import _app, _progress, main
+from remat_compile.cli import _app, _terminal, main
 from remat_compile.driver.files import read_text
 from remat_compile.driver.table import columns
 from remat_compile.ir.diagnostics import Diagnostic, FBError, Note, render
@@ -166,7 +166,7 @@ def test_printable() -> None:
 
 
 def test_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    with _progress.progress() as say:
+    with _terminal.progress() as say:
         say(HOSTILE)
     err = capsys.readouterr().err
     assert acts(err) == []
@@ -177,7 +177,7 @@ def test_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
         return Console(file=terminal, force_terminal=True, width=200)
 
     monkeypatch.setattr("rich.console.Console", console)
-    with _progress._bar() as say:
+    with _terminal._bar() as say:
         say(HOSTILE)
     assert r"\x1b]8;;http://x\x07[red]\u202e" in terminal.getvalue()
     assert "\x1b]8" not in terminal.getvalue()

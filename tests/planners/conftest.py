@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from helpers.planners.plugin import install
+from remat_compile.planners.solvers import MilpSolver
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +19,9 @@ def drop_largest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     yield
     sys.path.remove(site)
     sys.modules.pop("my_planner", None)
+
+
+@pytest.fixture(scope="session")
+def solver() -> Iterator[MilpSolver]:
+    with MilpSolver() as running:
+        yield running

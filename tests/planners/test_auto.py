@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from helpers.planners.graphs import chain, random_dag, transformer, unet
+from helpers.planners.plugin import install_module
 from remat_compile.api import load
 from remat_compile.ir.analysis.liveness import lower_bound_bytes
 from remat_compile.ir.program import Budget, Program
@@ -161,17 +162,19 @@ def test_members_that_fail_are_named_and_stop_nobody(odd: Any) -> None:
 
 
 def test_a_member_that_hangs_is_ended(odd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remat_compile.planners.portfolio.crew.GRACE_S", 0.2)
+    monkeypatch.setattr("remat_compile.planners.auto.GRACE_S", 0.2)
     program = chain(9)
     said: list[str] = []
-    auto = Auto((odd("hang"), Dtr(rounds=0)))
+    auto = Auto((odd("hang"), Dtr(rounds=0), StoreAll()))  # a third of the time for each
     result = auto.plan(program, at(program, 0.4), time_limit_s=10, progress=said.append)
     assert schedule_of(result).planner == "dtr{rounds=0}"
     assert any("odd{how=hang} did not come back" in line for line in said)
 
 
 def test_a_registered_plugin_takes_part(odd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._added, "odd", "odd_plugin:Odd")
+    point = EntryPoint("odd", "odd_plugin:Odd", registry.GROUP)
+    known = registry.entry_points
+    monkeypatch.setattr(registry, "entry_points", lambda group: [*known(group=group), point])
     monkeypatch.setattr(_portfolio, "_ON_SMALL", ())
     program = chain(9)
     said: list[str] = []
@@ -229,13 +232,11 @@ def test_ctrl_c_gives_the_best_so_far(tmp_path: Path) -> None:
     """A real process, a real signal: the plan is proven and written."""
     program = transformer(2)
     (tmp_path / "graph.fbir").write_text(format_program(program))
-    (tmp_path / "slow_plugin.py").write_text(SLOW)
+    environment = install_module(tmp_path, "slow_plugin", SLOW, "slow = slow_plugin:Slow")
     code = (
         # A process of a shell's background job is born with the signal ignored.
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-        "import sys; from remat_compile.planners import registry;"
-        "registry.add('slow', 'slow_plugin:Slow');"
-        "from remat_compile.cli import main; sys.exit(main(sys.argv[1:]))"
+        "import sys; from remat_compile.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     plan = tmp_path / "plan.fbir"
     words = [str(tmp_path / "graph.fbir"), "-o", str(plan)]
@@ -243,7 +244,7 @@ def test_ctrl_c_gives_the_best_so_far(tmp_path: Path) -> None:
     words += ["--planner", "auto{planners=[dtr{rounds=0}, slow]}", "--time-limit", "600"]
     with subprocess.Popen(
         [sys.executable, "-c", code, *words],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env=environment,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -18,6 +18,7 @@ from remat_compile.planners import Optimal, parse_planner
 from remat_compile.planners.bounds.moments import cuts_over, least_bytes
 from remat_compile.planners.bounds.relaxation import lower_bound_ns, moments_ns
 from remat_compile.planners.instance import Instance
+from remat_compile.planners.solvers import MilpSolver
 
 
 def shuffled(program: Program, rng: Random) -> Program:
@@ -51,11 +52,13 @@ def shuffled(program: Program, rng: Random) -> Program:
     st.sampled_from(["device", "activation"]),
     st.floats(0, 1),
 )
-def test_no_schedule_is_faster(seed: int, nodes: int, kind: str, share: float) -> None:
+def test_no_schedule_is_faster(
+    solver: MilpSolver, seed: int, nodes: int, kind: str, share: float
+) -> None:
     program = random_dag(seed, nodes)
     instance = Instance.of(program, kind)  # type: ignore[arg-type]
     limit = budget_at(program, share, instance.kind).bytes
-    ordered, free = (moments_ns(instance, limit, 20.0, any_order=o) for o in (False, True))
+    ordered, free = (moments_ns(instance, limit, solver, 20.0, any_order=o) for o in (False, True))
     assert instance.base_time_ns <= free <= ordered
     fastest = fastest_ns(instance, limit)
     assert fastest is None or ordered <= fastest
@@ -66,7 +69,7 @@ def test_no_schedule_is_faster(seed: int, nodes: int, kind: str, share: float) -
 
 
 @pytest.mark.parametrize("share", [0.6, 0.2])
-def test_effects_and_random_numbers_are_bounded_too(share: float) -> None:
+def test_effects_and_random_numbers_are_bounded_too(solver: MilpSolver, share: float) -> None:
     for program in (stochastic(1), residual(1), unet(1), chain(4, seed=5)):
         limit = budget_at(program, share).bytes
         for turn in range(4):
@@ -74,31 +77,33 @@ def test_effects_and_random_numbers_are_bounded_too(share: float) -> None:
             instance = Instance.of(other, "activation")
             fastest = fastest_ns(instance, limit)
             if fastest is not None:
-                assert moments_ns(instance, limit, 20.0) <= fastest
+                assert moments_ns(instance, limit, solver, 20.0) <= fastest
                 assert (
-                    moments_ns(Instance.of(program, "activation"), limit, 20.0, any_order=True)
+                    moments_ns(
+                        Instance.of(program, "activation"), limit, solver, 20.0, any_order=True
+                    )
                     <= fastest
                 )
 
 
-def test_the_bound_says_much_where_one_moment_decides() -> None:
+def test_the_bound_says_much_where_one_moment_decides(solver: MilpSolver) -> None:
     """Half of the best plan's overhead at least, on blocks of a transformer."""
     program = transformer(1)
     instance = Instance.of(program, "activation")
     limit = reachable(program, 0.5).bytes
     found = parse_planner("rk-checkmate").plan(program, reachable(program, 0.5))
     assert isinstance(found, Optimal)
-    extra = moments_ns(instance, limit, 20.0) - instance.base_time_ns
+    extra = moments_ns(instance, limit, solver, 20.0) - instance.base_time_ns
     assert 0.5 * (found.time_ns - instance.base_time_ns) <= extra
-    assert moments_ns(instance, limit, 20.0) <= found.time_ns
+    assert moments_ns(instance, limit, solver, 20.0) <= found.time_ns
 
 
-def test_larger_graphs_have_a_bound() -> None:
+def test_larger_graphs_have_a_bound(solver: MilpSolver) -> None:
     program = chain(120, seed=1)
     instance = Instance.of(program, "activation")
     limit = reachable(program, 0.3).bytes
     assert len(instance.names_C) > 150
-    assert lower_bound_ns(instance, limit) > instance.base_time_ns
+    assert lower_bound_ns(instance, limit, solver) > instance.base_time_ns
 
 
 def test_moments_that_fit_ask_for_nothing() -> None:

@@ -1,35 +1,29 @@
-"""Floors, topological order, separators and identical blocks."""
+"""Floors, separators and identical blocks."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.planners.graphs import (
-    Builder,
-    chain,
-    random_dag,
-    residual,
-    stochastic,
-    transformer,
-    unet,
-)
+from helpers.planners.graphs import Builder, chain, random_dag, residual, transformer, unet
 from helpers.programs.strategies import programs
-from remat_compile.ir.analysis.blocks import blocks_of, fingerprint, identical_blocks
+from remat_compile.ir.analysis.blocks import fingerprint
 from remat_compile.ir.analysis.liveness import (
     floor_bytes,
     lower_bound_bytes,
     required_cnodes,
-    topological_order,
 )
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.analysis.separators import Separator, chain_of, globals_of, separators
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule
 from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.planners.chains.chain import (
+    Chain,
+    chain_from_stages,
+    chain_of_program,
+    fingerprints,
+)
 from remat_compile.planners.instance import Instance
 
 
@@ -80,27 +74,6 @@ def test_the_instance_counts_as_the_simulator(program: Program) -> None:
     assert device.peak(device.capture) == trace.peak_bytes
     assert activation.peak(activation.capture) == trace.activation_peak_bytes
     assert device.time_ns(device.capture) == trace.time_ns
-
-
-@pytest.mark.parametrize("make", [chain, residual, unet, stochastic])
-def test_the_order_of_capture_is_topological(make: type) -> None:
-    graph = make().graph
-    assert topological_order(graph) == capture_order(graph)
-
-
-def test_a_shuffled_graph_is_sorted_again() -> None:
-    graph = residual().graph
-    shuffled = replace(graph, cnodes=tuple(reversed(graph.cnodes)))
-    order = topological_order(shuffled)
-    place = {name: i for i, name in enumerate(order)}
-    assert len(order) == len(graph.cnodes)
-    for c in graph.cnodes:
-        for name in graph.reads(c):
-            if name in graph.writer:
-                assert place[graph.writer[name].name] < place[c.name]
-        if c.is_accumulate:
-            for reader in graph.readers[graph.reads(c)[0]]:
-                assert place[reader.name] <= place[c.name]
 
 
 def test_every_layer_of_a_chain_is_a_separator() -> None:
@@ -160,33 +133,33 @@ def test_globals_do_not_break_a_chain() -> None:
     assert [s.anode for s in separators(program)] == ["x0", "x1", "x2", "x3"]
 
 
-def test_identical_blocks_are_found_with_a_renaming() -> None:
-    program = with_mask(4)
-    blocks = blocks_of(program)
-    assert sum(len(b.cnodes) for b in blocks) == len(program.graph.cnodes) - 1
-    classes = identical_blocks(program, blocks)
-    largest = max(classes, key=lambda c: len(c.blocks))
-    # The first of the four mentions the mask like the others; all four are equal.
-    assert [b.forward for b in largest.blocks] == [
-        ("F2", "F3"),
-        ("F4", "F5"),
-        ("F6", "F7"),
-        ("F8", "F9"),
-    ]
-    assert largest.renamings[2]["h0"] == "h2"
-    assert largest.renamings[2]["mask"] == "mask"
-    assert len({fingerprint(program, b) for b in largest.blocks}) == 1
-    assert len({fingerprint(program, b) for b in blocks}) == len(classes)
+def classes(chain: Chain) -> list[tuple[tuple[str, ...], ...]]:
+    """The forward cNodes of stages with the same fingerprint, in order."""
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    for kind, cnodes in zip(fingerprints(chain), chain.forward_N, strict=False):
+        groups.setdefault(kind, []).append(tuple(chain.instance.names_C[c] for c in cnodes))
+    return [tuple(group) for group in groups.values()]
+
+
+def test_identical_stages_have_one_fingerprint() -> None:
+    stages = chain_of_program(Instance.of(with_mask(4), "activation"))
+    assert len(fingerprints(stages)) == len(stages) - 1
+    largest = max(classes(stages), key=len)
+    # All four have one forward; the backward of the first also makes the gradient of `e`.
+    assert largest == (("F4", "F5"), ("F6", "F7"), ("F8", "F9"))
+
+
+def test_where_the_backward_begins_counts() -> None:
+    graph = with_mask(1).graph
+    assert fingerprint(graph, ["F2", "F3"], []) != fingerprint(graph, ["F2"], ["F3"])
+    assert fingerprint(graph, ["F2"]) != fingerprint(graph, ["F3"])
 
 
 def test_inner_blocks_of_a_transformer_are_identical() -> None:
     program = transformer(5)
-    chain_blocks = chain_of(program)
-    whole = [
-        tuple(c.name for c in list(program.graph.in_phase("fwd"))[17 * i : 17 * (i + 1)])
-        for i in range(5)
-    ]
-    assert sum(map(len, chain_blocks)) == 85
-    sizes = [len(c.blocks) for c in identical_blocks(program, blocks_of(program, whole))]
+    instance = Instance.of(program, "activation")
+    forward = [c for c in instance.capture if instance.phase_C[c] == "fwd"]
+    assert len(forward) == 85
+    blocks = [forward[17 * i : 17 * (i + 1)] for i in range(5)]
     # The first reads the caller's input, the last writes the model's output.
-    assert sorted(sizes) == [1, 1, 3]
+    assert sorted(map(len, classes(chain_from_stages(instance, blocks)))) == [1, 1, 3]

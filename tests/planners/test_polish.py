@@ -25,7 +25,7 @@ from remat_compile.planners import (
 from remat_compile.planners.contract import Progress
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.polish import Polish
-from remat_compile.planners.programs.windows import Windows, window_events
+from remat_compile.planners.programs.events import Windows, window_events
 
 
 @dataclass(frozen=True)

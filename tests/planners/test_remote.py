@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from helpers.planners.graphs import chain, stochastic
 from remat_compile import FBError
 from remat_compile.api import plan_program
 from remat_compile.driver.budget import parse_budget
-from remat_compile.driver.request import PlanOptions
+from remat_compile.driver.request import PlanRequest
 from remat_compile.driver.run_planner import Phases
 from remat_compile.ir.diagnostics import Diagnostic, Note
 from remat_compile.ir.program import Budget
@@ -35,12 +36,23 @@ from remat_compile.planners import (
     parse_planner,
 )
 from remat_compile.planners.dtr import Dtr
-from remat_compile.planners.isolation.process import Answered, ask_remote, is_foreign, is_portable
-from remat_compile.planners.isolation.wire import decode, encode
+from remat_compile.planners.isolation.crew import run_planner_apart
+from remat_compile.planners.isolation.endings import (
+    Answered,
+    Ending,
+    Failed,
+    NoResult,
+    Overdue,
+    Refused,
+    Unloadable,
+    run_here,
+)
+from remat_compile.planners.isolation.planner_process import is_foreign, is_portable
+from remat_compile.planners.isolation.results import decode, decode_ending, encode
 from remat_compile.planners.periodic import Periodic
 
 PLUGIN = '''
-import os, signal, subprocess, sys, time
+import os, re, signal, subprocess, sys, time
 from dataclasses import dataclass
 from typing import ClassVar
 from remat_compile.planners.kit import *
@@ -70,6 +82,9 @@ class Bad:
                 open(self.file, "w").write(f"{os.getpid()} {child.pid}")
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 time.sleep(600)
+            case "hog":
+                open(self.file, "w").write(str(os.getpid()))
+                re.match("(a+)+$", "a" * 60 + "b")
             case "none":
                 return None
             case "text":
@@ -108,7 +123,7 @@ def bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def refusal(planner: Planner, time_limit_s: float = 30.0, budget: str = "70%") -> FBError:
-    options = PlanOptions(planner, parse_budget(budget, "activation"), time_limit_s=time_limit_s)
+    options = PlanRequest(planner, parse_budget(budget, "activation"), time_limit_s=time_limit_s)
     with pytest.raises(FBError) as caught:
         plan_program(chain(6), options, Phases())
     return caught.value
@@ -145,6 +160,9 @@ def test_what_a_plugin_does_wrong_is_said_with_its_name(
     assert capfd.readouterr().out == ""
 
 
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+
+
 def gone(pid: int) -> bool:
     """Whether no process of that number runs any more (one that nobody reaped counts)."""
     try:
@@ -154,7 +172,7 @@ def gone(pid: int) -> bool:
     return state == "Z"
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+@needs_proc
 def test_a_plugin_that_hangs_is_killed_with_its_children(
     bad: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,47 +181,59 @@ def test_a_plugin_that_hangs_is_killed_with_its_children(
     error = refusal(bad("hang", str(note)), time_limit_s=0.5)
     assert error.diagnostics[0].code == "FB0461"
     assert "planner bad" in str(error)
-    pids = [int(word) for word in note.read_text().split()]
-    deadline = time.monotonic() + 5
+    assert_gone([int(word) for word in note.read_text().split()], 5)
+
+
+ORPHAN = """
+import os, sys, time
+sys.path[:] = {path!r}
+from bad_plugin import Bad
+from helpers.planners.graphs import chain
+from remat_compile.planners.isolation import planner_process
+planner_process.START_S = {start_s}
+planner_process.PlannerProcess(Bad({how!r}, {note!r}), chain(4), None, 0.5, print, patience_s=3.0)
+while not os.path.exists({note!r}): time.sleep(0.05)
+time.sleep(0.2)
+os._exit(0)
+"""
+
+
+def orphans(how: str, note: Path, start_s: float) -> list[int]:
+    """Processes whose grandparent has ended while the planner was at work."""
+    code = ORPHAN.format(path=sys.path, how=how, note=str(note), start_s=start_s)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    return [int(word) for word in note.read_text().split()]
+
+
+def assert_gone(pids: list[int], within_s: float) -> None:
+    deadline = time.monotonic() + within_s
     while not all(map(gone, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert all(map(gone, pids))
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
-def test_a_worker_ends_when_its_parent_is_gone(bad: Any, tmp_path: Path) -> None:
-    note = tmp_path / "pids"
-    code = f"""
-import sys
-sys.path[:] = {sys.path!r}
-from bad_plugin import Bad
-from helpers.planners.graphs import chain
-from remat_compile.planners.isolation import process as _remote
-_remote.START_S = -5.5
-_remote.Remote(Bad("hang", {str(note)!r}), chain(4), None, 0.5, print, patience_s=3.0)
-import os, time
-while not os.path.exists({str(note)!r}): time.sleep(0.05)
-time.sleep(0.2)
-os._exit(0)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-    worker = int(note.read_text().split()[0])
-    deadline = time.monotonic() + 40
-    while not gone(worker) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert gone(worker)
-    os.kill(int(note.read_text().split()[1]), 9)
+@needs_proc
+def test_a_worker_ends_with_its_children_when_its_parent_is_gone(bad: Any, tmp_path: Path) -> None:
+    pids = orphans("hang", tmp_path / "pids", start_s=20.0)
+    assert len(pids) == 2
+    assert_gone(pids, 10)
+
+
+@needs_proc
+@pytest.mark.slow
+def test_a_worker_ends_even_where_a_planner_holds_the_interpreter(bad: Any, tmp_path: Path) -> None:
+    assert_gone(orphans("hog", tmp_path / "pids", start_s=10.0), 40)
 
 
 def test_a_wrong_bound_is_not_shown(bad: Any) -> None:
-    made = plan_program(chain(6), PlanOptions(bad("bound")), Phases())
+    made = plan_program(chain(6), PlanRequest(bad("bound")), Phases())
     assert made.proven is not None
     assert made.lower_bound_s is None
 
 
 def test_when_a_plugin_runs_out_of_time_the_fallback_stands_in(bad: Any) -> None:
     budget = parse_budget("70%", "activation")
-    made = plan_program(chain(6), PlanOptions(bad("late"), budget), Phases())
+    made = plan_program(chain(6), PlanRequest(bad("late"), budget), Phases())
     assert made.planner == "dtr{rounds=0}"
     assert "planner bad" in made.warnings[0].message
 
@@ -225,7 +255,15 @@ def test_a_process_gives_the_same_answer() -> None:
     )
     for program, budget, planner in cases:
         here = planner.plan(program, budget)
-        there = ask_remote(planner, program, budget, time_limit_s=30, patience_s=60, progress=None)
+        there = run_planner_apart(
+            planner,
+            program,
+            budget,
+            time_limit_s=30,
+            patience_s=60,
+            progress=None,
+            in_process=True,
+        )
         assert there == Answered(here)
 
 
@@ -249,10 +287,34 @@ RESULTS = st.one_of(
 )
 
 
+RESULT = Feasible(Schedule("plan", "dtr", (Compute("F1"),)), 5, 4)
+
+
 @settings(max_examples=60)
 @given(RESULTS)
 def test_results_travel_unchanged(result: PlanResult) -> None:
     assert decode(encode(result)) == result
+
+
+ENDINGS = st.one_of(
+    st.builds(Answered, RESULTS),
+    st.builds(Refused, st.tuples(REASONS), st.booleans()),
+    st.builds(Failed, st.text(), st.text()),
+    st.builds(NoResult, st.text()),
+    st.builds(Unloadable, st.text()),
+    st.just(Overdue()),
+)
+
+
+@settings(max_examples=40)
+@given(ENDINGS)
+def test_endings_travel_unchanged(ending: Ending) -> None:
+    assert decode_ending(json.loads(json.dumps(encode(ending)))) == ending
+
+
+def test_what_is_no_ending_is_no_result() -> None:
+    overs = [None, 7, {"is": "nix"}, {"is": "Answered", "result": 3}, encode(RESULT)]
+    assert {type(decode_ending(data)) for data in overs} == {NoResult}
 
 
 @pytest.mark.parametrize("data", [None, {}, [], "x", {"is": "Optimal"}, {"is": "Feasible", "x": 1}])
@@ -264,6 +326,8 @@ def test_what_is_no_result_is_refused(data: Any) -> None:
 def test_numbers_of_numpy_travel() -> None:
     import numpy as np
 
-    schedule = Schedule("plan", "dtr", (Compute("F1"),))
-    result: Any = Feasible(schedule, np.int64(5), np.int64(4))
-    assert decode(encode(result)) == Feasible(schedule, 5, 4)
+    result: Any = Feasible(RESULT.schedule, np.int64(5), np.int64(4))
+    numpy: Any = SimpleNamespace(plan=lambda *_, **__: result)
+    ending = run_here(numpy, chain(3), None, 1.0, None)
+    assert ending == Answered(RESULT)
+    assert decode_ending(json.loads(json.dumps(encode(ending)))) == ending

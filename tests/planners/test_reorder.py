@@ -8,12 +8,15 @@ import pytest
 
 from helpers.planners.exact_claims import holds, reachable
 from helpers.planners.graphs import Builder, chain, random_dag, residual, stochastic, unet
+from remat_compile.driver.run_planner import Attempt, Phases
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners import Feasible, Infeasible, Optimal, parse_planner
 from remat_compile.planners.auto import Auto
 from remat_compile.planners.bounds.reordering import Reordering
+from remat_compile.planners.bounds.time_bounds import TimeBounds
 from remat_compile.planners.instance import Instance
+from remat_compile.planners.reorder import Reorder
 from remat_compile.planners.results import Task
 from remat_compile.planners.solvers import MilpSolver
 from remat_compile.verifier import ProvenPlan, verify
@@ -129,8 +132,12 @@ def test_a_plan_of_another_order_claims_only_bounds_of_all_orders() -> None:
     runs = [index[s.cnode] for s in moved.schedule.steps if hasattr(s, "cnode")]
     answer = task.answer(runs)
     assert answer.lower_bound_ns is not None
-    assert answer.lower_bound_ns == max(inst.base_time_ns, task.bound_ns(any_order=True))
-    assert answer.lower_bound_ns <= answer.time_ns
+    bounds = TimeBounds(program)
+    attempt = Attempt(program, Reorder(), BUDGET, 60.0, Phases(), bounds)
+    planned = attempt.prove(answer.schedule, answer.lower_bound_ns, "x")
+    assert planned.lower_bound_ns == bounds.lower_ns(BUDGET, 60.0, any_order=True)
+    assert planned.lower_bound_ns < bounds.lower_ns(BUDGET, 60.0, any_order=False)
+    assert inst.base_time_ns < planned.lower_bound_ns <= answer.time_ns
 
 
 def test_reorder_of_reorder_is_refused() -> None:

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from itertools import count
+from math import comb
+
 import pytest
 
 from helpers.planners.graphs import chain, stochastic
 from remat_compile.ir.program import Budget
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners import Feasible, Infeasible, Optimal, parse_planner
-from remat_compile.planners.chains.homogeneous import Adjoint, binomial_forwards
+from remat_compile.planners.chains.homogeneous import Adjoint
 from remat_compile.planners.instance import Instance
+
+
+def binomial_forwards(length: int, slots: int) -> int:
+    """The closed form: forward steps of an optimal schedule of AdjChain(length, slots).
+
+    With c = slots - 2 checkpoints at once (the input is one of them) and r the least number
+    with comb(c + r, c) > length: r * (length + 1) - comb(c + r, c + 1) (Griewank and
+    Walther 2000, for length + 1 steps of which the last needs no forward).
+    """
+    if length == 0:
+        return 0
+    checkpoints = slots - 2
+    repeats = next(r for r in count() if comb(checkpoints + r, checkpoints) > length)
+    return repeats * (length + 1) - comb(checkpoints + repeats, checkpoints + 1)
 
 
 @pytest.mark.parametrize("slots", range(3, 12))

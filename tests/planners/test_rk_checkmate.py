@@ -24,10 +24,11 @@ from remat_compile.planners import (
     parse_planner,
 )
 from remat_compile.planners.instance import Instance
+from remat_compile.planners.programs.answer import saved_bytes_of
 from remat_compile.planners.programs.compact import compact_model
 from remat_compile.planners.programs.events import all_events, order_of, useful_pairs
 from remat_compile.planners.programs.rk_checkmate import thesis_model
-from remat_compile.planners.programs.solve_compact import saved_bytes_of, solve_compact
+from remat_compile.planners.programs.solve_compact import solve_compact
 from remat_compile.planners.rk_checkmate import RkCheckmate
 from remat_compile.planners.solvers import MilpSolver
 
@@ -133,7 +134,7 @@ def test_what_the_model_counts_is_what_the_simulator_counts(
     """The rows hold at the point of an order exactly if its peak is in budget."""
     program = random_dag(seed, nodes)
     instance = Instance.of(program, kind)
-    events = all_events(instance, useful_pairs(instance, backward=True, every=True))
+    events = all_events(useful_pairs(instance, backward=True, every=True))
     optional = [i for i, e in enumerate(events) if e.optional]
     chosen = {i for i in optional if hash((seed, i)) % 4 == 0}
     needed = compact_model(instance, events, 1 << 40).event_column

@@ -12,13 +12,12 @@ from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners import Feasible, Infeasible, Optimal, TimedOut, parse_planner
 from remat_compile.planners.chains.answer import order_of
 from remat_compile.planners.chains.block_options import Grid, block_instance, option_of
-from remat_compile.planners.chains.chain import Chain, chain_of_program
+from remat_compile.planners.chains.chain import Chain, chain_of_program, grouped, period_of
 from remat_compile.planners.chains.choices import operations
-from remat_compile.planners.chains.grouping import grouped, period_of
 from remat_compile.planners.chains.persistent import Persistent
 from remat_compile.planners.chains.stages import save_all, stages_of
 from remat_compile.planners.instance import Instance
-from remat_compile.planners.programs.solve_compact import saved_bytes_of
+from remat_compile.planners.programs.answer import saved_bytes_of
 from remat_compile.planners.solvers import MilpSolver
 
 SMALL = "rockmate{peaks=3, saves=3, processes=1}"
@@ -57,18 +56,18 @@ def options() -> tuple[Chain, list[Grid]]:
 
 def test_options_keep_to_their_budgets(options: tuple[Chain, list[Grid]]) -> None:
     _, grids = options
-    assert any(len(grid.found) > 1 for grid in grids)
+    assert any(len(grid.orders) > 1 for grid in grids)
     for grid in grids:
-        for order in grid.found:
+        for order in grid.orders:
             assert grid.block.peak(order) <= grid.high
             assert saved_bytes_of(grid.block, order) <= grid.saved
-        least = min(saved_bytes_of(grid.block, order) for order in grid.found)
-        assert len(grid.found) == 1 or least < grid.saved
+        least = min(saved_bytes_of(grid.block, order) for order in grid.orders)
+        assert len(grid.orders) == 1 or least < grid.saved
 
 
 def test_what_is_predicted_of_options_is_what_runs(options: tuple[Chain, list[Grid]]) -> None:
     made, grids = options
-    chosen = [[option_of(made, i, order) for order in g.found] for i, g in enumerate(grids)]
+    chosen = [[option_of(made, i, order) for order in g.orders] for i, g in enumerate(grids)]
     stages = stages_of(made, [*chosen, [save_all(made, len(made) - 1)]])
     instance = made.instance
     top = instance.peak(instance.capture) + 100

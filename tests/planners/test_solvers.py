@@ -6,19 +6,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from queue import SimpleQueue
 from time import monotonic
 
 import numpy as np
 import pytest
 
+from remat_compile.planners.isolation.frames import receive, send
+from remat_compile.planners.isolation.process import ProcessEnded, WorkProcess
 from remat_compile.planners.solvers import SOLVERS, MilpBuilder, MilpSolver
 from remat_compile.planners.solvers.milp import Milp
-from remat_compile.planners.solvers.process import Worker
-from remat_compile.planners.solvers.wire import receive, send
 
 HANGING = """
 import time
-from remat_compile.planners.solvers.process import serve
+from remat_compile.planners.isolation.serve import serve
 def solve(head, arrays, say):
     import numpy as np
     say({"objective": 5.0, "bound": 1.0}, {"point": np.array([1.0, 0.0])})
@@ -77,7 +78,7 @@ def test_a_program_without_points_is_infeasible() -> None:
 def test_with_no_time_nothing_is_started() -> None:
     with MilpSolver() as solver:
         found = solver.solve(knapsack(), 0.0)
-        assert solver._worker._process is None
+        assert not solver.is_running
     assert (found.status, found.point) == ("unknown", None)
 
 
@@ -96,7 +97,7 @@ def test_a_solver_that_overruns_is_killed_and_leaves_its_best() -> None:
     began = monotonic()
     with MilpSolver("hanging") as solver:
         found = solver.solve(builder.build(), 1.5)
-        assert solver._worker._process is None
+        assert not solver.is_running
     assert monotonic() - began < 4.0
     assert found.status == "feasible"
     assert (found.objective, found.bound) == (5.0, 1.0)
@@ -106,13 +107,12 @@ def test_a_solver_that_overruns_is_killed_and_leaves_its_best() -> None:
 
 @pytest.mark.usefixtures("hanging")
 def test_a_solver_ends_with_the_process_that_asked() -> None:
-    worker = Worker("hanging_solver")
-    process = worker._start()
-    assert process.stdin is not None
-    send(process.stdin, {"time_limit_s": 60})
-    worker._inbox.get(timeout=20)  # it is at work
-    process.stdin.close()
-    process.wait(timeout=5)
+    inbox: SimpleQueue[object] = SimpleQueue()
+    process = WorkProcess("hanging_solver", inbox.put, first={"time_limit_s": 60})
+    inbox.get(timeout=20)  # it is at work
+    assert process._process.stdin is not None
+    process._process.stdin.close()
+    assert inbox.get(timeout=5) == ProcessEnded("exit code 0")
 
 
 def test_the_worker_loads_no_framework() -> None:
@@ -166,4 +166,4 @@ def test_an_interrupt_kills_the_solver(hanging: None) -> None:
     with MilpSolver("hanging") as solver:
         with pytest.raises(KeyboardInterrupt):
             solver.solve(builder.build(), 60.0, on_point=interrupt)
-        assert solver._worker._process is None
+        assert not solver.is_running

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch.autograd.profiler import profile, record_function
 
-from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.diagnostics import fail
 
 __all__ = ["Mark", "MemoryUse", "measure_peak", "measure_regions"]
 
@@ -81,12 +81,10 @@ class _CpuRecorder:
     @contextmanager
     def running(self) -> Iterator[None]:
         if torch._C._autograd._profiler_enabled():
-            raise FBError(
-                Diagnostic(
-                    "FB0903",
-                    "memory cannot be measured while a torch profiler is running",
-                    hint="leave the surrounding profiler first",
-                )
+            fail(
+                "FB0903",
+                "memory cannot be measured while a torch profiler is running",
+                hint="leave the surrounding profiler first",
             )
         profiler = profile(use_cpu=True, profile_memory=True)
         with _no_collection():

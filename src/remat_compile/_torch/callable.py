@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from torch._ops import HigherOrderOperator, OpOverload
 
-from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.diagnostics import Diagnostic, FBError, fail
 from ..ir.graph import ACCUMULATE_OP, LOSS_OP, Arg, Call, Graph
 from ..ir.span import Span
 from .ops import resolve_op
@@ -59,7 +59,7 @@ def callable_op(name: str) -> OpOverload:
     op = resolve_op(name)
     why = _objection(op, name.split(".")[0])
     if why is not None:
-        raise FBError(Diagnostic("FB0942", f"a plan may not call {name}: {why}", hint=_HINT))
+        fail("FB0942", f"a plan may not call {name}: {why}", hint=_HINT)
     assert isinstance(op, OpOverload)
     return op
 
@@ -71,7 +71,7 @@ def check_call(call: Call) -> None:
         return
     if any(map(_has_text, (*call.args, *(value for _, value in call.kwargs)))):
         why = "it is given text, which may name a file, and is no operator of aten or prims"
-        raise FBError(Diagnostic("FB0942", f"a plan may not call {call.op}: {why}", hint=_HINT))
+        fail("FB0942", f"a plan may not call {call.op}: {why}", hint=_HINT)
 
 
 def check_results(call: Call, writes: Sequence[str | None]) -> None:
@@ -79,7 +79,7 @@ def check_results(call: Call, writes: Sequence[str | None]) -> None:
     returns = [str(returned.type) for returned in callable_op(call.op)._schema.returns]
     if len(writes) > len(returns) and not any("[]" in t for t in returns):
         message = f"{len(writes)} results of {call.op}, which has {len(returns)}"
-        raise FBError(Diagnostic("FB0944", message, hint="name as many as the operator gives"))
+        fail("FB0944", message, hint="name as many as the operator gives")
 
 
 def check_operators(graph: Graph) -> None:

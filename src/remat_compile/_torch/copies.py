@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.diagnostics import fail
 from ..ir.schedule import CopyStep, Step
 
 __all__ = ["refuse_copies"]
@@ -16,4 +16,4 @@ def refuse_copies(steps: Iterable[Step]) -> None:
     if first is not None:
         message = "PyTorch code cannot copy to the host and back yet, and this plan does"
         hint = "plan without offloading, or keep this plan for `show` and `verify`"
-        raise FBError(Diagnostic("FB0912", message, first.span, hint=hint))
+        fail("FB0912", message, first.span, hint=hint)

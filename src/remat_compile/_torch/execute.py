@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.diagnostics import Diagnostic, FBError, fail
 from ..ir.graph import CALLER_KINDS, CNode
 from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
@@ -30,7 +30,7 @@ from .ops import from_torch_dtype, to_torch, torch_dtype
 __all__ = [
     "Again",
     "Draw",
-    "Execution",
+    "ExecutedStep",
     "Loss",
     "check_values",
     "execute",
@@ -50,7 +50,7 @@ Loss = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)
-class Execution:
+class ExecutedStep:
     """What a run leaves: results in the binding's order, gradients by parameter aNode and
     by index of argument, and every aNode that is alive at the end (the caller's left out).
     """
@@ -125,7 +125,7 @@ def execute(
     write_back: bool = True,
     draw: Draw | None = None,
     again: Again | None = None,
-) -> Execution:
+) -> ExecutedStep:
     """Runs `steps` on `values`, the tensors of everything that the caller holds.
 
     `loss` gives the tangents (ones by default); `env` binds the symbols (the sample by
@@ -145,7 +145,9 @@ def execute(
     marked = mark or _unmarked
     device = torch.device(program.header.device)
     with plain_mode(device):
-        run = _Run(program, steps, values, at, loss or ones(program, at), write_back, draw, again)
+        run = _Executor(
+            program, steps, values, at, loss or ones(program, at), write_back, draw, again
+        )
         for index, step in enumerate(run.steps):
             if isinstance(step, Compute):
                 with marked(str(index)):
@@ -159,7 +161,7 @@ def _unmarked(_: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-class _Run:
+class _Executor:
     """The state of one `execute`."""
 
     def __init__(
@@ -223,7 +225,7 @@ class _Run:
         missing = [name for name in c.results if name not in tangents]
         if missing:
             listed = ", ".join(f"%{name}" for name in missing)
-            raise FBError(Diagnostic("FB0905", f"the loss gave no tangent for {listed}", c.span))
+            fail("FB0905", f"the loss gave no tangent for {listed}", c.span)
         for name in c.results:
             self.instances.put(name, tangents[name])
         if self.write_back:
@@ -231,10 +233,10 @@ class _Run:
                 if buffer.update is not None:
                     self.values[buffer.name].copy_(self.instances[buffer.update])
 
-    def finish(self) -> Execution:
+    def finish(self) -> ExecutedStep:
         binding = self.program.binding
         held = set(self.values)
-        return Execution(
+        return ExecutedStep(
             tuple(self.instances[result.name] for result in binding.results),
             {p.name: self.instances[p.grad] for p in binding.params if p.grad is not None},
             {index: self.instances[name] for index, name in binding.input_grads},

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.diagnostics import fail
 from ..ir.graph import Call, CNode, Graph, View
 from .callable import callable_op, check_call
 from .ops import to_torch
@@ -66,14 +66,12 @@ class Instances(Mapping[str, Tensor]):
         if view.index is not None:
             found = found[view.index]
         if _storage_key(found) != _storage_key(self[view.base]):
-            raise FBError(
-                Diagnostic(
-                    "FB0904",
-                    f"%{view.name} is declared a view of %{view.base}, but "
-                    f"{view.call.op} gave it a storage of its own",
-                    view.span,
-                    hint="declare it as the result of a cNode",
-                )
+            fail(
+                "FB0904",
+                f"%{view.name} is declared a view of %{view.base}, but "
+                f"{view.call.op} gave it a storage of its own",
+                view.span,
+                hint="declare it as the result of a cNode",
             )
         tensor: Tensor = found
         return tensor
@@ -182,11 +180,9 @@ def _check_results(
         elif (other := seen.setdefault(_storage_key(result), name)) != name:
             problem = f"returned %{name} in the storage of %{other}"
     if problem is not None:
-        raise FBError(
-            Diagnostic(
-                "FB0904",
-                f"{c.name}: {call.op} {problem}",
-                c.span,
-                hint="declare what shares a storage as a view of it",
-            )
+        fail(
+            "FB0904",
+            f"{c.name}: {call.op} {problem}",
+            c.span,
+            hint="declare what shares a storage as a view of it",
         )

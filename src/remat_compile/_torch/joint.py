@@ -21,7 +21,7 @@ from torch._functorch.aot_autograd import (
     aot_export_joint_with_descriptors,
 )
 
-from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.diagnostics import fail
 
 __all__ = ["Joint", "trace_joint"]
 
@@ -73,13 +73,11 @@ def trace_joint(
             descriptors = aot_export_joint_with_descriptors(stack, module, args, kwargs)
         except Exception as error:  # whatever an operator's fake kernel or derivative raises
             line = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise FBError(
-                Diagnostic(
-                    "FB0511",
-                    f"PyTorch cannot trace the backward of the model: {line}",
-                    hint="see whether the model trains under torch.compile(fullgraph=True)",
-                )
-            ) from error
+            fail(
+                "FB0511",
+                f"PyTorch cannot trace the backward of the model: {line}",
+                hint="see whether the model trains under torch.compile(fullgraph=True)",
+            )
         yield Joint(descriptors.graph_module, descriptors)
 
 

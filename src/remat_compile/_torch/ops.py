@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
-from ..ir.diagnostics import Diagnostic, FBError, nearest
+from ..ir.diagnostics import fail, nearest
 from ..ir.expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym, evaluate
 from ..ir.graph import Arg, Atom, Ref
 
@@ -88,15 +88,11 @@ def resolve_op(name: str) -> OpOverload | HigherOrderOperator:
                 found = getattr(packet, parts[2])
     except (AttributeError, RuntimeError):
         found = None
-    if isinstance(found, OpOverload | HigherOrderOperator):
-        return found
-    raise FBError(
-        Diagnostic(
-            "FB0901",
-            f"PyTorch {torch.__version__} has no operator {name}.{nearest(name, _known_ops())}",
-            hint="import the library that registers it, or use the PyTorch version of the capture",
-        )
-    )
+    if not isinstance(found, OpOverload | HigherOrderOperator):
+        message = f"PyTorch {torch.__version__} has no operator {name}."
+        hint = "import the library that registers it, or use the PyTorch version of the capture"
+        fail("FB0901", message + nearest(name, _known_ops()), hint=hint)
+    return found
 
 
 def _known_ops() -> list[str]:
@@ -111,14 +107,14 @@ def _known_ops() -> list[str]:
 def from_torch_dtype(dtype: torch.dtype) -> str:
     """`torch.float32` -> `f32`. Raises FBError FB0902 for a dtype that the IR has not."""
     if dtype not in _DTYPE_NAMES:
-        raise FBError(Diagnostic("FB0902", f"tensors of {dtype} are not supported"))
+        fail("FB0902", f"tensors of {dtype} are not supported")
     return _DTYPE_NAMES[dtype]
 
 
 def torch_dtype(name: str) -> torch.dtype:
     """`f32` -> `torch.float32`. Raises FBError FB0902 for an unknown name."""
     if name not in _DTYPES:
-        raise FBError(Diagnostic("FB0902", f"unknown dtype {name}.{nearest(name, _DTYPES)}"))
+        fail("FB0902", f"unknown dtype {name}.{nearest(name, _DTYPES)}")
     return _DTYPES[name]
 
 
@@ -141,10 +137,10 @@ def atom_of(value: object) -> Atom | None:
 
 
 def _name_of(value: object, table: Mapping[str, object]) -> str:
-    for name, candidate in table.items():
-        if candidate == value:
-            return name
-    raise FBError(Diagnostic("FB0902", f"{value} is not supported"))
+    name = next((name for name, candidate in table.items() if candidate == value), None)
+    if name is None:
+        fail("FB0902", f"{value} is not supported")
+    return name
 
 
 def to_torch(arg: Arg, env: Mapping[str, int], values: Mapping[str, Any]) -> Any:
@@ -175,8 +171,8 @@ def from_atom(atom: Atom) -> object:
         case "device":
             try:
                 return torch.device(atom.value)
-            except RuntimeError as error:
-                raise FBError(Diagnostic("FB0902", f"unknown device {atom.value}")) from error
+            except RuntimeError:
+                fail("FB0902", f"unknown device {atom.value}")
         case "layout":
             return _lookup(atom, _LAYOUTS)
         case "format":
@@ -186,5 +182,5 @@ def from_atom(atom: Atom) -> object:
 def _lookup(atom: Atom, table: Mapping[str, object]) -> object:
     if atom.value not in table:
         hint = nearest(atom.value, table)
-        raise FBError(Diagnostic("FB0902", f"unknown {atom.kind} {atom.value}.{hint}"))
+        fail("FB0902", f"unknown {atom.kind} {atom.value}.{hint}")
     return table[atom.value]

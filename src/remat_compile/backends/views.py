@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ..ir.graph import Arg, Call, CNode, Graph, Ref
 
-__all__ = ["identities", "without_identities"]
+__all__ = ["identities", "with_calls", "without_identities"]
 
 _SELF_INVERSE = frozenset(("aten.t.default", "aten.transpose.int"))
 _NOTHING = frozenset(("aten.detach.default", "aten.alias.default"))
@@ -36,18 +37,21 @@ def identities(graph: Graph) -> dict[str, str]:
 
 def without_identities(graph: Graph, same: dict[str, str]) -> Graph:
     """The graph with each read of a view in `same` replaced; the views themselves stay."""
-    if not same:
-        return graph
+    return with_calls(graph, lambda call: _renamed(call, same)) if same else graph
+
+
+def with_calls(graph: Graph, change: Callable[[Call], Call]) -> Graph:
+    """The graph with each call of a view, cNode or replay form changed."""
+
+    def changed(c: CNode) -> CNode:
+        again = c.replay and replace(c.replay, call=change(c.replay.call))
+        return replace(c, call=change(c.call), replay=again)
+
     return replace(
         graph,
-        views=tuple(replace(v, call=_renamed(v.call, same)) for v in graph.views),
-        cnodes=tuple(_renamed_cnode(c, same) for c in graph.cnodes),
+        views=tuple(replace(view, call=change(view.call)) for view in graph.views),
+        cnodes=tuple(map(changed, graph.cnodes)),
     )
-
-
-def _renamed_cnode(c: CNode, same: dict[str, str]) -> CNode:
-    again = c.replay and replace(c.replay, call=_renamed(c.replay.call, same))
-    return replace(c, call=_renamed(c.call, same), replay=again)
 
 
 def _renamed(call: Call, same: dict[str, str]) -> Call:

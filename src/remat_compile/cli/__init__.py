@@ -12,9 +12,18 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from ._commands import COMMANDS
-
 __all__ = ["COMMANDS", "main"]
+
+COMMANDS = {
+    "verify": "Prove the plan in a file again.",
+    "show": "What a plan does: its peak, what fills it, what runs again.",
+    "run": "Run one step of a plan and compare it with ordinary autograd.",
+    "import-plan": "Prove what another tool saves and computes again.",
+    "sweep": "The time that planners need under a range of budgets.",
+    "planners": "List the planners, what they take, and their options.",
+    "devices": "List the devices that a plan can be made for.",
+}
+"""The commands by name, with the line that `--help` shows of each."""
 
 
 def _meant(words: Sequence[str]) -> str:
@@ -24,6 +33,12 @@ def _meant(words: Sequence[str]) -> str:
     if not words or words[0].startswith("-") or "." in words[0] or os.path.exists(words[0]):
         return ""
     return nearest(words[0], COMMANDS)
+
+
+def _epilog() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name.ljust(width)}  {what}" for name, what in COMMANDS.items()]
+    return "\b\nOther commands (remat-compile COMMAND --help):\n" + "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,15 +55,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     from ._terminal import echo
 
     if words and words[0] in COMMANDS:
-        name, rest, program = words[0], words[1:], f"remat-compile {words[0]}"
+        name, rest, program, epilog = words[0], words[1:], f"remat-compile {words[0]}", None
     else:
-        name, rest, program = "plan", words or ["--help"], "remat-compile"
+        name, rest, program, epilog = "plan", words or ["--help"], "remat-compile", _epilog()
         if meant := _meant(words[:1]):
             echo(f"error[FB0707]: no file or command {words[0]}.{meant}", file=sys.stderr)
             return 2
     command = import_module(f".{name.replace('-', '_')}", __package__).command
     try:
-        code = run(command, rest, program)
+        code = run(command, rest, program, epilog)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has gone; keep the interpreter from complaining about it at exit.

@@ -12,7 +12,7 @@ import typer
 
 from ..driver.files import text_of
 from ..ir.diagnostics import Diagnostic, FBError, Level, Note, render
-from ._commands import COMMANDS
+from ..ir.wording import on_command_line
 from ._terminal import echo
 
 __all__ = ["print_errors", "print_warnings", "run"]
@@ -22,10 +22,13 @@ TRACEBACK = "REMAT_COMPILE_TRACEBACK"
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
-def run(command: Callable[..., Any], words: Sequence[str], program: str) -> int:
-    """Parses `words` and calls `command`; its exit code (an `int` it returns counts)."""
+def run(
+    command: Callable[..., Any], words: Sequence[str], program: str, epilog: str | None = None
+) -> int:
+    """Parses `words` and calls `command`; its exit code (an `int` it returns counts). `epilog`
+    ends the help."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(epilog=_epilog() if program == "remat-compile" else None)(command)
+    app.command(epilog=epilog)(command)
     try:
         code = app(list(words), prog_name=program, standalone_mode=False)
     except FBError as error:
@@ -45,12 +48,6 @@ def run(command: Callable[..., Any], words: Sequence[str], program: str) -> int:
         print_errors(_internal_error(error))
         return REFUSED
     return code if isinstance(code, int) else DONE
-
-
-def _epilog() -> str:
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name.ljust(width)}  {what}" for name, what in COMMANDS.items()]
-    return "\b\nOther commands (remat-compile COMMAND --help):\n" + "\n".join(lines)
 
 
 def _internal_error(error: Exception) -> FBError:
@@ -82,4 +79,4 @@ def print_warnings(found: Iterable[Diagnostic]) -> None:
 
 def _rendered(diagnostic: Diagnostic, level: Level = "error") -> str:
     text = None if diagnostic.span is None else text_of(diagnostic.span.file)
-    return render(diagnostic, text, level)
+    return render(on_command_line(diagnostic), text, level)

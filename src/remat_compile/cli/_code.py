@@ -3,54 +3,67 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..driver.request import Backend, JaxStyle
+from ._options import TrustSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from .._torch.lowered import Exported
     from ..driver.files import FileRead
-    from ..driver.plan import Backend, JaxStyle, Plan
+    from ..driver.plan import Plan
 
 __all__ = ["Code"]
 
 
 @dataclass(frozen=True)
 class Code:
-    """What `--emit`, `--jax-style`, `--model` and `--trust-source` say."""
+    """The options of a plan that is written as code; `source` is that of `--model`."""
 
-    backend: Backend | None
-    jax_style: JaxStyle
-    model: str | None
-    trust_source: bool = False
+    emit: Annotated[Backend | None, typer.Option(help="Write the plan as code instead.")] = None
+    jax_style: Annotated[
+        JaxStyle | None,
+        typer.Option(help="How --emit jax writes: every step, or jax.checkpoint by name."),
+    ] = None
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--model", metavar="MODEL", help="The model of a .fbir file that is written as code."
+        ),
+    ] = None
+    trust_source: TrustSource = False
 
-    def check(self, output: str | None, planned: str, *, given: bool) -> None:
+    def check(self, output: str | None, planned: str) -> None:
         """FB0707 for options that do not go together, or a `--model` that is none, before
         any long work starts; `planned` is the MODEL."""
-        from ..driver.model_source import ModelOptions, check_spec, is_program
+        from ..driver.model_source import check_spec, is_program
         from ..ir.diagnostics import Diagnostic, FBError
 
-        if self.backend == "jax":
+        if self.emit == "jax":
             from ..driver.jax.source import check_output
 
             if output is not None:
                 check_output(output)
-            if self.model is None:
+            if self.source is None:
                 return
             if not is_program(planned):
                 message = "--model is for a .fbir file; here the model is planned itself"
                 raise FBError(Diagnostic("FB0707", message), usage=True)
-            if is_program(self.model):
-                message = f"--model {self.model} is a program in text form, not a model"
+            if is_program(self.source):
+                message = f"--model {self.source} is a program in text form, not a model"
                 raise FBError(Diagnostic("FB0702", message), usage=True)
-            check_spec(self.model, ModelOptions())
+            check_spec(self.source)
             return
-        asked = (
-            ("--jax-style", given),
-            ("--model", self.model),
+        given = (
+            ("--jax-style", self.jax_style),
+            ("--model", self.source),
             ("--trust-source", self.trust_source),
         )
-        wrong = [name for name, on in asked if on]
+        wrong = [name for name, value in given if value]
         if wrong:
             message = f"{' and '.join(wrong)} only {'apply' if wrong[1:] else 'applies'} to code"
             hint = "add --emit jax"
@@ -62,21 +75,21 @@ class Code:
         """FB0703 and FB0719 where the code, or a plan, may not be written to `output`."""
         from ..driver.outputs import check_code, check_output
 
-        if self.backend is None:
+        if self.emit is None:
             check_output(output, "plan", reads, all_known=all_known)
         else:
-            has_values = self.backend == "jax" and output.endswith(".py")
+            has_values = self.emit == "jax" and output.endswith(".py")
             check_code(output, reads, has_values=has_values, all_known=all_known)
 
     def reads(self) -> tuple[FileRead, ...]:
         """The file of `--model`."""
         from ..driver.outputs import files_of_model
 
-        return () if self.model is None else files_of_model(self.model)
+        return () if self.source is None else files_of_model(self.source)
 
     def need(self) -> None:
         """FB0931 where JAX is missing, before any long work starts."""
-        if self.backend == "jax":
+        if self.emit == "jax":
             from ..backends.jax.check import need_jax
 
             need_jax()
@@ -86,16 +99,16 @@ class Code:
         from ..driver.files import write_text
 
         self.check_output(output, plan._reads)
-        if self.backend != "jax":
+        if self.emit != "jax":
             write_text(output, plan.emit("torch"))
             return [output]
         from ..driver.jax.source import write_module
-        from ._progress import progress
+        from ._terminal import progress
 
         with progress(quiet=quiet) as say:
             exported = self._exported(plan, model)
             say("running the step once in PyTorch, for the values it is checked against")
-            held, style, reads = plan.trusted(), self.jax_style, plan._reads
+            held, style, reads = plan.trusted(), self.jax_style or "explicit", plan._reads
             values = write_module(held.program, held.schedule, exported, output, style, reads)
         return [output, str(values)]
 
@@ -103,17 +116,8 @@ class Code:
         """The model: the one that was planned here, or the one that the file names."""
         if plan._exported is not None:
             return plan._exported
-        import torch
-
-        from ..driver.model_source import ModelOptions, check_spec, load_source
-        from ..driver.recorded import check_same_file, recorded_model
+        from ..driver.recorded import load_as_planned, model_of_plan
 
         header = plan.program.header
-        if self.model is None:
-            spec = recorded_model(header, path, trust_source=self.trust_source)
-        else:
-            spec = self.model
-            check_spec(spec, ModelOptions())
-            check_same_file(header, spec)
-        torch.set_num_threads(plan.program.header.threads)
-        return load_source(spec, ModelOptions()).exported
+        spec = model_of_plan(header, path, self.source, trust_source=self.trust_source)
+        return load_as_planned(header, spec).exported

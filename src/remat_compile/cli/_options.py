@@ -1,35 +1,40 @@
-"""Options that several commands take, each declared once; and those of an ONNX model, read."""
+"""Options that several commands take, each declared once.
+
+Those that belong together are a dataclass: a parameter of that type stands for all of them.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 from ..driver.model_source import ModelOptions
-from ..driver.request import Errors
+from ..driver.request import Costs, Errors, Grads
 
 __all__ = [
     "SIZE",
-    "Costs",
-    "Device",
-    "Dim",
-    "Grads",
-    "Model",
+    "CostOptions",
+    "GradsOption",
+    "ModelArgument",
+    "OnnxOptions",
     "Output",
     "PlanFile",
     "Quiet",
-    "Sample",
-    "Schedule",
-    "TrainBn",
-    "Trainable",
+    "ScheduleOption",
     "TrustSource",
-    "read_model_options",
+    "grouped",
 ]
+
+T = TypeVar("T")
 
 SIZE = "8GiB, 500MB, 50% of the peak with nothing recomputed, or range:0.5"
 
-Model = Annotated[
+ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
@@ -42,47 +47,87 @@ Output = Annotated[
     str | None,
     typer.Option("-o", "--output", metavar="FILE", help="Where to write; - is standard output."),
 ]
-Schedule = Annotated[
+ScheduleOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="Which schedule of the file (the last).")
 ]
-Costs = Annotated[
-    Literal["measured", "roofline"] | None,
-    typer.Option(help="Measured on this machine (default), or estimated for --device."),
-]
-Device = Annotated[str | None, typer.Option(metavar="NAME", help="See remat-compile devices.")]
-Grads = Annotated[
-    Literal["fresh", "accumulate"] | None,
+GradsOption = Annotated[
+    Grads | None,
     typer.Option(help="Whether the caller already holds gradients (accumulate)."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")]
-
-Dim = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=N", help="Size of a dynamic dimension (ONNX).")
-]
 TrustSource = Annotated[
     bool,
     typer.Option("--trust-source", help="Load the Python or .pt2 file that the plan names."),
 ]
-Sample = Annotated[
-    str | None, typer.Option(metavar="FILE.npz", help="Sample inputs by name (ONNX).")
-]
-TrainBn = Annotated[bool, typer.Option("--train-bn", help="Batch normalisations train (ONNX).")]
-Trainable = Annotated[
-    list[str] | None,
-    typer.Option(metavar="PATTERN", help="Which initialisers train, as in blocks.* (ONNX)."),
-]
 
 
-def read_model_options(
-    errors: Errors, dims: Dim, sample: Sample, train_bn: bool, trainable: Trainable
-) -> ModelOptions:
-    """The options of an ONNX model; adds FB0707 to `errors`."""
-    sizes: dict[str, str] = {}
-    for text in dims or ():
-        name, _, size = text.rpartition("=")
-        if not name or not size:
-            errors.add("FB0707", f'cannot read --dim "{text}"', "write for example --dim batch=8")
-        elif name in sizes:
-            errors.add("FB0707", f"--dim {name} is given twice")
-        sizes[name] = size
-    return ModelOptions(sizes, sample, train_bn, tuple(trainable or ()))
+@dataclass(frozen=True)
+class CostOptions:
+    """Where times and bytes come from."""
+
+    costs: Annotated[
+        Costs | None,
+        typer.Option(help="Measured on this machine (default), or estimated for --device."),
+    ] = None
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="See remat-compile devices.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class OnnxOptions:
+    """What an ONNX model leaves open."""
+
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=N", help="Size of a dynamic dimension (ONNX)."),
+    ] = None
+    sample: Annotated[
+        str | None, typer.Option(metavar="FILE.npz", help="Sample inputs by name (ONNX).")
+    ] = None
+    train_bn: Annotated[
+        bool, typer.Option("--train-bn", help="Batch normalisations train (ONNX).")
+    ] = False
+    trainable: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Which initialisers train, as in blocks.* (ONNX)."),
+    ] = None
+
+    def read(self, errors: Errors) -> ModelOptions:
+        """The options, understood; adds FB0707 to `errors`."""
+        sizes: dict[str, str] = {}
+        for text in self.dim or ():
+            name, _, size = text.rpartition("=")
+            if not name or not size:
+                hint = "write for example --dim batch=8"
+                errors.add("FB0707", f'cannot read --dim "{text}"', hint)
+            elif name in sizes:
+                errors.add("FB0707", f"--dim {name} is given twice")
+            sizes[name] = size
+        return ModelOptions(sizes, self.sample, self.train_bn, tuple(self.trainable or ()))
+
+
+def grouped(command: Callable[..., T]) -> Callable[..., T]:
+    """The command with every option of its groups as a parameter of its own, in place."""
+    signature = inspect.signature(command)
+    types = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {n: kind for n, kind in types.items() if is_dataclass(kind)}
+
+    @wraps(command)
+    def call(**given: object) -> T:
+        for name, group in groups.items():
+            given[name] = group(**{f.name: given.pop(f.name) for f in fields(group)})
+        return command(**given)
+
+    shown: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        if name not in groups:
+            shown.append(parameter.replace(annotation=types[name]))
+            continue
+        hints = get_type_hints(groups[name], include_extras=True)
+        for f in fields(groups[name]):
+            own = parameter.replace(name=f.name, default=f.default, annotation=hints[f.name])
+            shown.append(own)
+    shown = [p.replace(kind=p.KEYWORD_ONLY) for p in shown]
+    call.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    return call

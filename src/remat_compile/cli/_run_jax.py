@@ -10,12 +10,10 @@ if TYPE_CHECKING:
     from .._torch.lowered import Exported
     from ..driver.jax.run import JaxReport
     from ..driver.model_source import ModelOptions
-    from ..driver.plan import JaxStyle, Plan
+    from ..driver.plan import Plan
+    from ..driver.request import JaxStyle
 
 __all__ = ["run_jax"]
-
-CHANGED = "FB0715"
-"""The code of a model that is not the one that was planned."""
 
 
 def run_jax(
@@ -32,7 +30,7 @@ def run_jax(
     from ..backends.jax.check import need_jax
 
     need_jax()
-    from ._progress import progress
+    from ._terminal import progress
 
     read = load(path, schedule)
     from ..driver.jax.make import jax_step
@@ -56,24 +54,14 @@ def _model(
 ) -> tuple[Exported | None, str]:
     """The model to compare with: the one named, or the recorded one if it may be loaded;
     else why there is none."""
-    from ..driver.model_source import check_spec, load_source
-    from ..driver.recorded import check_same_file, recorded_model
+    from ..driver.recorded import NoModel, load_as_planned, model_of_plan
 
     header = plan.program.header
-    if spec is None:
-        try:
-            spec = recorded_model(header, path, trust_source=trust_source)
-        except FBError as error:
-            first = error.diagnostics[0]
-            if first.code == CHANGED:
-                raise
-            return None, first.message
-    check_spec(spec, options)
-    check_same_file(header, spec)
-    import torch
-
-    torch.set_num_threads(plan.program.header.threads)
-    return load_source(spec, options).exported, ""
+    try:
+        spec = model_of_plan(header, path, spec, options, trust_source=trust_source)
+    except NoModel as error:
+        return None, error.diagnostics[0].message
+    return load_as_planned(header, spec, options).exported, ""
 
 
 def _print(plan: Plan, report: JaxReport, why: str) -> int:

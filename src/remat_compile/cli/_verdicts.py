@@ -25,7 +25,7 @@ __all__ = [
     "report_largest",
 ]
 
-Format = Literal["text", "json"]
+ReportFormat = Literal["text", "json"]
 
 MEANINGS = {
     "validity": "every read is alive, complete and of the right version",
@@ -53,7 +53,7 @@ def report(
     path: str,
     plan: Plan,
     verdict: Verdict,
-    format: Format,
+    format: ReportFormat,
     graph: GraphCheck,
     written: Written | None = None,
 ) -> int:
@@ -94,7 +94,7 @@ def _as_facts(written: Written | None) -> dict[str, Any]:
     return {"folder": written.folder, "scripts": written.scripts, "proofs": written.proofs}
 
 
-def report_certificate(path: str, plan: Plan, format: Format, graph: GraphCheck) -> int:
+def report_certificate(path: str, plan: Plan, format: ReportFormat, graph: GraphCheck) -> int:
     """Prints that the proof in the file is taken; the exit code."""
     assert plan.proven is not None
     if format == "json":
@@ -125,7 +125,7 @@ def report_largest(
     path: str,
     plan: Plan,
     found: Largest | Refuted | Undecided,
-    format: Format,
+    format: ReportFormat,
     graph: GraphCheck,
 ) -> int:
     """Prints the largest value of a symbol, and what blocks the next; the exit code."""
@@ -170,10 +170,11 @@ def _graph(graph: GraphCheck) -> dict[str, Any]:
 
 
 def _undecided(plan: Plan, verdict: Undecided) -> Diagnostic:
+    from ..driver.prove import MORE_TIME
     from ..ir.diagnostics import Diagnostic
 
     message = f"plan @{plan.schedule.name} is not decided: {verdict.why}"
-    return Diagnostic("FB0714", message, hint="give more time with --time-limit")
+    return Diagnostic("FB0714", message, hint=MORE_TIME)
 
 
 def _stale(plan: Plan) -> tuple[Diagnostic, ...]:
@@ -244,7 +245,10 @@ def print_json(
     echo(*json.dumps(report, indent=2).split("\n"))
 
 
-def _as_json(d: Diagnostic) -> dict[str, Any]:
+def _as_json(diagnostic: Diagnostic) -> dict[str, Any]:
+    from ..ir.wording import on_command_line
+
+    d = on_command_line(diagnostic)
     place = {"line": d.span.line, "column": d.span.column} if d.span else {}
     notes = [
         {"message": n.message, **({"line": n.span.line, "column": n.span.column} if n.span else {})}

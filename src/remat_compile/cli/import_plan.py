@@ -6,35 +6,25 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ._options import (
-    SIZE,
-    Costs,
-    Device,
-    Dim,
-    Model,
-    Output,
-    Quiet,
-    Sample,
-    Trainable,
-    TrainBn,
-    read_model_options,
-)
+from ._options import SIZE, CostOptions, ModelArgument, OnnxOptions, Output, Quiet, grouped
 
 if TYPE_CHECKING:
     from ..driver.import_decision import Imported, ToolOptions
     from ..driver.model_source import ModelOptions
-    from ..driver.request import PlanOptions
+    from ..driver.request import PlanRequest
 
 __all__ = ["command"]
 
 
+@grouped
 def command(
-    model: Model,
+    model: ModelArgument,
     tool: Annotated[
         Literal["sac", "partitioner", "jax-names"],
         typer.Option("--from", help="Whose decision: see docs/import.md."),
     ],
     output: Output = None,
+    *,
     memory_budget: Annotated[
         float | None,
         typer.Option(metavar="SHARE", help="partitioner: its own budget, 0 to 1 (0.5)."),
@@ -60,12 +50,8 @@ def command(
         str | None, typer.Option(metavar="SIZE", help="To be proven for activations.")
     ] = None,
     time_limit: Annotated[float, typer.Option(metavar="SECONDS", help="For the proof.")] = 60.0,
-    costs: Costs = None,
-    device: Device = None,
-    dim: Dim = None,
-    sample: Sample = None,
-    train_bn: TrainBn = False,
-    trainable: Trainable = None,
+    costs: CostOptions,
+    onnx: OnnxOptions,
     quiet: Quiet = False,
 ) -> None:
     """Read what another tool decides for MODEL as a plan, prove it, write it.
@@ -75,44 +61,42 @@ def command(
     from ..driver.import_decision import ToolOptions
     from ..driver.model_source import check_spec, is_program
     from ..driver.outputs import check_output, files_of_model
-    from ..driver.request import Errors, read_options
+    from ..driver.request import Errors, read_request
 
     errors = Errors()
     chosen = ToolOptions(tool, memory_budget, solver, tuple(save or ()), tuple(segments or ()))
     chosen.check(errors)
-    options = read_options(
+    request = read_request(
         errors,
         budget=budget,
         activation_budget=activation_budget,
         planner="store-all",
         time_limit_s=time_limit,
-        costs=costs,
-        device=device,
-        grads=None,
-        host_budget=None,
+        costs=costs.costs,
+        device=costs.device,
     )
-    model_options = read_model_options(errors, dim, sample, train_bn, trainable)
-    errors.collect(lambda: check_spec(model, model_options))
+    options = onnx.read(errors)
+    errors.collect(lambda: check_spec(model, options))
     if output is not None:
-        reads = files_of_model(model, model_options, device=device)
+        reads = files_of_model(model, options, device=costs.device)
         known = not is_program(model)
         errors.collect(lambda: check_output(output, "plan", reads, all_known=known))
     errors.raise_if_any()
-    assert options is not None
-    made = _make(model, model_options, chosen, options, quiet)
+    assert request is not None
+    made = _make(model, options, chosen, request, quiet)
     _write(made, output, quiet)
 
 
 def _make(
-    model: str, model_options: ModelOptions, tool: ToolOptions, options: PlanOptions, quiet: bool
+    model: str, options: ModelOptions, tool: ToolOptions, request: PlanRequest, quiet: bool
 ) -> Imported:
     from ..driver.import_decision import import_source
     from ..driver.run_planner import Phases
     from ._app import print_warnings
-    from ._progress import progress
+    from ._terminal import progress
 
     with progress(quiet=quiet) as say:
-        made = import_source(model, model_options, tool, options, Phases(say))
+        made = import_source(model, options, tool, request, Phases(say))
     print_warnings(made.plan.warnings)
     return made
 

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ._code import Code
 from ._options import (
     SIZE,
-    Costs,
-    Device,
-    Dim,
-    Grads,
-    Model,
+    CostOptions,
+    GradsOption,
+    ModelArgument,
+    OnnxOptions,
     Output,
     Quiet,
-    Sample,
-    Trainable,
-    TrainBn,
-    TrustSource,
-    read_model_options,
+    grouped,
 )
 
 if TYPE_CHECKING:
     from ..driver.model_source import ModelOptions
     from ..driver.plan import Plan
-    from ..driver.request import PlanOptions
+    from ..driver.request import PlanRequest
     from ..ir.program import Header
-    from ._code import Code
 
 __all__ = ["command"]
 
@@ -43,9 +38,11 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+@grouped
 def command(
-    model: Model,
+    model: ModelArgument,
     output: Output = None,
+    *,
     budget: Annotated[
         str | None, typer.Option(metavar="SIZE", help=f"Bound on all device bytes: {SIZE}.")
     ] = None,
@@ -68,27 +65,10 @@ def command(
         ),
     ] = None,
     time_limit: Annotated[float, typer.Option(metavar="SECONDS", help="For the planner.")] = 60.0,
-    costs: Costs = None,
-    device: Device = None,
-    dim: Dim = None,
-    sample: Sample = None,
-    train_bn: TrainBn = False,
-    trainable: Trainable = None,
-    grads: Grads = None,
-    emit: Annotated[
-        Literal["torch", "jax"] | None, typer.Option(help="Write the plan as code instead.")
-    ] = None,
-    jax_style: Annotated[
-        Literal["explicit", "annotated", "annotated-nearest"] | None,
-        typer.Option(help="How --emit jax writes: every step, or jax.checkpoint by name."),
-    ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--model", metavar="MODEL", help="The model of a .fbir file that is written as code."
-        ),
-    ] = None,
-    trust_source: TrustSource = False,
+    costs: CostOptions,
+    onnx: OnnxOptions,
+    grads: GradsOption = None,
+    code: Code,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of PyTorch.")] = None,
     quiet: Quiet = False,
     version: Annotated[
@@ -101,50 +81,48 @@ def command(
     """Plan one training step of MODEL under a budget in bytes, prove the plan, write it."""
     from ..driver.model_source import check_spec, is_program
     from ..driver.outputs import files_of_model, files_of_plan
-    from ..driver.request import Errors, read_options
-    from ._code import Code
+    from ..driver.request import Errors, read_request
 
     errors = Errors()
-    options = read_options(
+    request = read_request(
         errors,
         budget=budget,
         activation_budget=activation_budget,
         host_budget=host_budget,
         planner=planner or "auto",
         time_limit_s=time_limit,
-        costs=costs,
-        device=device,
+        costs=costs.costs,
+        device=costs.device,
         grads=grads,
     )
-    model_options = read_model_options(errors, dim, sample, train_bn, trainable)
-    errors.collect(lambda: check_spec(model, model_options))
-    code = Code(emit, jax_style or "explicit", source, trust_source)
-    reads = (*files_of_model(model, model_options, device=device), *code.reads())
+    options = onnx.read(errors)
+    errors.collect(lambda: check_spec(model, options))
+    reads = (*files_of_model(model, options, device=costs.device), *code.reads())
     if output is not None:
         known = not is_program(model)
         errors.collect(lambda: code.check_output(output, reads, all_known=known))
-    elif emit is not None:
+    elif code.emit is not None:
         errors.add("FB0707", "--emit writes a file and none is named", "give -o FILE")
-    errors.collect(lambda: code.check(output, model, given=jax_style is not None))
+    errors.collect(lambda: code.check(output, model))
     errors.raise_if_any()
     code.need()
-    assert options is not None
-    planning = (budget, activation_budget, host_budget, costs, device, grads)
-    as_it_is = emit is not None and planner is None and not any(planning)
+    assert request is not None
+    asked = (planner, budget, activation_budget, host_budget, costs.costs, costs.device, grads)
+    as_it_is = code.emit is not None and not any(asked)
 
     def check(header: Header) -> None:
         if output is not None:
             code.check_output(output, files_of_plan(model, header))
 
-    made = _make(model, options, model_options, threads, quiet, as_it_is, check)
+    made = _make(model, request, options, threads, quiet, as_it_is, check)
     made = replace(made, _reads=(*made._reads, *reads))
     _write(made, output, code, model, quiet)
 
 
 def _make(
     model: str,
-    options: PlanOptions,
-    model_options: ModelOptions,
+    request: PlanRequest,
+    options: ModelOptions,
     threads: int | None,
     quiet: bool,
     as_it_is: bool,
@@ -152,13 +130,12 @@ def _make(
 ) -> Plan:
     """The plan; with `as_it_is`, the last one of a file that holds any. `check` is given the
     header of a text before any long work starts."""
-    from ..api import plan_program, plan_source, read_program_text
+    from ..driver.make_plan import plan_in_text, plan_program, plan_source, read_program_text
     from ..driver.model_source import is_program, load_source
     from ..driver.outputs import files_of_plan
-    from ..driver.plan import Plan, PlanText
     from ..driver.run_planner import Phases
     from ._app import print_warnings
-    from ._progress import progress
+    from ._terminal import progress
 
     with progress(quiet=quiet) as say:
         phases = Phases(say)
@@ -166,17 +143,15 @@ def _make(
             with phases.phase("capture", f"reading {model}"):
                 program, text = read_program_text(model)
             check(program.header)
-            reads = files_of_plan(model, program.header)
             if as_it_is and program.schedules:
-                last = program.schedules[-1]
-                own = PlanText(program.graph, last, text)
-                return Plan(program, last, _reads=reads, _text=own)
-            made = replace(plan_program(program, options, phases), _reads=reads)
+                return plan_in_text(program, text, model)
+            reads = files_of_plan(model, program.header)
+            made = replace(plan_program(program, request, phases), _reads=reads)
         else:
             with phases.phase("capture", f"capturing {model}"):
                 _set_threads(threads)
-                source = load_source(model, model_options)
-            made = plan_source(source, options, phases)
+                source = load_source(model, options)
+            made = plan_source(source, request, phases)
     print_warnings(made.warnings)
     return made
 
@@ -197,7 +172,7 @@ def _write(made: Plan, output: str | None, code: Code, model: str, quiet: bool) 
 
     written: Sequence[str | None] = (output,)
     if output is not None:
-        if code.backend is None:
+        if code.emit is None:
             made.save(output)
         else:
             written = code.write(made, output, model, quiet)

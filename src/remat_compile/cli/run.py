@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..driver.request import Errors
-from ._options import (
-    Dim,
-    PlanFile,
-    Sample,
-    Schedule,
-    Trainable,
-    TrainBn,
-    TrustSource,
-    read_model_options,
-)
+from ..driver.request import Backend, Errors, JaxStyle
+from ._options import OnnxOptions, PlanFile, ScheduleOption, TrustSource, grouped
 
 if TYPE_CHECKING:
     from ..driver.compare_torch import StepReport
@@ -26,24 +17,23 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
+@grouped
 def command(
     plan: PlanFile,
+    *,
     model: Annotated[
         str | None,
         typer.Option(metavar="MODEL", help="The model; by default the ONNX file beside the plan."),
     ] = None,
     trust_source: TrustSource = False,
-    schedule: Schedule = None,
-    dim: Dim = None,
-    sample: Sample = None,
-    train_bn: TrainBn = False,
-    trainable: Trainable = None,
+    schedule: ScheduleOption = None,
+    onnx: OnnxOptions,
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs; the median counts.")] = 3,
     backend: Annotated[
-        Literal["torch", "jax"], typer.Option(help="What runs the step. JAX needs no model.")
+        Backend, typer.Option(help="What runs the step. JAX needs no model.")
     ] = "torch",
     jax_style: Annotated[
-        Literal["explicit", "annotated", "annotated-nearest"],
+        JaxStyle,
         typer.Option(help="As with --emit jax."),
     ] = "explicit",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
@@ -54,24 +44,22 @@ def command(
     gradients differ from ordinary autograd, or the measured peak exceeds the proven one;
     with --backend jax, where XLA does not follow the plan.
     """
+    from ..api import load
+    from ..driver.model_source import check_spec
+    from ..driver.recorded import model_of_plan
+
+    errors = Errors()
+    options = onnx.read(errors)
+    if model is not None:
+        errors.collect(lambda: check_spec(model, options))
+    errors.raise_if_any()
     if backend == "jax":
         from ._run_jax import run_jax
 
-        options = read_model_options(errors := Errors(), dim, sample, train_bn, trainable)
-        errors.raise_if_any()
         return run_jax(plan, schedule, model, options, jax_style, quiet, trust_source)
-    from ..api import load
-    from ..driver.model_source import check_spec
-    from ..driver.recorded import check_same_file, recorded_model
-
     read = load(plan, schedule)
     header = read.program.header
-    spec = recorded_model(header, plan, trust_source=trust_source) if model is None else model
-    errors = Errors()
-    options = read_model_options(errors, dim, sample, train_bn, trainable)
-    errors.collect(lambda: check_spec(spec, options))
-    errors.raise_if_any()
-    check_same_file(header, spec)
+    spec = model_of_plan(header, plan, model, options, trust_source=trust_source)
     proven, report = _run(read, spec, options, repeats, quiet)
     return _print(proven, report)
 
@@ -80,16 +68,15 @@ def _run(
     plan: Plan, spec: str, options: ModelOptions, repeats: int, quiet: bool
 ) -> tuple[Plan, StepReport]:
     from ..driver.bind import bind
-    from ..driver.model_source import load_source
+    from ..driver.recorded import load_as_planned
     from ._app import print_warnings
-    from ._progress import progress
+    from ._terminal import progress
 
     with progress(quiet=quiet) as say:
         say("proving the plan")
         proven = plan.trusted()
         say(f"capturing {spec}")
-        _set_threads(plan)
-        source = load_source(spec, options)
+        source = load_as_planned(plan.program.header, spec, options)
         say("generating the step")
         compiled = bind(proven.program, proven.schedule, source.exported)
         say("running the step, and ordinary autograd beside it")
@@ -98,13 +85,6 @@ def _run(
         report = compare_step(proven, compiled, source.exported, repeats)
     print_warnings((*source.warnings, *source.exported.warnings))
     return proven, report
-
-
-def _set_threads(plan: Plan) -> None:
-    """As captured: kernels, and so their workspace and bits, depend on it."""
-    import torch
-
-    torch.set_num_threads(plan.program.header.threads)
 
 
 def _print(plan: Plan, report: StepReport) -> int:

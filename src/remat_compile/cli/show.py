@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ._options import PlanFile, Schedule
+from ._options import PlanFile, ScheduleOption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ WIDTH, HEIGHT = 64, 10
 
 def command(
     plan: PlanFile,
-    schedule: Schedule = None,
+    schedule: ScheduleOption = None,
     all: Annotated[bool, typer.Option("--all", help="Do not shorten the lists.")] = False,
 ) -> None:
     """What a plan does: its peak and what fills it, memory over the step, what runs again.

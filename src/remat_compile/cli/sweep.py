@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ._options import (
-    Costs,
-    Device,
-    Dim,
-    Grads,
-    Model,
+    CostOptions,
+    GradsOption,
+    ModelArgument,
+    OnnxOptions,
     Output,
     Quiet,
-    Sample,
-    Trainable,
-    TrainBn,
-    read_model_options,
+    grouped,
 )
 
 if TYPE_CHECKING:
@@ -25,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..driver.budget import BudgetText
     from ..driver.model_source import ModelOptions
-    from ..driver.request import PlanOptions
+    from ..driver.request import PlanRequest
     from ..driver.sweep import Cell, Sweep
     from ..ir.program import Program
     from ..planners.contract import Planner
@@ -35,9 +31,11 @@ __all__ = ["command"]
 BUDGETS = "as in 8GiB,12GiB or 20%..100%:9"
 
 
+@grouped
 def command(
-    model: Model,
+    model: ModelArgument,
     output: Output = None,
+    *,
     budgets: Annotated[
         str | None, typer.Option(metavar="SIZES", help=f"Bounds on all device bytes, {BUDGETS}.")
     ] = None,
@@ -55,13 +53,9 @@ def command(
     time_limit: Annotated[
         float, typer.Option(metavar="SECONDS", help="For each planner under each budget.")
     ] = 60.0,
-    costs: Costs = None,
-    device: Device = None,
-    dim: Dim = None,
-    sample: Sample = None,
-    train_bn: TrainBn = False,
-    trainable: Trainable = None,
-    grads: Grads = None,
+    costs: CostOptions,
+    onnx: OnnxOptions,
+    grads: GradsOption = None,
     format: Annotated[
         Literal["csv", "json"] | None, typer.Option(help="By the name of the file, else CSV.")
     ] = None,
@@ -77,25 +71,17 @@ def command(
     """
     from ..driver.model_source import check_spec, is_program
     from ..driver.outputs import check_output, files_of_model
-    from ..driver.request import Errors, read_options
-    from ..driver.sweep_options import read_sweep
+    from ..driver.request import Errors, read_request, read_sweep
 
     errors = Errors()
-    options = read_options(
-        errors,
-        budget=None,
-        activation_budget=None,
-        planner="auto",
-        time_limit_s=time_limit,
-        costs=costs,
-        device=device,
-        grads=grads,
+    request = read_request(
+        errors, time_limit_s=time_limit, costs=costs.costs, device=costs.device, grads=grads
     )
     # After the options, which have a planner's text of their own.
     asked = read_sweep(errors, budgets, activation_budgets, planners)
-    model_options = read_model_options(errors, dim, sample, train_bn, trainable)
-    errors.collect(lambda: check_spec(model, model_options))
-    reads = files_of_model(model, model_options, device=device)
+    options = onnx.read(errors)
+    errors.collect(lambda: check_spec(model, options))
+    reads = files_of_model(model, options, device=costs.device)
     if output is not None:
         known = not is_program(model)
         errors.collect(lambda: check_output(output, "sweep", reads, all_known=known))
@@ -103,9 +89,9 @@ def command(
         errors.add("FB0707", "--resume needs a file to go on with", "give -o FILE")
     cells = errors.collect(lambda: _known(output)) if resume else ()
     errors.raise_if_any()
-    assert options is not None
+    assert request is not None
     assert cells is not None
-    return _run(model, options, model_options, asked, cells, output, format, quiet)
+    return _run(model, request, options, asked, cells, output, format, quiet)
 
 
 def _known(output: str | None) -> tuple[Cell, ...]:
@@ -127,8 +113,8 @@ def _known(output: str | None) -> tuple[Cell, ...]:
 
 def _run(
     model: str,
-    options: PlanOptions,
-    model_options: ModelOptions,
+    request: PlanRequest,
+    options: ModelOptions,
     asked: tuple[tuple[Planner, ...], tuple[BudgetText, ...]],
     known: tuple[Cell, ...],
     output: str | None,
@@ -138,8 +124,7 @@ def _run(
     import sys
 
     from ..driver.sweep import run_sweep
-    from ._progress import progress
-    from ._terminal import echo
+    from ._terminal import echo, progress
 
     made: Sweep | None = None
 
@@ -151,12 +136,12 @@ def _run(
 
     code = 0
     with progress(quiet=quiet) as say:
-        program = _program(model, options, model_options, say, output)
+        program = _program(model, request, options, say, output)
         try:
             run_sweep(
                 program,
                 *asked,
-                time_limit_s=options.time_limit_s,
+                time_limit_s=request.time_limit_s,
                 progress=say,
                 known=known,
                 done=keep,
@@ -175,25 +160,24 @@ def _run(
 
 def _program(
     model: str,
-    options: PlanOptions,
-    model_options: ModelOptions,
+    request: PlanRequest,
+    options: ModelOptions,
     say: Callable[[str], None],
     output: str | None,
 ) -> Program:
     """The program with its costs, made once for all cells."""
-    from ..api import as_asked, costed, costed_text, read_program
+    from ..driver.make_plan import costed_program, read_program
     from ..driver.model_source import is_program, load_source
     from ..driver.outputs import check_output, files_of_plan
     from ..driver.run_planner import Phases
 
     phases = Phases(say)
-    if is_program(model):
-        with phases.phase("capture", f"reading {model}"):
-            program = read_program(model)
-        if output is not None:
-            check_output(output, "sweep", files_of_plan(model, program.header))
-        return costed_text(program, options, phases)
-    with phases.phase("capture", f"capturing {model}"):
-        source = load_source(model, model_options)
-    with costed(source, options.device, phases) as (program, _):
-        return as_asked(program, options)
+    if not is_program(model):
+        with phases.phase("capture", f"capturing {model}"):
+            source = load_source(model, options)
+        return costed_program(source, request, phases)
+    with phases.phase("capture", f"reading {model}"):
+        program = read_program(model)
+    if output is not None:
+        check_output(output, "sweep", files_of_plan(model, program.header))
+    return costed_program(program, request, phases)

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ._options import (
-    Dim,
-    PlanFile,
-    Sample,
-    Schedule,
-    Trainable,
-    TrainBn,
-    read_model_options,
-)
+from ._options import OnnxOptions, PlanFile, ScheduleOption, grouped
 
 if TYPE_CHECKING:
+    from ..driver.budget import BudgetText
     from ..driver.compare_graph import GraphCheck
     from ..driver.model_source import ModelOptions
     from ..driver.plan import Plan
@@ -26,8 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
+@grouped
 def command(
     plan: PlanFile,
+    *,
     budget: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Bound on all device bytes.")
     ] = None,
@@ -37,7 +32,7 @@ def command(
     host_budget: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Bound on copies on the host, in bytes.")
     ] = None,
-    schedule: Schedule = None,
+    schedule: ScheduleOption = None,
     at: Annotated[
         Literal["range", "sample"] | None,
         typer.Option(help="For which sizes the bytes must hold (all in the ranges, if bounded)."),
@@ -68,10 +63,7 @@ def command(
         str | None,
         typer.Option(metavar="MODEL", help="Compare the graph with this model, captured again."),
     ] = None,
-    dim: Dim = None,
-    sample: Sample = None,
-    train_bn: TrainBn = False,
-    trainable: Trainable = None,
+    onnx: OnnxOptions,
     time_limit: Annotated[float, typer.Option(metavar="SECONDS")] = 60.0,
     format: Annotated[Literal["text", "json"], typer.Option()] = "text",
 ) -> int:
@@ -81,13 +73,15 @@ def command(
     graph must be that of the model; else the proof is for the graph as written. Exit code 0:
     proven; 1: refuted, not decided in time, or another graph.
     """
+    from ..api import load
+    from ..driver.budget import resolve_budget
     from ..driver.request import Errors, check_time_limit
     from ..driver.scripts import check_folder, write_proofs, write_scripts
     from ..ir.diagnostics import FBError
     from ._verdicts import Written, print_json, report, report_certificate, report_largest
 
     errors = Errors()
-    found = errors.collect(lambda: _bounds(budget, activation_budget, host_budget))
+    bounds = errors.collect(lambda: _bounds(budget, activation_budget, host_budget))
     if time_limit <= 0:
         errors.add("FB0707", f"a time limit of {time_limit:g} s: it must be more than zero")
     else:
@@ -101,16 +95,16 @@ def command(
         errors.add("FB0707", "scripts are written of one full proof", "leave the other option away")
     for folder in folders:
         errors.collect(lambda folder=folder: check_folder(folder))  # type: ignore[misc]
-    options = read_model_options(errors, dim, sample, train_bn, trainable)
+    options = onnx.read(errors)
     if model is None and options.given:
         errors.add("FB0707", f"{' and '.join(options.given)} only with --model", "add --model")
     elif model is not None:
         errors.collect(lambda: _check_model(model, options))
     errors.raise_if_any()
-    assert found is not None
+    assert bounds is not None
     try:
-        read = _read(plan, schedule)
-        budgets = _resolve(found, read)
+        read = load(plan, schedule)
+        budgets = [resolve_budget(bound, read.baseline) for bound in bounds]
         if require_certificate:
             if refused := _refused_certificate(read, budgets, at, solver):
                 raise FBError(refused)
@@ -160,13 +154,10 @@ def _held_against(plan: Plan, model: str | None, options: ModelOptions) -> Graph
 
     if model is None:
         return GraphCheck()
-    import torch
+    from ..driver.recorded import load_as_planned
 
-    from ..driver.model_source import load_source
-
-    # As captured: kernels, and so their sizes, depend on it.
-    torch.set_num_threads(plan.program.header.threads)
-    return check_graph(plan.program, load_source(model, options).exported, model)
+    source = load_as_planned(plan.program.header, model, options)
+    return check_graph(plan.program, source.exported, model)
 
 
 def _refused_certificate(
@@ -188,24 +179,12 @@ def _refused_certificate(
 
 def _bounds(
     budget: str | None, activation_budget: str | None, host_budget: str | None
-) -> list[Any]:
+) -> list[BudgetText]:
     from ..driver.budget import parse_budget
 
-    found = [] if budget is None else [parse_budget(budget)]
+    bounds = [] if budget is None else [parse_budget(budget)]
     if activation_budget is not None:
-        found.append(parse_budget(activation_budget, "activation"))
+        bounds.append(parse_budget(activation_budget, "activation"))
     if host_budget is not None:
-        found.append(parse_budget(host_budget, "host"))
-    return found
-
-
-def _resolve(found: list[Any], plan: Plan) -> list[Budget]:
-    from ..driver.budget import resolve_budget
-
-    return [resolve_budget(budget, plan.baseline) for budget in found]
-
-
-def _read(path: str, schedule: str | None) -> Plan:
-    from ..api import load
-
-    return load(path, schedule)
+        bounds.append(parse_budget(host_budget, "host"))
+    return bounds

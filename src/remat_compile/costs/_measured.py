@@ -66,22 +66,22 @@ def _run(
     may_change: bool,
 ) -> Program:
     try:
-        return _Run(program, values, time_limit_s, hold).result()
+        return _MeasuringRun(program, values, time_limit_s, hold).result()
     except torch.OutOfMemoryError:
         if not (hold and may_change):
             raise
-    return _Run(program, values, time_limit_s, False).result()
+    return _MeasuringRun(program, values, time_limit_s, False).result()
 
 
 @dataclass
-class _Found:
-    """What one run has found so far, by cNode and aNode name."""
+class _Costs:
+    """What one run has measured so far, by cNode and aNode name."""
 
     sizes: dict[str, Expr]
     cnodes: dict[str, CNode]
 
 
-class _Run:
+class _MeasuringRun:
     """One pass over the graph in the order of capture."""
 
     def __init__(
@@ -93,7 +93,7 @@ class _Run:
         self.meter = Meter(self.device, program.target.granularity_bytes, time_limit_s)
         self.store: Store = (RealRun if hold else Layouts)(program, values)
         self.corners = Corners(program, self.meter, _available_bytes(self.device) // 2)
-        self.found = _Found({}, {})
+        self.costs = _Costs({}, {})
 
     def result(self) -> Program:
         graph = self.program.graph
@@ -102,7 +102,7 @@ class _Run:
                 self.store.layouts.drop(step.anode)
             elif graph.cnode[step.cnode].is_loss:
                 self.store.loss(graph.loss)
-                self.found.cnodes[step.cnode] = replace(graph.loss, time_ns=0)
+                self.costs.cnodes[step.cnode] = replace(graph.loss, time_ns=0)
             else:
                 self._measure(graph.cnode[step.cnode])
         header = replace(
@@ -116,10 +116,10 @@ class _Run:
     def _filled(self, header: Header) -> Program:
         graph = self.program.graph
         anodes = tuple(
-            replace(a, size=self.found.sizes[a.name]) if a.name in self.found.sizes else a
+            replace(a, size=self.costs.sizes[a.name]) if a.name in self.costs.sizes else a
             for a in graph.anodes
         )
-        cnodes = tuple(self.found.cnodes[c.name] for c in graph.cnodes)
+        cnodes = tuple(self.costs.cnodes[c.name] for c in graph.cnodes)
         filled = replace(graph, anodes=anodes, cnodes=cnodes)
         return replace(self.program, graph=filled, header=header, proven=())
 
@@ -128,9 +128,9 @@ class _Run:
         if c.is_accumulate:
             # Its storage is that of the sum so far, and it works in place.
             (name,), into = c.results, c.call.refs()[0]
-            self.found.sizes[name] = self._size(into)
+            self.costs.sizes[name] = self._size(into)
             workspace: Expr = Const(first.workspace_bytes)
-            self.found.cnodes[c.name] = replace(c, workspace=workspace, time_ns=first.time_ns)
+            self.costs.cnodes[c.name] = replace(c, workspace=workspace, time_ns=first.time_ns)
             return
         samples = self.corners.measure(c, 1, self.store.layouts, first)
         self._correct_sizes(c, samples)
@@ -140,8 +140,8 @@ class _Run:
             samples = self.corners.measure(c, 2, self.store.layouts, again)
             costed = self._with_replay(costed, self._workspace(c, samples), again.time_ns)
         if c.token is not None:
-            self.found.sizes[c.token] = Const(get_rng_state(self.device).nbytes)
-        self.found.cnodes[c.name] = costed
+            self.costs.sizes[c.token] = Const(get_rng_state(self.device).nbytes)
+        self.costs.cnodes[c.name] = costed
 
     def _with_replay(self, c: CNode, workspace: Expr, time_ns: int) -> CNode:
         if c.replay is None and workspace == c.workspace:
@@ -169,7 +169,7 @@ class _Run:
             if any(evaluate(size, env) != real for env, real in points):
                 low = {s.name: s.low for s in self.program.symbols}
                 fitted = bound(points, self._candidates(c))
-                self.found.sizes[name] = at_least(fitted, least, low)
+                self.costs.sizes[name] = at_least(fitted, least, low)
 
     def _workspace(self, c: CNode, samples: Sequence[tuple[Mapping[str, int], Sample]]) -> Expr:
         points: list[Point] = [(env, sample.workspace_bytes) for env, sample in samples]
@@ -180,7 +180,7 @@ class _Run:
         return [self._size(name) for name in (*c.results, *graph.reads(c))]
 
     def _size(self, name: str) -> Expr:
-        return self.found.sizes.get(name, self.program.graph.anode[name].size)
+        return self.costs.sizes.get(name, self.program.graph.anode[name].size)
 
 
 def _target(target: Target, device: torch.device) -> Target:

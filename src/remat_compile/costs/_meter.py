@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .._torch.alloc import measure_peak
 from .._torch.instances import Instances, get_rng_state, prepared, run_cnode
-from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.diagnostics import fail
 from ..ir.graph import Arg, CNode, Ref
 from ._shapes import value_of
 
@@ -163,11 +163,9 @@ def _named_failure(c: CNode, execution: int) -> Iterator[None]:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         where = f" (from {c.loc})" if c.loc is not None else ""
         op = c.call_at(execution).op
-        raise FBError(
-            Diagnostic(
-                "FB0909",
-                f"{c.name}{where}: {op} failed while it was measured: {reason}",
-                c.span,
-                hint="use roofline costs, or sample inputs that the operator accepts",
-            )
-        ) from error
+        fail(
+            "FB0909",
+            f"{c.name}{where}: {op} failed while it was measured: {reason}",
+            c.span,
+            hint="use roofline costs, or sample inputs that the operator accepts",
+        )

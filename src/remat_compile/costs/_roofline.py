@@ -23,7 +23,7 @@ def roofline(program: Program, device: Device) -> Program:
     overhead. Workspace stays as the capture left it: the bytes of unused results, and 0
     otherwise (`assumptions` says so). The target becomes the device.
     """
-    model = _Model(program.graph, device, program.sample)
+    model = _RooflineModel(program.graph, device, program.sample)
     cnodes = tuple(model.costed(c) for c in program.graph.cnodes)
     return replace(
         program,
@@ -34,7 +34,7 @@ def roofline(program: Program, device: Device) -> Program:
     )
 
 
-class _Model:
+class _RooflineModel:
     def __init__(self, graph: Graph, device: Device, env: Mapping[str, int]):
         self.graph = graph
         self.device = device

@@ -20,12 +20,12 @@ Shape = tuple[int, ...]
 
 def shapes_of(graph: Graph, env: Mapping[str, int]) -> dict[str, Shape]:
     """The shape of every aNode and view, by name."""
-    found: dict[str, Shape] = {
+    shapes: dict[str, Shape] = {
         a.name: tuple(evaluate(extent, env) for extent in a.shape) for a in graph.anodes
     }
     for view in graph.views:
-        found[view.name] = _shape_of(view, found, env)
-    return found
+        shapes[view.name] = _shape_of(view, shapes, env)
+    return shapes
 
 
 def value_of(arg: Arg, env: Mapping[str, int]) -> object:

@@ -97,7 +97,7 @@ def layouts_at(
 ) -> Instances:
     """The layouts of the aNodes `bases` at another assignment of the symbols: dense, with
     the axes in the order they have in memory at the sample."""
-    found = {}
+    layouts = {}
     for name in bases:
         tensor = sample[name]
         node = program.graph.anode[name]
@@ -105,8 +105,8 @@ def layouts_at(
         strides = tensor.stride()
         order = sorted(range(len(shape)), key=strides.__getitem__, reverse=True)
         dense = torch.empty([shape[axis] for axis in order], dtype=tensor.dtype, device="meta")
-        found[name] = dense.permute([order.index(axis) for axis in range(len(shape))])
-    return Instances(program.graph, env, found)
+        layouts[name] = dense.permute([order.index(axis) for axis in range(len(shape))])
+    return Instances(program.graph, env, layouts)
 
 
 def _put(layouts: Instances, c: CNode, results: tuple[Tensor | None, ...]) -> None:

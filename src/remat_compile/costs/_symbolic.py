@@ -10,7 +10,7 @@ from typing import assert_never
 from torch import Tensor
 
 from .._torch.instances import Instances
-from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.diagnostics import fail
 from ..ir.expr import (
     Add,
     CeilDiv,
@@ -129,15 +129,15 @@ class Corners:
             return self._at(c, execution, layouts, env)
 
         sample = self._program.sample
-        found: list[tuple[Mapping[str, int], Sample]] = [(sample, at_sample)]
-        found += [(env, at(env)) for env in self.envs]
+        samples: list[tuple[Mapping[str, int], Sample]] = [(sample, at_sample)]
+        samples += [(env, at(env)) for env in self.envs]
         varying = [s.name for s in self._program.symbols if s.low != s.high]
         if len(varying) == 1:
             (name,) = varying
-            points = {env[name]: one for env, one in found}
+            points = {env[name]: one for env, one in samples}
             _refine(points, lambda n: at({**sample, name: n}))
-            found += [({**sample, name: n}, points[n]) for n in list(points)[len(found) :]]
-        return found
+            samples += [({**sample, name: n}, points[n]) for n in list(points)[len(samples) :]]
+        return samples
 
     def _at(self, c: CNode, execution: int, layouts: Instances, env: Mapping[str, int]) -> Sample:
         bases = self._program.graph.reads(c, execution)
@@ -156,14 +156,12 @@ class Corners:
         if needed <= self._available:
             return
         at = ", ".join(f"{name} = {value}" for name, value in env.items())
-        raise FBError(
-            Diagnostic(
-                "FB0908",
-                f"the workspace of {c.name} ({c.call.op}) cannot be measured at {at}: that "
-                f"takes {needed} bytes, and {self._available} are free",
-                c.span,
-                hint="declare a smaller upper end for the dynamic dimensions",
-            )
+        fail(
+            "FB0908",
+            f"the workspace of {c.name} ({c.call.op}) cannot be measured at {at}: that "
+            f"takes {needed} bytes, and {self._available} are free",
+            c.span,
+            hint="declare a smaller upper end for the dynamic dimensions",
         )
 
 

@@ -11,27 +11,27 @@ __all__ = ["assumptions"]
 def assumptions(program: Program) -> tuple[str, ...]:
     """One sentence each; the first says where the costs come from."""
     header = program.header
-    found: list[str] = []
+    sentences: list[str] = []
     match header.costs:
         case "measured":
-            found.append(
+            sentences.append(
                 f"sizes, workspace and times measured on {header.device}, {header.threads} "
                 f"threads, torch {header.torch_version}"
             )
         case "roofline":
-            found.append(f"times by roofline for {program.target.name}, nothing was run")
-            found.append(_workspace_assumed(program))
+            sentences.append(f"times by roofline for {program.target.name}, nothing was run")
+            sentences.append(_workspace_assumed(program))
         case "none":
-            found.append("no times: every computation counts as 0 ns")
-            found.append(_workspace_assumed(program))
+            sentences.append("no times: every computation counts as 0 ns")
+            sentences.append(_workspace_assumed(program))
     if header.costs == "measured" and (ranging := _ranging(program)):
-        found.append(
+        sentences.append(
             f"workspace measured over the range of {ranging}, at no more than 24 points; "
             "between them it is taken to grow evenly"
         )
     if program.graph.loss.workspace == Const(0):
-        found.append("workspace of the loss assumed 0")
-    return tuple(found)
+        sentences.append("workspace of the loss assumed 0")
+    return tuple(sentences)
 
 
 def _workspace_assumed(program: Program) -> str:

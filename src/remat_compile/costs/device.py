@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..ir.diagnostics import Diagnostic, FBError, nearest
+from ..ir.diagnostics import Diagnostic, FBError, fail, nearest
 from ..ir.graph import DTYPE_BYTES
 from ..ir.program import Target
 from ..ir.span import Span
@@ -67,13 +67,13 @@ def load_device(name_or_path: str) -> Device:
         except (OSError, ValueError) as error:  # no text, or a name that no file can have
             reason = getattr(error, "strerror", None) or "not a text file"
             message = f"cannot read device file {name_or_path}: {reason}"
-            raise FBError(Diagnostic("FB0906", message), usage=True) from error
+            fail("FB0906", message, usage=True)
         return _parse(text, name_or_path)
     known = device_names()
     if name_or_path not in known:
         message = f'unknown device "{name_or_path}".{nearest(name_or_path, known)}'
         hint = f"known devices: {', '.join(known)}; or give the path of a .toml file"
-        raise FBError(Diagnostic("FB0906", message, hint=hint), usage=True)
+        fail("FB0906", message, hint=hint, usage=True)
     file = resources.files(__package__).joinpath("devices", f"{name_or_path}.toml")
     return _parse(file.read_text(encoding="utf-8"), f"{name_or_path}.toml")
 
@@ -107,12 +107,12 @@ class _Reader:
         value = self.take(key, required)
         if value is None:
             return None
-        found = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
-        if found is None or bool(found[3]) != per_second or float(found[1]) <= 0:
+        match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+        if match is None or bool(match[3]) != per_second or float(match[1]) <= 0:
             example = '"4.8TB/s"' if per_second else '"139GiB"'
             self.report(f"`{key}` is {value!r}, not an amount", f"write it like {example}")
             return None
-        return round(float(found[1]) * _UNITS[found[2] or ""])
+        return round(float(match[1]) * _UNITS[match[2] or ""])
 
     def number(self, key: str, least: float) -> float | None:
         value = self.take(key, True)
@@ -149,7 +149,7 @@ def _parse(text: str, file: str) -> Device:
         place = re.search(r"line (\d+), column (\d+)", str(error))
         line, column = (int(place[1]), int(place[2])) if place else (1, 1)
         span = Span(line, column, column + 1, file)
-        raise FBError(Diagnostic("FB0907", f"not TOML: {error}", span), usage=True) from error
+        fail("FB0907", f"not TOML: {error}", span, usage=True)
     reader = _Reader(table, file)
     name = reader.take("name", True)
     if name is not None and (not isinstance(name, str) or not name):

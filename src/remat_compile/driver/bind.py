@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,12 +13,12 @@ from ..ir.expr import Const
 if TYPE_CHECKING:
     from torch import nn
 
-    from .._torch.lowered import Exported
+    from .._torch.lowered import Exported, Lowered
     from ..ir.graph import CNode, View
     from ..ir.program import Program
     from ..ir.schedule import Schedule
 
-__all__ = ["bind", "check_same_graph", "graph_differences"]
+__all__ = ["bind", "graph_differences", "lowered_again"]
 
 
 def bind(program: Program, schedule: Schedule, exported: Exported) -> nn.Module:
@@ -27,27 +29,30 @@ def bind(program: Program, schedule: Schedule, exported: Exported) -> nn.Module:
     """
     from .._torch.copies import refuse_copies
     from ..backends.torch import build
-    from ..frontends.torch_export import ensure_trusted, lower
 
     refuse_copies(schedule.steps)
-    with lower(exported) as lowered:
-        check_same_graph(program, lowered.program)
+    with lowered_again(program, exported) as lowered:
         module = build(lowered.with_program(program), schedule)
+    return module  # noqa: RET504  # the block ends with a check
+
+
+@contextmanager
+def lowered_again(program: Program, exported: Exported) -> Iterator[Lowered]:
+    """Inside the block, the model with its values, lowered as it was for `program`.
+
+    FB0710 where it gives another graph; FB0512, at the end of the block, where that graph does
+    not compute what eager computes.
+    """
+    from ..frontends.torch_export import ensure_trusted, lower
+
+    with lower(exported) as lowered:
+        if different := graph_differences(program, lowered.program):
+            message = "the model gives another graph than the one that was planned"
+            notes = tuple(Note(line) for line in different)
+            hint = "plan the model again"
+            raise FBError(Diagnostic("FB0710", message, notes=notes, hint=hint))
+        yield lowered
     ensure_trusted(lowered)
-    return module
-
-
-def check_same_graph(planned: Program, captured: Program) -> None:
-    """FB0710 where two captures of a model differ."""
-    if different := graph_differences(planned, captured):
-        raise FBError(
-            Diagnostic(
-                "FB0710",
-                "the model gives another graph than the one that was planned",
-                notes=tuple(Note(line) for line in different),
-                hint="plan the model again",
-            )
-        )
 
 
 def graph_differences(planned: Program, captured: Program, limit: int = 5) -> list[str]:

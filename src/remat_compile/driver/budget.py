@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -14,7 +15,14 @@ from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
 from ..ir.semantics.simulate import simulate
 
-__all__ = ["Baseline", "BudgetText", "format_bytes", "parse_budget", "resolve_budget"]
+__all__ = [
+    "Baseline",
+    "BudgetText",
+    "format_bytes",
+    "parse_budget",
+    "parse_budgets",
+    "resolve_budget",
+]
 
 BudgetKind = Literal["device", "activation", "host"]
 
@@ -29,6 +37,8 @@ UNITS: dict[str, int] = {
 _SPELLINGS = {"kB": 1000, **UNITS, **{unit.lower(): size for unit, size in UNITS.items()}}
 _NUMBER = re.compile(r"([-+]?(?:\d{1,30}\.?\d{0,30}|\.\d{1,30}))\s*((?!\d)\S*)")
 """With no more digits than any size has; Python itself refuses to read 4300."""
+MOST_BUDGETS = 1000
+_COUNT = re.compile(r"\d{1,4}")
 _FORMS = "write for example 8GiB, 500MB, 50%, or range:0.5"
 
 
@@ -81,10 +91,44 @@ def parse_budget(value: str | int, kind: BudgetKind = "device") -> BudgetText:
     One of the host has no peak to be a share of, so only bytes do there. FB0450 where it
     cannot be read, FB0451 where it is not more than zero.
     """
-    found = _parse(value, kind)
-    if kind == "host" and found.form != "bytes":
-        raise _unreadable(found.text, "a host budget is a number of bytes; write for example 8GiB")
-    return found
+    budget = _parse(value, kind)
+    if kind == "host" and budget.form != "bytes":
+        raise _unreadable(budget.text, "a host budget is a number of bytes; write for example 8GiB")
+    return budget
+
+
+def parse_budgets(value: str | int, kind: BudgetKind) -> tuple[BudgetText, ...]:
+    """`20%..100%:9` is nine budgets evenly apart; `8GiB,12GiB` two. FB0450, FB0451."""
+    if not isinstance(value, str):
+        return (parse_budget(value, kind),)
+    budgets: list[BudgetText] = []
+    for part in value.split(","):
+        low, dots, rest = part.partition("..")
+        if not dots:
+            budgets.append(parse_budget(part, kind))
+            continue
+        high, _, count = rest.rpartition(":")
+        if not _COUNT.fullmatch(count) or not 2 <= int(count) <= MOST_BUDGETS:
+            hint = f"write LOW..HIGH:COUNT with a count from 2 to {MOST_BUDGETS}, as in 20%..100%:9"
+            raise _unreadable(part, hint, "budgets")
+        ends = parse_budget(low, kind), parse_budget(high, kind)
+        if ends[0].form != ends[1].form:
+            raise _unreadable(part, "give both ends in bytes, in percent, or as range:", "budgets")
+        budgets += _between(*ends, int(count))
+    return tuple(budgets)
+
+
+def _between(low: BudgetText, high: BudgetText, count: int) -> Iterator[BudgetText]:
+    for i in range(count):
+        amount = low.amount + (high.amount - low.amount) * i / (count - 1)
+        match low.form:
+            case "bytes":
+                text = f"{int(amount)}B"
+            case "share":
+                text = f"{float(100 * amount):.4g}%"
+            case "range":
+                text = f"range:{float(amount):.4g}"
+        yield BudgetText(text, low.kind, low.form, amount)
 
 
 def _parse(value: str | int, kind: BudgetKind) -> BudgetText:
@@ -129,8 +173,9 @@ def _positive(budget: BudgetText) -> BudgetText:
     return budget
 
 
-def _unreadable(text: str, hint: str) -> FBError:
-    return FBError(Diagnostic("FB0450", f'cannot read the budget "{text}"', hint=hint), usage=True)
+def _unreadable(text: str, hint: str, what: str = "budget") -> FBError:
+    message = f'cannot read the {what} "{text}"'
+    return FBError(Diagnostic("FB0450", message, hint=hint), usage=True)
 
 
 def _not_positive(text: str, kind: BudgetKind, why: str) -> FBError:

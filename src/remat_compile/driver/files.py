@@ -26,6 +26,7 @@ __all__ = [
     "read_text",
     "sha256_of",
     "text_of",
+    "text_writer",
     "write_text",
     "write_together",
 ]
@@ -232,7 +233,7 @@ def write_together(writers: Mapping[str | Path, Callable[[IO[bytes]], None]]) ->
 
 
 def _replace(target: Path, text: str) -> None:
-    made = _write_aside(target, lambda file: _write_text(file, text))
+    made = _write_aside(target, text_writer(text))
     try:
         os.replace(made, target)
     except BaseException:
@@ -240,8 +241,13 @@ def _replace(target: Path, text: str) -> None:
         raise
 
 
-def _write_text(file: IO[bytes], text: str) -> None:
-    file.write(text.encode())
+def text_writer(text: str) -> Callable[[IO[bytes]], None]:
+    """For `write_together`: puts the text into a file."""
+
+    def write(file: IO[bytes]) -> None:
+        file.write(text.encode())
+
+    return write
 
 
 def _write_aside(target: Path, write: Callable[[IO[bytes]], None]) -> str:

@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, assert_never
+from typing import TYPE_CHECKING, Any, Literal, Unpack, assert_never
 
-from ..api import costed, costed_text, read_program
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.terminal import printable
 from .budget import Baseline, format_bytes, resolve_budget
-from .files import keep_text
-from .model_source import ModelOptions, Source, file_of, is_program, load_source
+from .make_plan import costed, costed_program, read_program
+from .model_source import (
+    NO_OPTIONS,
+    ModelOptions,
+    Source,
+    check_module,
+    file_of,
+    is_program,
+    load_source,
+)
 from .outputs import files_of_model, files_of_plan
 from .plan import Plan
-from .request import Errors, PlanOptions, read_options
+from .prove import ProofRequest, by_tool, prove, proven_program
+from .request import BoundKeywords, Errors, PlanRequest, named_keywords, read_request
 from .run_planner import Phases
 
 if TYPE_CHECKING:
@@ -23,9 +31,7 @@ if TYPE_CHECKING:
 
     from .._torch.lowered import Lowered
     from ..frontends.decisions import Decision
-    from ..ir.program import Budget, Program
-    from ..ir.schedule import Schedule
-    from ..verifier import Verdict
+    from ..ir.program import Program
 
 __all__ = ["SOLVERS", "TOOLS", "Imported", "Tool", "ToolOptions", "import_plan", "import_source"]
 
@@ -95,6 +101,7 @@ class Imported:
         return f"{self.plan.summary()}{printable(self.claim())}\n"
 
 
+@named_keywords(BoundKeywords, read_request)
 def import_plan(
     model: nn.Module | str | Path,
     args: tuple[Any, ...] = (),
@@ -105,12 +112,8 @@ def import_plan(
     solver: str | None = None,
     save: Sequence[str] = (),
     segments: Sequence[str] = (),
-    budget: str | int | None = None,
-    activation_budget: str | int | None = None,
-    time_limit_s: float = 60.0,
-    costs: Literal["measured", "roofline"] | None = None,
-    device: str | None = None,
     progress: Callable[[str], None] | None = None,
+    **options: Unpack[BoundKeywords],
 ) -> Imported:
     """Reads what another tool decides for `model` as a plan, and proves it.
 
@@ -123,31 +126,24 @@ def import_plan(
     errors = Errors()
     chosen = ToolOptions(tool, memory_budget, solver, tuple(save), tuple(segments))
     chosen.check(errors)
-    asked = read_options(
-        errors,
-        budget=budget,
-        activation_budget=activation_budget,
-        planner="store-all",
-        time_limit_s=time_limit_s,
-        costs=costs,
-        device=device,
-        grads=None,
-        host_budget=None,
-    )
+    # Nothing is planned: the tool has decided.
+    request = read_request(errors, planner="store-all", **options)
+    if not isinstance(model, str | Path):
+        errors.collect(lambda: check_module(model, args))
     errors.raise_if_any()
-    assert asked is not None
+    assert request is not None
     phases = Phases(progress)
     if isinstance(model, str | Path):
-        return import_source(str(model), ModelOptions(), chosen, asked, phases)
+        return import_source(str(model), NO_OPTIONS, chosen, request, phases)
     from ..frontends.torch_export import export
 
     with phases.phase("capture", "capturing the training step"):
         exported = export(model, tuple(args), kwargs, strict=tool == "sac")
-    return _from_model(Source(exported), chosen, asked, phases)
+    return _from_model(Source(exported), chosen, request, phases)
 
 
 def import_source(
-    spec: str, model: ModelOptions, tool: ToolOptions, options: PlanOptions, phases: Phases
+    spec: str, model: ModelOptions, tool: ToolOptions, request: PlanRequest, phases: Phases
 ) -> Imported:
     """The same for a MODEL of the command line. FB0711 for a text where a model is needed."""
     if tool.tool == "sac" and file_of(spec) == spec:
@@ -159,33 +155,33 @@ def import_source(
         with phases.phase("capture", f"capturing {spec}"):
             source = load_source(spec, model, strict=tool.tool == "sac")
             source = replace(source, reads=files_of_model(spec, model))
-        return _from_model(source, tool, options, phases)
+        return _from_model(source, tool, request, phases)
     if tool.tool != "jax-names":
         message = f"{tool.tool} decides on PyTorch's joint graph, which {spec} does not hold"
         raise FBError(Diagnostic("FB0711", message, hint="give the model itself"), usage=True)
     from ..frontends.decisions import decide_names
 
     text = read_program(spec)
-    program = costed_text(text, options, phases)
+    program = costed_program(text, request, phases)
     decision = decide_names(program, tool.save, tool.segments)
-    made = _proven(program, decision, options, phases)
+    made = _proven(program, decision, request, phases)
     return replace(made, plan=replace(made.plan, _reads=files_of_plan(spec, text.header)))
 
 
 def _from_model(
-    source: Source, tool: ToolOptions, options: PlanOptions, phases: Phases
+    source: Source, tool: ToolOptions, request: PlanRequest, phases: Phases
 ) -> Imported:
     from ..frontends.torch_export import ensure_trusted
 
-    with costed(source, options.device, phases) as (program, lowered):
+    with costed(source, request.device, phases) as (program, lowered):
         with phases.phase("decide", f"asking {tool.tool}"):
             decision = _decide(lowered, tool)
-        made = _proven(program, decision, options, phases)
-    if options.device is None:
+        made = _proven(program, decision, request, phases)
+    if request.device is None:
         with phases.phase("check", "running the graph once against eager"):
             ensure_trusted(lowered)
-    found = (*source.warnings, *source.exported.warnings, *lowered.warnings)
-    plan = replace(made.plan, warnings=found, _exported=source.exported, _reads=source.reads)
+    warnings = (*source.warnings, *source.exported.warnings, *lowered.warnings)
+    plan = replace(made.plan, warnings=warnings, _exported=source.exported, _reads=source.reads)
     return replace(made, plan=plan)
 
 
@@ -208,48 +204,17 @@ def _decide(lowered: Lowered, tool: ToolOptions) -> Decision:
             assert_never(tool.tool)
 
 
-def _proven(program: Program, decision: Decision, options: PlanOptions, phases: Phases) -> Imported:
+def _proven(program: Program, decision: Decision, request: PlanRequest, phases: Phases) -> Imported:
     """The decision's schedule, proven. FB0485 where it is refuted or not decided."""
     from ..frontends.decisions import schedule_of
-    from ..verifier import ProvenPlan, Refuted, verify
 
     schedule = schedule_of(program.graph, decision)
-    baseline = Baseline.of(program)
-    budget = None if options.budget is None else resolve_budget(options.budget, baseline)
-    budgets = () if budget is None else (budget,)
+    budget = None
+    if request.budget is not None:
+        budget = resolve_budget(request.budget, Baseline.of(program))
+    to_prove = ProofRequest(() if budget is None else (budget,), request.time_limit_s)
     with phases.phase("verify", "proving the plan"):
-        verdict = verify(program, schedule, budgets, time_limit_s=options.time_limit_s)
-    match verdict:
-        case ProvenPlan(proven):
-            held = replace(program.with_schedule(schedule), proven=(proven,))
-            made = Plan(held, schedule, budget, phase_s=phases.seconds, _is_proven=True)
-            return Imported(made, decision)
-        case Refuted():
-            shown = _on_its_text(program, schedule, decision, budgets, options.time_limit_s)
-            hint = "what is wrong is shown on the steps that the tool runs"
-            message = f"the plan of {decision.by} is refuted"
-            raise FBError((Diagnostic("FB0485", message, hint=hint), *shown))
-        case _:
-            hint = "give more time with --time-limit"
-            message = f"the plan of {decision.by} is not decided: {verdict.why}"
-            raise FBError(Diagnostic("FB0485", message, hint=hint))
-
-
-def _on_its_text(
-    program: Program,
-    schedule: Schedule,
-    decision: Decision,
-    budgets: tuple[Budget, ...],
-    time_limit_s: float,
-) -> tuple[Diagnostic, ...]:
-    """The refutation again, with the places in the text of the plan."""
-    from ..ir.text.parser import parse_program
-    from ..ir.text.printer import format_program
-    from ..verifier import Refuted, verify
-
-    file = f"<plan of {decision.by}>"
-    text = format_program(program.with_schedule(schedule))
-    keep_text(file, text)
-    parsed = parse_program(text, file)
-    again: Verdict = verify(parsed, parsed.schedules[-1], budgets, time_limit_s=time_limit_s)
-    return again.diagnostics if isinstance(again, Refuted) else ()
+        verdict = prove(program, schedule, to_prove)
+        held = proven_program(program, schedule, verdict, to_prove, by_tool(decision.by))
+    plan = Plan(held, schedule, budget, phase_s=phases.seconds, _is_proven=True)
+    return Imported(plan, decision)

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from .files import FileRead
 
 __all__ = [
+    "NO_OPTIONS",
     "ModelOptions",
     "Source",
+    "check_module",
     "check_spec",
     "file_of",
     "is_program",
@@ -54,6 +56,9 @@ class ModelOptions:
         return [name for name, value in pairs if value]
 
 
+NO_OPTIONS = ModelOptions()
+
+
 @dataclass(frozen=True)
 class Source:
     """An exported model, how its file is recorded in a plan, and what must not be written over."""
@@ -76,7 +81,7 @@ def file_of(spec: str) -> str:
     return path if colon and path.endswith(".py") and name.isidentifier() else spec
 
 
-def check_spec(spec: str, options: ModelOptions) -> None:
+def check_spec(spec: str, options: ModelOptions = NO_OPTIONS) -> None:
     """FB0702 for what is no model, FB0701 for a missing file, FB0711 for options that do
     not apply; asked before anything is loaded."""
     file = file_of(spec)
@@ -96,7 +101,19 @@ def check_spec(spec: str, options: ModelOptions) -> None:
         raise _usage("FB0711", f"{names} only {'apply' if ' ' in names else 'applies'} to ONNX")
 
 
-def load_source(spec: str, options: ModelOptions, *, strict: bool = False) -> Source:
+def check_module(model: object, args: object) -> None:
+    """FB0706 for what cannot be a model with its arguments."""
+    from torch import nn
+
+    if not isinstance(model, nn.Module):
+        hint = "pass a torch.nn.Module, or the path of a .onnx, .pt2 or .fbir file"
+        raise _usage("FB0706", f"a {type(model).__name__} is no model", hint)
+    if not isinstance(args, tuple | list):
+        message = f"the sample arguments are a {type(args).__name__}, not a tuple"
+        raise _usage("FB0706", message, "write (x,)")
+
+
+def load_source(spec: str, options: ModelOptions = NO_OPTIONS, *, strict: bool = False) -> Source:
     """Reads, builds and exports the model behind MODEL; `strict` is that of `export`.
 
     Raises the diagnostics of the frontends, FB0704 to FB0706 for a factory that cannot

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ..ir.program import Budget
 from ..ir.semantics.simulate import simulate
-from ..ir.terminal import printable_lines
-from .budget import Baseline, format_bytes
+from ..ir.terminal import printable, printable_lines
+from ..ir.wording import Worded
+from .budget import Baseline, format_bytes, parse_budget, resolve_budget
 from .files import write_text
-from .jax.source import JAX_STYLES, JaxStyle
+from .prove import (
+    ProofKeywords,
+    ProofRequest,
+    in_file,
+    prove,
+    prove_with_scripts,
+    proven_program,
+)
+from .request import Backend, JaxStyle, check_choice, named_keywords
 from .table import columns
 
 if TYPE_CHECKING:
@@ -25,27 +34,13 @@ if TYPE_CHECKING:
     from ..ir.program import Program, Proven
     from ..ir.schedule import Schedule
     from ..ir.semantics.simulate import Trace
-    from ..verifier import (
-        Assumption,
-        Choice,
-        Largest,
-        Refuted,
-        Scope,
-        Script,
-        Undecided,
-        Verdict,
-    )
+    from ..verifier import Assumption, Choice, Largest, Refuted, Script, Undecided, Verdict
     from .compare_graph import GraphCheck
     from .files import FileRead
 
-Backend = Literal["torch", "jax"]
-BACKENDS: tuple[str, ...] = get_args(Backend)
+REPR_WIDTH = 120
 
 __all__ = [
-    "BACKENDS",
-    "JAX_STYLES",
-    "Backend",
-    "JaxStyle",
     "Plan",
     "PlanText",
     "pick_schedule",
@@ -140,50 +135,36 @@ class Plan:
         ranges = () if c is None else c.ranges
         return assumptions(self.program, self.schedule, (name for name, _, _ in ranges))
 
-    def verify(
-        self,
-        *budgets: Budget,
-        time_limit_s: float = 60.0,
-        scope: Scope = "widest",
-        solver: Choice = "z3",
-    ) -> Verdict:
+    @named_keywords(ProofKeywords, ProofRequest)
+    def verify(self, *budgets: Budget | str | int, **options: Unpack[ProofKeywords]) -> Verdict:
         """Proves the plan again, within `budgets`, or those it was made for and claims.
 
-        `solver` is "z3", "cvc5" or "both"; FB0712 where its package is missing.
+        A budget is bytes, or a text such as `"8GiB"`, and counts all device bytes, unless it is
+        a `Budget` that says otherwise.
         """
-        from ..verifier import verify
+        return prove(self.program, self.schedule, self._to_prove(budgets, options))
 
-        wanted = budgets or recorded_budgets(self)
-        return verify(
-            self.program,
-            self.schedule,
-            wanted,
-            time_limit_s=time_limit_s,
-            scope=scope,
-            solver=solver,
-            text=self._own_text,
-        )
-
+    @named_keywords(ProofKeywords, ProofRequest)
     def verify_with_scripts(
-        self,
-        *budgets: Budget,
-        time_limit_s: float = 60.0,
-        scope: Scope = "widest",
-        solver: Choice = "z3",
+        self, *budgets: Budget | str | int, **options: Unpack[ProofKeywords]
     ) -> tuple[Verdict, tuple[Script, ...]]:
         """`verify`, with the SMT-LIB 2.6 scripts that were asked on the way."""
-        from ..verifier import verify_with_scripts
+        return prove_with_scripts(self.program, self.schedule, self._to_prove(budgets, options))
 
-        wanted = budgets or recorded_budgets(self)
-        return verify_with_scripts(
-            self.program,
-            self.schedule,
-            wanted,
-            time_limit_s=time_limit_s,
-            scope=scope,
-            solver=solver,
-            text=self._own_text,
+    def _to_prove(
+        self, budgets: Iterable[Budget | str | int], options: ProofKeywords
+    ) -> ProofRequest:
+        return ProofRequest(self._bounds(budgets), **options, text=self._own_text)
+
+    def _bounds(self, budgets: Iterable[Budget | str | int]) -> tuple[Budget, ...]:
+        """What is to be held: the budgets given, or what the plan was made for and claims."""
+        given = tuple(
+            bound
+            if isinstance(bound, Budget)
+            else resolve_budget(parse_budget(bound), self.baseline)
+            for bound in budgets
         )
+        return given or recorded_budgets(self)
 
     def check_model(
         self,
@@ -200,9 +181,9 @@ class Plan:
 
         exported, name = self._exported, self.program.header.source or "of this process"
         if isinstance(model, str | Path):
-            from .model_source import ModelOptions, load_source
+            from .model_source import load_source
 
-            exported, name = load_source(str(model), ModelOptions()).exported, str(model)
+            exported, name = load_source(str(model)).exported, str(model)
         elif model is not None:
             from ..frontends.torch_export import export
 
@@ -213,17 +194,21 @@ class Plan:
             raise FBError(Diagnostic("FB0709", message, hint=hint))
         return check_graph(self.program, exported, name)
 
+    @named_keywords()
     def largest(
-        self, symbol: str, *budgets: Budget, time_limit_s: float = 60.0, solver: Choice = "z3"
+        self,
+        symbol: str,
+        *budgets: Budget | str | int,
+        time_limit_s: float = 60.0,
+        solver: Choice = "z3",
     ) -> Largest | Refuted | Undecided:
         """The largest value of `symbol` that holds `budgets`, or those the plan is made for."""
         from ..verifier import prove_largest
 
-        wanted = budgets or recorded_budgets(self)
         return prove_largest(
             self.program,
             self.schedule,
-            wanted,
+            self._bounds(budgets),
             symbol,
             time_limit_s=time_limit_s,
             solver=solver,
@@ -253,12 +238,11 @@ class Plan:
         """The plan as the source of `backend`: "torch" or "jax".
 
         FB0707 for one that does not exist, FB0931 where JAX is missing, FB0920 and FB0933
-        for what JAX cannot express. `jax_style` is one of `JAX_STYLES`; see docs/jax.md.
+        for what JAX cannot express. `jax_style` is `"explicit"`, `"annotated"` or
+        `"annotated-nearest"`; see docs/jax.md.
         """
-        if backend not in BACKENDS:
-            message = f'no backend "{backend}".{nearest(backend, BACKENDS)}'
-            hint = f"write {' or '.join(BACKENDS)}"
-            raise FBError(Diagnostic("FB0707", message, hint=hint), usage=True)
+        check_choice("backend", backend, Backend)
+        check_choice("JAX style", jax_style, JaxStyle)
         plan = self.trusted()
         if backend == "torch":
             from ..backends.torch import emit
@@ -298,22 +282,25 @@ class Plan:
         """This plan once it is proven, with the proof recorded. FB0714 where it is not."""
         if self._is_proven:
             return self
-        from ..verifier import ProvenPlan, Refuted, accept_certificate
+        from ..verifier import accept_certificate
 
-        verdict = self.verify()
-        match verdict:
-            case ProvenPlan(proven):
-                if not accept_certificate(self.program, self.schedule, self.proven):
-                    return replace(self, _is_proven=True)  # it was proven before, and is again
-                others = tuple(p for p in self.program.proven if p.schedule != proven.schedule)
-                program = replace(self.program, proven=(*others, proven))
-                return replace(self, program=program, _is_proven=True)
-            case Refuted(diagnostics):
-                head = Diagnostic("FB0714", f"plan @{self.schedule.name} is not valid")
-                raise FBError((head, *diagnostics))
-            case _:
-                message = f"plan @{self.schedule.name} could not be proven: {verdict.why}"
-                raise FBError(Diagnostic("FB0714", message))
+        request, maker = self._to_prove((), {}), in_file(self.schedule)
+        verdict = prove(self.program, self.schedule, request)
+        program = proven_program(self.program, self.schedule, verdict, request, maker)
+        if not accept_certificate(self.program, self.schedule, self.proven):
+            program = self.program  # it was proven before, and is again: the file stays as it is
+        return replace(self, program=program, _is_proven=True)
+
+    def __repr__(self) -> str:
+        """One line, from what is known without simulating."""
+        by = f" by {self.planner}" if self.planner else ""
+        size = f"{len(self.graph.cnodes)} computations in {len(self.schedule.steps)} steps"
+        held = "not proven"
+        if self.proven is not None:
+            how = "proven" if self._is_proven else "recorded as proven"
+            held = f"{how} <= {format_bytes(self.proven.device_bytes)}"
+        shown = printable(f"@{self.schedule.name}{by} of @{self.graph.name}")
+        return f"Plan({shown[:REPR_WIDTH]}: {size}, {held})"
 
     def summary(self) -> str:
         """A short table: what the plan takes, and what the step takes without it."""
@@ -361,30 +348,28 @@ class Plan:
 
 def recorded_budgets(plan: Plan) -> tuple[Budget, ...]:
     """What a plan must hold to: its budget, and the bounds recorded as proven."""
-    found = () if plan.budget is None else (plan.budget,)
-    if plan.proven is not None:
-        found = (
-            *found,
-            Budget(plan.proven.device_bytes, "device"),
-            Budget(plan.proven.activation_bytes, "activation"),
-        )
-        if plan.proven.host_bytes:
-            found = (*found, Budget(plan.proven.host_bytes, "host"))
-    return found
+    budgets = [] if plan.budget is None else [plan.budget]
+    if (proven := plan.proven) is not None:
+        budgets.append(Budget(proven.device_bytes, "device"))
+        budgets.append(Budget(proven.activation_bytes, "activation"))
+        if proven.host_bytes:
+            budgets.append(Budget(proven.host_bytes, "host"))
+    return tuple(budgets)
 
 
 def pick_schedule(program: Program, name: str | None = None) -> Schedule:
     """The schedule of that name, or the last. FB0708 where there is none."""
     if not program.schedules:
         message = "this file holds a graph and no schedule"
-        hint = "plan it first: remat-compile FILE -o PLAN.fbir --budget 8GiB"
+        hint = Worded(
+            'plan it first: plan("FILE", budget="8GiB")',
+            "plan it first: remat-compile FILE -o PLAN.fbir --budget 8GiB",
+        )
         raise FBError(Diagnostic("FB0708", message, hint=hint))
     if name is None:
         return program.schedules[-1]
-    found = {s.name: s for s in program.schedules}
-    if name not in found:
-        raise FBError(
-            Diagnostic("FB0708", f"no schedule @{name} in this file.{nearest(name, found)}"),
-            usage=True,
-        )
-    return found[name]
+    known = {s.name: s for s in program.schedules}
+    if name not in known:
+        message = f"no schedule @{name} in this file.{nearest(name, known)}"
+        raise FBError(Diagnostic("FB0708", message), usage=True)
+    return known[name]

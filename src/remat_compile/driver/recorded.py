@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..ir.diagnostics import Diagnostic, FBError, Note
+from ..ir.wording import Worded
 from .files import sha256_of
-from .model_source import file_of
+from .model_source import NO_OPTIONS, check_spec, file_of, load_source
 
 if TYPE_CHECKING:
     from ..ir.program import Header
+    from .model_source import ModelOptions, Source
 
-__all__ = ["EXECUTES", "beside", "check_same_file", "is_bare_name", "recorded_model"]
+__all__ = ["EXECUTES", "NoModel", "beside", "is_bare_name", "load_as_planned", "model_of_plan"]
+
+NAME_IT = Worded("name the model: load(path, model=...)", "give --model MODEL")
 
 EXECUTES = (".py", ".pt2")
 """Suffixes of models whose loading can run code: `torch.export.load` unpickles what it cannot
@@ -27,6 +31,13 @@ read otherwise, and evaluates the texts of sizes."""
 READS = ".onnx"
 _NOT_BARE = re.compile(r'[/\\:\x00-\x1f\x7f-\x9f"*<>?|]')
 """Separators, drives, streams and addresses of some system, and what no file is called."""
+
+
+class NoModel(FBError):
+    """A plan leads to no model that may be loaded: the user has to name one."""
+
+    def __init__(self, code: str, message: str, hint: str, *, usage: bool = True):
+        super().__init__(Diagnostic(code, message, hint=hint), usage=usage)
 
 
 def is_bare_name(name: str) -> bool:
@@ -50,33 +61,58 @@ def beside(plan: str | Path, name: str) -> Path:
     return path
 
 
-def recorded_model(header: Header, plan: str | Path, *, trust_source: bool = False) -> str:
-    """The MODEL that a plan in the file `plan` records, to be loaded.
+def model_of_plan(
+    header: Header,
+    plan: str | Path,
+    named: str | None = None,
+    options: ModelOptions = NO_OPTIONS,
+    *,
+    trust_source: bool = False,
+) -> str:
+    """The MODEL to load for a plan in the file `plan`: `named` by the user, or the recorded one.
 
     FB0709 where none is recorded or found beside the plan, FB0717 where its name leads
-    elsewhere, FB0718 where loading it may run code and `trust_source` does not allow that,
-    FB0715 where it is not the file that was planned.
+    elsewhere, FB0718 where loading it may run code and `trust_source` does not allow that;
+    FB0715 where it is not the file that was planned; and those of `check_spec`.
     """
-    name = header.source
-    if name is None:
-        message = "the plan does not record a model file"
-        raise FBError(Diagnostic("FB0709", message, hint="give --model MODEL"), usage=True)
-    path = beside(plan, file_of(name))
-    if not path.is_file():
-        message = f"the model {name} is not beside the plan"
-        raise FBError(Diagnostic("FB0709", message, hint="give --model MODEL"), usage=True)
-    spec = str(path) + name.removeprefix(file_of(name))
-    if path.suffix in EXECUTES and not trust_source:
-        message = f"{name} is not loaded because a plan says so: loading it may run any code"
-        hint = f"if you trust it, give --model {shlex.quote(spec)} or --trust-source"
-        raise FBError(Diagnostic("FB0718", message, hint=hint), usage=True)
-    if path.suffix not in (READS, *EXECUTES):
-        raise _outside(name, "it is no .onnx, .pt2 or .py file")
-    check_same_file(header, spec)
+    spec = _recorded_beside(header, plan, trust_source) if named is None else named
+    check_spec(spec, options)
+    _check_same_file(header, spec)
     return spec
 
 
-def check_same_file(header: Header, spec: str) -> None:
+def load_as_planned(header: Header, spec: str, options: ModelOptions = NO_OPTIONS) -> Source:
+    """The model on as many threads as it was captured with: kernels, and so their sizes,
+    workspace and bits, depend on it."""
+    import torch
+
+    torch.set_num_threads(header.threads)
+    return load_source(spec, options)
+
+
+def _recorded_beside(header: Header, plan: str | Path, trust_source: bool) -> str:
+    name = header.source
+    if name is None:
+        message = "the plan does not record a model file"
+        raise NoModel("FB0709", message, NAME_IT)
+    path = beside(plan, file_of(name))
+    if not path.is_file():
+        message = f"the model {name} is not beside the plan"
+        raise NoModel("FB0709", message, NAME_IT)
+    spec = str(path) + name.removeprefix(file_of(name))
+    if path.suffix in EXECUTES and not trust_source:
+        message = f"{name} is not loaded because a plan says so: loading it may run any code"
+        hint = Worded(
+            f"if you trust it: load(path, model={spec!r}) or load(path, trust_source=True)",
+            f"if you trust it, give --model {shlex.quote(spec)} or --trust-source",
+        )
+        raise NoModel("FB0718", message, hint)
+    if path.suffix not in (READS, *EXECUTES):
+        raise _outside(name, "it is no .onnx, .pt2 or .py file")
+    return spec
+
+
+def _check_same_file(header: Header, spec: str) -> None:
     """FB0715 where the file is not the one that was planned, by its hash."""
     recorded = header.sha256
     if recorded is None:
@@ -88,7 +124,8 @@ def check_same_file(header: Header, spec: str) -> None:
         raise FBError(Diagnostic("FB0715", message, notes=notes, hint="plan the model again"))
 
 
-def _outside(name: str, why: str) -> FBError:
+def _outside(name: str, why: str) -> NoModel:
     message = f'the source "{name}" of the plan is not followed: {why}'
-    hint = "only a file beside the plan is; if you trust another, give --model MODEL"
-    return FBError(Diagnostic("FB0717", message, hint=hint))
+    only = "only a file beside the plan is; if you trust another,"
+    hint = Worded(f"{only} load(path, model=...)", f"{only} give --model MODEL")
+    return NoModel("FB0717", message, hint, usage=False)

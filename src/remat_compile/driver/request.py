@@ -1,58 +1,111 @@
-"""What a user asks of a plan, checked as a whole before any work is done."""
+"""What a user asks of a plan, checked as a whole before any work is done.
+
+The options stand here once: `PlanKeywords` as users write them, `PlanRequest` as they are
+understood. `api` and `cli` both go through `read_request`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypedDict, TypeVar, get_args
 
 from ..costs import device_names, load_device
-from ..ir.diagnostics import Diagnostic, FBError
-from ..planners.registry import parse_planner
-from .budget import BudgetText, parse_budget
+from ..ir.diagnostics import Diagnostic, FBError, nearest
+from ..ir.wording import worded
+from ..planners.registry import parse_planner, parse_planners
+from .budget import BudgetText, parse_budget, parse_budgets
 from .files import keep_text
 
 if TYPE_CHECKING:
     from ..costs import Device
     from ..planners.contract import Planner
 
-__all__ = ["Costs", "Errors", "Grads", "PlanOptions", "check_time_limit", "read_options"]
+__all__ = [
+    "Backend",
+    "BoundKeywords",
+    "CostKeywords",
+    "Costs",
+    "Errors",
+    "Grads",
+    "JaxStyle",
+    "PlanKeywords",
+    "PlanRequest",
+    "SweepKeywords",
+    "check_choice",
+    "check_time_limit",
+    "named_keywords",
+    "read_request",
+    "read_sweep",
+]
 
 MOST_SECONDS = 1e9
 """The longest time limit, 32 years; a thread cannot wait for ten times as long."""
+USUAL_BUDGETS = "20%..100%:9"
+"""The budgets of a sweep that names none, of the activations."""
 
 Costs = Literal["measured", "roofline"]
 Grads = Literal["fresh", "accumulate"]
+Backend = Literal["torch", "jax"]
+JaxStyle = Literal["explicit", "annotated", "annotated-nearest"]
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
-class Errors:
-    """Collects refusals, so that the user sees all of them at once."""
+MEANING = {
+    "budget": 'bounds all device bytes: a number of bytes, or a text such as "8GiB", "50%" (of '
+    'the peak with nothing recomputed) or "range:0.5"',
+    "activation_budget": "bounds what comes on top of parameters, buffers, inputs and parameter "
+    "gradients, in the same forms",
+    "host_budget": "bounds the bytes of copies on the host, for planners that make some",
+    "planner": 'a planner, or a text such as "periodic{segments=4}"',
+    "time_limit_s": "seconds for the planner, or for the proof where nothing is planned",
+    "costs": '"measured" on this machine, as is done for a model, or by "roofline" for the '
+    "device; a text keeps its own where neither is named",
+    "device": "the name or the file of a device to plan for",
+    "grads": '"accumulate" counts gradients that the caller already holds',
+    "scope": 'for which sizes the bytes must hold: "range", "sample", or "widest", all that '
+    "can be proven",
+    "solver": '"z3", "cvc5" or "both"; FB0712 where its package is missing',
+}
+"""What each option of the public functions says; `help()` shows it."""
 
-    def __init__(self) -> None:
-        self.found: list[Diagnostic] = []
 
-    def collect(self, call: Callable[[], T]) -> T | None:
-        try:
-            return call()
-        except FBError as error:
-            self.found += error.diagnostics
-            return None
+class CostKeywords(TypedDict, total=False):
+    """What every function that looks at costs can be asked; see `MEANING`."""
 
-    def add(self, code: str, message: str, hint: str | None = None) -> None:
-        self.found.append(Diagnostic(code, message, hint=hint))
+    time_limit_s: float
+    costs: Costs | None
+    device: str | None
 
-    def raise_if_any(self) -> None:
-        """Raises what was found, as wrong usage."""
-        if self.found:
-            raise FBError(self.found, usage=True)
+
+class BoundKeywords(CostKeywords, total=False):
+    """With a bound on the bytes of the device."""
+
+    budget: str | int | None
+    activation_budget: str | int | None
+
+
+class SweepKeywords(CostKeywords, total=False):
+    """Planning, whatever the budget."""
+
+    grads: Grads | None
+
+
+class PlanKeywords(BoundKeywords, SweepKeywords, total=False):
+    """All of a plan."""
+
+    host_budget: str | int | None
+    planner: str | Planner
 
 
 @dataclass(frozen=True)
-class PlanOptions:
-    """`costs` and `grads` are None where those of the text at hand are kept (for a model:
-    measured costs, fresh gradients); `device` is that of roofline costs; `host_bytes` takes
-    the place of the target's."""
+class PlanRequest:
+    """What was asked, understood. `costs` and `grads` are None where those of the text at hand
+    are kept (for a model: measured costs, fresh gradients); `device` is that of roofline costs;
+    `host_bytes` takes the place of the target's."""
 
     planner: Planner
     budget: BudgetText | None = None
@@ -63,29 +116,51 @@ class PlanOptions:
     grads: Grads | None = None
 
 
-def read_options(
+class Errors:
+    """Collects refusals, so that the user sees all of them at once."""
+
+    def __init__(self) -> None:
+        self.diagnostics: list[Diagnostic] = []
+
+    def collect(self, call: Callable[[], T]) -> T | None:
+        try:
+            return call()
+        except FBError as error:
+            self.diagnostics += error.diagnostics
+            return None
+
+    def add(self, code: str, message: str, hint: str | None = None) -> None:
+        self.diagnostics.append(Diagnostic(code, message, hint=hint))
+
+    def raise_if_any(self) -> None:
+        """Raises what was collected, as wrong usage."""
+        if self.diagnostics:
+            raise FBError(self.diagnostics, usage=True)
+
+
+def read_request(
     errors: Errors,
     *,
-    budget: str | int | None,
-    activation_budget: str | int | None,
+    budget: str | int | None = None,
+    activation_budget: str | int | None = None,
     host_budget: str | int | None = None,
-    planner: str | Planner,
-    time_limit_s: float,
-    costs: str | None,
-    device: str | None,
-    grads: Grads | None,
-) -> PlanOptions | None:
-    """The options, or None after adding to `errors`: FB0450 to FB0452 for budgets, FB0707
+    planner: str | Planner = "auto",
+    time_limit_s: float = 60.0,
+    costs: str | None = None,
+    device: str | None = None,
+    grads: str | None = None,
+) -> PlanRequest | None:
+    """The request, or None after adding to `errors`: FB0450 to FB0452 for budgets, FB0707
     for the rest, and those of the planner and device registries."""
-    both = budget is not None and activation_budget is not None
-    if both:
-        errors.add("FB0452", "two budgets were given", "give --budget or --activation-budget")
-    bound = None
+    before = len(errors.diagnostics)
+    bound = host = None
+    if budget is not None and activation_budget is not None:
+        hint = worded("give {budget} or {activation_budget}")
+        errors.add("FB0452", "two budgets were given", hint)
     if budget is not None:
         bound = errors.collect(lambda: parse_budget(budget))
     if activation_budget is not None:
         bound = errors.collect(lambda: parse_budget(activation_budget, "activation"))
-    host = None
     if host_budget is not None:
         host = errors.collect(lambda: parse_budget(host_budget, "host"))
     check_time_limit(errors, time_limit_s)
@@ -94,22 +169,65 @@ def read_options(
     chosen = errors.collect(lambda: _read_planner(planner))
     target = None if device is None else errors.collect(lambda: load_device(device))
     source = _read_costs(errors, costs, device)
-    if errors.found or chosen is None:
+    if chosen is None or len(errors.diagnostics) > before:
         return None
-    return PlanOptions(
+    return PlanRequest(
         chosen,
         bound,
         None if host is None else int(host.amount),
         time_limit_s,
         source,
         target,
-        grads,
+        grads,  # type: ignore[arg-type]  # one of the two, or there was an error
     )
+
+
+def read_sweep(
+    errors: Errors,
+    budgets: str | Sequence[str | int] | None,
+    activation_budgets: str | Sequence[str | int] | None,
+    planners: str | Sequence[str | Planner],
+) -> tuple[tuple[Planner, ...], tuple[BudgetText, ...]]:
+    """The planners and the budgets of a sweep; adds to `errors` what is wrong with them."""
+    if budgets is not None and activation_budgets is not None:
+        errors.add("FB0452", "two lists of budgets were given", "give one of them")
+    bounds: list[BudgetText] = []
+    for text in _listed(budgets):
+        bounds += errors.collect(lambda text=text: parse_budgets(text, "device")) or ()  # type: ignore[misc]
+    if budgets is None:
+        activation_budgets = activation_budgets or USUAL_BUDGETS
+    for text in _listed(activation_budgets):
+        bounds += errors.collect(lambda text=text: parse_budgets(text, "activation")) or ()  # type: ignore[misc]
+    chosen: list[Planner] = []
+    for item in [planners] if isinstance(planners, str) else planners:
+        if not isinstance(item, str):
+            chosen.append(item)
+            continue
+        keep_text("<planner>", item)
+        chosen += errors.collect(lambda text=item: parse_planners(text)) or ()  # type: ignore[misc]
+    return tuple(chosen), tuple(bounds)
+
+
+def _listed(texts: str | Sequence[str | int] | None) -> Sequence[str | int]:
+    if texts is None:
+        return ()
+    return (texts,) if isinstance(texts, str) else texts
+
+
+def check_choice(what: str, value: object, choices: object) -> None:
+    """FB0707 for a value that is not one of the Literal `choices`."""
+    known = get_args(choices)
+    if value not in known:
+        message = f'no {what} "{value}".{nearest(str(value), known)}'
+        hint = f"write {' or '.join(known)}"
+        raise FBError(Diagnostic("FB0707", message, hint=hint), usage=True)
 
 
 def check_time_limit(errors: Errors, time_limit_s: float) -> None:
     """Adds FB0707 for what no clock can wait for."""
-    if not time_limit_s >= 0:
+    if isinstance(time_limit_s, bool) or not isinstance(time_limit_s, int | float):
+        errors.add("FB0707", f"a time limit of {time_limit_s!r}: it is a number of seconds")
+    elif not time_limit_s >= 0:
         errors.add("FB0707", f"a time limit of {time_limit_s:g} s: it cannot be negative")
     elif time_limit_s > MOST_SECONDS:
         hint = f"give {MOST_SECONDS:g} s at the most"
@@ -118,7 +236,11 @@ def check_time_limit(errors: Errors, time_limit_s: float) -> None:
 
 def _read_planner(planner: str | Planner) -> Planner:
     if not isinstance(planner, str):
-        return planner
+        if callable(getattr(planner, "plan", None)):
+            return planner
+        message = f"a {type(planner).__name__} is no planner"
+        hint = 'give a name with options, as in "periodic{segments=4}", or an object with `plan`'
+        raise FBError(Diagnostic("FB0707", message, hint=hint), usage=True)
     # The file name that the registry's spans carry.
     keep_text("<planner>", planner)
     return parse_planner(planner)
@@ -128,17 +250,48 @@ def _read_costs(errors: Errors, costs: str | None, device: str | None) -> Costs 
     if costs not in (None, "measured", "roofline"):
         errors.add("FB0707", f'costs are "{costs}"', "write measured or roofline")
     if costs == "measured" and device is not None:
-        errors.add(
-            "FB0707",
-            f"costs are measured on this machine, not on {device}",
-            "use --costs roofline with --device",
-        )
+        message = f"costs are measured on this machine, not on {device}"
+        errors.add("FB0707", message, worded("use {costs} with {device}", costs="roofline"))
     if costs == "roofline" and device is None:
-        errors.add(
-            "FB0707",
-            "roofline costs need a device",
-            f"--device is one of {', '.join(device_names())}",
-        )
+        hint = worded(f"{{device}} is one of {', '.join(device_names())}")
+        errors.add("FB0707", "roofline costs need a device", hint)
     if costs == "measured":
         return "measured"
     return "roofline" if device is not None else None
+
+
+def named_keywords(
+    options: type | None = None, read: Callable[..., object] | None = None
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """For a function of users whose `**options` are those of the TypedDict `options`, which
+    `read` takes with its defaults.
+
+    A keyword that it does not take is refused with the nearest one (FB0723), and `help()` shows
+    each option with its default and what it means.
+    """
+    taken = () if options is None else options.__annotations__
+    defaults = {} if read is None else inspect.signature(read).parameters
+    unpacked = [p.replace(kind=p.KEYWORD_ONLY) for n, p in defaults.items() if n in taken]
+    meaning = "\n".join(f"{p.name}: {MEANING[p.name]}" for p in unpacked)
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        own = inspect.signature(function)
+        spelled = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        words = [p.name for p in (*spelled, *unpacked) if p.kind is not p.VAR_POSITIONAL]
+        known = [word for word in words if word != "self"]
+
+        @wraps(function)
+        def call(*args: P.args, **keywords: P.kwargs) -> T:
+            errors = Errors()
+            for word in keywords:
+                if word not in known:
+                    message = f"{function.__name__} takes no keyword {word}.{nearest(word, known)}"
+                    errors.add("FB0723", message, f"it takes {', '.join(known)}")
+            errors.raise_if_any()
+            return function(*args, **keywords)
+
+        call.__signature__ = own.replace(parameters=(*spelled, *unpacked))  # type: ignore[attr-defined]
+        call.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{meaning}".rstrip()
+        return call
+
+    return decorate

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, assert_never
 
 from ..ir.diagnostics import Diagnostic, FBError, Note
 from ..ir.program import Budget, Program
+from ..ir.wording import worded
+from ..planners.bounds.time_bounds import TimeBounds
 from ..planners.contract import Feasible, Infeasible, NotApplicable, Optimal, TimedOut
 from ..planners.registry import format_planner
 from .ask import ask
@@ -59,7 +61,8 @@ class Planned:
     """A proven schedule, inside its program, with the proof recorded.
 
     `lower_bound_ns` bounds the time of any plan within the budget, where the planner
-    knows one. `warnings` say where another planner stands in for the one asked for.
+    knows one or one was found. `warnings` say where another planner stands in for the one
+    asked for, and where solver and checker do not agree on another plan (FB0817).
     """
 
     program: Program
@@ -78,6 +81,12 @@ class Attempt:
     budget: Budget | None
     time_limit_s: float
     phases: Phases
+    known_bounds: TimeBounds | None = None
+
+    @cached_property
+    def bounds(self) -> TimeBounds:
+        """Lower bounds of the program: those of the caller, who may have asked for some."""
+        return self.known_bounds or TimeBounds(self.program)
 
     @cached_property
     def name(self) -> str:
@@ -89,9 +98,10 @@ class Attempt:
         return Prover(self.program, self.budget, max(self.time_limit_s, PROOF_S))
 
     def ask(self, *, keep_on_interrupt: bool = True) -> PlanResult:
-        """What the planner answers; FB0460, FB0461 and FB0464 where that is nothing."""
+        """What the planner answers; FB0460, FB0461 and FB0464 where that is nothing, FB0817
+        where there is no plan because solver and checker do not agree on one."""
         with self.phases.phase("plan", f"planning with {self.name}"):
-            return ask(
+            result = ask(
                 self.planner,
                 self.name,
                 self.program,
@@ -100,16 +110,46 @@ class Attempt:
                 progress=self.phases.progress,
                 accept=self.prover.holds,
                 keep_on_interrupt=keep_on_interrupt,
+                bounds=self.bounds,
             )
+        if self.disagreements and not isinstance(result, Optimal | Feasible):
+            raise FBError(self.disagreements)
+        return result
+
+    @property
+    def disagreements(self) -> tuple[Diagnostic, ...]:
+        """FB0817 for each schedule so far on which solver and checker do not agree: a fault of
+        this package and not of a planner."""
+        from ..verifier import Disagreement
+
+        verdicts = (v for v in self.prover.verdicts.values() if isinstance(v, Disagreement))
+        return tuple(diagnostic for verdict in verdicts for diagnostic in verdict.diagnostics)
 
     def prove(self, schedule: Schedule, bound_ns: int | None, name: str) -> Planned:
-        """The schedule with its proof; FB0462, FB0463 and FB0467 where it has none."""
+        """The schedule with its proof; FB0462, FB0463, FB0467 and FB0817 where it has none.
+
+        `bound_ns` is what the planner claims that no plan can beat.
+        """
+        from ..verifier import Disagreement
+
         with self.phases.phase("verify", "proving the plan"):
             trace = self.prover.simulate(schedule, name)
+            if isinstance(verdict := self.prover.verdict(schedule), Disagreement):
+                raise FBError(verdict.diagnostics)
             program = self.prover.prove(schedule, name)
-        if bound_ns is not None and bound_ns > trace.time_ns:
-            bound_ns = None  # the plan itself refutes it
-        return Planned(program, schedule, trace, bound_ns)
+        known_ns = self._bound_ns(schedule)
+        # One above the time of the plan is refuted by it.
+        held = [b for b in (bound_ns, known_ns) if b is not None and b <= trace.time_ns]
+        bound = max(held, default=None)
+        return Planned(program, schedule, trace, bound, self.disagreements)
+
+    def _bound_ns(self, schedule: Schedule) -> int | None:
+        """A lower bound that is found in a tenth of the time that planning has left, if any."""
+        if self.budget is None:
+            return None
+        left_s = self.time_limit_s - self.phases.seconds.get("plan", 0.0)
+        with self.phases.phase("plan", "bounding the time of any plan"):
+            return self.bounds.lower_ns_for(schedule, self.budget, left_s)
 
 
 def run_planner(
@@ -129,15 +169,15 @@ def run_planner(
         phases.say(f"{late.message}; dtr stands in for it")
         with phases.phase("plan", "planning with dtr"):
             result = _fall_back(program, budget, late)
-        schedule, bound = schedule_of(result, attempt.name, program, budget, baseline)
+        schedule, bound = schedule_of(result, attempt, baseline)
         return replace(attempt.prove(schedule, bound, "dtr"), warnings=(late,))
-    schedule, bound = schedule_of(result, attempt.name, program, budget, baseline)
+    schedule, bound = schedule_of(result, attempt, baseline)
     return attempt.prove(schedule, bound, attempt.name)
 
 
 def _late(name: str, time_limit_s: float) -> Diagnostic:
     message = f"planner {name} found no plan within {time_limit_s:g} s"
-    return Diagnostic("FB0465", message, hint="give it more time with --time-limit")
+    return Diagnostic("FB0465", message, hint=worded("give it more time with {time_limit_s}"))
 
 
 def _fall_back(program: Program, budget: Budget | None, late: Diagnostic) -> PlanResult:
@@ -152,13 +192,10 @@ def _fall_back(program: Program, budget: Budget | None, late: Diagnostic) -> Pla
 
 
 def schedule_of(
-    result: PlanResult,
-    name: str,
-    program: Program,
-    budget: Budget | None,
-    baseline: Baseline,
+    result: PlanResult, attempt: Attempt, baseline: Baseline
 ) -> tuple[Schedule, int | None]:
     """The schedule of a result and its lower bound. FB0464 to FB0466 where it has none."""
+    name = attempt.name
     match result:
         case Optimal() | Feasible():
             return result.schedule, result.lower_bound_ns
@@ -170,7 +207,8 @@ def schedule_of(
         case NotApplicable(why):
             raise FBError(why)
         case Infeasible():
-            raise FBError(refusal(result, name, program, budget, baseline))
+            planner, program, budget = attempt.planner, attempt.program, attempt.budget
+            raise FBError(refusal(result, planner, name, program, budget, baseline))
         case _:
             if TYPE_CHECKING:
                 assert_never(result)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from ..ir.diagnostics import Diagnostic, FBError
-from .files import check_writable, write_together
+from .files import check_writable, text_writer, write_together
 
 if TYPE_CHECKING:
     from ..verifier import Script
@@ -83,7 +83,7 @@ def _write_folder(path: str | Path, texts: Mapping[str, str]) -> None:
         message = f"cannot write {path}: {error.strerror or error}"
         raise FBError(Diagnostic("FB0703", message), usage=True) from None
     try:
-        write_together({folder / name: _writer(text) for name, text in texts.items()})
+        write_together({folder / name: text_writer(text) for name, text in texts.items()})
     except BaseException:
         if is_new:
             folder.rmdir()
@@ -91,10 +91,3 @@ def _write_folder(path: str | Path, texts: Mapping[str, str]) -> None:
     for entry in old:
         if entry.name not in texts:
             entry.unlink()
-
-
-def _writer(text: str) -> Callable[[IO[bytes]], None]:
-    def write(file: IO[bytes]) -> None:
-        file.write(text.encode())
-
-    return write

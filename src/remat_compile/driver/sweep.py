@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..ir.diagnostics import FBError
 from ..ir.terminal import printable_lines
 from ..ir.text.printer import graph_sha256
+from ..planners.bounds.time_bounds import TimeBounds
 from ..planners.contract import Infeasible, NotApplicable, Optimal, TimedOut
 from ..planners.registry import format_planner
 from .budget import Baseline, BudgetText, format_bytes, resolve_budget
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cell", "Sweep", "read_cells", "run_sweep"]
 
-Format = Literal["csv", "json"]
+FileFormat = Literal["csv", "json"]
 
 _STATUS = {
     "FB0460": "failed",
@@ -39,6 +40,7 @@ _STATUS = {
     "FB0464": "no result",
     "FB0465": "out of time",
     "FB0467": "not proven",
+    "FB0817": "not proven",
 }
 
 
@@ -100,7 +102,7 @@ class Sweep:
         data = {"baseline": asdict(self.baseline), "cells": [asdict(c) for c in self.cells]}
         return json.dumps(data, indent=1) + "\n"
 
-    def save(self, path: str | Path, format: Format | None = None) -> None:
+    def save(self, path: str | Path, format: FileFormat | None = None) -> None:
         """Writes the whole file or none of it; without `format`, the name decides.
 
         FB0703 where it cannot be written or is what was read, FB0719 where it is another file.
@@ -159,6 +161,7 @@ def run_sweep(
     graph = graph_sha256(program)[:12]
     say = progress or (lambda line: None)
     kept = {cell.key: cell for cell in known}
+    bounds = TimeBounds(program)
     asked = [(p, b, resolve_budget(b, baseline)) for p in planners for b in budgets]
     cells: list[Cell] = []
     for turn, (planner, text, budget) in enumerate(asked, 1):
@@ -167,7 +170,7 @@ def run_sweep(
         key = (graph, name, budget.kind, budget.bytes, time_limit_s)
         if (cell := kept.get(key)) is None:
             phases = Phases(lambda line, head=head: say(f"{head}: {line}"))  # type: ignore[misc]
-            attempt = Attempt(program, planner, budget, time_limit_s, phases)
+            attempt = Attempt(program, planner, budget, time_limit_s, phases, bounds)
             cell = _cell(attempt, text, budget, baseline, graph)
         say(f"{head}: {_shown(cell)}")
         cells.append(cell)
@@ -195,11 +198,12 @@ def _cell(
             values["status"] = "out of time"
             values["message"] = f"no plan within {attempt.time_limit_s:g} s"
         else:
-            schedule, bound = schedule_of(result, attempt.name, attempt.program, budget, baseline)
+            schedule, bound = schedule_of(result, attempt, baseline)
             planned = attempt.prove(schedule, bound, attempt.name)
             trace = planned.trace
             values |= _figures(trace.time_ns, planned.lower_bound_ns, baseline)
-            values["status"] = "optimal" if isinstance(result, Optimal) else "feasible"
+            best = isinstance(result, Optimal) or planned.lower_bound_ns == trace.time_ns
+            values["status"] = "optimal" if best else "feasible"
             values |= {"winner": schedule.planner, "peak_bytes": trace.peak_bytes}
             values["activation_peak_bytes"] = trace.activation_peak_bytes
     except FBError as error:

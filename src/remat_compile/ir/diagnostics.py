@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal
+from typing import Literal, NoReturn
 
 from .span import Span
 from .terminal import printable, width
 
-__all__ = ["Diagnostic", "FBError", "Level", "Note", "nearest", "render"]
+__all__ = ["Diagnostic", "FBError", "Level", "Note", "fail", "nearest", "render"]
 
 Level = Literal["error", "warning"]
 
@@ -47,6 +47,18 @@ class FBError(Exception):
         self.diagnostics: tuple[Diagnostic, ...] = tuple(diagnostics)
         self.usage = usage
         super().__init__("\n".join(render(d) for d in self.diagnostics))
+
+
+def fail(
+    code: str,
+    message: str,
+    span: Span | None = None,
+    *notes: Note,
+    hint: str | None = None,
+    usage: bool = False,
+) -> NoReturn:
+    """Refuse with one diagnostic. Inside an `except` what is being handled stays the context."""
+    raise FBError(Diagnostic(code, message, span, notes, hint), usage=usage)
 
 
 def render(diagnostic: Diagnostic, text: str | None = None, level: Level = "error") -> str:

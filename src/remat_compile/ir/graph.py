@@ -17,6 +17,7 @@ from .span import Loc, Span
 __all__ = [
     "ACCUMULATE_OP",
     "ANODE_KINDS",
+    "ATOM_KINDS",
     "CALLER_KINDS",
     "DTYPE_BYTES",
     "LOSS_OP",
@@ -25,6 +26,7 @@ __all__ = [
     "ANodeKind",
     "Arg",
     "Atom",
+    "AtomKind",
     "CNode",
     "Call",
     "Graph",
@@ -56,6 +58,9 @@ CALLER_KINDS: frozenset[str] = frozenset(("input", "param", "buffer", "const", "
 
 Phase = Literal["fwd", "loss", "bwd", "opt"]
 PHASES: tuple[str, ...] = get_args(Phase)
+
+AtomKind = Literal["dtype", "device", "layout", "format"]
+ATOM_KINDS: tuple[str, ...] = get_args(AtomKind)
 
 LOSS_OP = "loss"
 """The operator name of the one cNode that stands for what lies between outputs and tangents."""
@@ -99,7 +104,7 @@ class Atom:
     """A named constant of the framework: `dtype:f32`, `device:cpu`, `layout:strided`,
     `format:contiguous_format`."""
 
-    kind: Literal["dtype", "device", "layout", "format"]
+    kind: AtomKind
     value: str
 
 

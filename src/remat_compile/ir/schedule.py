@@ -1,22 +1,40 @@
-"""Schedules: the steps of one training step, in order."""
+"""Schedules: the steps of one training step, in order.
+
+A step computes a cNode, or does something about the storage of one aNode. What a kind of step is
+stands here once, with its class: how it is spelled, which copy it issues, whether it waits, what
+it gives back. Reader, writer, checks and simulator go by that and name no kind;
+CONTRIBUTING.md says what else a new kind needs.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import ClassVar, Literal, get_args
 
 from .span import Span
 
 __all__ = [
+    "STORAGE_STEPS",
     "Compute",
     "CopyStep",
+    "Direction",
+    "ElementaryStep",
     "Free",
     "HostFree",
     "Offload",
     "Prefetch",
     "Schedule",
+    "Side",
     "Step",
+    "StorageStep",
     "Wait",
 ]
+
+Side = Literal["device", "host"]
+
+Direction = Literal["d2h", "h2d"]
+"""Of a copy: device to host, or host to device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,49 +47,85 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True)
-class Free:
+class _OnStorage:
+    """A step about the storage of one aNode, spelled `word %anode`.
+
+    It issues a `copies`, which takes bytes where it goes to; then it `waits` for the copy in
+    flight; then it gives bytes back on the side `gives_back`. Each is done or not (`None`).
+    """
+
+    word: ClassVar[str]
+    copies: ClassVar[Direction | None] = None
+    waits: ClassVar[bool] = False
+    gives_back: ClassVar[Side | None] = None
+
+    anode: str
+    span: Span | None = field(default=None, compare=False, repr=False)
+
+    def parts(self) -> tuple[ElementaryStep, ...]:
+        """The elementary steps that do the same one after another; itself where it is one."""
+        done: list[type[ElementaryStep]] = []
+        if self.copies is not None:
+            done.append(Offload if self.copies == "d2h" else Prefetch)
+        if self.waits:
+            done.append(Wait)
+        if self.gives_back is not None:
+            done.append(Free if self.gives_back == "device" else HostFree)
+        return tuple(kind(self.anode, self.span) for kind in done)
+
+
+@dataclass(frozen=True, slots=True)
+class Free(_OnStorage):
     """Give back the bytes of an aNode."""
 
-    anode: str
-    span: Span | None = field(default=None, compare=False, repr=False)
+    word = "free"
+    gives_back = "device"
 
 
 @dataclass(frozen=True, slots=True)
-class Offload:
+class Offload(_OnStorage):
     """Begin to copy an aNode to the host. Takes host bytes, frees nothing on the device."""
 
-    anode: str
-    span: Span | None = field(default=None, compare=False, repr=False)
+    word = "offload"
+    copies = "d2h"
 
 
 @dataclass(frozen=True, slots=True)
-class Prefetch:
+class Prefetch(_OnStorage):
     """Begin to copy an aNode back from its host copy. Takes device bytes at once."""
 
-    anode: str
-    span: Span | None = field(default=None, compare=False, repr=False)
+    word = "prefetch"
+    copies = "h2d"
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(_OnStorage):
     """Let the compute stream wait for the end of the copy of an aNode that is in flight."""
 
-    anode: str
-    span: Span | None = field(default=None, compare=False, repr=False)
+    word = "wait"
+    waits = True
 
 
 @dataclass(frozen=True, slots=True)
-class HostFree:
+class HostFree(_OnStorage):
     """Give back the bytes of the host copy of an aNode."""
 
-    anode: str
-    span: Span | None = field(default=None, compare=False, repr=False)
+    word = "hostfree"
+    gives_back = "host"
 
 
 CopyStep = Offload | Prefetch | Wait | HostFree
 """Steps of the asynchronous copies between device and host."""
 
-Step = Compute | Free | CopyStep
+ElementaryStep = Free | Offload | Prefetch | Wait | HostFree
+"""Steps about storage that do one thing."""
+
+StorageStep = Free | CopyStep
+
+Step = Compute | StorageStep
+
+STORAGE_STEPS: dict[str, type[StorageStep]] = {kind.word: kind for kind in get_args(StorageStep)}
+"""The kinds of steps about storage by the words of the language."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +136,12 @@ class Schedule:
     planner: str
     steps: tuple[Step, ...]
     span: Span | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def elementary(self) -> Schedule:
+        """The same with every step about storage in its parts; for who knows those only."""
+        parts = ((s,) if isinstance(s, Compute) else s.parts() for s in self.steps)
+        return replace(self, steps=tuple(chain.from_iterable(parts)))
 
     @property
     def first_copy(self) -> CopyStep | None:

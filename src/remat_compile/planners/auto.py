@@ -9,22 +9,14 @@ from typing import ClassVar, assert_never
 
 from ..ir.analysis.liveness import lower_bound_bytes
 from ..ir.analysis.order import capture_order
-from ..ir.diagnostics import FBError
 from ..ir.program import Budget, Program
-from .bounds.relaxation import lower_bound_ns
+from .bounds.time_bounds import TimeBounds
 from .contract import Planner, PlanResult, Progress
 from .dtr import Dtr
-from .instance import Instance
-from .isolation.process import (
-    Answered,
-    Failed,
-    Refused,
-    Strange,
-    Unloadable,
-    is_foreign,
-    is_portable,
-)
-from .portfolio.crew import Crew, Ended
+from .isolation.crew import Crew, Ended
+from .isolation.endings import Answered, Failed, NoResult, Overdue, Refused, Unloadable
+from .isolation.planner_process import is_foreign, is_portable
+from .polish import Polish
 from .portfolio.members import (
     LARGE,
     SMALL,
@@ -36,16 +28,19 @@ from .portfolio.members import (
 )
 from .portfolio.race import Accept, Race
 from .registry import format_planner
-from .results import check_budget, kind_of, without_relaxation
+from .results import check_budget, kind_of
 
 __all__ = ["Auto"]
 
-DULL = 4
+MOST_IDLE_POLISHES = 4
 """So many polishes in a row that do not lead end the search."""
-BOUND_S = 5.0
-"""The bound of single moments may take so long."""
 FALLBACK_S = 10.0
 """The fallback may take so long, whatever the time limit."""
+GRACE_S = 2.0
+"""Seconds past its limit after which a member in a process is killed."""
+QUICK_GRACE_S = 10.0
+"""Seconds past its limit after which a quick member is given up. All of them keep theirs,
+unless the machine is very busy."""
 
 
 @dataclass(frozen=True)
@@ -70,26 +65,33 @@ class Auto:
         progress: Progress | None = None,
         accept: Accept | None = None,
         keep_on_interrupt: bool = True,
+        bounds: TimeBounds | None = None,
     ) -> PlanResult:
-        """As every planner; `accept` (a verifier) has the last word on each schedule.
+        """As every planner; `accept` (a verifier) has the last word on each schedule, and
+        `bounds` are those that the caller knows of the program.
 
         Ctrl-C ends the search, and the best plan so far is the answer, unless there is
         none or `keep_on_interrupt` is off.
         """
         check_budget(budget)
-        tell = progress or (lambda line: None)
-        race = Race(program, budget, _base_ns(program), tell)
-        run = _Run(race, monotonic() + time_limit_s, tell, may_polish=not self.planners)
+        report = progress or (lambda line: None)
+        race = Race(program, budget, _base_ns(program), report)
+        run = _Portfolio(
+            race,
+            bounds or TimeBounds(program),
+            monotonic() + time_limit_s,
+            report,
+            may_polish=not self.planners,
+        )
         run.enter(self.planners)
         try:
-            with without_relaxation():
-                run.run_here()
+            run.run_quick()
             run.look_at_order()
-            run.run_crew()
+            run.run_slow()
         except KeyboardInterrupt:
             if race.best is None or not keep_on_interrupt:
                 raise
-            tell(f"auto: stopped early, {race.standing()}")
+            report(f"auto: stopped early, {race.standing()}")
         return race.result(accept)
 
 
@@ -99,19 +101,29 @@ def _base_ns(program: Program) -> int:
     return sum(graph.cnode[name].time_ns_at(1) for name in capture_order(graph))
 
 
-class _Run:
-    """One call of `auto`: what runs in this process, then what runs in others."""
+class _Portfolio:
+    """One call of `auto`: what is quick, one after the other, then the rest in processes."""
 
-    def __init__(self, race: Race, deadline: float, tell: Progress, *, may_polish: bool):
+    def __init__(
+        self,
+        race: Race,
+        bounds: TimeBounds,
+        deadline: float,
+        report: Progress,
+        *,
+        may_polish: bool,
+    ):
         self.race = race
+        self.bounds = bounds
         self.deadline = deadline
-        self.tell = tell
+        self.report = report
         self.may_polish = may_polish
-        self.here: deque[Planner] = deque()
+        self.quick: deque[Planner] = deque()
         self.waiting: deque[Member] = deque()
         self.polished = 0
-        self.dull = 0
+        self.idle_polishes = 0
         self.tried: set[int] = set()
+        self.asked_bounds: set[bool] = set()
 
     @property
     def left_s(self) -> float:
@@ -119,75 +131,73 @@ class _Run:
 
     def enter(self, chosen: tuple[Planner, ...]) -> None:
         """Decides who runs where: of this package's planners on a small graph, the quick
-        ones here, and all others in processes."""
+        ones on a thread, and all others in processes."""
         size = len(self.race.program.graph.cnodes)
         if chosen:
             for planner in chosen:
                 if is_portable(planner):
                     self.waiting.append(Member(planner, 1 / len(chosen)))
                 else:
-                    self.here.append(planner)
+                    self.quick.append(planner)
             return
-        self.here += quick_members(size)
+        self.quick += quick_members(size)
         budget = self.race.budget
         if budget is not None:
             floor, where = lower_bound_bytes(self.race.program, kind_of(budget))
             if floor > budget.bytes:
-                self.tell(f"auto: no plan can exist, {where} alone needs {floor} bytes")
+                self.report(f"auto: no plan can exist, {where} alone needs {floor} bytes")
                 return
-        self.waiting += members(size, self.tell)
+        self.waiting += members(size, self.report)
 
-    def run_here(self) -> None:
+    def run_quick(self) -> None:
         """The quick members, one after the other; with no time left, the fallback."""
-        while self.here and not self.race.settled and self.left_s > 0:
-            planner = self.here.popleft()
-            share = self.left_s / (2 if self.here or self.waiting else 1)
-            name = format_planner(planner)
-            try:
-                result = planner.plan(
-                    self.race.program, self.race.budget, time_limit_s=share, progress=self.tell
-                )
-            except FBError as error:
-                self.tell(f"auto: {name} left out: {error.diagnostics[0].message}")
-            except Exception as error:  # a plug-in may raise anything at all
-                self.tell(f"auto: {name} failed: {type(error).__name__}: {error}")
-            else:
-                self.race.take(name, result, trusted=not is_foreign(planner))
+        while self.quick and not self.race.settled and self.left_s > 0:
+            planner = self.quick.popleft()
+            share = self.left_s / (2 if self.quick or self.waiting else 1)
+            self._run_quick(planner, share)
         if self.left_s <= 0 and self.race.best is None and self.may_polish:
-            self._fall_back()
+            self._run_quick(Dtr(rounds=0), FALLBACK_S)
+            self.waiting.clear()
 
-    def _fall_back(self) -> None:
-        fallback = Dtr(rounds=0)
-        result = fallback.plan(self.race.program, self.race.budget, time_limit_s=FALLBACK_S)
-        self.race.take(format_planner(fallback), result)
-        self.waiting.clear()
+    def _run_quick(self, planner: Planner, limit_s: float) -> None:
+        with Crew(self.race.program, self.race.budget, self.report) as crew:
+            name = format_planner(planner)
+            crew.start(planner, name, limit_s, limit_s + QUICK_GRACE_S, in_process=False)
+            for ended in crew.wait():
+                self._take(ended)
 
     def look_at_order(self) -> None:
-        """On a larger graph, what no plan in the order of capture can beat: the race may end
-        there, or leave that order to those who can."""
+        """Where the best plan runs computations in another order than that of capture, that
+        order is left to those who can."""
         race, size = self.race, len(self.race.program.graph.cnodes)
-        left = min(BOUND_S, self.left_s / 10)
-        if (
-            not SMALL < size <= LARGE
-            or race.budget is None
-            or race.best is None
-            or race.settled
-            or left < 0.5
-        ):
+        self._raise_bounds()
+        best = race.best
+        if best is None or best.ordered or race.settled or not self.may_polish:
             return
-        instance = Instance.of(race.program, kind_of(race.budget))
-        bound_ns = lower_bound_ns(instance, race.budget.bytes, left, SMALL)
-        race.raise_bound("the fullest moment", bound_ns)
-        if race.best.ordered or not self.may_polish:
-            return
-        others = [m for m in self.waiting if not race.left_order or is_foreign(m.planner)]
-        self.waiting = deque([*reordered_members(size, self.tell), *others])
+        if SMALL < size <= LARGE and race.budget is not None:
+            others = [m for m in self.waiting if not race.left_order or is_foreign(m.planner)]
+            self.waiting = deque([*reordered_members(size), *others])
 
-    def run_crew(self) -> None:
+    def _raise_bounds(self) -> None:
+        """Asks once what no plan in the order of the best one can beat: the race may end there."""
+        race, budget = self.race, self.race.budget
+        if budget is None or len(race.program.graph.cnodes) > LARGE:
+            return
+        for any_order in (False, True):
+            best = race.best
+            if best is None or race.settled or any_order in self.asked_bounds:
+                continue
+            if any_order and best.ordered:
+                continue
+            self.asked_bounds.add(any_order)
+            bound_ns = self.bounds.lower_ns(budget, self.left_s, any_order=any_order)
+            race.raise_bound("the relaxed program", bound_ns, any_order=any_order)
+
+    def run_slow(self) -> None:
         """The slow members, and `polish` while there is time and use in it."""
         if self.race.settled or not (self.waiting or self.may_polish):
             return
-        with Crew(self.race.program, self.race.budget, self.tell) as crew:
+        with Crew(self.race.program, self.race.budget, self.report) as crew:
             while not self.race.settled and self.left_s > 0:
                 while crew.has_room and self._start_next(crew):
                     pass
@@ -195,6 +205,7 @@ class _Run:
                     return
                 for ended in crew.wait(self.deadline):
                     self._take(ended)
+                self._raise_bounds()
             self.race.late = self.race.late or not self.race.settled
 
     def _start_next(self, crew: Crew) -> bool:
@@ -205,15 +216,19 @@ class _Run:
         whole = max(0.5, 0.96 * self.left_s - 1.2)
         if self.waiting:
             member = self.waiting.popleft()
-            crew.start(member.planner, format_planner(member.planner), whole * member.share)
+            self._start(crew, member.planner, format_planner(member.planner), whole * member.share)
             return True
         return self._polish(crew, whole)
+
+    def _start(self, crew: Crew, planner: Planner, name: str, limit_s: float) -> None:
+        crew.start(planner, name, limit_s, limit_s + GRACE_S, in_process=True)
+        self.report(f"auto: {name}, for {limit_s:.0f} s")
 
     def _polish(self, crew: Crew, whole_s: float) -> bool:
         """Starts a polish for a part of the time left, so that the next one begins from the
         best of all; every other one begins from the runner-up, which may lead further."""
         entries = self.race.entries
-        if not self.may_polish or not entries or self.dull >= DULL:
+        if not self.may_polish or not entries or self.idle_polishes >= MOST_IDLE_POLISHES:
             return False
         start = entries[0]
         self.tried.add(start.time_ns)
@@ -222,27 +237,25 @@ class _Run:
             start = other
             self.tried.add(start.time_ns)
         planner = polisher(start.schedule, self.polished)
-        if planner is None:
-            return False
         self.polished += 1
-        name = start.planner
-        name = name if name.startswith("polish{") else f"polish{{of={name}}}"
-        crew.start(planner, name, min(whole_s, max(4.0, whole_s / 3)))
+        name = start.planner if start.polished else f"polish{{of={start.planner}}}"
+        self._start(crew, planner, name, min(whole_s, max(4.0, whole_s / 3)))
         return True
 
     def _take(self, ended: Ended) -> None:
         match ended.ending:
             case Answered(result):
                 trusted = not is_foreign(ended.planner)
-                leads = self.race.take(ended.name, result, trusted=trusted)
-                if ended.planner.name == "polish":
-                    self.dull = 0 if leads else self.dull + 1
+                polished = isinstance(ended.planner, Polish)
+                leads = self.race.take(ended.name, result, trusted=trusted, polished=polished)
+                if polished:
+                    self.idle_polishes = 0 if leads else self.idle_polishes + 1
             case Refused(diagnostics):
-                self.tell(f"auto: {ended.name} left out: {diagnostics[0].message}")
-            case Failed(what) | Strange(what) | Unloadable(what):
-                self.tell(f"auto: {ended.name} failed and is left out: {what}")
-            case None:
+                self.report(f"auto: {ended.name} left out: {diagnostics[0].message}")
+            case Failed(what) | NoResult(what) | Unloadable(what):
+                self.report(f"auto: {ended.name} failed and is left out: {what}")
+            case Overdue():
                 self.race.late = True
-                self.tell(f"auto: {ended.name} did not come back and was ended")
+                self.report(f"auto: {ended.name} did not come back and was ended")
             case _:
                 assert_never(ended.ending)

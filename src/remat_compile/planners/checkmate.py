@@ -6,17 +6,11 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar
 
-from ..ir.program import Budget, Program
-from .contract import PlanResult, Progress
-from .instance import Order
-from .programs.answer import conclude, teller, too_large
+from .kit import Budget, PlanResult, Program, Progress, Task, checked, format_planner
+from .programs.answer import Incumbent, ProgramAnswer, conclude, reporter, too_large
 from .programs.checkmate import checkmate_model, rounded_orders
-from .programs.solve_compact import CompactAnswer
-from .registry import format_planner
-from .results import Task
 from .solvers import MilpSolver
 from .solvers.milp import Status, Vector
-from .spelling.options import checked
 
 __all__ = ["Checkmate"]
 
@@ -49,8 +43,7 @@ class Checkmate:
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
     ) -> PlanResult:
-        deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self), deadline)
+        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
         most = _MOST_ROUNDED if self.rounding else _MOST_EXACT
         hint = "use rk-checkmate" if self.rounding else "use checkmate{rounding=true}, rk-checkmate"
         refusal = too_large(task, most, hint)
@@ -58,61 +51,40 @@ class Checkmate:
             return refusal
         if task.instance.peak(task.instance.capture) <= task.limit_bytes:
             return task.answer(task.instance.capture)
+        incumbent = Incumbent(
+            task.instance, task.limit_bytes, reporter(self.name, task.instance, progress)
+        )
         with MilpSolver() as solver:
-            search = _Search(task, solver, deadline, progress)
-            found = search.rounded() if self.rounding else search.exact()
-        return conclude(task, found)
+            solve = _rounded if self.rounding else _exact
+            return conclude(task, solve(task, solver, incumbent))
 
 
-class _Search:
-    def __init__(self, task: Task, solver: MilpSolver, deadline: float, progress: Progress | None):
-        self.task, self.solver, self.deadline = task, solver, deadline
-        self.tell = teller("checkmate", task.instance, progress)
-        self.best: Order | None = None
-        self.best_ns = 0
+# The nodes' orders are coarse and finer ones may be faster: nothing here bounds other planners.
 
-    def offer(self, order: Order) -> None:
-        """Takes an order that is under the budget and better."""
-        inst = self.task.instance
-        if inst.peak(order) > self.task.limit_bytes:
-            return
-        time_ns = inst.time_ns(order)
-        if self.best is None or time_ns < self.best_ns:
-            self.best, self.best_ns = order, time_ns
-            self.tell(order, time_ns)
 
-    def exact(self) -> CompactAnswer:
-        model = checkmate_model(self.task.instance, self.task.limit_bytes)
+def _exact(task: Task, solver: MilpSolver, incumbent: Incumbent) -> ProgramAnswer:
+    model = checkmate_model(task.instance, task.limit_bytes)
 
-        def take(point: Vector, _: float) -> None:
-            self.offer(model.order(point))
+    def take(point: Vector, _: float) -> None:
+        incumbent.offer(model.order(point))
 
-        found = self.solver.solve(model.milp, self.deadline - monotonic(), on_point=take)
-        if found.point is not None:
-            take(found.point, found.objective)
-        if self.best is None:
-            known: Status = "infeasible" if found.status == "infeasible" else "unknown"
-            return CompactAnswer(known, None, 0, self.task.instance.base_time_ns)
-        return self._answer()
+    solved = solver.solve(model.milp, task.deadline - monotonic(), on_point=take)
+    if solved.point is not None:
+        take(solved.point, solved.objective)
+    ended: Status = "infeasible" if solved.status == "infeasible" else "feasible"
+    return incumbent.answer(ended, task.instance.base_time_ns)
 
-    def rounded(self) -> CompactAnswer:
-        inst, limit = self.task.instance, self.task.limit_bytes
-        late = False
-        for allowance in _ALLOWANCES:
-            room = int((limit - inst.base_bytes) * (1 - allowance))
-            model = checkmate_model(inst, inst.base_bytes + room)
-            found = self.solver.solve(model.milp.relaxed(), self.deadline - monotonic())
-            late = late or found.status == "unknown"
-            if found.point is None:
-                break
-            for order in rounded_orders(model, found.point):
-                self.offer(order)
-        if self.best is None:
-            return CompactAnswer("unknown" if late else "infeasible", None, 0, inst.base_time_ns)
-        return self._answer()
 
-    def _answer(self) -> CompactAnswer:
-        """The best of the nodes' orders; finer ones may be faster, so it bounds nothing."""
-        assert self.best is not None
-        bound = self.task.instance.base_time_ns
-        return CompactAnswer("feasible", self.best, self.best_ns, bound)
+def _rounded(task: Task, solver: MilpSolver, incumbent: Incumbent) -> ProgramAnswer:
+    inst, limit = task.instance, task.limit_bytes
+    late = False
+    for allowance in _ALLOWANCES:
+        room = int((limit - inst.base_bytes) * (1 - allowance))
+        model = checkmate_model(inst, inst.base_bytes + room)
+        relaxed = solver.solve(model.milp.relaxed(), task.deadline - monotonic())
+        late = late or relaxed.status == "unknown"
+        if relaxed.point is None:
+            break
+        for order in rounded_orders(model, relaxed.point):
+            incumbent.offer(order)
+    return incumbent.answer("unknown" if late else "infeasible", inst.base_time_ns)

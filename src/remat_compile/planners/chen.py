@@ -7,11 +7,9 @@ from math import isqrt
 from time import monotonic
 from typing import ClassVar
 
-from ..ir.program import Budget, Program
-from .contract import PlanResult, Progress
 from .eviction.segments import cut_forward, forward_cnodes, segment_order
+from .kit import Budget, PlanResult, Program, Progress, Task
 from .periodic import best_of
-from .results import Task
 
 __all__ = ["Chen"]
 
@@ -33,12 +31,11 @@ class Chen:
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
     ) -> PlanResult:
-        deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, self.name, deadline)
+        task = Task.of(program, budget, self.name, monotonic() + time_limit_s)
         instance = task.instance
         length = len(forward_cnodes(instance))
         count = isqrt(max(0, length - 1)) + 1
         orders = (
             segment_order(instance, cut_forward(instance, count, by)) for by in ("count", "memory")
         )
-        return best_of(task, orders, deadline)
+        return best_of(task, orders)

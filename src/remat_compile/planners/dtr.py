@@ -7,12 +7,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar, Literal
 
-from ..ir.program import Budget, Program
-from .contract import PlanResult, Progress, TimedOut
 from .eviction.search import Search
-from .registry import format_planner
-from .results import Task
-from .spelling.options import checked
+from .kit import Budget, PlanResult, Program, Progress, Task, TimedOut, checked, format_planner
 
 __all__ = ["Dtr"]
 
@@ -51,13 +47,12 @@ class Dtr:
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
     ) -> PlanResult:
-        deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self), deadline)
+        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
         instance = task.instance
         if instance.peak(instance.capture) <= task.limit_bytes:
             return task.answer(instance.capture)
         scopes = {"forward": (False,), "all": (True,), None: (False, True)}[self.scope]
-        search = Search(instance, task.limit_bytes, deadline, scopes, progress)
+        search = Search(instance, task.limit_bytes, task.deadline, scopes, progress)
         search.run(self.rounds, self.seed)
         if search.best is not None and not search.late:
             return task.answer(search.best)

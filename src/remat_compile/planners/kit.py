@@ -1,4 +1,4 @@
-"""What a planner outside of this package builds on; `docs/writing_a_planner.md` uses it."""
+"""What a planner builds on, ours and those of other packages (`docs/writing_a_planner.md`)."""
 
 from ..ir.analysis.liveness import lower_bound_bytes
 from ..ir.program import Budget, Program

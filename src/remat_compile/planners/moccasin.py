@@ -1,24 +1,36 @@
-"""`moccasin`: retention intervals in constraint programming."""
+"""`moccasin`: retention intervals in constraint programming (Bartan et al. 2023).
+
+A job is a possible run of a cNode: its first, at its captured place, and `copies` - 1
+replays, each at one of the places where it may be useful. Each run of the job that makes
+an aNode begins an interval in which the aNode is retained; a run that reads it must lie in
+one of them. Memory is a cumulative constraint over the places.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
+from math import gcd
 from time import monotonic
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..ir.diagnostics import Diagnostic, FBError
-from ..ir.program import Budget, Program
-from .contract import PlanResult, Progress
-from .instance import Order
-from .programs.answer import conclude, teller, too_large
-from .programs.retention import retention
-from .programs.solve_compact import CompactAnswer
-from .registry import format_planner
-from .results import Task
+from .kit import (
+    Budget,
+    Instance,
+    Order,
+    PlanResult,
+    Program,
+    Progress,
+    Task,
+    checked,
+    format_planner,
+)
+from .programs.answer import Incumbent, ProgramAnswer, conclude, reporter, too_large
+from .programs.events import Event, all_events, useful_pairs
+from .solvers.milp import Status
 from .solvers.process import Message, Worker
-from .spelling.options import checked
 
 __all__ = ["Moccasin"]
 
@@ -55,8 +67,7 @@ class Moccasin:
         progress: Progress | None = None,
     ) -> PlanResult:
         """As every planner. FB0410 where OR-Tools is not installed."""
-        deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self), deadline)
+        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
         if find_spec("ortools") is None:
             raise _not_installed()
         refusal = too_large(task, _MOST, "use rockmate, polish or dtr")
@@ -64,13 +75,12 @@ class Moccasin:
             return refusal
         if task.instance.peak(task.instance.capture) <= task.limit_bytes:
             return task.answer(task.instance.capture)
-        return conclude(task, self._solve(task, deadline, progress))
+        return conclude(task, self._solve(task, progress))
 
-    def _solve(self, task: Task, deadline: float, progress: Progress | None) -> CompactAnswer:
+    def _solve(self, task: Task, progress: Progress | None) -> ProgramAnswer:
         inst = task.instance
-        problem = retention(inst, task.limit_bytes, self.copies, self.backward)
-        tell = teller(self.name, inst, progress)
-        best: list[Order] = []
+        problem = _retention(inst, task.limit_bytes, self.copies, self.backward)
+        incumbent = Incumbent(inst, task.limit_bytes, reporter(self.name, inst, progress))
         status: list[str] = []
 
         def take(message: Message) -> bool:
@@ -78,20 +88,14 @@ class Moccasin:
             if head.get("last"):
                 status.append(head["status"])
                 return True
-            order = problem.order(head["runs"])
-            better = not best or inst.time_ns(order) < inst.time_ns(best[0])
-            if inst.peak(order) <= task.limit_bytes and better:
-                best[:] = [order]
-                tell(order, inst.time_ns(order))
+            incumbent.offer(problem.order(head["runs"]))
             return False
 
         with Worker(_MODULE) as worker:
-            worker.ask(problem.request, {}, deadline - monotonic(), take)
-        if not best:
-            known = status == ["infeasible"]
-            return CompactAnswer("infeasible" if known else "unknown", None, 0, inst.base_time_ns)
+            worker.ask(problem.request, {}, task.deadline - monotonic(), take)
         # With a limit on copies, its optimum bounds no other planner's.
-        return CompactAnswer("feasible", best[0], inst.time_ns(best[0]), inst.base_time_ns)
+        ended: Status = "infeasible" if status == ["infeasible"] else "feasible"
+        return incumbent.answer(ended, inst.base_time_ns)
 
 
 def _not_installed() -> FBError:
@@ -103,3 +107,108 @@ def _not_installed() -> FBError:
         ),
         usage=True,
     )
+
+
+@dataclass(frozen=True)
+class _Retention:
+    """`request` is what `solvers.cpsat` reads; `cnode_J` names the cNode of each job."""
+
+    request: dict[str, Any]
+    cnode_J: list[int]
+
+    def order(self, runs: list[int]) -> Order:
+        """The cNodes by the places at which their jobs start (-1: does not run)."""
+        placed = sorted((at, c) for at, c in zip(runs, self.cnode_J, strict=True) if at >= 0)
+        return [c for _, c in placed]
+
+
+def _retention(instance: Instance, limit_bytes: int, copies: int, backward: bool) -> _Retention:
+    """The problem for at most `copies` runs of each cNode."""
+    pairs = useful_pairs(instance, backward=backward)
+    return _RetentionBuilder(instance, all_events(pairs), limit_bytes, copies).build()
+
+
+@dataclass
+class _RetentionBuilder:
+    inst: Instance
+    events: list[Event]
+    limit_bytes: int
+    copies: int
+    jobs: list[dict[str, Any]] = field(default_factory=list)
+    stores: list[dict[str, Any]] = field(default_factory=list)
+    cnode_J: list[int] = field(default_factory=list)
+    first_J: list[bool] = field(default_factory=list)
+    stores_of_A: dict[int, list[int]] = field(default_factory=dict)
+
+    def build(self) -> _Retention:
+        inst = self.inst
+        places: dict[int, list[int]] = {}
+        first: dict[int, int] = {}
+        for at, event in enumerate(self.events):
+            if event.first:
+                first[event.cnode] = at
+            else:
+                places.setdefault(event.cnode, []).append(at)
+        pairs = []
+        for c in range(len(inst.names_C)):
+            self._job(c, [first[c]], first=True)
+            last = -1
+            for _ in range(self.copies - 1 if c in places else 0):
+                self._job(c, places[c], first=False)
+                if last >= 0:
+                    pairs.append((last, len(self.jobs) - 1))
+                last = len(self.jobs) - 1
+        room = self.limit_bytes - inst.base_bytes
+        sizes = [s["size"] for s in self.stores] + [j["workspace"] for j in self.jobs]
+        unit = gcd(*sizes) or 1
+        for item in self.stores:
+            item["size"] //= unit
+        for item in self.jobs:
+            item["workspace"] //= unit
+        request = {
+            "horizon": len(self.events) - 1,
+            "capacity": room // unit,
+            "jobs": self.jobs,
+            "stores": self.stores,
+            "reads": self._reads(),
+            "copies": pairs,
+        }
+        return _Retention(request, self.cnode_J)
+
+    def _job(self, c: int, at: list[int], *, first: bool) -> None:
+        inst = self.inst
+        job = len(self.jobs)
+        writes = inst.writes_C[c] if first else inst.rewrites_C[c]
+        workspace = inst.workspace_C[c] if first else inst.reworkspace_C[c]
+        ends = inst.ends_C[c] >= 0
+        for a in writes:
+            if inst.kept_A[a] and not first:
+                workspace += inst.size_A[a]  # made a second time and dropped
+                continue
+            kept = inst.kept_A[a]
+            self._store(a, job, ends, len(self.events) - 1 if kept else 0, lazy=False)
+        if first and inst.token_C[c] >= 0:
+            self._store(inst.token_C[c], job, False, 0, lazy=True)
+        cost = 0 if first else inst.retime_C[c]
+        self.jobs.append({"at": at, "cost": cost, "optional": not first, "workspace": workspace})
+        self.cnode_J.append(c)
+        self.first_J.append(first)
+
+    def _store(self, a: int, job: int, ends: bool, least: int, *, lazy: bool) -> None:
+        """`ends`: the storage is that of the aNode that an accumulate ends, so that during
+        the accumulate it counts under its old name."""
+        self.stores_of_A.setdefault(a, []).append(len(self.stores))
+        size = self.inst.size_A[a]
+        entry = {"job": job, "size": size, "shift": int(ends), "least": least, "lazy": lazy}
+        self.stores.append(entry)
+
+    def _reads(self) -> list[tuple[int, list[int]]]:
+        inst = self.inst
+        reads_of_jobs = []
+        for job, (c, first) in enumerate(zip(self.cnode_J, self.first_J, strict=True)):
+            token = inst.token_C[c]
+            reads = inst.reads_C[c] if first else inst.rereads_C[c]
+            if not first and token >= 0:
+                reads = (*reads, token)
+            reads_of_jobs += [(job, self.stores_of_A[a]) for a in reads]
+        return reads_of_jobs

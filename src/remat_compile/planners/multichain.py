@@ -7,18 +7,24 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar
 
-from ..ir.program import Budget, Program
 from .chains.answer import refuse
 from .chains.chain import Chain
-from .chains.join import MultiChain, least_slots, states
-from .chains.persistent import Late
+from .chains.homogeneous import MultiChain, least_slots, states
+from .chains.persistent import DeadlinePassed
 from .chains.stages import Stage, save_all, stages_of
 from .chains.towers import Towers, towers_of
-from .contract import PlanResult, Progress, TimedOut
-from .instance import Instance, Order
+from .kit import (
+    Budget,
+    Instance,
+    Order,
+    PlanResult,
+    Program,
+    Progress,
+    Task,
+    TimedOut,
+    format_planner,
+)
 from .periodic import best_of
-from .registry import format_planner
-from .results import Task
 
 __all__ = ["Multichain"]
 
@@ -47,8 +53,7 @@ class Multichain:
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
     ) -> PlanResult:
-        deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self), deadline)
+        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
         if task.instance.peak(task.instance.capture) <= task.limit_bytes:
             return task.answer(task.instance.capture)
         towers = towers_of(task.instance)
@@ -61,10 +66,10 @@ class Multichain:
         if progress is not None:
             progress(f"{self.name}: towers of {lengths} blocks")
         try:
-            table = MultiChain(lengths, deadline=deadline)
-        except Late:
+            table = MultiChain(lengths, deadline=task.deadline)
+        except DeadlinePassed:
             return TimedOut(None, 0, task.instance.base_time_ns)
-        return best_of(task, _orders(towers, table), deadline)
+        return best_of(task, _orders(towers, table))
 
 
 def _orders(towers: Towers, table: MultiChain) -> Iterator[Order]:
@@ -124,18 +129,18 @@ def _needs(instance: Instance) -> dict[int, set[int]]:
     """For each backward cNode, the backward cNodes that must have run before it."""
     maker: dict[int, int] = {}
     readers: dict[int, set[int]] = {}
-    found: dict[int, set[int]] = {}
+    needs: dict[int, set[int]] = {}
     drawn: set[int] = set()
     for c in instance.capture:
         if c == instance.loss or instance.phase_C[c] == "fwd":
             continue
-        found[c] = {maker[a] for a in instance.reads_C[c] if a in maker}
+        needs[c] = {maker[a] for a in instance.reads_C[c] if a in maker}
         if instance.ends_C[c] >= 0:
-            found[c] |= readers.get(instance.ends_C[c], set())
+            needs[c] |= readers.get(instance.ends_C[c], set())
         if instance.token_C[c] >= 0:
-            found[c] |= drawn
+            needs[c] |= drawn
             drawn = {c}
         for a in instance.reads_C[c]:
             readers.setdefault(a, set()).add(c)
         maker.update(dict.fromkeys(instance.writes_C[c], c))
-    return found
+    return needs

@@ -8,13 +8,19 @@ from math import isqrt
 from time import monotonic
 from typing import ClassVar
 
-from ..ir.program import Budget, Program
-from .contract import PlanResult, Progress, TimedOut
 from .eviction.segments import Weight, cut_forward, forward_cnodes, segment_order
-from .instance import Instance, Order
-from .registry import format_planner
-from .results import Task
-from .spelling.options import checked
+from .kit import (
+    Budget,
+    Instance,
+    Order,
+    PlanResult,
+    Program,
+    Progress,
+    Task,
+    TimedOut,
+    checked,
+    format_planner,
+)
 
 __all__ = ["Periodic", "best_of"]
 
@@ -50,9 +56,8 @@ class Periodic:
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
     ) -> PlanResult:
-        deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self), deadline)
-        return best_of(task, self._orders(task.instance), deadline)
+        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+        return best_of(task, self._orders(task.instance))
 
     def _orders(self, instance: Instance) -> Iterator[Order]:
         most = 2 * isqrt(len(forward_cnodes(instance))) + 1
@@ -63,7 +68,7 @@ class Periodic:
                 yield segment_order(instance, cut_forward(instance, count, by))
 
 
-def best_of(task: Task, orders: Iterable[Order], deadline: float) -> PlanResult:
+def best_of(task: Task, orders: Iterable[Order]) -> PlanResult:
     """The fastest of `orders` under the budget; the least peak where none is."""
     instance = task.instance
     limit = task.limit_bytes
@@ -77,7 +82,7 @@ def best_of(task: Task, orders: Iterable[Order], deadline: float) -> PlanResult:
             best, best_ns = order, time_ns
         if least is None or peak < least_bytes:
             least, least_bytes = order, peak
-        late = monotonic() > deadline
+        late = monotonic() > task.deadline
         if late:
             break
     if best is not None:

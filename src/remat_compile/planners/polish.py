@@ -23,9 +23,9 @@ from .contract import (
 )
 from .dtr import Dtr
 from .instance import Order
-from .programs.answer import teller
+from .programs.answer import reporter
+from .programs.events import Windows, window_events
 from .programs.solve_compact import solve_events
-from .programs.windows import Windows, window_events
 from .registry import format_planner
 from .results import Task, peak_of
 from .solvers import MilpSolver
@@ -111,7 +111,7 @@ class _Search:
         self.best = order
         self.deadline = deadline
         self.windows = Windows(task.instance, rng)
-        self.tell = teller("polish", task.instance, progress)
+        self.tell = reporter("polish", task.instance, progress)
 
     def run(self) -> None:
         """Windows until the deadline, or until none gains anything any more."""
@@ -136,7 +136,7 @@ class _Search:
         inst = self.task.instance
         now = inst.time_ns(self.best)
         events, runs = window_events(inst, self.best, self.windows.draw(size))
-        found = solve_events(
+        answer = solve_events(
             inst,
             events,
             self.task.limit_bytes,
@@ -145,9 +145,9 @@ class _Search:
             cutoff_ns=now,
             solver=solver,
         )
-        done = found.status in ("optimal", "infeasible")
-        if found.order is None or found.time_ns >= now:
+        done = answer.status in ("optimal", "infeasible")
+        if answer.order is None or answer.time_ns >= now:
             return False, done
-        self.best = found.order
-        self.tell(found.order, found.time_ns)
+        self.best = answer.order
+        self.tell(answer.order, answer.time_ns)
         return True, done

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -15,18 +15,16 @@ from .spelling.text import PlannerText, format_value, parse_list, parse_text, sp
 __all__ = [
     "GROUP",
     "PlannerInfo",
-    "add",
     "available",
     "format_option",
     "format_planner",
-    "load_planner",
     "parse_planner",
 ]
 
 GROUP = "remat_compile.planners"
 """The entry point group that planners register in."""
 
-_added: dict[str, str] = {}
+_OWN = "remat-compile"
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,11 @@ class PlannerInfo:
     name: str
     target: str
     package: str
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this package ships it."""
+        return self.package == _OWN
 
     def load(self) -> type[Planner]:
         """The planner's class. FB0406 when it does not load or is not a planner."""
@@ -64,24 +67,19 @@ def available() -> dict[str, PlannerInfo]:
 
     Where two packages register a name, this package's own planner wins.
     """
-    found: dict[str, PlannerInfo] = {}
+    infos: dict[str, PlannerInfo] = {}
     for point in entry_points(group=GROUP):
         package = point.dist.name if point.dist is not None else "an unknown package"
-        if point.name not in found or package == "remat-compile":
-            found[point.name] = PlannerInfo(point.name, point.value, package)
-    for name, target in _added.items():
-        found[name] = PlannerInfo(name, target, "this process")
-    return dict(sorted(found.items()))
+        if point.name not in infos or package == _OWN:
+            infos[point.name] = PlannerInfo(point.name, point.value, package)
+    return dict(sorted(infos.items()))
 
 
-def add(name: str, target: str) -> None:
-    """Makes the planner at `module:Class` known in this process, without an entry point."""
-    _added[name] = target
+Known = Mapping[str, PlannerInfo]
 
 
-def load_planner(name: str, column: int = 1) -> type[Planner]:
+def _load(name: str, known: Known, column: int) -> type[Planner]:
     """The class of a planner. FB0401 for an unknown name (with the nearest one)."""
-    known = available()
     if name not in known:
         raise FBError(
             Diagnostic(
@@ -95,33 +93,34 @@ def load_planner(name: str, column: int = 1) -> type[Planner]:
     return known[name].load()
 
 
-def parse_planner(text: str) -> Planner:
-    """A planner from its text form, e.g. `periodic{segments=4}`.
+def parse_planner(text: str, more: Known | None = None) -> Planner:
+    """A planner from its text form, e.g. `periodic{segments=4}`: a registered one, or of `more`.
 
     Raises FBError with all that is wrong at once: FB0401 unknown planner, FB0402 text
     that cannot be read, FB0403 unknown option, FB0404 value of the wrong type or out of
     range, FB0405 options that contradict each other, FB0406 plug-in that does not load.
     """
-    return build_planner(parse_text(text))
+    return _build(parse_text(text), {**available(), **(more or {})})
 
 
 def parse_planners(text: str) -> tuple[Planner, ...]:
     """Planners from a text such as `auto, periodic{segments=4}`; raises as `parse_planner`."""
-    found: list[Planner] = []
+    known = available()
+    planners: list[Planner] = []
     problems: list[Diagnostic] = []
     for parsed in parse_list(text):
         try:
-            found.append(build_planner(parsed))
+            planners.append(_build(parsed, known))
         except FBError as error:
             problems += error.diagnostics
     if problems:
         raise FBError(problems, usage=True)
-    return tuple(found)
+    return tuple(planners)
 
 
-def build_planner(parsed: PlannerText) -> Planner:
-    cls: Any = load_planner(parsed.name, parsed.column)
-    options, problems = read_options(cls, parsed, build_planner)
+def _build(parsed: PlannerText, known: Known) -> Planner:
+    cls: Any = _load(parsed.name, known, parsed.column)
+    options, problems = read_options(cls, parsed, lambda inner: _build(inner, known))
     if problems:
         raise FBError(problems, usage=True)
     planner: Planner = cls(**options)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from math import inf
-from time import monotonic
 
 from ..ir.analysis.liveness import BudgetKind, lower_bound_bytes, working_set
 from ..ir.diagnostics import Diagnostic, FBError, Note
@@ -15,32 +11,13 @@ from ..ir.program import Budget, Program
 from ..ir.schedule import Compute, Schedule
 from ..ir.semantics.simulate import Trace, simulate
 from ..ir.text.printer import format_step
-from .bounds.relaxation import lower_bound_ns
 from .contract import Feasible, Infeasible, Optimal
 from .instance import Instance, Order
 
-__all__ = ["Task", "check_budget", "kind_of", "peak_of", "without_relaxation"]
+__all__ = ["Task", "check_budget", "kind_of", "peak_of"]
 
 _SHOWN = 8
 """So many tensors are named where a budget cannot be met."""
-_BOUND_CNODES = 80
-_BOUND_S = 5.0
-_START_S = 0.7
-"""Up to this size the relaxation takes a second or so, never longer than the one, and in
-less than the other a solver hardly starts."""
-
-
-_relaxing: ContextVar[bool] = ContextVar("relaxing", default=True)
-
-
-@contextmanager
-def without_relaxation() -> Iterator[None]:
-    """Inside, results carry the bounds that cost nothing: `auto` wants quick answers first."""
-    token = _relaxing.set(False)
-    try:
-        yield
-    finally:
-        _relaxing.reset(token)
 
 
 def check_budget(budget: Budget | None) -> None:
@@ -99,26 +76,15 @@ class Task:
     def answer(self, order: Order, bound_ns: int = 0) -> Optimal | Feasible:
         """The order as a result; it is under the budget.
 
-        Optimal where it meets the lower bound: `bound_ns`, the time with nothing
-        recomputed, or that of `bounds` for its order, whichever is the highest.
+        Optimal where it meets the lower bound: `bound_ns`, or the time with nothing
+        recomputed. Who runs the planner may know a higher one.
         """
-        inst = self.instance
-        time_ns = inst.time_ns(order)
-        bound = max(bound_ns, inst.base_time_ns)
-        if time_ns > bound and _relaxing.get():
-            bound = max(bound, self.bound_ns(any_order=list(dict.fromkeys(order)) != inst.capture))
+        time_ns = self.instance.time_ns(order)
+        bound = max(bound_ns, self.instance.base_time_ns)
         schedule = self.schedule(order)
         if time_ns <= bound:
             return Optimal(schedule, time_ns, time_ns)
         return Feasible(schedule, time_ns, bound)
-
-    def bound_ns(self, *, any_order: bool = False) -> int:
-        """A lower bound on time that is found quickly: a plan must not come late for it."""
-        left = min(_BOUND_S, (self.deadline - monotonic()) / 10)
-        if left < _START_S:
-            return self.instance.base_time_ns
-        inst, limit = self.instance, self.limit_bytes
-        return lower_bound_ns(inst, limit, left, _BOUND_CNODES, any_order=any_order)
 
     def infeasible(self, least: Order | None) -> Infeasible:
         """Refuses the budget; `least` is the order of least peak that is known."""
@@ -126,24 +92,24 @@ class Task:
         floor, where = lower_bound_bytes(self.program, kind)
         budget = self.budget.bytes if self.budget is not None else 0
         notes = [self._floor_note(floor, where)]
-        found: Budget | None = None
+        reached: Budget | None = None
         if least is not None:
             schedule = self.schedule(least)
             trace = simulate(self.program, schedule)
-            found = Budget(peak_of(trace, kind), kind)
+            reached = Budget(peak_of(trace, kind), kind)
             notes = [*self._peak_notes(trace, schedule), *notes]
         name = "budget" if kind == "device" else "activation budget"
-        best = f"; the least it found is {found.bytes} bytes" if found else ""
+        best = f"; the least it found is {reached.bytes} bytes" if reached else ""
         hint = (
-            f"give at least {found.bytes} bytes"
-            if found
+            f"give at least {reached.bytes} bytes"
+            if reached
             else "try another planner, for example dtr"
         )
         if budget < floor:
             hint += "; a smaller batch lowers the floor"
         message = f"{self.planner} found no plan under the {name} of {budget} bytes{best}"
         why = Diagnostic("FB0407", message, notes=tuple(notes), hint=hint)
-        return Infeasible(found, floor, why)
+        return Infeasible(reached, floor, why)
 
     def _floor_note(self, floor: int, where: str) -> Note:
         graph = self.program.graph

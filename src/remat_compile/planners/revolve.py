@@ -7,17 +7,22 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar, Literal
 
-from ..ir.program import Budget, Program
-from .chains.answer import answer, chain_for, least_order, no_chain, order_of, persistent_orders
+from .chains.answer import order_of, persistent_answer, saving_stages
 from .chains.choices import Operation
 from .chains.homogeneous import Adjoint
-from .chains.stages import Stage, save_all, stages_of
-from .contract import PlanResult, Progress
-from .instance import Order
+from .chains.stages import Stage
+from .kit import (
+    Budget,
+    NotApplicable,
+    Order,
+    PlanResult,
+    Program,
+    Progress,
+    Task,
+    checked,
+    format_planner,
+)
 from .periodic import best_of
-from .registry import format_planner
-from .results import Task
-from .spelling.options import checked
 
 __all__ = ["Revolve"]
 
@@ -54,17 +59,13 @@ class Revolve:
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
     ) -> PlanResult:
-        deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self), deadline)
-        chain = chain_for(task.instance)
-        if (refusal := no_chain(task, chain)) is not None:
-            return refusal
-        stages = stages_of(chain, [[save_all(chain, i)] for i in range(len(chain))])
+        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+        stages = saving_stages(task)
+        if isinstance(stages, NotApplicable):
+            return stages
         if self.costs == "equal":
-            return best_of(task, _equal_orders(stages), deadline)
-        room = task.limit_bytes - task.instance.base_bytes
-        orders = persistent_orders(stages, room, self.slots, deadline, saving=False)
-        return answer(task, orders, lambda: least_order(stages, deadline, saving=False))
+            return best_of(task, _equal_orders(stages))
+        return persistent_answer(task, stages, self.slots, saving=False)
 
 
 def _equal_orders(stages: Sequence[Stage]) -> Iterator[Order]:

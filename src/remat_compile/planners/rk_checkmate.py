@@ -8,17 +8,19 @@ from math import floor, isfinite
 from time import monotonic
 from typing import ClassVar, Literal
 
-from ..ir.program import Budget, Program
-from .contract import PlanResult, Progress
-from .instance import Order
-from .programs.answer import conclude, quick_order, teller, too_large
+from .kit import Budget, Order, PlanResult, Program, Progress, Task, checked, format_planner
+from .programs.answer import (
+    ProgramAnswer,
+    conclude,
+    quick_order,
+    reporter,
+    saved_bytes_of,
+    too_large,
+)
 from .programs.events import FEW, Pairs, useful_pairs
 from .programs.rk_checkmate import thesis_model
-from .programs.solve_compact import CompactAnswer, saved_bytes_of, solve_compact
-from .registry import format_planner
-from .results import Task
+from .programs.solve_compact import solve_compact
 from .solvers import MilpSolver
-from .spelling.options import checked
 
 __all__ = ["RkCheckmate"]
 
@@ -65,8 +67,7 @@ class RkCheckmate:
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
     ) -> PlanResult:
-        deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self), deadline)
+        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
         thesis = self.form == "thesis"
         refusal = too_large(
             task,
@@ -77,8 +78,8 @@ class RkCheckmate:
             return refusal
         if self._fits(task, task.instance.capture):
             return task.answer(task.instance.capture)
-        found = _thesis(task, self, deadline) if thesis else self._compact(task, deadline, progress)
-        return conclude(task, found, self.saved_bytes)
+        answer = _thesis(task, self) if thesis else self._compact(task, progress)
+        return conclude(task, answer, self.saved_bytes)
 
     def _fits(self, task: Task, order: Order) -> bool:
         if task.instance.peak(order) > task.limit_bytes:
@@ -86,60 +87,59 @@ class RkCheckmate:
         saved = self.saved_bytes
         return saved is None or saved_bytes_of(task.instance, order) <= saved
 
-    def _compact(self, task: Task, deadline: float, progress: Progress | None) -> CompactAnswer:
+    def _compact(self, task: Task, progress: Progress | None) -> ProgramAnswer:
         scopes: tuple[bool, ...] = (False, True)
         if self.backward is not None:
             scopes = (self.backward,)
         elif sum(map(len, Pairs(task.instance, backward=True).every())) <= FEW:
             scopes = (True,)
-        found = CompactAnswer("unknown", None, 0, task.instance.base_time_ns)
+        answer = ProgramAnswer("unknown", None, 0, task.instance.base_time_ns)
         with MilpSolver() as solver:
             for backward in scopes:
-                found = self._in_scope(task, backward, deadline, progress, solver)
-                if found.status != "infeasible":
+                answer = self._in_scope(task, backward, progress, solver)
+                if answer.status != "infeasible":
                     break
-        return found
+        return answer
 
     def _in_scope(
         self,
         task: Task,
         backward: bool,
-        deadline: float,
         progress: Progress | None,
         solver: MilpSolver,
-    ) -> CompactAnswer:
+    ) -> ProgramAnswer:
         inst, limit, saved = task.instance, task.limit_bytes, self.saved_bytes
-        start = quick_order(inst, limit, deadline, backward=backward, saved_bytes=saved)
-        found = solve_compact(
+        start = quick_order(inst, limit, task.deadline, backward=backward, saved_bytes=saved)
+        answer = solve_compact(
             inst,
             limit,
             saved_bytes=saved,
-            time_limit_s=deadline - monotonic(),
+            time_limit_s=task.deadline - monotonic(),
             pairs=useful_pairs(inst, backward=backward),
             start=start,
             solver=solver,
-            on_order=teller(self.name, inst, progress),
+            on_order=reporter(self.name, inst, progress),
         )
-        if start is not None and (found.order is None or inst.time_ns(start) < found.time_ns):
+        if start is not None and (answer.order is None or inst.time_ns(start) < answer.time_ns):
             # Not in the family, or not yet found by the solver.
             time_ns = inst.time_ns(start)
-            bound = inst.base_time_ns if found.status == "infeasible" else found.bound_ns
-            return CompactAnswer("feasible", start, time_ns, min(bound, time_ns))
-        return found
+            bound = inst.base_time_ns if answer.status == "infeasible" else answer.bound_ns
+            return ProgramAnswer("feasible", start, time_ns, min(bound, time_ns))
+        return answer
 
 
-def _thesis(task: Task, options: RkCheckmate, deadline: float) -> CompactAnswer:
+def _thesis(task: Task, options: RkCheckmate) -> ProgramAnswer:
     inst = task.instance
     model = thesis_model(inst, task.limit_bytes, options.saved_bytes)
     with MilpSolver() as solver:
-        found = solver.solve(model.milp, deadline - monotonic())
+        solved = solver.solve(model.milp, task.deadline - monotonic())
     bound = inst.base_time_ns
-    if isfinite(found.bound):
-        bound = max(bound, floor(found.bound * model.scale_ns - 1e-3))
-    if found.point is None:
-        return CompactAnswer(found.status, None, 0, bound)
-    order = model.order(found.point)
+    if isfinite(solved.bound):
+        bound = max(bound, floor(solved.bound * model.scale_ns - 1e-3))
+    if solved.point is None:
+        return ProgramAnswer(solved.status, None, 0, bound)
+    order = model.order(solved.point)
     time_ns = inst.time_ns(order)
-    if found.status == "optimal":
+    if solved.status == "optimal":
         bound = time_ns
-    return CompactAnswer(found.status, order, time_ns, min(bound, time_ns))
+    return ProgramAnswer(solved.status, order, time_ns, min(bound, time_ns))

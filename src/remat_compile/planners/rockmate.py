@@ -10,20 +10,30 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import ClassVar
 
-from ..ir.analysis.blocks import identical_blocks
-from ..ir.program import Budget, Program
-from .chains.answer import first_fit, least_order, no_chain, persistent_orders
+from .chains.answer import (
+    answer_or_refuse,
+    chain_for,
+    first_fit,
+    least_order,
+    no_chain,
+    persistent_orders,
+)
 from .chains.block_options import Grid, block_instance, option_of
-from .chains.chain import Chain, chain_of_program
-from .chains.grouping import blocks_of_stages, grouped, shortened
-from .chains.persistent import Late
+from .chains.chain import Chain, fingerprints, grouped
+from .chains.persistent import DeadlinePassed
 from .chains.stages import BlockOption, save_all, stages_of
-from .contract import PlanResult, Progress, TimedOut
-from .instance import Order
-from .registry import format_planner
-from .results import Task
+from .kit import (
+    Budget,
+    Order,
+    PlanResult,
+    Program,
+    Progress,
+    Task,
+    TimedOut,
+    checked,
+    format_planner,
+)
 from .solvers import MilpSolver
-from .spelling.options import checked
 
 __all__ = ["Rockmate"]
 
@@ -77,35 +87,30 @@ class Rockmate:
         progress: Progress | None = None,
     ) -> PlanResult:
         start = monotonic()
-        deadline = start + time_limit_s
-        task = Task.of(program, budget, format_planner(self), deadline)
+        task = Task.of(program, budget, format_planner(self), start + time_limit_s)
         if task.instance.peak(task.instance.capture) <= task.limit_bytes:
             return task.answer(task.instance.capture)
-        chain = shortened(chain_of_program(task.instance), _MOST_STAGES)
+        chain = chain_for(task.instance, _MOST_STAGES)
         if (refusal := no_chain(task, chain)) is not None:
             return refusal
         chains = self._chains(chain)
-        room = task.limit_bytes - task.instance.base_bytes
-        found: list[Order] = []
+        fitting: list[Order] = []
         least: list[Order] = []
         try:
             for k, blocks in enumerate(chains, 1):
                 share = _FOR_BLOCKS * time_limit_s * k / len(chains)
                 stages = stages_of(blocks, self._options(blocks, start + share, progress))
-                order = first_fit(task, persistent_orders(stages, room, self.slots, deadline))
+                order = first_fit(task, persistent_orders(task, stages, self.slots))
                 if order is not None:
-                    found.append(order)
-                elif not found:
-                    least.append(least_order(stages, deadline))
-        except Late:
-            if not found:
+                    fitting.append(order)
+                elif not fitting:
+                    least.append(least_order(task, stages))
+        except DeadlinePassed:
+            if not fitting:
                 return TimedOut(None, 0, task.instance.base_time_ns)
-        if found:
-            return task.answer(min(found, key=task.instance.time_ns))
-        smallest = min(least, key=task.instance.peak)
-        if task.instance.peak(smallest) <= task.limit_bytes:
-            return task.answer(smallest)
-        return task.infeasible(smallest)
+        if fitting:
+            return task.answer(min(fitting, key=task.instance.time_ns))
+        return answer_or_refuse(task, min(least, key=task.instance.peak))
 
     def _chains(self, chain: Chain) -> list[Chain]:
         """The block sizes to try: as it is cut, and joined."""
@@ -124,21 +129,23 @@ class Rockmate:
         if progress is not None:
             progress(f"{self.name}: {last} blocks, {len(classes)} of them unique")
         _solve_all(grids, self.processes, deadline)
-        found: list[list[BlockOption]] = [[] for _ in range(last)]
+        options_N: list[list[BlockOption]] = [[] for _ in range(last)]
         for grid, members in zip(grids, classes, strict=True):
             for i in members:
-                found[i] = [option_of(chain, i, order) for order in grid.found]
-                found[i].append(save_all(chain, i))
-        found.append([save_all(chain, last)])
+                options_N[i] = [option_of(chain, i, order) for order in grid.orders]
+                options_N[i].append(save_all(chain, i))
+        options_N.append([save_all(chain, last)])
         if progress is not None:
-            progress(f"{self.name}: {sum(len(g.found) for g in grids)} options in all")
-        return found
+            progress(f"{self.name}: {sum(len(g.orders) for g in grids)} options in all")
+        return options_N
 
 
 def _classes(chain: Chain) -> list[list[int]]:
     """Stages (the loss left out) that are identical up to names."""
-    place = {block: i for i, block in enumerate(blocks_of_stages(chain))}
-    return [[place[b] for b in c.blocks] for c in identical_blocks(chain.instance.program, place)]
+    classes: dict[str, list[int]] = {}
+    for i, kind in enumerate(fingerprints(chain)):
+        classes.setdefault(kind, []).append(i)
+    return list(classes.values())
 
 
 def _solve_all(grids: Sequence[Grid], processes: int | None, deadline: float) -> None:

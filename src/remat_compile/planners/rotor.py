@@ -7,13 +7,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar
 
-from ..ir.program import Budget, Program
-from .chains.answer import answer, chain_for, least_order, no_chain, persistent_orders
-from .chains.stages import save_all, stages_of
-from .contract import PlanResult, Progress
-from .registry import format_planner
-from .results import Task
-from .spelling.options import checked
+from .chains.answer import persistent_answer, saving_stages
+from .kit import Budget, NotApplicable, PlanResult, Program, Progress, Task, checked, format_planner
 
 __all__ = ["Rotor"]
 
@@ -47,12 +42,8 @@ class Rotor:
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
     ) -> PlanResult:
-        deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self), deadline)
-        chain = chain_for(task.instance)
-        if (refusal := no_chain(task, chain)) is not None:
-            return refusal
-        stages = stages_of(chain, [[save_all(chain, i)] for i in range(len(chain))])
-        room = task.limit_bytes - task.instance.base_bytes
-        orders = persistent_orders(stages, room, self.slots, deadline)
-        return answer(task, orders, lambda: least_order(stages, deadline))
+        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+        stages = saving_stages(task)
+        if isinstance(stages, NotApplicable):
+            return stages
+        return persistent_answer(task, stages, self.slots)

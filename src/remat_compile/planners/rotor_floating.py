@@ -7,24 +7,30 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import ClassVar
 
-from ..ir.program import Budget, Program
 from .chains.answer import (
     Slots,
-    chain_for,
+    answer_or_refuse,
     falling_orders,
     first_fit,
     least_order,
-    no_chain,
     persistent_orders,
+    saving_stages,
 )
 from .chains.floating import Floating, entries
-from .chains.persistent import Late
-from .chains.stages import Stage, save_all, stages_of
-from .contract import PlanResult, Progress, TimedOut
-from .instance import Order
-from .registry import format_planner
-from .results import Task
-from .spelling.options import checked
+from .chains.persistent import DeadlinePassed
+from .chains.stages import Stage
+from .kit import (
+    Budget,
+    NotApplicable,
+    Order,
+    PlanResult,
+    Program,
+    Progress,
+    Task,
+    TimedOut,
+    checked,
+    format_planner,
+)
 
 __all__ = ["RotorFloating"]
 
@@ -62,32 +68,27 @@ class RotorFloating:
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
     ) -> PlanResult:
-        deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self), deadline)
-        chain = chain_for(task.instance)
-        if (refusal := no_chain(task, chain)) is not None:
-            return refusal
-        stages = stages_of(chain, [[save_all(chain, i)] for i in range(len(chain))])
-        room = task.limit_bytes - task.instance.base_bytes
+        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+        stages = saving_stages(task)
+        if isinstance(stages, NotApplicable):
+            return stages
         best: Order | None = None
         try:
-            best = first_fit(task, persistent_orders(stages, room, self.slots, deadline))
+            best = first_fit(task, persistent_orders(task, stages, self.slots))
             if best is not None and task.instance.time_ns(best) == task.instance.base_time_ns:
                 return task.answer(best)
-            other = first_fit(task, self._orders(stages, room, deadline))
-            found = [o for o in (best, other) if o is not None]
-            if not found:
-                found = [least_order(stages, deadline)]
-        except Late:
+            floating = first_fit(task, self._orders(task, stages))
+            fitting = [order for order in (best, floating) if order is not None]
+            if not fitting:
+                fitting = [least_order(task, stages)]
+        except DeadlinePassed:
             schedule = None if best is None else task.schedule(best)
             time_ns = 0 if best is None else task.instance.time_ns(best)
             return TimedOut(schedule, time_ns, task.instance.base_time_ns)
-        best = min(found, key=task.instance.time_ns)
-        if task.instance.peak(best) > task.limit_bytes:
-            return task.infeasible(best)
-        return task.answer(best)
+        return answer_or_refuse(task, min(fitting, key=task.instance.time_ns))
 
-    def _orders(self, stages: Sequence[Stage], room_bytes: int, deadline: float) -> Iterator[Order]:
+    def _orders(self, task: Task, stages: Sequence[Stage]) -> Iterator[Order]:
+        room_bytes = task.limit_bytes - task.instance.base_bytes
         scale = Slots.of(stages, room_bytes, self.slots)
         if entries(len(stages), scale.top) > _MOST_ENTRIES:
             slots = self.slots * _MOST_ENTRIES // entries(len(stages), scale.top)
@@ -101,5 +102,5 @@ class RotorFloating:
         if fits <= 0:
             return
         scale = replace(scale, stages=plain, fits=fits)
-        table = Floating(plain, scale.slot, scale.top, deadline)
+        table = Floating(plain, scale.slot, scale.top, task.deadline)
         yield from falling_orders(table, scale, table.operations)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..ir.program import Budget, Program
-from .contract import PlanResult, Progress
-from .results import Task
+from .kit import Budget, PlanResult, Program, Progress, Task
 
 __all__ = ["StoreAll"]
 

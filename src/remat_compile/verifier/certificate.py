@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import assert_never
 
 from ..ir.diagnostics import Diagnostic
 from ..ir.program import Budget, Certificate, Program, Proven
-from ..ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
+from ..ir.schedule import Compute, Schedule
 from .assumptions import assumptions
 from .solvers.solver import installed
 
@@ -42,21 +41,10 @@ def certificate_sha256(program: Program, schedule: Schedule) -> str:
         f"source {h.source!r} sha256 {h.sha256!r}",
     ]
     for step in schedule.steps:
-        match step:
-            case Compute(cnode, nosave):
-                lines.append(f"compute {cnode}{' nosave' if nosave else ''}")
-            case Free(anode):
-                lines.append(f"free {anode}")
-            case Offload(anode):
-                lines.append(f"offload {anode}")
-            case Prefetch(anode):
-                lines.append(f"prefetch {anode}")
-            case Wait(anode):
-                lines.append(f"wait {anode}")
-            case HostFree(anode):
-                lines.append(f"hostfree {anode}")
-            case _:
-                assert_never(step)
+        if isinstance(step, Compute):
+            lines.append(f"compute {step.cnode}{' nosave' if step.nosave else ''}")
+        else:
+            lines.append(f"{step.word} {step.anode}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 

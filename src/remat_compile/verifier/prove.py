@@ -9,6 +9,7 @@ from dataclasses import replace
 from ..ir.diagnostics import Diagnostic, nearest
 from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
+from ..ir.wording import Worded, worded
 from .agreement import agree_on_largest, agree_on_plan, agree_on_refutation, written
 from .assumptions import assumptions
 from .certificate import certificate_sha256
@@ -112,12 +113,17 @@ def _objection(record: Record, schedule: Schedule, *, refuted: bool) -> Undecide
     if record.disagreements:
         why = record.disagreements[0]
         message = f"the solvers do not agree on @{schedule.name}: {why}"
-        hint = "a mistake in a solver or in the encoding: please report it with --smt-lib"
+        hint = Worded(
+            "a mistake in a solver or in the encoding: please report it with verify_with_scripts()",
+            "a mistake in a solver or in the encoding: please report it with --smt-lib",
+        )
         return Undecided(why, (Diagnostic("FB0872", message, schedule.span, hint=hint),))
     if record.unconfirmed and not refuted:
         why = record.unconfirmed[0]
         message = f"plan @{schedule.name} is {why}"
-        hint = "give more time with --time-limit, or take the word of z3 with --solver z3"
+        hint = worded(
+            "give more time with {time_limit_s}, or take the word of z3 with {solver}", solver="z3"
+        )
         return Undecided(why, (Diagnostic("FB0873", message, schedule.span, hint=hint),))
     return None
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from helpers.emitted.code_plans import FORMS, planned, source
 from remat_compile.backends.jax.emit.allowed import MODULE_NAMES
 from remat_compile.backends.jax.emit.text import JaxText
-from remat_compile.backends.python.names import Names, keywords, symbol_key
+from remat_compile.backends.python.names import VariableNames, keywords, symbol_key
 from remat_compile.backends.torch.expressions import RESERVED, Expressions
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Const, Sym
@@ -40,7 +40,7 @@ def named(*names: str, symbols: tuple[str, ...] = ()) -> Program:
 
 
 def check(names: list[str], program: Program, reserved: frozenset[str]) -> None:
-    found = Names(program, reserved)
+    found = VariableNames(program, reserved)
     variables = [found.variable(name) for name in names]
     assert len(set(variables)) == len(names)
     for variable in variables:
@@ -71,7 +71,7 @@ def test_host_copies_have_names_of_their_own() -> None:
 
 
 def test_a_symbol_and_a_tensor_of_the_same_name_are_two() -> None:
-    names = Names(named("b", symbols=("b",)), ())
+    names = VariableNames(named("b", symbols=("b",)), ())
     assert names.integer(Sym("b")) == "b"
     assert names.variable("b") == "vb"
 
@@ -127,11 +127,11 @@ ATOMS = (
 @pytest.mark.parametrize("atom", ATOMS, ids=str)
 def test_atoms_that_pytorch_does_not_have(atom: Atom) -> None:
     with pytest.raises(FBError) as caught:
-        Expressions(named("x")).arg(atom)
+        Expressions(named("x")).argument(atom)
     assert caught.value.diagnostics[0].code == "FB0902"
 
 
 def test_dtypes_that_jax_does_not_have() -> None:
     with pytest.raises(FBError) as caught:
-        JaxText(named("x")).arg(Atom("dtype", "f33"))
+        JaxText(named("x")).argument(Atom("dtype", "f33"))
     assert caught.value.diagnostics[0].code == "FB0902"

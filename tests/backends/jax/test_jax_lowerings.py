@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +18,9 @@ from torch import Tensor
 from helpers.jax.arrays import quick_compilation, to_numpy, translated
 from helpers.jax.samples import RANDOM, SAMPLES, Call, samples
 from remat_compile._torch.ops import resolve_op
+from remat_compile.backends.jax.honoured import OMITTED, honoured, omitted
 from remat_compile.backends.jax.lowerings import is_random, table
+from remat_compile.ir import graph
 
 TOLERANCE = {
     torch.float64: 1e-12,
@@ -54,7 +58,8 @@ def assert_same(ours: Any, theirs: Any, dtype: torch.dtype, *, values: bool = Tr
 
 def of_arrays(op: str, c: Call) -> tuple[Callable[..., Any], list[jax.Array]]:
     """The lowering as a function of the call's arrays alone, and these."""
-    leaves, tree = jax.tree.flatten((translated(c.args), translated(c.kwargs)))
+    taken = honoured(graph.Call(op, c.args, tuple(c.kwargs.items())))
+    leaves, tree = jax.tree.flatten((translated(taken.args), translated(dict(taken.kwargs))))
 
     def function(arrays: list[jax.Array]) -> Any:
         given = iter(arrays)
@@ -119,12 +124,22 @@ def test_vmap_traces(op: str) -> None:
 
 @pytest.mark.parametrize("op", sorted(table()))
 def test_signature_is_the_schema(op: str) -> None:
-    schema = resolve_op(op)._schema
+    """A lowering has the parameters of the schema, but for those that the table omits."""
+    arguments = resolve_op(op)._schema.arguments
+    left_out = {o.name for o in omitted(op)}
+    taken = [argument for argument in arguments if argument.name not in left_out]
     ours = [p for p in inspect.signature(table()[op]).parameters.values() if not _is_key(p)]
     assert [p.name for p in ours] == [
-        {"self": "x"}.get(argument.name, argument.name) for argument in schema.arguments
+        {"self": "x"}.get(argument.name, argument.name) for argument in taken
     ]
-    for p, argument in zip(ours, schema.arguments, strict=True):
+    places = {a.name: None if a.kwarg_only else i for i, a in enumerate(arguments)}
+    for parameter in OMITTED.get(op, ()):
+        assert places[parameter.name] == parameter.place, parameter.name
+    for name, place in places.items():
+        # A positional parameter that is left out is named in the operator's own row.
+        own = {o.name for o in OMITTED.get(op, ())}
+        assert place is None or name not in left_out or name in own, name
+    for p, argument in zip(ours, taken, strict=True):
         assert (p.kind is inspect.Parameter.KEYWORD_ONLY) == argument.kwarg_only, p.name
         if argument.has_default_value():
             default = argument.default_value
@@ -134,6 +149,19 @@ def test_signature_is_the_schema(op: str) -> None:
             assert p.default == plain, p.name
         else:
             assert p.default is inspect.Parameter.empty, p.name
+
+
+@pytest.mark.parametrize("op", sorted(table()))
+def test_a_lowering_reads_all_its_parameters(op: str) -> None:
+    """A parameter that a function does not read would be ignored without a word."""
+    function = ast.parse(textwrap.dedent(inspect.getsource(table()[op]))).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    read = {n.id for part in function.body for n in ast.walk(part) if isinstance(n, ast.Name)}
+    assert set(inspect.signature(table()[op]).parameters) <= read
+
+
+def test_the_table_has_known_operators_alone() -> None:
+    assert set(OMITTED) <= set(table())
 
 
 def _is_key(p: inspect.Parameter) -> bool:

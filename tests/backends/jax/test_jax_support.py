@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from remat_compile.backends.jax.honoured import honoured
 from remat_compile.backends.jax.support import operators, require_lowerings
 from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.diagnostics import FBError
@@ -69,6 +70,62 @@ def test_many_lines_are_counted() -> None:
         pytest.raises(FBError, match="and 2 more"),
     ):
         require_lowerings(lowered.program.graph)
+
+
+CALLS = """fbir 1
+captured device cpu threads 1 torch "2.13.0" costs none
+target "cpu" { granularity 1 }
+graph @calls {
+  %x : input f32[4] bytes 16
+  %w : param f32[4] bytes 16
+  %y : output f32[2] bytes 8
+  %i : act i64[2] bytes 16
+  %dy : tangent f32[2] bytes 8
+  %dw : param_grad f32[4] bytes 16
+  F1: fwd %y, %i = aten.topk.default(%w, 2, -1, true, SORTED)
+  L: loss %dy = loss(%y)
+  B1: bwd %dw = aten.CREATED of F1
+}
+bind {
+  arg "args[0]" = %x
+  param "w" = %w grad %dw
+  result %y tangent %dy
+  grads fresh
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("is_sorted", "created", "code", "line", "words"),
+    [
+        ("false", "zeros_like.default(%w)", "FB0947", 11, "given sorted=False; in JAX"),
+        ("true", "zeros_like.default(%w, layout=layout:sparse_coo)", "FB0947", 13, "sparse_coo"),
+        ("true", "zeros_like.default(%w, dtype:f32, device:cpu)", "FB0948", 13, "too many"),
+        ("true", "zeros_like.default(%w, colour=1)", "FB0948", 13, "'colour'"),
+        ("true", "zeros_like.default(dtype=dtype:f32)", "FB0948", 13, "'x'"),
+    ],
+)
+def test_an_argument_that_a_lowering_does_not_honour(
+    is_sorted: str, created: str, code: str, line: int, words: str
+) -> None:
+    text = CALLS.replace("SORTED", is_sorted).replace("CREATED", created)
+    with pytest.raises(FBError) as refused:
+        require_lowerings(parse_program(text, "calls.fbir").graph)
+    diagnostic = next(d for d in refused.value.diagnostics if d.code == code)
+    assert words in diagnostic.message
+    assert diagnostic.span is not None
+    assert diagnostic.span.line == line
+    assert diagnostic.hint
+
+
+def test_arguments_that_mean_nothing_are_left_out() -> None:
+    created = "zeros_like.default(%w, layout=layout:strided, device=device:cpu, pin_memory=false)"
+    text = CALLS.replace("SORTED", "true").replace("CREATED", created)
+    graph = parse_program(text).graph
+    require_lowerings(graph)
+    calls = {c.name: honoured(c.call) for c in graph.cnodes}
+    assert calls["B1"].kwargs == ()
+    assert len(calls["F1"].args) == 4
 
 
 def test_complex_numbers_are_refused() -> None:

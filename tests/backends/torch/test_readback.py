@@ -91,14 +91,17 @@ def test_sizes_pass() -> None:
     ("old", "new"),
     [
         ("s = x.shape[0]", "s = x.shape[1]"),
-        ("(c1, c2,) = constants", "(c2, c1,) = constants"),
+        ("c1 = constants[0]", "c1 = constants[1]"),
         ("a.view(t, s)", "a.view(s, t)"),
         ("// 2", "// 3"),
         ("max(s, t)", "max(s, s)"),
         ("// 8) * 8", "// 8) * 4"),
         ("(-(-(t) // 4))", "((t) // 4)"),
-        ("(s, t, x, dy,)", "(t, s, x, dy,)"),
-        ("return (y, x, s, t,)", "return (y, x, t, s,)"),
+        ("s = args[0]", "s = args[1]"),
+        ("s = args[0]", "s = args[7]"),
+        ("        s,\n        t,\n", "        t,\n        s,\n"),
+        ("PLANNED_PEAK = ", "PLANNED_PEAK = 1"),
+        ("('arg', '0'", "('arg', '1'"),
     ],
 )
 def test_faults_of_sizes_and_constants(old: str, new: str) -> None:

@@ -545,11 +545,25 @@ def _returned(tree: ast.Module, name: str) -> list[ast.expr]:
     return last.value.elts
 
 
-def _unpacked(tree: ast.Module, name: str) -> list[ast.expr]:
-    first = body(tree, name)[0]
-    assert isinstance(first, ast.Assign)
-    assert isinstance(first.targets[0], ast.Tuple)
-    return first.targets[0].elts
+def _unpacked(tree: ast.Module, name: str) -> list[ast.Assign]:
+    """The statements `x = args[0]`."""
+    return [s for s in body(tree, name) if isinstance(s, ast.Assign) and _place(s) is not None]
+
+
+def _place(statement: ast.Assign) -> ast.Constant | None:
+    match statement.value:
+        case ast.Subscript(value=ast.Name(id="args"), slice=ast.Constant() as place):
+            return place
+        case _:
+            return None
+
+
+def _renumbered(tree: ast.Module) -> None:
+    """The arguments of the backward in the order in which they are taken."""
+    for number, statement in enumerate(_unpacked(tree, "backward")):
+        place = _place(statement)
+        assert place is not None
+        place.value = number
 
 
 @fault
@@ -576,14 +590,14 @@ def gradient_left_out(tree: ast.Module) -> bool:
 @fault
 def inputs_swapped(tree: ast.Module) -> bool:
     slots = _unpacked(tree, "forward")
-    slots[0], slots[1] = slots[1], slots[0]
+    slots[0].targets, slots[1].targets = slots[1].targets, slots[0].targets
     return True
 
 
 @fault
 def tangents_swapped(tree: ast.Module) -> bool:
     slots = _unpacked(tree, "backward")
-    slots[-1], slots[-2] = slots[-2], slots[-1]
+    slots[-1].targets, slots[-2].targets = slots[-2].targets, slots[-1].targets
     return True
 
 
@@ -597,8 +611,9 @@ def saved_swapped(tree: ast.Module) -> bool:
 @fault
 def saved_left_out(tree: ast.Module) -> bool:
     _returned(tree, "forward").pop()
-    slots = _unpacked(tree, "backward")
-    del slots[-3]  # before the two tangents
+    last = _unpacked(tree, "backward")[-3]  # before the two tangents
+    body(tree, "backward").remove(last)
+    _renumbered(tree)
     return True
 
 
@@ -612,7 +627,10 @@ def something_freed_is_saved(tree: ast.Module) -> bool:
         if not rest and not name.startswith("_") and name not in later:
             del statements[index]
             _returned(tree, "forward").append(ast.Name(name, ast.Load()))
-            _unpacked(tree, "backward").insert(-2, ast.Name(name, ast.Store()))
+            tangent = _unpacked(tree, "backward")[-2]
+            place = body(tree, "backward").index(tangent)
+            body(tree, "backward").insert(place, parse(f"{name} = args[0]"))
+            _renumbered(tree)
             return True
     return False
 

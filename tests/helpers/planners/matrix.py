@@ -40,7 +40,7 @@ from remat_compile.planners import (
     parse_planner,
 )
 from remat_compile.planners.dtr import Dtr
-from remat_compile.planners.isolation.process import is_foreign
+from remat_compile.planners.isolation.planner_process import is_foreign
 from remat_compile.verifier import ProvenPlan, verify
 
 Make = Callable[[], Program]

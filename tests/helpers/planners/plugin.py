@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -32,3 +33,15 @@ def install(folder: Path) -> Path:
     target = folder / "site"
     pip_install(sys.executable, folder, "--target", str(target))
     return target
+
+
+def install_module(folder: Path, module: str, code: str, entry: str) -> dict[str, str]:
+    """A plug-in of one module as an installer leaves it behind, and the environment of a
+    process that finds it. `entry` is its entry point: `name = module:Class`."""
+    (folder / f"{module}.py").write_text(code)
+    info = folder / f"{module}-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[remat_compile.planners]\n{entry}\n")
+    path = os.pathsep.join((str(folder), *filter(None, sys.path)))
+    return {**os.environ, "PYTHONPATH": path}

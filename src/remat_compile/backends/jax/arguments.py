@@ -22,8 +22,7 @@ def jax_dtype(name: str) -> Any:
 def to_jax(arg: Arg, env: Mapping[str, int], values: Mapping[str, Any]) -> Any:
     """An argument of the IR as a lowering takes it.
 
-    `env` binds the symbols, `values` the names of aNodes and views. Devices, layouts and
-    memory formats become None: they mean nothing to JAX arrays.
+    `env` binds the symbols, `values` the names of aNodes and views.
     """
     match arg:
         case Ref(name):
@@ -31,7 +30,7 @@ def to_jax(arg: Arg, env: Mapping[str, int], values: Mapping[str, Any]) -> Any:
         case Atom("dtype", value):
             return jax_dtype(value)
         case Atom():
-            return None
+            raise ValueError(f"{arg} is no matter of values")
         case tuple():
             return tuple(to_jax(part, env, values) for part in arg)
         case Add() | CeilDiv() | Const() | FloorDiv() | Max() | Mul() | RoundUp() | Sym():

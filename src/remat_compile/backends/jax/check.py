@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.diagnostics import Diagnostic, FBError, fail
 from ...ir.program import Program
 from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
 from ...ir.span import Span
+from ...ir.wording import worded
 from .emit.tables import needs_x64
 
 __all__ = ["OLDEST", "check_expressible", "check_remat3", "check_x64", "need_jax"]
@@ -23,11 +24,11 @@ def need_jax() -> None:
         jax = import_module("jax")
     except ImportError as error:
         message = f"this needs JAX, which cannot be imported ({error})"
-        raise FBError(Diagnostic("FB0931", message, hint=hint)) from None
+        fail("FB0931", message, hint=hint)
     if tuple(jax.__version_info__[:2]) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         message = f"JAX {jax.__version__} is too old; this needs {oldest} or newer"
-        raise FBError(Diagnostic("FB0931", message, hint=hint))
+        fail("FB0931", message, hint=hint)
 
 
 def check_x64(program: Program) -> None:
@@ -37,7 +38,7 @@ def check_x64(program: Program) -> None:
         return
     message = "the model computes in float64, and JAX would compute in float32"
     hint = 'call jax.config.update("jax_enable_x64", True) before anything else of JAX'
-    raise FBError(Diagnostic("FB0932", message, hint=hint))
+    fail("FB0932", message, hint=hint)
 
 
 def check_remat3() -> None:
@@ -45,8 +46,10 @@ def check_remat3() -> None:
     jax = import_module("jax")
     if getattr(jax.config, "jax_remat3", False):
         message = "jax_remat3 is on, and jax.checkpoint ignores what is to be offloaded"
-        hint = 'call jax.config.update("jax_remat3", False), or use --jax-style explicit'
-        raise FBError(Diagnostic("FB0937", message, hint=hint))
+        hint = worded(
+            'call jax.config.update("jax_remat3", False), or use {jax_style}', jax_style="explicit"
+        )
+        fail("FB0937", message, hint=hint)
 
 
 def check_expressible(program: Program, schedule: Schedule) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...ir.diagnostics import Diagnostic, FBError, nearest
+from ...ir.diagnostics import fail, nearest
 
 __all__ = ["JAX_DTYPES", "dtype_name"]
 
@@ -31,5 +31,5 @@ JAX_DTYPES: dict[str, str] = {
 def dtype_name(name: str) -> str:
     """`f32` -> `float32`. Raises FBError FB0902 for an unknown name."""
     if name not in JAX_DTYPES:
-        raise FBError(Diagnostic("FB0902", f"unknown dtype {name}.{nearest(name, JAX_DTYPES)}"))
+        fail("FB0902", f"unknown dtype {name}.{nearest(name, JAX_DTYPES)}")
     return JAX_DTYPES[name]

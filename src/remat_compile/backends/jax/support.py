@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import signature
 
 from ...ir.diagnostics import Diagnostic, FBError, nearest
 from ...ir.graph import ACCUMULATE_OP, LOSS_OP, Call, Graph
-from .lowerings import missing, table
+from ...ir.span import Span
+from .honoured import honoured, unhonoured
+from .lowerings import is_random, table
 
 __all__ = ["operators", "require_lowerings"]
 
@@ -16,54 +19,69 @@ _SHOWN = 3
 
 def operators(graph: Graph) -> frozenset[str]:
     """The operators of all cNodes, replay forms and views; `loss` and `accumulate` left out."""
-    return frozenset(call.op for call, _ in _calls(graph)) - _STRUCTURE
+    return frozenset(call.op for call, _, _ in _calls(graph))
 
 
 def require_lowerings(graph: Graph) -> None:
-    """Raises FBError with all that JAX cannot run here: FB0920 for each operator that has no
-    lowering, with its model lines, FB0921 for complex numbers."""
-    found = [_diagnostic(graph, op) for op in missing(operators(graph))]
+    """Raises FBError with all that JAX cannot run here, each with its model lines: FB0920 for
+    an operator that has no lowering, FB0921 for complex numbers, FB0947 for an argument that
+    a lowering does not honour, FB0948 for one that it does not know."""
+    uses: dict[tuple[str, str, str], dict[str, Span | None]] = {}
+    for call, place, span in _calls(graph):
+        for problem in _problems(call):
+            uses.setdefault(problem, {}).setdefault(place, span)
+    found = []
+    for (code, message, hint), spans in sorted(uses.items(), key=lambda use: use[0]):
+        first = next((span for span in spans.values() if span is not None), None)
+        similar = nearest(message.split()[0], table()) if code == "FB0920" else ""
+        message += f"; used at {_listed(list(spans))}.{similar}"
+        found.append(Diagnostic(code, message, first, hint=hint))
     found += _complex_numbers(graph)
     if found:
         raise FBError(found)
 
 
-def _calls(graph: Graph) -> Iterator[tuple[Call, str]]:
-    """Each call, and where in the model (or in the graph) it stands."""
+def _calls(graph: Graph) -> Iterator[tuple[Call, str, Span | None]]:
+    """Each call, where in the model (or in the graph) it stands, and its place in the file."""
     for c in graph.cnodes:
         place = str(c.loc) if c.loc is not None else c.name
-        yield c.call, place
+        if c.call.op not in _STRUCTURE:
+            yield c.call, place, c.span
         if c.replay is not None:
-            yield c.replay.call, place
+            yield c.replay.call, place, c.span
     for view in graph.views:
-        yield view.call, f"%{view.name}"
+        yield view.call, f"%{view.name}", view.span
+
+
+def _problems(call: Call) -> Iterator[tuple[str, str, str]]:
+    """Code, message and hint of each reason why JAX cannot make a call."""
+    known = table()
+    if call.op not in known:
+        hint = "rewrite these lines of the model with operators that docs/jax-operators.md lists"
+        yield "FB0920", f"{call.op} has no JAX lowering", hint
+        return
+    hint = "change these lines of the model, or run the plan with PyTorch"
+    for what in unhonoured(call):
+        yield "FB0947", f"{call.op} {what}", hint
+    taken = honoured(call)
+    key = {"key": None} if is_random(call.op) else {}
+    try:
+        signature(known[call.op]).bind(*taken.args, **dict(taken.kwargs), **key)
+    except TypeError as error:
+        hint = "give the operator the arguments of PyTorch's schema"
+        yield "FB0948", f"{call.op} cannot be called so in JAX: {error}", hint
 
 
 def _complex_numbers(graph: Graph) -> list[Diagnostic]:
     nodes = [a for a in graph.anodes if a.dtype in ("c64", "c128")]
     if not nodes:
         return []
-    shown = ", ".join(f"%{a.name}" for a in nodes[:_SHOWN])
-    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
-    return [
-        Diagnostic(
-            "FB0921",
-            f"complex numbers have no JAX lowerings: {shown}{more}",
-            nodes[0].span,
-            hint="write real and imaginary parts as real tensors",
-        )
-    ]
+    shown = _listed([f"%{a.name}" for a in nodes])
+    message = f"complex numbers have no JAX lowerings: {shown}"
+    hint = "write real and imaginary parts as real tensors"
+    return [Diagnostic("FB0921", message, nodes[0].span, hint=hint)]
 
 
-def _diagnostic(graph: Graph, op: str) -> Diagnostic:
-    places = list(dict.fromkeys(place for call, place in _calls(graph) if call.op == op))
-    shown = ", ".join(places[:_SHOWN])
+def _listed(places: list[str]) -> str:
     more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
-    spans = [c.span for c in graph.cnodes if c.call.op == op]
-    spans += [v.span for v in graph.views if v.call.op == op]
-    return Diagnostic(
-        "FB0920",
-        f"{op} has no JAX lowering; used at {shown}{more}.{nearest(op, table())}",
-        next((span for span in spans if span is not None), None),
-        hint="rewrite these lines of the model with operators that docs/jax-operators.md lists",
-    )
+    return ", ".join(places[:_SHOWN]) + more

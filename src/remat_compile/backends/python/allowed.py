@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NoReturn
 
-from ...ir.diagnostics import Diagnostic, FBError, Note
+from ...ir.diagnostics import Note, fail
 from ...ir.span import Span
 from .quote import comment
 
@@ -80,19 +80,19 @@ def check_generated(source: str, allowed: Allowed) -> str:
         line = getattr(error, "lineno", None) or 1
         message = f"the generated code is no Python: {comment(str(error))}"
         _refuse("FB0941", message, source, Span(line, 1, 2, "<generated code>"))
-    _Walk(source, allowed).module(tree)
+    _Checker(source, allowed).module(tree)
     return source
 
 
 def _refuse(code: str, message: str, source: str, span: Span) -> NoReturn:
     lines = source.split("\n")
     text = lines[span.line - 1] if span.line <= len(lines) else ""
-    notes = (Note(f"the line: {comment(text.strip())}"), Note("nothing was run or written"))
+    line = Note(f"the line: {comment(text.strip())}")
     hint = "please report this with the plan"
-    raise FBError(Diagnostic(code, message, span, notes, hint))
+    fail(code, message, span, line, Note("nothing was run or written"), hint=hint)
 
 
-class _Walk:
+class _Checker:
     """Goes through one module. `known` are the variables of a function, as far as it has run."""
 
     def __init__(self, source: str, allowed: Allowed):

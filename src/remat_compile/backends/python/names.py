@@ -1,26 +1,28 @@
-"""Names and integers of the IR as Python text, for every backend that writes Python."""
+"""VariableNames and integers of the IR as Python text, for every backend that writes Python."""
 
 from __future__ import annotations
 
 import builtins
 import keyword
+import math
 import re
 from collections.abc import Iterable
 from typing import assert_never
 
-from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.diagnostics import fail
 from ...ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
-from ...ir.graph import Call, Graph
+from ...ir.graph import ACCUMULATE_OP, LOSS_OP, Arg, Atom, Call, Graph, Ref
 from ...ir.program import Program
 from ...ir.schedule import Compute, Schedule
+from .quote import literal
 
-__all__ = ["Names", "keywords", "loss_index", "symbol_key"]
+__all__ = ["VariableNames", "called_operators", "keywords", "loss_index", "symbol_key"]
 
 _SYMBOL = "symbol "
 _OF_PYTHON = frozenset((*keyword.kwlist, *keyword.softkwlist, *dir(builtins)))
 
 
-class Names:
+class VariableNames:
     """A Python variable for each symbol, aNode and view.
 
     None of them is in `reserved`, a word or builtin of Python, or begins with `_`. They are
@@ -46,6 +48,38 @@ class Names:
     def variables(self) -> frozenset[str]:
         """All of them."""
         return frozenset(self._variables.values())
+
+    def argument(self, arg: Arg) -> str:
+        """An argument of a call; `atom` and `sequence` say what differs between frameworks."""
+        match arg:
+            case Ref(name):
+                return self.variable(name)
+            case Atom():
+                return self.atom(arg)
+            case tuple():
+                return self.sequence([self.argument(part) for part in arg])
+            case float():
+                return repr(arg) if math.isfinite(arg) else f"float({literal(str(arg))})"
+            case str():
+                return literal(arg)
+            case None | bool() | int():
+                return repr(arg)
+            case _:
+                return self.integer(arg)
+
+    def arguments(self, call: Call) -> list[str]:
+        """The arguments of a call, those by keyword behind."""
+        named = zip(keywords(call), call.kwargs, strict=True)
+        return [
+            *map(self.argument, call.args),
+            *(f"{key}={self.argument(arg)}" for key, (_, arg) in named),
+        ]
+
+    def atom(self, atom: Atom) -> str:
+        raise NotImplementedError
+
+    def sequence(self, parts: list[str]) -> str:
+        raise NotImplementedError
 
     def integer(self, expr: Expr) -> str:
         match expr:
@@ -85,8 +119,17 @@ def keywords(call: Call) -> tuple[str, ...]:
             problem = f"{call.op}: the argument {key} is given twice"
         else:
             continue
-        raise FBError(Diagnostic("FB0943", problem, hint="give the argument by its position"))
+        fail("FB0943", problem, hint="give the argument by its position")
     return keys
+
+
+def called_operators(graph: Graph) -> tuple[str, ...]:
+    """The operators of views, cNodes and replay forms, each once, in order of appearance."""
+    calls = [view.call for view in graph.views]
+    for c in graph.cnodes:
+        calls += [c.call_at(1), c.call_at(2)]
+    ops = dict.fromkeys(call.op for call in calls)
+    return tuple(op for op in ops if op not in (LOSS_OP, ACCUMULATE_OP))
 
 
 def loss_index(graph: Graph, schedule: Schedule) -> int:

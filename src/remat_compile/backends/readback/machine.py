@@ -1,7 +1,7 @@
 """The machine of spec/semantics.md over abstract values: what each step is to read and write.
 
-`Machine.run` goes from one computation to the next; the frees and copies between them are done
-on the way.
+`next_copy_or_computation` goes from one copy or computation to the next; the frees between them
+are done on the way.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from .values import (
     Items,
     Literal,
     Poly,
-    State,
+    RandomState,
     Value,
-    View,
+    ViewValue,
     as_value,
     dimension,
     integer,
@@ -27,7 +27,7 @@ from .values import (
     viewed,
 )
 
-__all__ = ["Dead", "Execution", "Machine"]
+__all__ = ["AbstractMachine", "Dead", "Execution"]
 
 
 class Dead(Exception):
@@ -59,7 +59,7 @@ class Execution:
         return f"step {self.number} ({self.cnode.name}{nosave}{times}: {self.op})"
 
 
-class Machine:
+class AbstractMachine:
     """`live` and `host` say which instance of each aNode is there; `draws` counts the draws
     from the random stream so far. `changes` lists what began and ended to be live, in order,
     until someone takes it."""
@@ -70,11 +70,11 @@ class Machine:
         self.at = 0
         self.draws = 0
         self.runs: Counter[str] = Counter()
-        self.live: dict[str, Instance | State] = {
+        self.live: dict[str, Instance | RandomState] = {
             a.name: Instance(a.name, 0) for a in self.graph.anodes if a.kind in CALLER_KINDS
         }
-        self.host: dict[str, Instance | State] = {}
-        self.changes: list[tuple[Instance | State, bool]] = []
+        self.host: dict[str, Instance | RandomState] = {}
+        self.changes: list[tuple[Instance | RandomState, bool]] = []
         self._replayed = {
             name
             for name, n in Counter(s.cnode for s in self.steps if isinstance(s, Compute)).items()
@@ -142,11 +142,11 @@ class Machine:
         args, kwargs = self._arguments(call)
         return Execution(self.at + 1, c, n, step.nosave, call.op, args, kwargs, slots, ended, token)
 
-    def taken_state(self, now: Execution) -> State | None:
+    def taken_state(self, now: Execution) -> RandomState | None:
         """The state that the execution at hand leaves in its token, if it leaves one."""
         if now.cnode.token is None or now.n > 1 or now.cnode.name not in self._replayed:
             return None
-        return State(self.draws)
+        return RandomState(self.draws)
 
     def compute(self, now: Execution) -> None:
         """Does the computation at hand: points 4 to 6 of the rules of an execution."""
@@ -169,14 +169,14 @@ class Machine:
                 if self.graph.anode[slot.anode].kind == "phantom":
                     self._leave(slot.anode)
 
-    def _enter(self, name: str, value: Instance | State) -> None:
+    def _enter(self, name: str, value: Instance | RandomState) -> None:
         self.live[name] = value
         self.changes.append((value, True))
 
     def _leave(self, name: str) -> None:
         self.changes.append((self.live.pop(name), False))
 
-    def offload(self, step: Offload) -> Instance | State:
+    def offload(self, step: Offload) -> Instance | RandomState:
         """Makes a copy on the host; gives what is copied."""
         if step.anode not in self.live:
             raise Dead(step.anode)
@@ -184,7 +184,7 @@ class Machine:
         self.host[step.anode] = self.live[step.anode]
         return self.live[step.anode]
 
-    def prefetch(self, step: Prefetch) -> Instance | State:
+    def prefetch(self, step: Prefetch) -> Instance | RandomState:
         """Brings a copy back: a new instance on the device."""
         if step.anode not in self.host:
             raise Dead(step.anode)
@@ -192,7 +192,7 @@ class Machine:
         self._made += 1
         # The copy of a token is the same state wherever it lies.
         held = self.host[step.anode]
-        back = held if isinstance(held, State) else Instance(step.anode, self._made)
+        back = held if isinstance(held, RandomState) else Instance(step.anode, self._made)
         self._enter(step.anode, back)
         return back
 
@@ -206,7 +206,7 @@ class Machine:
                 raise Dead(name)
             return self.live[name]
         args, kwargs = self._arguments(view.call)
-        return viewed(View(view.call.op, args, frozenset(kwargs.items()), view.index))
+        return viewed(ViewValue(view.call.op, args, frozenset(kwargs.items()), view.index))
 
     def is_view(self, value: Value, of: Value) -> bool:
         """Whether a value is that of a view of what `of` is now, or of all its parts."""
@@ -217,8 +217,8 @@ class Machine:
             for name in self._views_of.get(of.anode, ()):
                 known = self.value(name)
                 found.add(known)
-                if isinstance(known, View) and known.part is not None:
-                    found.add(View(known.op, known.args, known.kwargs))
+                if isinstance(known, ViewValue) and known.part is not None:
+                    found.add(ViewValue(known.op, known.args, known.kwargs))
             self._views[of] = frozenset(found)
         return value in self._views[of]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import NoReturn
 
-from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.diagnostics import fail
 from ...ir.span import Span
 
 __all__ = ["differs", "unreadable"]
@@ -16,13 +16,13 @@ _HINT = "this is an error of remat-compile: please report it with the plan; noth
 def differs(where: ast.AST, file: str, step: str, what: str) -> NoReturn:
     """FB0945 at a place in the generated text, naming the step of the schedule."""
     message = f"the generated code is not what the schedule says at {step}: {what}"
-    raise FBError(Diagnostic("FB0945", message, _span(where, file), hint=_HINT))
+    fail("FB0945", message, _span(where, file), hint=_HINT)
 
 
 def unreadable(where: ast.AST, file: str, what: str) -> NoReturn:
     """FB0946 for generated code that the read-back has no meaning for."""
     message = f"the generated code holds what cannot be read back: {what}"
-    raise FBError(Diagnostic("FB0946", message, _span(where, file), hint=_HINT))
+    fail("FB0946", message, _span(where, file), hint=_HINT)
 
 
 def _span(where: ast.AST, file: str) -> Span:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from .values import Instance, State, Value, storages
+from .values import Instance, RandomState, Value, storages
 
 __all__ = ["Held", "Variables"]
 
-Storage = Instance | State
+Storage = Instance | RandomState
 
 
 class Held:

@@ -20,10 +20,10 @@ __all__ = [
     "Literal",
     "OnHost",
     "Poly",
+    "RandomState",
     "Size",
-    "State",
     "Value",
-    "View",
+    "ViewValue",
     "add_sizes",
     "as_value",
     "ceil_division",
@@ -32,7 +32,7 @@ __all__ = [
     "integer",
     "largest",
     "multiply_sizes",
-    "said",
+    "shown",
     "size_of_expr",
     "storages",
     "viewed",
@@ -49,7 +49,7 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class RandomState:
     """The state of the random stream after so many draws from it."""
 
     draws: int
@@ -59,7 +59,7 @@ class State:
 class OnHost:
     """A copy on the host."""
 
-    of: Instance | State
+    of: Instance | RandomState
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ViewValue:
     """A pure function of what it looks at. `part` picks one of several results; None
     stands for the only result, -1 for all of them together."""
 
@@ -100,18 +100,18 @@ class Size:
     poly: Poly
 
 
-Value = Instance | State | OnHost | Literal | Items | View | Size | Atom
+Value = Instance | RandomState | OnHost | Literal | Items | ViewValue | Size | Atom
 
 
-def storages(value: Value) -> Iterator[Instance | State]:
+def storages(value: Value) -> Iterator[Instance | RandomState]:
     """What memory a value keeps alive."""
     match value:
-        case Instance() | State():
+        case Instance() | RandomState():
             yield value
         case Items(parts):
             for part in parts:
                 yield from storages(part)
-        case View(_, args, kwargs):
+        case ViewValue(_, args, kwargs):
             for part in (*args, *(v for _, v in kwargs)):
                 yield from storages(part)
         case OnHost() | Literal() | Size() | Atom():
@@ -124,7 +124,7 @@ _SAME = frozenset(("aten.detach.default", "aten.alias.default"))
 _UNDONE_BY_ITSELF = frozenset(("aten.t.default", "aten.transpose.int"))
 
 
-def viewed(view: View) -> Value:
+def viewed(view: ViewValue) -> Value:
     """The view, or the value of which it is another name. The code runs without autograd,
     so a `detach` is one; two equal transpositions in a row undo each other."""
     if view.kwargs or not view.args or view.part is not None:
@@ -132,9 +132,11 @@ def viewed(view: View) -> Value:
     inner = view.args[0]
     if view.op in _SAME and len(view.args) == 1:
         return inner
-    undone = isinstance(inner, View) and inner.op == view.op and inner.args[1:] == view.args[1:]
+    undone = (
+        isinstance(inner, ViewValue) and inner.op == view.op and inner.args[1:] == view.args[1:]
+    )
     if view.op in _UNDONE_BY_ITSELF and undone:
-        assert isinstance(inner, View)
+        assert isinstance(inner, ViewValue)
         return inner.args[0]
     return view
 
@@ -246,21 +248,21 @@ def size_of_expr(expr: Expr, symbols: dict[str, Poly]) -> Poly:
 # -- words --------------------------------------------------------------------------------
 
 
-def said(value: Value) -> str:
+def shown(value: Value) -> str:
     """A value as messages name it."""
     match value:
         case Instance(name, number):
             return f"%{name}" if number == 0 else f"%{name} (instance {number})"
-        case State(draws):
+        case RandomState(draws):
             return f"the random state after {draws} draws"
         case OnHost(of):
-            return f"the host's copy of {said(of)}"
+            return f"the host's copy of {shown(of)}"
         case Literal(text):
             return text
         case Items(parts):
-            return f"[{', '.join(map(said, parts))}]"
-        case View(op, args, kwargs, part):
-            inner = [*map(said, args), *(f"{k}={said(v)}" for k, v in sorted(kwargs, key=repr))]
+            return f"[{', '.join(map(shown, parts))}]"
+        case ViewValue(op, args, kwargs, part):
+            inner = [*map(shown, args), *(f"{k}={shown(v)}" for k, v in sorted(kwargs, key=repr))]
             return f"{op}({', '.join(inner)})" + ("" if part is None else f"[{part}]")
         case Size(poly):
             return " + ".join(sorted(map(_said_product, poly)))

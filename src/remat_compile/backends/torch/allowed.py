@@ -6,8 +6,9 @@ from ..._torch.ops import ATOMS
 from ...ir.graph import ACCUMULATE_OP
 from ...ir.program import Program
 from ..python.allowed import Allowed, statements
-from ..python.calls import called_operators
+from ..python.names import called_operators
 from .expressions import ADD_IN_PLACE, METHODS
+from .script import IMPORTS, SCRIPT, TABLES
 
 __all__ = ["allowed"]
 
@@ -25,7 +26,8 @@ def allowed(program: Program, helper: str) -> Allowed:
     if any(c.call.op == ACCUMULATE_OP for c in graph.cnodes):
         operators.add(ADD_IN_PLACE)
     return Allowed(
-        fixed=statements("import torch") | statements(helper),
+        fixed=frozenset().union(*map(statements, (IMPORTS, helper, SCRIPT))),
+        tables=frozenset(TABLES),
         handles=frozenset(f"torch.ops.{op}._op" for op in operators),
         signatures={"forward": _SIGNATURE, "backward": _SIGNATURE},
         called=frozenset(

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from ..._torch.copies import refuse_copies
 from ..._torch.lowered import Lowered
-from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.diagnostics import fail
 from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
 from ..python.names import symbol_key
@@ -59,24 +59,22 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
 
     flight = Flight(UnusedOutputs(lowered))
 
-    def landing(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
-        flight.landed()
+    def run_backward(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
+        flight.end()
         return flight.unused.leave_out(backward(args, constants))
 
     try:
         run = lowered.joint.compile(
             partition,
             lambda *_: _boxed(forward, constants, flight, "forward"),
-            lambda *_: _boxed(landing, constants, flight, "backward"),
+            lambda *_: _boxed(run_backward, constants, flight, "backward"),
         )
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise FBError(
-            Diagnostic(
-                "FB0911",
-                f"PyTorch {torch.__version__} refuses the generated step: {error}",
-                hint="please report this with the model; the plan itself was verified",
-            )
-        ) from error
+        fail(
+            "FB0911",
+            f"PyTorch {torch.__version__} refuses the generated step: {error}",
+            hint="please report this with the model; the plan itself was verified",
+        )
     return planned_module(lowered, schedule, run, flight, source)
 
 

@@ -1,16 +1,16 @@
-"""Names, operators and arguments of the IR as Python text."""
+"""Operators and their calls as PyTorch text."""
 
 from __future__ import annotations
 
-import math
 import re
 
 from ..._torch.callable import callable_op, check_call
 from ..._torch.ops import from_atom, resolve_op
-from ...ir.graph import Arg, Atom, Call, Ref
+from ...ir.graph import Atom, Call, Ref
 from ...ir.program import Program
-from ..python.names import Names, keywords
+from ..python.names import VariableNames
 from ..python.quote import literal
+from .script import SCRIPT_NAMES
 
 __all__ = ["ADD_IN_PLACE", "METHODS", "RESERVED", "Expressions"]
 
@@ -27,10 +27,12 @@ METHODS = {
     "aten.view.default": "view",
 }
 
-RESERVED = frozenset(("torch", "inf", "nan", "args", "constants", "replay", "forward", "backward"))
+RESERVED = frozenset(
+    (*("torch", "inf", "nan", "args", "constants", "replay", "forward", "backward"), *SCRIPT_NAMES)
+)
 
 
-class Expressions(Names):
+class Expressions(VariableNames):
     """Renders calls; `operators` collects the operators used, by variable name."""
 
     def __init__(self, program: Program):
@@ -53,39 +55,22 @@ class Expressions(Names):
         method = METHODS.get(call.op)
         own = call.args[0] if call.args else None
         if method is None or call.kwargs or not isinstance(own, Ref):
-            return f"{self.operator(call.op)}({self.arguments(call)})"
+            return f"{self.operator(call.op)}({', '.join(self.arguments(call))})"
         rest = call.args[1:]
         if len(rest) == 1 and isinstance(rest[0], tuple) and rest[0]:
             rest = rest[0]
-        return f"{self.variable(own.name)}.{method}({', '.join(map(self.arg, rest))})"
+        return f"{self.variable(own.name)}.{method}({', '.join(map(self.argument, rest))})"
 
-    def arguments(self, call: Call) -> str:
+    def arguments(self, call: Call) -> list[str]:
         check_call(call)
-        parts = [self.arg(a) for a in call.args]
-        parts += [
-            f"{key}={self.arg(a)}" for key, (_, a) in zip(keywords(call), call.kwargs, strict=True)
-        ]
-        return ", ".join(parts)
+        return super().arguments(call)
 
-    def arg(self, arg: Arg) -> str:
-        match arg:
-            case Ref(name):
-                return self.variable(name)
-            case Atom("device", value):
-                from_atom(arg)
-                return f"torch.device({literal(value)})"
-            case Atom():
-                return str(from_atom(arg))
-            case tuple():
-                return "[" + ", ".join(self.arg(part) for part in arg) + "]"
-            case float():
-                return repr(arg) if math.isfinite(arg) else f"float({literal(str(arg))})"
-            case str():
-                return literal(arg)
-            case None | bool() | int():
-                return repr(arg)
-            case _:
-                return self.integer(arg)
+    def atom(self, atom: Atom) -> str:
+        known = from_atom(atom)
+        return f"torch.device({literal(atom.value)})" if atom.kind == "device" else str(known)
+
+    def sequence(self, parts: list[str]) -> str:
+        return f"[{', '.join(parts)}]"
 
     def returns_tuple(self, op: str) -> bool:
         """Whether the operator returns several tensors (a tuple or a list of them)."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..._torch.copies import refuse_copies
 from ...ir.graph import Call, CNode
 from ...ir.program import Program
 from ...ir.schedule import Compute, Free, Step
+from ..python.layout import clipped, fitted, one_a_line, wrapped
 from ..python.names import symbol_key
 from ..python.quote import comment
 from .expressions import ADD_IN_PLACE, Expressions
 
 __all__ = ["FunctionBody", "Progress"]
+
+_INDENT = "    "
 
 
 @dataclass
@@ -31,6 +34,7 @@ class _Statement:
     uses: tuple[str, ...] = ()
     defines: tuple[str, ...] = ()
     comment: str = ""
+    note: str = ""
     drops: list[str] = field(default_factory=list)
 
 
@@ -44,6 +48,7 @@ class FunctionBody:
         self.progress = progress
         self.replays = False
         self._statements: list[_Statement] = []
+        self._end: list[str] = []
         self._derived: dict[str, None] = {}
         self._bound: set[str] = set()
         # One call gives all the parts of a `split`, by their indices.
@@ -52,21 +57,17 @@ class FunctionBody:
             if view.index is not None:
                 self._parts.setdefault((view.base, view.call), {})[view.index] = view.name
 
-    def unpack(self, names: Iterable[str | None]) -> None:
-        seen: set[str] = set()
-        slots = []
-        for name in names:
-            slots.append(self.x.variable(name) if name and name not in seen else "_")
-            seen.update((name,) if name else ())
-        self._bound.update(seen)
-        constants = [a.name for a in self.graph.anodes if a.kind == "const"]
-        if slots:
-            self._say(f"({', '.join(slots)},) = args")
+    def unpack(self, names: Iterable[str | None], notes: Mapping[str, str]) -> None:
+        """Takes each of `names` once from the list that the function is given; `notes` says
+        what it is to the model."""
+        for place, name in enumerate(names):
+            if name is not None and name not in self._bound:
+                self._bound.add(name)
+                self._say(f"{self.x.variable(name)} = args[{place}]", note=notes.get(name, ""))
         self._say("args.clear()")
-        if "_" in slots:
-            self._say("del _")
-        if constants:
-            self._say(f"({', '.join(map(self.x.variable, constants))},) = constants")
+        constants = [a.name for a in self.graph.anodes if a.kind == "const"]
+        for place, name in enumerate(constants):
+            self._say(f"{self.x.variable(name)} = constants[{place}]")
 
     def bind_symbols(self) -> None:
         """Reads the dynamic dimensions from the shapes of the arguments."""
@@ -95,25 +96,34 @@ class FunctionBody:
             self._bound.discard(name)
             self._statements[-1].drops.append(self.x.variable(name))
 
-    def give_back(self, names: Iterable[str | None], more: Iterable[str] = ()) -> None:
+    def give_back(
+        self, names: Sequence[str | None], notes: Mapping[str, str], saved: Iterable[str] = ()
+    ) -> None:
+        """Returns `names` and what is saved, one a line."""
         parts = []
         for name in names:
             self._derive_if_view(name)
-            parts.append("None" if name is None else self.x.variable(name))
-        parts += [self.x.variable(name) for name in more]
+            note = notes.get(name or "")
+            value = "None" if name is None else self.x.variable(name)
+            parts.append(f"{value},  # {comment(note)}" if note else f"{value},")
+        kept = [f"{self.x.variable(name)}," for name in saved]
+        parts += ["# for the backward", *kept] if kept else []
         uses = tuple(name for name in names if name in self.graph.view)
-        self._say(f"return ({', '.join(parts)}{',' if parts else ''})", uses)
+        self._drop_views_after_last_use({*uses})
+        self._end = one_a_line("return (", parts, ")", _INDENT)
 
     def text(self) -> str:
-        self._drop_views_after_last_use()
+        """The body; `give_back` was the last to be called."""
         lines = []
         for s in self._statements:
             if s.comment:
-                lines.append(f"    # {comment(s.comment)}")
-            lines.append(f"    {s.text}")
+                lines.append(clipped(f"{_INDENT}# {comment(s.comment)}"))
+            lines += fitted(s.text, _INDENT)
+            if s.note:
+                lines[-1] = clipped(f"{lines[-1]}  # {comment(s.note)}")
             if s.drops:
-                lines.append(f"    del {', '.join(dict.fromkeys(s.drops))}")
-        return "\n".join(lines) + "\n"
+                lines += wrapped(f"{_INDENT}del ", dict.fromkeys(s.drops))
+        return "\n".join((*lines, *self._end)) + "\n"
 
     # -- one computation --------------------------------------------------------------
 
@@ -148,7 +158,7 @@ class FunctionBody:
             return self.x.call(call)
         self.replays = True
         state, op = self.x.variable(c.token), self.x.operator(call.op)
-        return f"replay({state}, {op}, {self.x.arguments(call)})"
+        return f"replay({', '.join((state, op, *self.x.arguments(call)))})"
 
     def _targets(self, c: CNode, n: int) -> tuple[str, list[str]]:
         """The left-hand side; unused results, and those still alive, are dropped at once."""
@@ -220,14 +230,11 @@ class FunctionBody:
         for name in [v for v in self._derived if self.graph.view[v].base == base]:
             del self._derived[name]
 
-    def _drop_views_after_last_use(self) -> None:
-        later: set[str] = set()
+    def _drop_views_after_last_use(self, later: set[str]) -> None:
+        """Each view ends where it is read last; those of `later` are returned."""
         for statement in reversed(self._statements):
             views = [n for n in statement.uses if n in self.graph.view]
             views += statement.defines
-            if statement.text.startswith("return"):
-                later.update(views)
-                continue
             ended = [n for n in views if n not in later]
             statement.drops[:0] = [self.x.variable(n) for n in ended]
             later.update(views)
@@ -240,6 +247,7 @@ class FunctionBody:
         *,
         defines: tuple[str, ...] = (),
         comment: str = "",
+        note: str = "",
         drops: Iterable[str] = (),
     ) -> None:
-        self._statements.append(_Statement(text, tuple(uses), defines, comment, list(drops)))
+        self._statements.append(_Statement(text, tuple(uses), defines, comment, note, list(drops)))

@@ -15,7 +15,7 @@ from ..._torch.alloc import Mark, measure_regions
 from ...ir.graph import CALLER_KINDS, Graph
 from ...ir.program import Program
 from ...ir.schedule import Schedule
-from ...ir.semantics.simulate import Sizes, Trace, simulate
+from ...ir.semantics.simulate import Sizes, simulate
 from .interface import saved_at_loss
 from .module import PlannedModule
 
@@ -78,7 +78,7 @@ def measure_step(
 
     device = next(module.parameters()).device
     seconds, uses = measure_regions(run, device)
-    before, between = _held_at_entries(step.program, step.schedule, trace, env)
+    before, between = _held_at_entries(step.program, step.schedule, env)
     border = trace.loss_step
     return StepUse(
         forward_measured_bytes=before + uses["forward"].peak_bytes_over_entry,
@@ -96,7 +96,7 @@ def _default_loss(outputs: Sequence[Tensor]) -> Tensor:
 
 
 def _held_at_entries(
-    program: Program, schedule: Schedule, trace: Trace, env: Mapping[str, int] | None
+    program: Program, schedule: Schedule, env: Mapping[str, int] | None
 ) -> tuple[int, int]:
     """Bytes alive when the forward begins, and when the backward begins.
 

@@ -44,7 +44,7 @@ class Flight:
         self._waiting: weakref.ref[Any] | None = None
         self._warned = False
 
-    def landed(self) -> None:
+    def end(self) -> None:
         self._waiting = None
 
     def start(self, outputs: Any) -> None:

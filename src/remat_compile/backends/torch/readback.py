@@ -12,29 +12,31 @@ and PyTorch's own meaning of an operator's name. It knows nothing of how code is
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
 from ...ir.program import Program
 from ...ir.schedule import Compute, Schedule
-from ..readback.machine import Dead, Execution, Machine
+from ..python.allowed import statements
+from ..readback.expressions import OperatorCall, Unbound
+from ..readback.machine import AbstractMachine, Dead, Execution
 from ..readback.mismatch import differs, unreadable
 from ..readback.names import Held, Variables
-from ..readback.python import Unbound
 from ..readback.values import (
     Instance,
     Literal,
-    State,
+    RandomState,
     Value,
-    View,
+    ViewValue,
     as_value,
-    said,
+    shown,
     storages,
     viewed,
 )
-from .interface import Interface
-from .read_expressions import Called, Reader, is_replay_helper
+from .interface import Interface, default_interface
+from .reader import TorchReader
+from .script import IMPORTS, SCRIPT, replay_helper, script_tables
 
 __all__ = ["check_source"]
 
@@ -51,13 +53,14 @@ def check_source(
     tree = ast.parse(source)
     file = f"<torch code of @{schedule.name}>"
     on_cuda = program.header.device.split(":")[0] == "cuda"
-    operators, functions = _module(tree, file, on_cuda)
-    machine = Machine(program, schedule)
-    reader = Reader(file, operators, "replay" in functions, on_cuda)
+    tables = script_tables(program, schedule) if interface is None else {}
+    operators, functions = _module(tree, file, replay_helper(program), tables)
+    machine = AbstractMachine(program, schedule)
+    reader = TorchReader(file, operators, "replay" in functions, on_cuda)
     for name in ("forward", "backward"):
         if name not in functions:
             unreadable(tree, file, f"no function {name}")
-    border = _Border(program, interface or _bound(program))
+    border = _Border(program, interface or default_interface(program))
     forward = _Function(machine, reader, functions["forward"], file)
     border.enter_forward(forward)
     forward.run()
@@ -69,40 +72,23 @@ def check_source(
     return border.saved
 
 
-def _bound(program: Program) -> Interface:
-    """What the binding says: parameters, buffers, arguments; new buffers, results; gradients."""
-    binding = program.binding
-    kinds = {a.name: a.kind for a in program.graph.anodes}
-    given = dict(binding.input_grads)
-    return Interface(
-        inputs=(
-            *[p.name for p in binding.params],
-            *[b.name for b in binding.buffers if kinds[b.name] != "const"],
-            *[a.name for a in binding.arguments],
-        ),
-        outputs=(
-            *[b.update for b in binding.buffers if b.update],
-            *[r.name for r in binding.results],
-        ),
-        tangents=tuple(r.tangent for r in binding.results if r.tangent),
-        grads=(
-            *[p.grad for p in binding.params],
-            *[given.get(i) for i in range(len(binding.arguments))],
-        ),
-    )
-
-
 def _module(
-    tree: ast.Module, file: str, on_cuda: bool
+    tree: ast.Module, file: str, helper: str, tables: Mapping[str, object]
 ) -> tuple[dict[str, str], dict[str, ast.FunctionDef]]:
-    """Operators by variable, and functions by name; each is bound once."""
+    """Operators by variable, and functions by name; each is bound once. `tables` are those of
+    a script, whose own functions are the same in every module."""
+    fixed = statements(IMPORTS) | statements(SCRIPT)
+    (replay,) = statements(helper)
     operators: dict[str, str] = {}
     functions: dict[str, ast.FunctionDef] = {}
     body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
     for node in body:
         match node:
-            case ast.Import(names=[ast.alias(name="torch", asname=None)]):
+            case _ if ast.dump(node) in fixed:
                 continue
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in tables:
+                if ast.unparse(value) != repr(tables[name]):
+                    differs(node, file, "no step", f"{name} is not {tables[name]!r}")
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Attribute(attr="_op") as value):
                 path = ast.unparse(value).split(".")
                 if path[:2] != ["torch", "ops"] or len(path) != 6:
@@ -111,7 +97,7 @@ def _module(
                 if name in operators or name in functions:
                     differs(node, file, "no step", f"{name} is bound twice")
                 operators[name] = made
-            case ast.FunctionDef(name="replay") if is_replay_helper(node, on_cuda):
+            case ast.FunctionDef(name="replay") if ast.dump(node) == replay:
                 functions["replay"] = node
             case ast.FunctionDef(name="replay"):
                 differs(node, file, "replays", "`replay` does not restore the state it found")
@@ -125,13 +111,16 @@ def _module(
 class _Function:
     """Runs the statements of one function, with the schedule in step."""
 
-    def __init__(self, machine: Machine, reader: Reader, node: ast.FunctionDef, file: str):
+    def __init__(
+        self, machine: AbstractMachine, reader: TorchReader, node: ast.FunctionDef, file: str
+    ):
         self.machine, self.reader, self.node, self.file = machine, reader, node, file
         self.held = Held()
         self.variables = Variables(self.held)
         # Live from before this function and not given to it: the caller's to keep, or gone.
-        self.elsewhere: set[Instance | State] = set()
-        self.args: list[Value] | None = []
+        self.elsewhere: set[Instance | RandomState] = set()
+        self.args: list[Value] = []
+        self.constants = [Instance(a.name, 0) for a in machine.graph.anodes if a.kind == "const"]
         self.returned: list[Value] = []
         self.end: ast.AST = node
 
@@ -184,15 +173,19 @@ class _Function:
 
     def _statement(self, node: ast.stmt) -> None:
         match node:
-            case ast.Assign(targets=[ast.Tuple(elts=slots)], value=ast.Name(id="args")):
-                self._unpack(node, slots, self.args)
-            case ast.Assign(targets=[ast.Tuple(elts=slots)], value=ast.Name(id="constants")):
-                anodes = self.machine.graph.anodes
-                self._unpack(
-                    node, slots, [Instance(a.name, 0) for a in anodes if a.kind == "const"]
-                )
+            case ast.Assign(
+                targets=[target],
+                value=ast.Subscript(
+                    value=ast.Name(id="args" | "constants" as given),
+                    slice=ast.Constant(value=int(place)),
+                ),
+            ):
+                values = self.args if given == "args" else self.constants
+                if not 0 <= place < len(values):
+                    self.differs(node, f"{given} has {len(values)} values", "the arguments")
+                self._bind(target, values[place])
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="args"), attr=a))):
-                if a != "clear" or self.args is None:
+                if a != "clear":
                     unreadable(node, self.file, ast.unparse(node))
                 for value in self.args:
                     self.held.refer(value, -1)
@@ -211,13 +204,6 @@ class _Function:
             case _:
                 unreadable(node, self.file, ast.unparse(node).splitlines()[0])
 
-    def _unpack(self, node: ast.stmt, slots: list[ast.expr], values: list[Value] | None) -> None:
-        if values is None or len(slots) != len(values):
-            count = 0 if values is None else len(values)
-            self.differs(node, f"{len(slots)} names for {count} values", "the arguments")
-        for slot, value in zip(slots, values, strict=True):
-            self._bind(slot, value)
-
     def _bind(self, target: ast.expr, value: Value) -> None:
         if not isinstance(target, ast.Name):
             unreadable(target, self.file, f"{ast.unparse(target)} is bound")
@@ -227,9 +213,9 @@ class _Function:
 
     def _assign(self, node: ast.stmt, target: ast.expr, value: ast.expr) -> None:
         if isinstance(value, ast.Call) and self.reader.is_state(value):
-            self._bind(target, State(self.machine.draws))
+            self._bind(target, RandomState(self.machine.draws))
             return
-        called = self.reader.called(value, self.variables)
+        called = self.reader.operator_call(value, self.variables)
         if called is None:
             self._bind(target, self.reader.value(value, self.variables))
             return
@@ -245,22 +231,22 @@ class _Function:
         for slot, result in zip(target.elts, results, strict=True):
             self._bind(slot, result)
 
-    def _view(self, called: Called) -> Value | tuple[Value, ...] | None:
+    def _view(self, called: OperatorCall) -> Value | tuple[Value, ...] | None:
         """The view that a call derives, or its parts; None where it is none of the graph's."""
-        if called.state is not None or called.op not in self.machine.view_operators:
+        if called.random is not None or called.op not in self.machine.view_operators:
             return None
-        value = viewed(View(called.op, called.args, frozenset(called.kwargs.items())))
+        value = viewed(ViewValue(called.op, called.args, frozenset(called.kwargs.items())))
         of = set(storages(value))
         if len(of) != 1 or not self.machine.is_view(value, of.pop()):
             return None
         if called.parts is None:
             return value
-        assert isinstance(value, View)
+        assert isinstance(value, ViewValue)
         return tuple(replace(value, part=i) for i in range(called.parts))
 
     # -- one computation --------------------------------------------------------------
 
-    def _compute(self, node: ast.stmt, called: Called) -> Value | tuple[Value, ...]:
+    def _compute(self, node: ast.stmt, called: OperatorCall) -> Value | tuple[Value, ...]:
         machine = self.machine
         try:
             step = machine.next_copy_or_computation()
@@ -280,7 +266,7 @@ class _Function:
             self.differs(node, f"{called.op} gives one result", str(now))
         return now.slots if several else now.slots[0]
 
-    def _compare(self, node: ast.stmt, now: Execution, called: Called) -> None:
+    def _compare(self, node: ast.stmt, now: Execution, called: OperatorCall) -> None:
         step = str(now)
         wanted = "aten.add_.Tensor" if now.cnode.is_accumulate else now.op
         if called.op != wanted:
@@ -289,20 +275,22 @@ class _Function:
             self.differs(node, "results are left out", step)
         if now.ended is not None and (not called.args or called.args[0] != now.ended):
             self.differs(node, "it does not add into the first term", step)
-        if called.state != now.token:
-            drawn = "draws anew" if called.state is None else f"runs with {said(called.state)}"
-            should = "is to draw anew" if now.token is None else f"is to run with {said(now.token)}"
+        if called.random != now.token:
+            drawn = "draws anew" if called.random is None else f"runs with {shown(called.random)}"
+            should = (
+                "is to draw anew" if now.token is None else f"is to run with {shown(now.token)}"
+            )
             self.differs(node, f"it {drawn}, and {should}", step)
         if len(called.args) != len(now.args):
             self.differs(node, f"{len(called.args)} arguments, not {len(now.args)}", step)
         for place, (given, value) in enumerate(zip(called.args, now.args, strict=True), 1):
             if given != value:
-                self.differs(node, f"argument {place} is {said(given)}, not {said(value)}", step)
+                self.differs(node, f"argument {place} is {shown(given)}, not {shown(value)}", step)
         if called.kwargs != now.kwargs:
             found, wished = (_said_keywords(k) for k in (called.kwargs, now.kwargs))
             self.differs(node, f"keyword arguments are {found}, not {wished}", step)
 
-    def _check_held(self, node: ast.AST, step: str, more: Sequence[State]) -> None:
+    def _check_held(self, node: ast.AST, step: str, more: Sequence[RandomState]) -> None:
         """That variables and nothing else keep alive what is live before the step."""
         for storage, wanted in self.machine.changes:
             if storage not in self.elsewhere:
@@ -312,12 +300,12 @@ class _Function:
             self.held.want(storage, True)
         for storage in sorted(self.held.wrong, key=repr):
             if self.held.is_held(storage):
-                self.differs(node, f"{said(storage)} is still held and is not live", step)
-            self.differs(node, f"{said(storage)} is gone and is to be live", step)
+                self.differs(node, f"{shown(storage)} is still held and is not live", step)
+            self.differs(node, f"{shown(storage)} is gone and is to be live", step)
 
 
 def _said_keywords(kwargs: dict[str, Value]) -> str:
-    return ", ".join(f"{key}={said(value)}" for key, value in sorted(kwargs.items())) or "none"
+    return ", ".join(f"{key}={shown(value)}" for key, value in sorted(kwargs.items())) or "none"
 
 
 class _Border:
@@ -330,7 +318,7 @@ class _Border:
     def __init__(self, program: Program, interface: Interface):
         self.program, self.interface = program, interface
         self.saved: tuple[str, ...] = ()
-        self._saved: list[Instance | State] = []
+        self._saved: list[Instance | RandomState] = []
 
     def enter_forward(self, f: _Function) -> None:
         f.given([Literal("None") if n is None else Instance(n, 0) for n in self.interface.inputs])
@@ -345,8 +333,8 @@ class _Border:
             f.differs(f.end, "the last values returned are not the symbols")
         names = {value: name for name, value in f.machine.live.items()}
         for value in f.returned[count:ends]:
-            if not isinstance(value, Instance | State) or value not in names:
-                f.differs(f.end, f"{said(value)} is saved, which is no live aNode")
+            if not isinstance(value, Instance | RandomState) or value not in names:
+                f.differs(f.end, f"{shown(value)} is saved, which is no live aNode")
             self._saved.append(value)
         self.saved = tuple(names[value] for value in self._saved)
         f.machine.compute(f.machine.execution())
@@ -369,7 +357,7 @@ class _Border:
             f.differs(f.end, f"{len(f.returned)} values are returned")
         self._compare(f, f.returned, self.interface.grads, "gradient")
 
-    def _symbols(self, machine: Machine) -> list[Value]:
+    def _symbols(self, machine: AbstractMachine) -> list[Value]:
         return [as_value(machine.symbols[s.name]) for s in self.program.symbols]
 
     def _compare(
@@ -381,4 +369,4 @@ class _Border:
             except Dead as dead:
                 f.differs(f.end, f"{what} {place}: %{dead} is not live")
             if value != wanted:
-                f.differs(f.end, f"{what} {place} is {said(value)}, not {said(wanted)}")
+                f.differs(f.end, f"{what} {place} is {shown(value)}, not {shown(wanted)}")

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 from ...backends.jax.check import check_x64, need_jax
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.program import Program
+from ..request import JaxStyle, check_choice, named_keywords
 
 if TYPE_CHECKING:
     from ...backends.jax.runtime.step import JaxStep
     from ..plan import Plan
-    from .source import JaxStyle
 
 __all__ = ["jax_step"]
 
 
+@named_keywords()
 def jax_step(
     plan: Plan | Program,
     *,
@@ -31,6 +32,7 @@ def jax_step(
     """
     from ..plan import Plan, pick_schedule
 
+    check_choice("style", style, JaxStyle)
     need_jax()
     if isinstance(plan, Program):
         plan = Plan(plan, pick_schedule(plan))

@@ -10,7 +10,7 @@ import jax
 import torch
 from torch import Tensor
 
-from ..._torch.execute import Execution, execute
+from ..._torch.execute import ExecutedStep, execute
 from ...backends.jax.emit.tables import SEED, needs_x64
 from ...backends.jax.runtime.arrays import Stored, to_numpy, to_tensor
 from ...backends.jax.runtime.interpret import apply, as_tuple
@@ -30,12 +30,10 @@ def held_tensors(program: Program, exported: Exported) -> dict[str, Tensor]:
     FB0710 where the model gives another graph than the program's, FB0512 where that graph
     is wrong.
     """
-    from ...frontends.torch_export import ensure_trusted, lower
-    from ..bind import check_same_graph
+    from ..bind import lowered_again
 
-    with lower(exported) as lowered:
-        check_same_graph(program, lowered.program)
-    ensure_trusted(lowered)
+    with lowered_again(program, exported) as lowered:
+        pass
     return lowered.values()
 
 
@@ -82,7 +80,7 @@ def _tangent(like: Tensor, generator: torch.Generator, alone: bool) -> Tensor:
     return drawn.to(like.dtype).to(like.device)
 
 
-def _results(program: Program, done: Execution, held: Mapping[str, Tensor]) -> Stored:
+def _results(program: Program, done: ExecutedStep, held: Mapping[str, Tensor]) -> Stored:
     binding = program.binding
     return {
         "output": {str(i): to_numpy(x) for i, x in enumerate(done.results)},

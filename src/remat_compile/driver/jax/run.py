@@ -58,7 +58,9 @@ def inspect_compiled(step: JaxStep, plan: Plan) -> tuple[Observed, Callable[...,
     program, options = plan.program, step.compiler_options
     traced, compiled = compiled_step(step.generated, example(program), options)
     named = step.is_explicit
-    return look(traced, compiled, program.graph, plan.schedule, options, named=named), compiled
+    return look(
+        traced, compiled, program.graph, plan.schedule.elementary, options, named=named
+    ), compiled
 
 
 def compare(step: JaxStep, stored: Stored) -> float:
@@ -91,7 +93,7 @@ def run_step(plan: Plan, step: JaxStep, exported: Exported | None) -> JaxReport:
         difference = compare(step, reference_step(program, values))
     return JaxReport(
         inspect_step(step, plan),
-        predicted_temp_bytes(program, plan.schedule),
+        predicted_temp_bytes(program, plan.schedule.elementary),
         difference,
         tolerance(program),
     )

@@ -5,30 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from ...backends.jax.check import check_expressible, need_jax
 from ...ir.diagnostics import Diagnostic, FBError
-from ..files import STREAM, write_together
+from ..files import STREAM, text_writer, write_together
 from ..outputs import check_code, values_beside
 
 if TYPE_CHECKING:
-    from typing import IO
-
     from ..._torch.lowered import Exported
     from ...ir.program import Program
     from ...ir.schedule import Schedule
     from ..files import FileRead
+    from ..request import JaxStyle
 
-__all__ = ["JAX_STYLES", "JaxStyle", "check_output", "source_of_plan", "write_module"]
-
-JaxStyle = Literal["explicit", "annotated", "annotated-nearest"]
-JAX_STYLES: tuple[str, ...] = get_args(JaxStyle)
+__all__ = ["check_output", "source_of_plan", "write_module"]
 
 
 def source_of_plan(program: Program, schedule: Schedule, style: JaxStyle = "explicit") -> str:
     """The JAX module of a plan that has been proven."""
     need_jax()
+    schedule = schedule.elementary
     check_expressible(program, schedule)
     from ...backends.jax.lowerings import source_of
 
@@ -69,9 +66,5 @@ def write_module(
 
     stored = reference_step(program, held_tensors(program, exported))
     values = values_beside(path)
-    write_together({path: partial(_write, source), values: partial(write_npz, stored=stored)})
+    write_together({path: text_writer(source), values: partial(write_npz, stored=stored)})
     return values
-
-
-def _write(source: str, file: IO[bytes]) -> None:
-    file.write(source.encode())

@@ -19,8 +19,9 @@ from torch._functorch.partitioners import (
 )
 
 from ..._torch.lowered import Lowered
-from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.diagnostics import fail
 from ...ir.graph import CALLER_KINDS
+from ...ir.wording import worded
 from .decision import Decision
 from .ties import cnode_of_node, storage_of_node
 
@@ -80,7 +81,7 @@ def _partition(
     except Exception as error:  # whatever the partitioner or its solver raises
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
         message = f"PyTorch's partitioner fails at a memory budget of {memory_budget:g}: {line}"
-        raise FBError(Diagnostic("FB0484", message, hint="try another --solver")) from error
+        fail("FB0484", message, hint=worded("try another {solver}"))
 
 
 def _copy(module: fx.GraphModule) -> fx.GraphModule:

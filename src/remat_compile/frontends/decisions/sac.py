@@ -11,7 +11,7 @@ from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ..._torch.lowered import Lowered
-from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.diagnostics import fail
 from .decision import Decision
 from .regions import Region, decide_regions
 from .ties import cnode_of_node
@@ -42,7 +42,7 @@ def decide_sac(lowered: Lowered) -> Decision:
     if not cnodes:
         message = "no torch.utils.checkpoint is found in the model"
         hint = "wrap the blocks in torch.utils.checkpoint.checkpoint(…, use_reentrant=False)"
-        raise FBError(Diagnostic("FB0483", message, hint=hint))
+        fail("FB0483", message, hint=hint)
     regions = [
         Region(f"checkpoint {key}", frozenset(found), frozenset(saved.get(key, ())))
         for key, found in cnodes.items()

@@ -32,7 +32,7 @@ def warnings_of(
     """FB0650 to FB0657, FB0630 and FB0631; each names what it is about."""
     found = [
         *_about_repair(mended),
-        _renamed(model, roles, mended),
+        _renamed(roles),
         _shared(model, roles, mended),
         _batch_norm(batch_norms, train_bn),
         _lost_dropout(model),
@@ -72,7 +72,7 @@ def _about_repair(mended: Repair | None) -> list[Diagnostic]:
     return found
 
 
-def _renamed(model: Any, roles: Mapping[str, Role], mended: Repair | None) -> Diagnostic | None:
+def _renamed(roles: Mapping[str, Role]) -> Diagnostic | None:
     """Trained values whose name an optimiser made up."""
     made_up = re.compile(r"val_\d+|onnx::\w+|[\w/]*_(transposed|folded|fused)\w*|\d+")
     names = [n for n, r in roles.items() if r is Role.TRAINED and made_up.fullmatch(n)]

@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 from ..._torch.joint import Joint
 from ..._torch.lowered import Exported
 from ..._torch.ops import atom_of, from_torch_dtype, op_name
-from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.diagnostics import Diagnostic, FBError, fail
 from ...ir.expr import Const, add
 from ...ir.graph import ACCUMULATE_OP, ANode, ANodeKind, Arg, Call, CNode, Ref, View
 from .accumulate import Accumulations
@@ -242,9 +242,7 @@ class Builder:
             name = self.name_of.get(value)
             if isinstance(name, str):
                 return Ref(name)
-            raise FBError(
-                Diagnostic("FB0507", f"{value.name} ({value.target}) cannot be an argument")
-            )
+            fail("FB0507", f"{value.name} ({value.target}) cannot be an argument")
         if value is None or isinstance(value, bool | float | str):
             return value
         if isinstance(value, int | torch.SymInt):
@@ -253,9 +251,7 @@ class Builder:
             return tuple(self._arg(part) for part in value)
         atom = atom_of(value)
         if atom is None:
-            raise FBError(
-                Diagnostic("FB0507", f"an argument of type {type(value).__name__} has no text form")
-            )
+            fail("FB0507", f"an argument of type {type(value).__name__} has no text form")
         return atom
 
     def _integer(self, value: int | torch.SymInt) -> Arg:

@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from ..._torch.lowered import Exported
-from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.diagnostics import Diagnostic, FBError, fail
 from .places import place_of
 
 __all__ = ["argument_paths", "export", "load_pt2"]
@@ -46,13 +46,11 @@ def export(
                 module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict
             )
     except Exception as error:  # torch.export raises many types, all about the user's model
-        raise FBError(
-            Diagnostic(
-                "FB0501",
-                f"torch.export cannot export {type(module).__name__}: {_first_line(error)}",
-                hint=_what_to_do(error),
-            )
-        ) from error
+        fail(
+            "FB0501",
+            f"torch.export cannot export {type(module).__name__}: {_first_line(error)}",
+            hint=_what_to_do(error),
+        )
     return replace(_exported(program, module, args, kwargs), has_checkpoints=strict)
 
 
@@ -87,17 +85,13 @@ def load_pt2(path: str | Path) -> Exported:
     try:
         program = torch.export.load(str(path))
     except Exception as error:  # a zip, pickle or schema error of torch.export.load
-        raise FBError(
-            Diagnostic(
-                "FB0503",
-                f"{path} is not a readable .pt2 file: {_first_line(error)}",
-                hint="write it with torch.export.save(torch.export.export(model, args), path)",
-            )
-        ) from error
-    if program.example_inputs is None:
-        raise FBError(
-            Diagnostic("FB0504", f"{path} holds no example inputs", hint="export it again")
+        fail(
+            "FB0503",
+            f"{path} is not a readable .pt2 file: {_first_line(error)}",
+            hint="write it with torch.export.save(torch.export.export(model, args), path)",
         )
+    if program.example_inputs is None:
+        fail("FB0504", f"{path} holds no example inputs", hint="export it again")
     args, kwargs = program.example_inputs
     module = program.module(check_guards=False)
     _check_trainable(module)
@@ -131,12 +125,10 @@ def _exported(
 
 def _check_trainable(module: nn.Module) -> None:
     if not any(p.requires_grad for p in module.parameters()):
-        raise FBError(
-            Diagnostic(
-                "FB0502",
-                f"{type(module).__name__} has no trainable parameter",
-                hint="set requires_grad on the parameters to be trained",
-            )
+        fail(
+            "FB0502",
+            f"{type(module).__name__} has no trainable parameter",
+            hint="set requires_grad on the parameters to be trained",
         )
 
 
@@ -186,12 +178,10 @@ def _symbols(program: ExportedProgram) -> tuple[dict[str, str], dict[str, tuple[
         bounds = program.range_constraints[symbol]
         low, high = int(bounds.lower), bounds.upper
         if not isinstance(high, int | sympy.Integer) or high >= 2**31:
-            raise FBError(
-                Diagnostic(
-                    "FB0505",
-                    f"dynamic dimension {symbol} has no upper bound",
-                    hint='give one: torch.export.Dim("batch", min=1, max=64)',
-                )
+            fail(
+                "FB0505",
+                f"dynamic dimension {symbol} has no upper bound",
+                hint='give one: torch.export.Dim("batch", min=1, max=64)',
             )
         names[str(symbol)] = f"s{index}"
         ranges[str(symbol)] = (low, int(high))

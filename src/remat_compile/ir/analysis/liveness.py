@@ -1,9 +1,8 @@
-"""Topological order, what every schedule must run, and lower bounds on memory."""
+"""What every schedule must run, and lower bounds on its memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from heapq import heapify, heappop, heappush
 from typing import Literal
 
 from ..graph import CALLER_KINDS, CNode, Graph
@@ -17,47 +16,10 @@ __all__ = [
     "held_bytes",
     "lower_bound_bytes",
     "required_cnodes",
-    "topological_order",
     "working_set",
 ]
 
 BudgetKind = Literal["device", "activation"]
-
-
-def topological_order(graph: Graph) -> tuple[str, ...]:
-    """A topological order of the cNodes, nearest to the order of capture.
-
-    Edges run from the writer of an aNode to its readers, and from every other reader
-    of g1 to the accumulate that ends g1. Equal to the order of capture where that is
-    topological. Cyclic parts are left out.
-    """
-    position = {c.name: i for i, c in enumerate(graph.cnodes)}
-    after: list[list[int]] = [[] for _ in graph.cnodes]
-    waiting = [0] * len(graph.cnodes)
-
-    def edge(source: str, target: str) -> None:
-        if source != target:
-            after[position[source]].append(position[target])
-            waiting[position[target]] += 1
-
-    for c in graph.cnodes:
-        for name in graph.reads(c):
-            if name in graph.writer:
-                edge(graph.writer[name].name, c.name)
-        if c.is_accumulate:
-            for reader in graph.readers[graph.reads(c)[0]]:
-                edge(reader.name, c.name)
-    ready = [i for i, count in enumerate(waiting) if count == 0]
-    heapify(ready)
-    found = []
-    while ready:
-        i = heappop(ready)
-        found.append(graph.cnodes[i].name)
-        for j in after[i]:
-            waiting[j] -= 1
-            if waiting[j] == 0:
-                heappush(ready, j)
-    return tuple(found)
 
 
 def required_cnodes(graph: Graph) -> frozenset[str]:
@@ -78,14 +40,14 @@ def required_cnodes(graph: Graph) -> frozenset[str]:
 def _ancestors(graph: Graph, roots: Iterable[CNode]) -> frozenset[str]:
     """The roots and every cNode whose results their first executions depend on."""
     stack = list(roots)
-    found = {c.name for c in stack}
+    ancestors = {c.name for c in stack}
     while stack:
         for name in graph.reads(stack.pop()):
             writer = graph.writer.get(name)
-            if writer is not None and writer.name not in found:
-                found.add(writer.name)
+            if writer is not None and writer.name not in ancestors:
+                ancestors.add(writer.name)
                 stack.append(writer)
-    return frozenset(found)
+    return frozenset(ancestors)
 
 
 def counted_sizes(program: Program, kind: BudgetKind, sizes: Sizes) -> Mapping[str, int]:
@@ -161,12 +123,12 @@ def _largest(
 def _unavoidable(graph: Graph) -> dict[str, list[str]]:
     """aNodes that no schedule can have freed at the first execution of each cNode."""
     required = required_cnodes(graph)
-    found: dict[str, list[str]] = {}
+    unavoidable: dict[str, list[str]] = {}
     after_loss = _descendants(graph, graph.loss)
     for name in graph.loss.results:
         readers = [c for c in graph.readers[name] if c.name in required]
         for between in _ancestors(graph, readers) & after_loss & required:
-            found.setdefault(between, []).append(name)
+            unavoidable.setdefault(between, []).append(name)
     before_loss = _ancestors(graph, [graph.loss])
     for c in graph.cnodes:
         once = [
@@ -176,18 +138,18 @@ def _unavoidable(graph: Graph) -> dict[str, list[str]]:
         ]
         if once:
             for between in _descendants(graph, c) & before_loss:
-                found.setdefault(between, []).extend(once)
-    return found
+                unavoidable.setdefault(between, []).extend(once)
+    return unavoidable
 
 
 def _descendants(graph: Graph, root: CNode) -> frozenset[str]:
     """Every cNode that depends on `root`, itself left out."""
     stack = [root]
-    found: set[str] = set()
+    descendants: set[str] = set()
     while stack:
         for name in stack.pop().results:
             for reader in graph.readers[name]:
-                if reader.name not in found:
-                    found.add(reader.name)
+                if reader.name not in descendants:
+                    descendants.add(reader.name)
                     stack.append(reader)
-    return frozenset(found)
+    return frozenset(descendants)

@@ -37,7 +37,7 @@ def globals_of(program: Program) -> frozenset[str]:
     graph = program.graph
     flowing = _differentiable(graph, program.binding)
     typed = _has_floats(graph)
-    found = set()
+    globals_ = set()
     for c in graph.in_phase("fwd"):
         flows = any(name in flowing for name in graph.reads(c))
         for name in c.results:
@@ -45,8 +45,8 @@ def globals_of(program: Program) -> frozenset[str]:
             if flows and (floating or not typed):
                 flowing.add(name)
             else:
-                found.add(name)
-    return frozenset(found)
+                globals_.add(name)
+    return frozenset(globals_)
 
 
 def _has_floats(graph: Graph) -> bool:
@@ -55,11 +55,11 @@ def _has_floats(graph: Graph) -> bool:
 
 
 def _differentiable(graph: Graph, binding: Binding) -> set[str]:
-    found = {p.name for p in binding.params if p.grad is not None}
-    found |= {binding.arguments[index].name for index, _ in binding.input_grads}
-    if not found:
-        found = {a.name for a in graph.anodes if a.kind in ("param", "input")}
-    return {graph.storage[name] for name in found}
+    names = {p.name for p in binding.params if p.grad is not None}
+    names |= {binding.arguments[index].name for index, _ in binding.input_grads}
+    if not names:
+        names = {a.name for a in graph.anodes if a.kind in ("param", "input")}
+    return {graph.storage[name] for name in names}
 
 
 def separators(program: Program) -> tuple[Separator, ...]:
@@ -72,29 +72,29 @@ def separators(program: Program) -> tuple[Separator, ...]:
     """
     graph = program.graph
     forward = tuple(graph.in_phase("fwd"))
-    aside = globals_of(program)
+    globals_ = globals_of(program)
     last = _last_reads(graph, forward)
     crossing: set[str] = set()
     ending: dict[int, list[str]] = {}
-    found: dict[str, int] = {}
+    first_place: dict[str, int] = {}
     for place, c in enumerate(forward):
         for name in c.results:
-            if name not in aside and last.get(name, -1) > place:
+            if name not in globals_ and last.get(name, -1) > place:
                 crossing.add(name)
                 ending.setdefault(last[name], []).append(name)
         crossing.difference_update(ending.get(place, ()))
         if len(crossing) == 1:
-            found.setdefault(next(iter(crossing)), place + 1)
-    return tuple(Separator(name, position) for name, position in found.items())
+            first_place.setdefault(next(iter(crossing)), place + 1)
+    return tuple(Separator(name, position) for name, position in first_place.items())
 
 
 def _last_reads(graph: Graph, forward: tuple[CNode, ...]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    last_read: dict[str, int] = {}
     for place, c in enumerate(forward):
         for name in graph.reads(c):
             if graph.anode[name].kind not in CALLER_KINDS:
-                found[name] = place
-    return found
+                last_read[name] = place
+    return last_read
 
 
 def chain_of(program: Program) -> tuple[tuple[str, ...], ...]:

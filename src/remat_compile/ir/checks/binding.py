@@ -8,11 +8,12 @@ from ..diagnostics import Note
 from ..expr import Sym, format_expr
 from ..graph import CALLER_KINDS
 from ..program import Argument, Binding, BufferBinding, ParamBinding, Program, Symbol
-from ..semantics.simulate import KEPT_KINDS, check_names
+from ..semantics.sizes import KEPT_KINDS
 from ..span import Span
 from .findings import Findings
 from .forms import MOST_VALUE
 from .graph import Names
+from .steps import check_names
 
 __all__ = ["check_binding", "check_frame", "check_schedules"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from re import Pattern
 
 from ..expr import Add, Expr, Max, Mul, symbols_of, too_large
-from ..graph import ANODE_KINDS, PHASES, Arg, Atom, Call, CNode
+from ..graph import ANODE_KINDS, ATOM_KINDS, PHASES, Arg, Atom, Call, CNode
 from ..program import BufferBinding, ParamBinding, Program
 from ..span import Span
 from ..text.syntax import (
@@ -25,7 +25,6 @@ from .findings import Findings
 __all__ = ["check_text"]
 
 MAX_SHOWN = 80
-ATOM_KINDS = ("dtype", "device", "layout", "format")
 
 
 def check_text(program: Program, found: Findings) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from ..diagnostics import Diagnostic, Note
 from ..program import Target
-from ..schedule import HostFree, Offload, Prefetch, Schedule
+from ..schedule import Direction, Schedule, StorageStep
 from ..span import Span
 
-__all__ = ["Copies", "Copy", "Direction", "Streams"]
-
-Direction = Literal["d2h", "h2d"]
+__all__ = ["Copies", "Copy", "Streams"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +32,9 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """A copy that nobody has waited for yet."""
+    """A copy that nobody has waited for yet; `word` spells the step that issued it."""
 
+    word: str
     direction: Direction
     issued: int
     start_ns: int
@@ -119,28 +117,20 @@ class Copies:
         self._forgiven.add(name)
         return False
 
-    def offload(self, index: int, step: Offload) -> None:
-        """Takes host bytes and issues the copy."""
-        name = step.anode
-        if name in self.host:
-            message = f"offload of %{name}, of which the host holds a copy already"
-            self._report("FB0321", message, step.span, (), f"put `hostfree %{name}` before it")
-        else:
+    def issue(self, index: int, step: StorageStep, direction: Direction) -> None:
+        """Issues a copy. One to the host takes bytes there; one from it needs one up to date."""
+        name, span = step.anode, step.span
+        if direction == "d2h" and name in self.host:
+            message = f"{step.word} of %{name}, of which the host holds a copy already"
+            self._report("FB0321", message, span, (), f"put `hostfree %{name}` before it")
+        elif direction == "d2h":
             self.host[name] = None
             self.host_bytes += self.sizes[name]
-        self._issue(index, name, "d2h", step.span)
-
-    def prefetch(self, index: int, step: Prefetch) -> None:
-        """Issues the copy of what the host holds, if that is up to date."""
-        name, span = step.anode, step.span
-        if self._on_host(name, "prefetch", span) and name in self._stale:
-            message = f"prefetch of %{name}, whose host copy is stale"
+        elif self._on_host(step) and name in self._stale:
+            message = f"{step.word} of %{name}, whose host copy is stale"
             self._report("FB0317", message, span, (self._stale[name],), "compute it again instead")
-        self._issue(index, name, "h2d", span)
-
-    def _issue(self, index: int, name: str, direction: Direction, span: Span | None) -> None:
         start, end = self.streams.copy(direction, self.sizes[name])
-        self._flights[name] = _Flight(direction, index, start, end, span)
+        self._flights[name] = _Flight(step.word, direction, index, start, end, span)
 
     def wait(self, index: int, name: str, span: Span | None) -> None:
         flight = self._flights.pop(name, None)
@@ -155,22 +145,24 @@ class Copies:
         times = flight.start_ns, flight.end_ns, stall
         self.done.append(Copy(name, flight.direction, flight.issued, index, *times))
 
-    def hostfree(self, step: HostFree) -> None:
+    def give_back(self, step: StorageStep) -> None:
+        """The bytes of a host copy."""
         name = step.anode
-        self.at_rest(name, "hostfree of", step.span)
-        if self._on_host(name, "hostfree", step.span):
+        self.at_rest(name, f"{step.word} of", step.span)
+        if self._on_host(step):
             del self.host[name]
             self._stale.pop(name, None)
             self.host_bytes -= self.sizes[name]
             self._gone[name] = Note("the host copy was given back here", step.span)
 
-    def _on_host(self, name: str, what: str, span: Span | None) -> bool:
+    def _on_host(self, step: StorageStep) -> bool:
+        name = step.anode
         if name in self.host:
             return True
         notes = (self._gone[name],) if name in self._gone else ()
-        hint = "remove this step" if what == "hostfree" else f"put `offload %{name}` before it"
-        message = f"{what} of %{name}, of which the host holds no copy"
-        self._report("FB0315", message, span, notes, hint)
+        hint = f"put `offload %{name}` before it" if step.copies else "remove this step"
+        message = f"{step.word} of %{name}, of which the host holds no copy"
+        self._report("FB0315", message, step.span, notes, hint)
         return False
 
     def age(self, name: str, note: Note) -> None:
@@ -198,5 +190,4 @@ class Copies:
 
 
 def _issued(flight: _Flight) -> Note:
-    word = "offload" if flight.direction == "d2h" else "prefetch"
-    return Note(f"its {word} was issued here", flight.span)
+    return Note(f"its {flight.word} was issued here", flight.span)

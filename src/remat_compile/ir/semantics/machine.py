@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_never
 
 from ..diagnostics import Diagnostic, Note
 from ..graph import CALLER_KINDS, CNode, Graph
 from ..program import Program
-from ..schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
+from ..schedule import Compute, Direction, Schedule, Step, StorageStep
 from ..span import Span
 from .copies import Copies
 from .sizes import KEPT_KINDS, NON_ACTIVATION_KINDS, Sizes, existing_grads
@@ -68,51 +67,40 @@ class Machine:
 
     def apply(self, index: int, step: Step) -> During:
         """Runs a step; returns the bytes during it."""
-        device, activation = self.total, self.activation
-        host = self.copies.host_bytes
-        match step:
-            case Compute():
-                device, activation = self._compute(step)
-            case Free(anode, span):
-                self.copies.at_rest(anode, "free of", span)
-                self._free(anode, span)
-            case Offload():
-                self._offload(index, step)
-                host = self.copies.host_bytes
-            case Prefetch():
-                self._prefetch(index, step)
-                device, activation = self.total, self.activation
-            case Wait(anode, span):
-                self.copies.wait(index, anode, span)
-            case HostFree():
-                self.copies.hostfree(step)
-            case _:
-                assert_never(step)
-        return During(device, activation, host)
+        if isinstance(step, Compute):
+            device, activation = self._compute(step)
+            return During(device, activation, self.copies.host_bytes)
+        if step.copies is not None:
+            self._copy(index, step, step.copies)
+        during = During(self.total, self.activation, self.copies.host_bytes)
+        if step.waits:
+            self.copies.wait(index, step.anode, step.span)
+        if step.gives_back == "device":
+            self.copies.at_rest(step.anode, f"{step.word} of", step.span)
+            self._free(step.anode, step.span, step.word)
+        elif step.gives_back == "host":
+            self.copies.give_back(step)
+        return during
 
-    def _offload(self, index: int, step: Offload) -> None:
+    def _copy(self, index: int, step: StorageStep, direction: Direction) -> None:
+        """Issues a copy: one to the host reads the device, the other takes bytes there."""
         name, span = step.anode, step.span
         kind = self.graph.anode[name].kind
-        if kind in CALLER_KINDS:
-            message = f"offload of %{name}, a {kind}: it belongs to the caller"
-            hint = "offload what the step makes itself"
+        if direction == "d2h" and kind in CALLER_KINDS:
+            message = f"{step.word} of %{name}, a {kind}: it belongs to the caller"
+            hint = f"{step.word} what the step makes itself"
             self.diagnostics.append(Diagnostic("FB0312", message, span, hint=hint))
-        elif name not in self.live:
-            self._report_dead("offload", name, span)
-        if self.copies.may_issue(name, "offload of", span):
-            self.copies.offload(index, step)
-
-    def _prefetch(self, index: int, step: Prefetch) -> None:
-        name, span = step.anode, step.span
-        if not self.copies.may_issue(name, "prefetch of", span):
+        elif direction == "d2h" and name not in self.live:
+            self._report_dead(step.word, name, span)
+        if not self.copies.may_issue(name, f"{step.word} of", span):
             return
-        if name in self.live:
-            message = f"prefetch of %{name}, which is alive on the device"
+        if direction == "h2d" and name in self.live:
+            message = f"{step.word} of %{name}, which is alive on the device"
             hint = f"remove this step, or put `free %{name}` before it"
             self.diagnostics.append(Diagnostic("FB0316", message, span, hint=hint))
-        else:
+        elif direction == "h2d":
             self._take(name)
-        self.copies.prefetch(index, step)
+        self.copies.issue(index, step, direction)
 
     def _compute(self, step: Compute) -> tuple[int, int]:
         c = self.graph.cnode[step.cnode]
@@ -143,7 +131,7 @@ class Machine:
         if step.nosave:
             for name in taken:
                 if self.graph.anode[name].kind == "phantom" and name in self.live:
-                    self._free(name, step.span)
+                    self._free(name, step.span, "free")
         return during
 
     def _accumulate(self, c: CNode, step: Compute) -> None:
@@ -220,7 +208,7 @@ class Machine:
         if self._is_activation(name):
             self.activation += self.sizes.anode[name]
 
-    def _free(self, name: str, span: Span | None) -> None:
+    def _free(self, name: str, span: Span | None, word: str) -> None:
         caller = self.graph.anode[name].kind in CALLER_KINDS
         given = self.loss_done and name in self.results
         if name in self.live and not caller and not given:
@@ -231,7 +219,7 @@ class Machine:
             why = "belongs to the caller"
         notes = (self.ended[name],) if name in self.ended else ()
         self.diagnostics.append(
-            Diagnostic("FB0302", f"free of %{name}, which {why}", span, notes, "remove this step")
+            Diagnostic("FB0302", f"{word} of %{name}, which {why}", span, notes, "remove this step")
         )
 
     def _drop(self, name: str, how: Note) -> None:

@@ -17,7 +17,7 @@ from functools import cached_property
 from ..checks.steps import check_names
 from ..diagnostics import Diagnostic, FBError
 from ..program import Program
-from ..schedule import Compute, Offload, Prefetch, Schedule, Step
+from ..schedule import Compute, Schedule, Step
 from .copies import Copy
 from .machine import During, Machine
 from .sizes import KEPT_KINDS, NON_ACTIVATION_KINDS, Sizes
@@ -92,7 +92,7 @@ class Trace:
         state = self._state_at(step)
         held = dict.fromkeys(state.copies.host)
         now = self._steps[step]
-        if isinstance(now, Offload):
+        if not isinstance(now, Compute) and now.copies == "d2h":
             held[now.anode] = None
         sizes = self._sizes.anode
         return tuple(sorted(((n, sizes[n]) for n in held), key=lambda item: (-item[1], item[0])))
@@ -120,7 +120,7 @@ class Trace:
                 alive[shown] = self._sizes.anode[name]
             if workspace := self._sizes.workspace_at(c, n):
                 alive["(workspace)"] = workspace
-        elif isinstance(now, Prefetch):
+        elif now.copies == "h2d":
             alive[now.anode] = self._sizes.anode[now.anode]
         return tuple(sorted(alive.items(), key=lambda item: (-item[1], item[0])))
 

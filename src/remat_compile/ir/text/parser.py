@@ -8,24 +8,26 @@ checked, all of it, once the syntax is right.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from ..checks.wellformed import check_program
 from ..diagnostics import Diagnostic, FBError
-from ..graph import Graph
 from ..program import Program
-from ..schedule import Schedule
+from ..schedule import STORAGE_STEPS
 from ..span import Span
-from .regular import Irregular, RegularRules, with_regular_lines
-from .rules import Builder
 from .syntax import MAX_DEPTH
-from .tokens import FILE
 
 if TYPE_CHECKING:
-    from lark import Lark
+    from lark import Lark, Token, Transformer
     from lark.exceptions import UnexpectedInput
+
+    from .regular import Patterns
+    from .rules import StatementRules
+    from .rules_calls import ValueRules
 
 __all__ = ["parse_program", "read_quickly", "read_syntax"]
 
@@ -58,11 +60,7 @@ WORDS = {
     "WORKSPACE": "`workspace`",
     "REPLAY": "`replay`",
     "COMPARED": "`compared`",
-    "FREE": "`free`",
-    "OFFLOAD": "`offload`",
-    "PREFETCH": "`prefetch`",
-    "WAIT": "`wait`",
-    "HOSTFREE": "`hostfree`",
+    "ON_STORAGE": " or ".join(f"`{word}`" for word in STORAGE_STEPS),
     "DIVISION": "floordiv(, ceildiv( or roundup(",
     "MAXIMUM": "max(",
     "PLACE": "a place such as model.py:12",
@@ -107,18 +105,14 @@ def read_syntax(
     `by_grammar_alone` says whether runs of regular lines are read token by token as well: the
     same result, slower. Left out, short texts are.
     """
-    named = FILE.set(file)
-    try:
-        found = _before_parsing(text, file)
-        if found is None:
-            alone = len(text) < LONG if by_grammar_alone is None else by_grammar_alone
-            program = (None if alone else read_quickly(text)) or _attempt(text, file)
-            if isinstance(program, Program):
-                return program
-            found = program
-        raise FBError((found, *_more(text, file, found)))
-    finally:
-        FILE.reset(named)
+    found = _before_parsing(text, file)
+    if found is None:
+        alone = len(text) < LONG if by_grammar_alone is None else by_grammar_alone
+        program = (None if alone else read_quickly(text, file)) or _attempt(text, file)
+        if isinstance(program, Program):
+            return program
+        found = program
+    raise FBError((found, *_more(text, file, found)))
 
 
 @cache
@@ -129,69 +123,86 @@ def _grammar() -> str:
 @cache
 def _lark() -> Lark:
     """The reader by the grammar alone: what it says of a text is what holds."""
-    from lark import Lark
-
-    builder: Any = Builder()
-    return Lark(_grammar(), parser="lalr", lexer="contextual", transformer=builder)
+    return _parser(_grammar(), "start")
 
 
 @cache
-def _quick_lark() -> Lark:
+def _quick() -> tuple[Lark, Patterns]:
     """The same with regular lines in one piece; `regular` says why it reads the same."""
+    from .regular import Patterns, with_regular_lines
+
+    grammar = _grammar()
+    lark = _parser(with_regular_lines(grammar), "start", "call", "shape", "expr")
+    return lark, Patterns.of(grammar)
+
+
+def _parser(grammar: str, *start: str) -> Lark:
     from lark import Lark
 
-    class QuickBuilder(RegularRules, Builder):
-        def graph(self, c: list[Any]) -> Graph:
-            return super().graph(_flat(c))
+    from .rules_calls import ValueRules
 
-        def schedule(self, c: list[Any]) -> Schedule:
-            return super().schedule(_flat(c))
-
-    def read(text: str, start: str) -> Any:
-        return lark.parse(text, start)
-
-    lark = Lark(
-        with_regular_lines(_grammar()),
-        parser="lalr",
-        lexer="contextual",
-        transformer=cast(Any, QuickBuilder(_grammar(), read)),
-        start=["start", "call", "shape", "expr"],
-    )
-    return lark
+    rules = cast("Transformer[Token, object]", _Inlined(ValueRules()))
+    return Lark(grammar, parser="lalr", lexer="contextual", transformer=rules, start=list(start))
 
 
-def _flat(parts: list[Any]) -> list[Any]:
-    """The parts, with those of runs of lines in their places."""
-    return [item for part in parts for item in (part if type(part) is list else (part,))]
+class _Inlined:
+    """Rules that take the parts of what they match as parameters, for a parser that gives lists.
+
+    lark's `v_args(inline=True)` is the same, and takes three calls more for every node of a text.
+    """
+
+    def __init__(self, rules: ValueRules):
+        self._rules = rules
+
+    def __getattr__(self, name: str) -> Callable[[list[object]], object]:
+        rule: Callable[..., object] = getattr(self._rules, name)
+        return lambda parts: rule(*parts)
 
 
-def read_quickly(text: str) -> Program | None:
+def _read(lark: Lark, text: str, rules: StatementRules) -> Program:
+    tree = lark.parse(text.removeprefix("\ufeff") + "\n", "start")
+    return cast(Program, rules.build(tree))
+
+
+def read_quickly(text: str, file: str = "<text>") -> Program | None:
     """The program, with runs of regular lines in one piece; None where that does not do.
 
     What it gives is what the grammar alone reads (`regular` says why); of None follows nothing.
     """
     from lark.exceptions import UnexpectedInput
 
-    if _before_parsing(text, "") is not None:
+    from .regular import Irregular, RegularRules
+
+    if _before_parsing(text, file) is not None:
         return None
+    lark, patterns = _quick()
     try:
-        program: Any = _quick_lark().parse(text.removeprefix("\ufeff") + "\n", "start")
+        return _read(lark, text, RegularRules(file, patterns, lark.parse))
     except (UnexpectedInput, FBError, Irregular, ValueError):
         return None
-    return cast(Program, program)
 
 
 def _attempt(text: str, file: str) -> Program | Diagnostic:
     from lark.exceptions import UnexpectedInput
 
+    from .rules import StatementRules
+
     try:
-        result: Any = _lark().parse(text.removeprefix("\ufeff") + "\n", "start")
+        return _read(_lark(), text, StatementRules(file))
     except UnexpectedInput as error:
         return _explain(error, text, file)
     except FBError as error:
-        return error.diagnostics[0]
-    program: Program = result
-    return program
+        return _placed(error.diagnostics[0], file)
+
+
+def _placed(diagnostic: Diagnostic, file: str) -> Diagnostic:
+    """What a rule refuses names no file: rules of values do not know which one is read."""
+    notes = tuple(replace(note, span=_in_file(note.span, file)) for note in diagnostic.notes)
+    return replace(diagnostic, span=_in_file(diagnostic.span, file), notes=notes)
+
+
+def _in_file(span: Span | None, file: str) -> Span | None:
+    return span and replace(span, file=file)
 
 
 def _before_parsing(text: str, file: str) -> Diagnostic | None:
@@ -266,7 +277,7 @@ def _explain(error: UnexpectedInput, text: str, file: str) -> Diagnostic:
     return Diagnostic("FB0101", f"`{found}` cannot stand here; expected {expected}", where)
 
 
-def _in_words(terminals: Any) -> str:
+def _in_words(terminals: Iterable[str]) -> str:
     patterns = {t.name: t.pattern.value for t in _lark().terminals}
     words = sorted({WORDS.get(name) or f"`{patterns.get(name, name)}`" for name in terminals})
     if len(words) < 2:
@@ -275,7 +286,11 @@ def _in_words(terminals: Any) -> str:
 
 
 def _more(text: str, file: str, first: Diagnostic) -> list[Diagnostic]:
-    """Further syntax errors: the statement that failed is left out, and the rest read again."""
+    """Further errors: the statement that failed is left out, and the rest read again.
+
+    A statement that is spelled right and means nothing is found once all is spelled right, so
+    an error may stand before the one that was found first.
+    """
     found: list[Diagnostic] = []
     lines = text.split("\n")
     last = first
@@ -284,13 +299,13 @@ def _more(text: str, file: str, first: Diagnostic) -> list[Diagnostic]:
         if last.span is None or last.code not in ("FB0101", "FB0105", "FB0106", "FB0108", "FB0110"):
             break
         line = lines[last.span.line - 1]
-        if _SECTION.match(line) or line.count("{") != line.count("}") or line.strip() == "}":
+        if not line or _SECTION.match(line) or line.count("{") != line.count("}"):
+            break
+        if line.strip() == "}":
             break
         lines[last.span.line - 1] = ""
         result = _attempt("\n".join(lines), file)
         if isinstance(result, Program) or result.span is None:
-            break
-        if result.span.line <= last.span.line:
             break
         found.append(result)
         last = result

@@ -12,7 +12,7 @@ from typing import assert_never
 from ..expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym, format_expr
 from ..graph import ANode, Arg, Atom, Call, CNode, Graph, Ref, View
 from ..program import Binding, Certificate, Header, Program, Proven, Symbol, Target
-from ..schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
+from ..schedule import Compute, Schedule, Step
 from ..span import Loc
 from .syntax import PLACE, TITLE, WORD, format_amount, format_duration, quote
 
@@ -61,21 +61,9 @@ def format_schedule(schedule: Schedule) -> str:
 
 def format_step(step: Step) -> str:
     """The line of a step, without indentation."""
-    match step:
-        case Compute(cnode, nosave):
-            return f"{cnode} nosave" if nosave else cnode
-        case Free(anode):
-            return f"free %{anode}"
-        case Offload(anode):
-            return f"offload %{anode}"
-        case Prefetch(anode):
-            return f"prefetch %{anode}"
-        case Wait(anode):
-            return f"wait %{anode}"
-        case HostFree(anode):
-            return f"hostfree %{anode}"
-        case _:
-            assert_never(step)
+    if isinstance(step, Compute):
+        return f"{step.cnode} nosave" if step.nosave else step.cnode
+    return f"{step.word} %{step.anode}"
 
 
 def _header(header: Header) -> Iterator[str]:

@@ -17,39 +17,34 @@ grammar's own terminals. Why that is still one language:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from typing import NamedTuple, TypeAlias, TypeVar, cast
+
+from lark import Token
 
 from ..expr import Const, Expr
-from ..graph import ANode, Arg, Call, CNode, Ref, View
-from ..schedule import Compute, Free, HostFree, Offload, Prefetch, Step, Wait
+from ..graph import ANode, ANodeKind, Arg, Call, CNode, Graph, Phase, Ref, View
+from ..schedule import STORAGE_STEPS, Compute, Schedule, Step
 from ..span import Loc, Span
 from .printer import format_statement, format_step
+from .rules import StatementRules
 from .syntax import duration_ns, unquote
-from .tokens import FILE
+from .tokens import span_of
 
-__all__ = ["Irregular", "RegularRules", "with_regular_lines"]
+__all__ = ["Irregular", "Patterns", "RegularRules", "with_regular_lines"]
+
+T = TypeVar("T")
+Node: TypeAlias = ANode | View | CNode
 
 SHORT = 18
 """Digits of a number that is read here."""
 
-REMEMBERED = 1 << 14
-"""How many expressions and calls are kept so that equal ones are read once."""
-
-_TERMINAL = re.compile(r'^([A-Z]+)(?:\.\d+)?: (?:/(.+)/|"(.+)")$', re.MULTILINE)
+_TERMINAL = re.compile(r'^([A-Z_]+)(?:\.\d+)?: (?:/(.+)/|"(.+)")$', re.MULTILINE)
 _OPENS_GROUP = re.compile(r"(?<!\\)\((?!\?)")
-_STEPS: dict[str, Callable[[str, Span], Step]] = {
-    "free": Free,
-    "offload": Offload,
-    "prefetch": Prefetch,
-    "wait": Wait,
-    "hostfree": HostFree,
-}
 # <X> stands for the terminal X of the grammar, (<X>) for the part of the line that it matches.
 # Arguments and sizes are taken as text here and read by the grammar.
 _CALL = r"(<OPERATOR>[^\(\)\"\/;{}\n]*\))"
-_ON_ANODE = "|".join(f"<{word.upper()}>" for word in _STEPS)
 _ANODE = r"(<REF>) : (<KIND>) (<DTYPE>)([^\[\]\"\/;{}\n]*)\] bytes ([^\[\]\"\/;{}\n]+)"
 _VIEW = rf"(<REF>) = view of (<REF>) {_CALL}(?:\[(<INT>)\])?"
 _CNODE = (
@@ -57,7 +52,7 @@ _CNODE = (
     rf"{_CALL}(?: of (<NAME>(?:, <NAME>)*))?(?: token (<REF>))?(?: <WORKSPACE> (<INT>))?"
     r"(?: time (<TIME>))?(?: at (<PLACE>)(?: (<STRING>))?)?"
 )
-_STEP = rf"(?:({_ON_ANODE}) (<REF>)|(?!{_ON_ANODE})(<NAME>)( <NOSAVE>)?)"
+_STEP = r"(?:(<ON_STORAGE>) (<REF>)|(?!<ON_STORAGE>)(<NAME>)( <NOSAVE>)?)"
 _RUNS = (
     ("_statement", "graph_lines", f"(?:{_ANODE}|{_VIEW}|{_CNODE})"),
     ("_step", "schedule_lines", _STEP),
@@ -67,6 +62,21 @@ _RUNS = (
 
 class Irregular(Exception):
     """A line that looks regular and is not what the printer writes."""
+
+
+class Patterns(NamedTuple):
+    """The regular lines, and a name in one."""
+
+    anode: re.Pattern[str]
+    view: re.Pattern[str]
+    cnode: re.Pattern[str]
+    step: re.Pattern[str]
+    ref: re.Pattern[str]
+
+    @classmethod
+    def of(cls, grammar: str) -> Patterns:
+        lines = (_ANODE, _VIEW, _CNODE, _STEP, "<REF>")
+        return cls(*(re.compile(_filled(line, grammar)) for line in lines))
 
 
 def with_regular_lines(grammar: str) -> str:
@@ -82,75 +92,95 @@ def with_regular_lines(grammar: str) -> str:
 
 def _filled(pattern: str, grammar: str) -> str:
     terminal = {name: regex or word for name, regex, word in _TERMINAL.findall(grammar)}
-    return re.sub("<([A-Z]+)>", lambda found: f"(?:{terminal[found[1]]})", pattern)
+    return re.sub("<([A-Z_]+)>", lambda found: f"(?:{terminal[found[1]]})", pattern)
 
 
-class RegularRules:
-    """The rules of runs of lines. `read(text, start)` reads a part of a line by the grammar."""
+class RegularRules(StatementRules):
+    """The rules with those of runs of lines. `read(text, start)` reads a part of a line."""
 
-    def __init__(self, grammar: str, read: Callable[[str, str], Any]):
-        self._reader = _LineReader(grammar, read)
+    def __init__(self, file: str, patterns: Patterns, read: Callable[[str, str], object]):
+        super().__init__(file)
+        self._reader = _LineReader(patterns, read)
 
-    def graph_lines(self, c: list[Any]) -> list[ANode | View | CNode]:
+    def graph_lines(self, run: Token) -> list[Node]:
         nodes = []
-        for line, number, column, file in _lines(c[0]):
-            node = self._reader.statement(line, number, column, file)
+        for line, number, column in _lines(run):
+            node = self._reader.statement(line, number, column, self._file)
             if format_statement(node) != line:
                 raise Irregular
             nodes.append(node)
         return nodes
 
-    def schedule_lines(self, c: list[Any]) -> list[Step]:
+    def schedule_lines(self, run: Token) -> list[Step]:
         steps = []
-        for line, number, column, file in _lines(c[0]):
-            step = self._reader.step(line, Span(number, column, column + len(line), file))
+        for line, number, column in _lines(run):
+            where = Span(number, column, column + len(line), self._file)
+            step = self._reader.step(line, where)
             if format_step(step) != line:
                 raise Irregular
             steps.append(step)
         return steps
 
+    def graph(self, name: Token, *parts: Node | list[Node]) -> Graph:
+        nodes: list[Node] = _flat(parts)
+        return super().graph(name, *nodes)
+
+    def schedule(self, name: Token, planner: Token | None, *parts: Step | list[Step]) -> Schedule:
+        steps: list[Step] = _flat(parts)
+        return super().schedule(name, planner, *steps)
+
+
+def _flat(parts: Iterable[T | list[T]]) -> list[T]:
+    """The parts, with those of runs of lines in their places."""
+    return [one for part in parts for one in (part if isinstance(part, list) else (part,))]
+
 
 class _LineReader:
-    """One node or step of one line. What it takes wrongly, the printer writes otherwise."""
+    """One node or step of one line. What it takes wrongly, the printer writes otherwise.
 
-    def __init__(self, grammar: str, read: Callable[[str, str], Any]):
-        patterns = (_ANODE, _VIEW, _CNODE, _STEP, "<REF>")
-        compiled = (re.compile(_filled(pattern, grammar)) for pattern in patterns)
-        self._anode_line, self._view_line, self._cnode_line, self._step_line, self._ref = compiled
-        self._shape = lru_cache(REMEMBERED)(lambda text: read(text, "shape"))
-        self._expr = lru_cache(REMEMBERED)(lambda text: read(text, "expr"))
-        self._pattern = lru_cache(REMEMBERED)(lambda text: read(text, "call"))
+    Equal shapes, expressions and calls of a text are read by the grammar once.
+    """
 
-    def statement(self, line: str, number: int, column: int, file: str) -> ANode | View | CNode:
+    def __init__(self, patterns: Patterns, read: Callable[[str, str], object]):
+        self._lines = patterns
+        self._shape = cache(lambda text: cast("tuple[Expr, ...]", read(text, "shape")))
+        self._expr = cache(lambda text: cast(Expr, read(text, "expr")))
+        self._pattern = cache(lambda text: cast(Call, read(text, "call")))
+
+    def statement(self, line: str, number: int, column: int, file: str) -> Node:
         if line[0] != "%":
-            parts = _parts(self._cnode_line.fullmatch(line))
+            parts = _parts(self._lines.cnode.fullmatch(line))
             return self._cnode(parts, Span(number, column, column + len(parts[0]), file))
-        if found := self._anode_line.fullmatch(line):
+        if found := self._lines.anode.fullmatch(line):
             return self._anode(found.groups(), Span(number, column, column + found.end(1), file))
-        parts = _parts(self._view_line.fullmatch(line))
+        parts = _parts(self._lines.view.fullmatch(line))
         return self._view(parts, Span(number, column, column + len(parts[0]), file))
 
     def step(self, line: str, where: Span) -> Step:
-        word, anode, cnode, nosave = _parts(self._step_line.fullmatch(line))
-        return _STEPS[word](anode[1:], where) if word else Compute(cnode, bool(nosave), where)
+        word, anode, cnode, nosave = _parts(self._lines.step.fullmatch(line))
+        if word:
+            return STORAGE_STEPS[word](anode[1:], where)
+        return Compute(cnode, bool(nosave), where)
 
-    def _anode(self, parts: Sequence[Any], where: Span) -> ANode:
+    def _anode(self, parts: Sequence[str], where: Span) -> ANode:
         name, kind, dtype, shape, size = parts
         if "(" in shape:
             dims = self._shape(shape)
         else:
             dims = tuple(map(self._expression, shape.split(", "))) if shape else ()
-        return ANode(name[1:], kind, dtype[:-1], dims, self._expression(size), where)
+        return ANode(
+            name[1:], cast(ANodeKind, kind), dtype[:-1], dims, self._expression(size), where
+        )
 
-    def _view(self, parts: Sequence[Any], where: Span) -> View:
+    def _view(self, parts: Sequence[str], where: Span) -> View:
         name, base, call, index = parts
-        return View(name[1:], base[1:], self._call(call), index and _whole(index), where)
+        return View(name[1:], base[1:], self._call(call), _whole(index) if index else None, where)
 
-    def _cnode(self, parts: Sequence[Any], where: Span) -> CNode:
+    def _cnode(self, parts: Sequence[str], where: Span) -> CNode:
         name, phase, writes, call, of, token, workspace, time, place, module = parts
         return CNode(
             name,
-            phase,
+            cast(Phase, phase),
             tuple(None if w == "_" else w[1:] for w in writes.split(", ")) if writes else (),
             self._call(call),
             None,
@@ -167,8 +197,8 @@ class _LineReader:
 
     def _call(self, text: str) -> Call:
         """Calls that differ in nothing but names of aNodes are read by the grammar once."""
-        pattern: Call = self._pattern(self._ref.sub("%_", text))
-        names = map(Ref, [name[1:] for name in self._ref.findall(text)])
+        pattern: Call = self._pattern(self._lines.ref.sub("%_", text))
+        names = map(Ref, [name[1:] for name in self._lines.ref.findall(text)])
         args = tuple(_named(arg, names) for arg in pattern.args)
         kwargs = tuple((key, _named(arg, names)) for key, arg in pattern.kwargs)
         return Call(pattern.op, args, kwargs)
@@ -188,16 +218,16 @@ def _whole(digits: str) -> int:
     return int(digits)
 
 
-def _lines(run: Any) -> Iterator[tuple[str, int, int, str]]:
-    """The lines of a run without indentation: text, line number, column, file."""
-    file = FILE.get()
+def _lines(run: Token) -> Iterator[tuple[str, int, int]]:
+    """The lines of a run without indentation: text, line number, column."""
+    place = span_of(run)
     first, *others = run.split("\n  ")
-    yield first, run.line, run.column, file
-    for number, line in enumerate(others, run.line + 1):
-        yield line, number, 3, file
+    yield first, place.line, place.column
+    for number, line in enumerate(others, place.line + 1):
+        yield line, number, 3
 
 
-def _parts(found: re.Match[str] | None) -> Sequence[Any]:
+def _parts(found: re.Match[str] | None) -> Sequence[str]:
     if found is None:
         raise Irregular
     return found.groups()

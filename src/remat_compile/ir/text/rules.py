@@ -1,12 +1,15 @@
-"""From the rules of `fbir.lark` to the data model: one method per rule.
+"""From the statements of `fbir.lark` to the data model: one method per rule.
 
-The parser calls a method with the list of what the rule's parts gave: tokens, or what
-their own methods returned; `None` stands for an optional part that is absent.
+A text is read in two passes. While it is parsed, `ValueRules` build what stands inside
+statements; of the tree of statements that is left, `StatementRules` build the program, with
+places in the file that they are told.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Literal, NamedTuple, TypeAlias, TypeVar, cast
+
+from lark import Token
 
 from ..graph import Graph
 from ..program import (
@@ -23,210 +26,212 @@ from ..program import (
     Symbol,
     Target,
 )
-from ..schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
-from .rules_calls import CallRules, ExpressionRules
+from ..schedule import STORAGE_STEPS, Compute, Schedule, Step
 from .rules_graph import GraphRules
 from .tokens import (
+    Entry,
     amount_of,
     duration_of,
     integer,
     name_of,
     once,
-    span_of,
     string,
     title,
     word,
 )
 
-__all__ = ["Builder"]
+__all__ = ["StatementRules"]
+
+T = TypeVar("T")
+Range: TypeAlias = tuple[str, int, int]
 
 
-class _Fields(dict[str, Any]):
-    """Fields of the header that one line gave."""
+class _Input(NamedTuple):
+    """A line of the binding about an argument, with the gradient of it that the caller wants."""
+
+    argument: Argument
+    grad: str | None
 
 
-class _Frame:
-    """Rules of what stands before the graph."""
-
-    def version(self, c: list[Any]) -> int:
-        return int(c[0])
-
-    def device(self, c: list[Any]) -> tuple[str, Any, str]:
-        return "device", c[0], word(c[0])
-
-    def threads(self, c: list[Any]) -> tuple[str, Any, int]:
-        return "threads", c[0], integer(c[0])
-
-    def torch(self, c: list[Any]) -> tuple[str, Any, str]:
-        return "torch", c[0], string(c[0])
-
-    def costs(self, c: list[Any]) -> tuple[str, Any, str]:
-        return "costs", c[0], str(c[0])
-
-    def replays(self, c: list[Any]) -> tuple[str, Any, str]:
-        return "replays", c[0], str(c[0])
-
-    def captured(self, c: list[Any]) -> _Fields:
-        given = once(c, "in this line")
-        if "torch" in given:
-            given["torch_version"] = given.pop("torch")
-        return _Fields(given)
-
-    def source(self, c: list[Any]) -> _Fields:
-        sha256 = None if c[1] is None else string(c[1])
-        return _Fields({"source": string(c[0]), "sha256": sha256})
-
-    def source_hash(self, c: list[Any]) -> _Fields:
-        return _Fields({"sha256": string(c[0])})
-
-    def sym(self, c: list[Any]) -> Symbol:
-        low, high, sample, argument, dim = map(integer, c[1:])
-        return Symbol(str(c[0]), low, high, sample, argument, dim, span_of(c[0]))
-
-    def memory(self, c: list[Any]) -> tuple[str, Any, int]:
-        return "memory", c[0], amount_of(c[0])
-
-    def granularity(self, c: list[Any]) -> tuple[str, Any, int]:
-        return "granularity", c[0], amount_of(c[0])
-
-    def host(self, c: list[Any]) -> tuple[str, Any, int]:
-        return "host", c[0], amount_of(c[0])
-
-    def d2h(self, c: list[Any]) -> tuple[str, Any, int]:
-        return "d2h", c[0], amount_of(c[0])
-
-    def h2d(self, c: list[Any]) -> tuple[str, Any, int]:
-        return "h2d", c[0], amount_of(c[0])
-
-    def target(self, c: list[Any]) -> Target:
-        given = once([part for part in c[1:] if part], "in this target")
-        return Target(
-            string(c[0]),
-            given.get("memory"),
-            given.get("granularity", 1),
-            given.get("host"),
-            given.get("d2h"),
-            given.get("h2d"),
-        )
+BindingPart: TypeAlias = _Input | ParamBinding | BufferBinding | Result | Entry
 
 
-class _Rest:
-    """Rules of what stands after the graph, and of the whole."""
+class StatementRules(GraphRules):
+    """The rules of all sections; those of the graph are `GraphRules`."""
 
-    def strings(self, c: list[Any]) -> tuple[Any, tuple[str, ...]]:
-        return c[0], tuple(string(part) for part in c)
+    # The header, the symbols and the target.
 
-    def bind_arg(self, c: list[Any]) -> tuple[Argument, str | None]:
-        return Argument(string(c[0]), str(c[1][1:]), span_of(c[1])), name_of(c[2])
+    def version(self, number: Token) -> int:
+        return int(number)
 
-    def bind_param(self, c: list[Any]) -> ParamBinding:
-        return ParamBinding(c[0][1], str(c[1][1:]), name_of(c[2]), span_of(c[1]))
+    def device(self, name: Token) -> Entry:
+        return Entry("device", name, "device", word(name))
 
-    def bind_buffer(self, c: list[Any]) -> BufferBinding:
-        return BufferBinding(c[0][1], str(c[1][1:]), name_of(c[2]), span_of(c[1]))
+    def threads(self, count: Token) -> Entry:
+        return Entry("threads", count, "threads", integer(count))
 
-    def bind_result(self, c: list[Any]) -> Result:
-        return Result(str(c[0][1:]), name_of(c[1]), span_of(c[0]))
+    def torch(self, version: Token) -> Entry:
+        return Entry("torch", version, "torch_version", string(version))
 
-    def bind_grads(self, c: list[Any]) -> Any:
-        return c[0]
+    def costs(self, source: Token) -> Entry:
+        return Entry("costs", source, "costs", str(source))
 
-    def bind(self, c: list[Any]) -> Binding:
-        modes = [("grads", part, str(part)) for part in c if hasattr(part, "type")]
-        pairs = [part for part in c if type(part) is tuple]
+    def replays(self, compared: Token) -> Entry:
+        return Entry("replays", compared, "replays", str(compared))
+
+    def captured(self, *entries: Entry) -> tuple[Entry, ...]:
+        once(entries, "in this line")
+        return entries
+
+    def source(self, file: Token, sha256: Token | None) -> tuple[Entry, ...]:
+        named = Entry("source", file, "source", string(file))
+        return (named,) if sha256 is None else (named, *self.source_hash(sha256))
+
+    def source_hash(self, sha256: Token) -> tuple[Entry, ...]:
+        return (Entry("sha256", sha256, "sha256", string(sha256)),)
+
+    def header(
+        self, version: int, captured: tuple[Entry, ...] | None, source: tuple[Entry, ...] | None
+    ) -> Header:
+        entries = (*(captured or ()), *(source or ()))
+        return Header(version, **once(entries, "in the header"))
+
+    def sym(self, name: Token, *numbers: Token) -> Symbol:
+        low, high, sample, argument, dim = map(integer, numbers)
+        return Symbol(str(name), low, high, sample, argument, dim, self._span(name))
+
+    def memory(self, size: Token) -> Entry:
+        return Entry("memory", size, "memory_bytes", amount_of(size))
+
+    def granularity(self, size: Token) -> Entry:
+        return Entry("granularity", size, "granularity_bytes", amount_of(size))
+
+    def host(self, size: Token) -> Entry:
+        return Entry("host", size, "host_bytes", amount_of(size))
+
+    def d2h(self, rate: Token) -> Entry:
+        return Entry("d2h", rate, "d2h_bytes_per_s", amount_of(rate))
+
+    def h2d(self, rate: Token) -> Entry:
+        return Entry("h2d", rate, "h2d_bytes_per_s", amount_of(rate))
+
+    def target(self, name: Token, *entries: Entry | None) -> Target:
+        return Target(string(name), **once(filter(None, entries), "in this target"))
+
+    def sections(self, *sections: T) -> tuple[T, ...]:
+        return sections
+
+    def words(self, *words: Token) -> tuple[str, ...]:
+        return tuple(map(word, words))
+
+    # How the graph meets its caller.
+
+    def bind_arg(self, path: Token, name: Token, grad: Token | None) -> _Input:
+        return _Input(Argument(string(path), name[1:], self._span(name)), name_of(grad))
+
+    def bind_param(self, names: tuple[str, ...], name: Token, grad: Token | None) -> ParamBinding:
+        return ParamBinding(names, name[1:], name_of(grad), self._span(name))
+
+    def bind_buffer(
+        self, names: tuple[str, ...], name: Token, update: Token | None
+    ) -> BufferBinding:
+        return BufferBinding(names, name[1:], name_of(update), self._span(name))
+
+    def bind_result(self, name: Token, tangent: Token | None) -> Result:
+        return Result(name[1:], name_of(tangent), self._span(name))
+
+    def bind_grads(self, mode: Token) -> Entry:
+        return Entry("grads", mode, "grads", str(mode))
+
+    def bind(self, *parts: BindingPart) -> Binding:
+        inputs = _of(_Input, parts)
         return Binding(
-            tuple(argument for argument, _ in pairs),
-            tuple(part for part in c if type(part) is ParamBinding),
-            tuple(part for part in c if type(part) is BufferBinding),
-            tuple(part for part in c if type(part) is Result),
-            tuple((i, grad) for i, (_, grad) in enumerate(pairs) if grad is not None),
-            cast(Any, once(modes, "in this binding").get("grads", "fresh")),
+            tuple(part.argument for part in inputs),
+            _of(ParamBinding, parts),
+            _of(BufferBinding, parts),
+            _of(Result, parts),
+            tuple((i, part.grad) for i, part in enumerate(inputs) if part.grad is not None),
+            **once(_of(Entry, parts), "in this binding"),
         )
 
-    def compute(self, c: list[Any]) -> Compute:
-        return Compute(str(c[0]), len(c) == 2, span_of(c[0], c[-1]))
+    # Schedules.
 
-    def free(self, c: list[Any]) -> Free:
-        return Free(str(c[1][1:]), span_of(c[0], c[1]))
+    def compute(self, cnode: Token, nosave: Token | None) -> Compute:
+        return Compute(str(cnode), nosave is not None, self._span(cnode, nosave))
 
-    def offload(self, c: list[Any]) -> Offload:
-        return Offload(str(c[1][1:]), span_of(c[0], c[1]))
+    def storage_step(self, word: Token, anode: Token) -> Step:
+        return STORAGE_STEPS[word](anode[1:], self._span(word, anode))
 
-    def prefetch(self, c: list[Any]) -> Prefetch:
-        return Prefetch(str(c[1][1:]), span_of(c[0], c[1]))
+    def schedule(self, name: Token, planner: Token | None, *steps: Step) -> Schedule:
+        by = "" if planner is None else string(planner)
+        return Schedule(title(name), by, steps, self._span(name))
 
-    def wait(self, c: list[Any]) -> Wait:
-        return Wait(str(c[1][1:]), span_of(c[0], c[1]))
+    # Proofs.
 
-    def hostfree(self, c: list[Any]) -> HostFree:
-        return HostFree(str(c[1][1:]), span_of(c[0], c[1]))
+    def bound(self, size: Token) -> int:
+        return amount_of(size)
 
-    def schedule(self, c: list[Any]) -> Schedule:
-        planner = "" if c[1] is None else string(c[1])
-        return Schedule(title(c[0]), planner, tuple(c[2:]), span_of(c[0]))
+    def budget(self, kind: Token, bound: int) -> Budget:
+        return Budget(bound, cast(Literal["device", "activation", "host"], str(kind)))
 
-    def words(self, c: list[Any]) -> tuple[str, ...]:
-        return tuple(word(part) for part in c)
+    def range(self, symbol: Token, low: Token, high: Token) -> Range:
+        return str(symbol), integer(low), integer(high)
 
-    def bound(self, c: list[Any]) -> int:
-        return amount_of(c[0])
+    def covers(self, *parts: Budget | Range) -> tuple[tuple[Budget, ...], tuple[Range, ...]]:
+        return _of(Budget, parts), tuple(part for part in parts if type(part) is tuple)
 
-    def budget(self, c: list[Any]) -> Budget:
-        return Budget(c[1], cast(Any, str(c[0])))
+    def certificate(
+        self,
+        time: Token,
+        least_time: Token,
+        least_bytes: int,
+        covers: tuple[tuple[Budget, ...], tuple[Range, ...]],
+        assuming: tuple[str, ...] | None,
+        version: Token,
+        seal: Token,
+    ) -> Certificate:
+        times = duration_of(time), duration_of(least_time)
+        sealed = string(version), string(seal)
+        return Certificate(*times, least_bytes, *covers, *sealed, assuming or ())
 
-    def range(self, c: list[Any]) -> tuple[str, int, int]:
-        return str(c[0]), integer(c[1]), integer(c[2])
-
-    def certificate(self, c: list[Any]) -> Certificate:
-        time, least, floor, *covers, assuming, version, seal = c
-        return Certificate(
-            duration_of(time),
-            duration_of(least),
-            floor,
-            tuple(part for part in covers if type(part) is Budget),
-            tuple(part for part in covers if type(part) is tuple),
-            string(version),
-            string(seal),
-            assuming or (),
-        )
-
-    def assuming(self, c: list[Any]) -> tuple[str, ...]:
-        return tuple(map(string, c))
-
-    def host_bound(self, c: list[Any]) -> int:
-        return int(c[0])
-
-    def proven(self, c: list[Any]) -> Proven:
-        words = c[1] if type(c[1]) is tuple else ()
-        device, activation, host, prover, graph, certificate = c[-6:]
+    def proven(
+        self,
+        schedule: Token,
+        obligations: tuple[str, ...] | None,
+        device: int,
+        activation: int,
+        host: int | None,
+        prover: Token,
+        graph: Token,
+        certificate: Certificate | None,
+    ) -> Proven:
         return Proven(
-            title(c[0]),
-            words,
+            title(schedule),
+            obligations or (),
             device,
             activation,
             string(prover),
             string(graph),
             host or 0,
             certificate,
-            span_of(c[0]),
+            self._span(schedule),
         )
 
-    def start(self, c: list[Any]) -> Program:
-        header: dict[str, Any] = {"version": c[0]}
-        for part in c:
-            if type(part) is _Fields:
-                header |= part
-        graph = next(part for part in c if type(part) is Graph)
-        return Program(
-            graph,
-            next((part for part in c if type(part) is Binding), Binding()),
-            Header(**header),
-            tuple(part for part in c if type(part) is Symbol),
-            next((part for part in c if type(part) is Target), Target()),
-            tuple(part for part in c if type(part) is Schedule),
-            tuple(part for part in c if type(part) is Proven),
-        )
+    # The whole.
+
+    def start(
+        self,
+        header: Header,
+        symbols: tuple[Symbol, ...],
+        target: Target | None,
+        graph: Graph,
+        binding: Binding | None,
+        schedules: tuple[Schedule, ...],
+        proofs: tuple[Proven, ...],
+    ) -> Program:
+        known = target or Target(), schedules, proofs
+        return Program(graph, binding or Binding(), header, symbols, *known)
 
 
-class Builder(ExpressionRules, CallRules, GraphRules, _Frame, _Rest):
-    """All rules. It holds no state, so that one parser serves every thread."""
+def _of(kind: type[T], parts: tuple[object, ...]) -> tuple[T, ...]:
+    return tuple(part for part in parts if type(part) is kind)

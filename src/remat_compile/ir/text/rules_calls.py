@@ -1,9 +1,12 @@
-"""Rules of `fbir.lark` inside a statement: expressions, operators and their arguments."""
+"""Rules of `fbir.lark` inside a statement: expressions, operators, arguments, attributes."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar, cast
+
+from lark import Token
 
 from ..expr import (
     Add,
@@ -19,10 +22,14 @@ from ..expr import (
     symbols_of,
     too_large,
 )
-from ..graph import Arg, Atom, Call, Ref
-from .tokens import double, integer, once, refuse, string
+from ..graph import Arg, Atom, AtomKind, Call, Ref, Replay
+from ..span import Loc
+from .tokens import Entry, double, duration_of, integer, once, refuse, short, string
 
-__all__ = ["CallRules", "ExpressionRules"]
+__all__ = ["ValueRules"]
+
+T = TypeVar("T")
+Arguments: TypeAlias = tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]
 
 
 def _negated(expr: Expr) -> Expr:
@@ -35,94 +42,123 @@ def _negated(expr: Expr) -> Expr:
             return Mul((Const(-1), expr))
 
 
-class ExpressionRules:
-    """Rules of integer expressions. Nothing is simplified: what is written is what is built."""
+class ValueRules:
+    """Rules of what stands inside a statement: expressions, calls, attributes. They run while
+    the text is parsed, and hold no state, so that one parser serves every thread.
+    """
 
-    def integer(self, c: list[Any]) -> Const:
-        return Const(integer(c[0]))
+    # Expressions. Nothing is simplified: what is written is what is built.
 
-    def symbol(self, c: list[Any]) -> Sym:
-        return Sym(str(c[0]))
+    def integer(self, number: Token) -> Const:
+        return Const(integer(number))
 
-    def sum(self, c: list[Any]) -> Add:
-        terms = [c[0]]
-        for sign, term in zip(c[1::2], c[2::2], strict=True):
-            terms.append(term if sign == "+" else _negated(term))
-        return Add(tuple(terms))
+    def symbol(self, name: Token) -> Sym:
+        return Sym(str(name))
 
-    def product(self, c: list[Any]) -> Mul:
-        return Mul(tuple(c))
+    def sum(self, first: Expr, *rest: Token | Expr) -> Add:
+        signed = zip(rest[::2], cast("tuple[Expr, ...]", rest[1::2]), strict=True)
+        return Add((first, *(term if sign == "+" else _negated(term) for sign, term in signed)))
 
-    def division(self, c: list[Any]) -> Expr:
-        by = integer(c[2])
+    def product(self, *factors: Expr) -> Mul:
+        return Mul(factors)
+
+    def division(self, word: Token, dividend: Expr, divisor: Token) -> Expr:
+        by = integer(divisor)
         if by <= 0:
-            refuse("FB0108", f"{c[0]}…) needs a divisor of at least 1, not {by}", c[2])
-        match str(c[0]):
-            case "floordiv(":
-                return FloorDiv(c[1], by)
-            case "ceildiv(":
-                return CeilDiv(c[1], by)
-            case _:
-                return RoundUp(c[1], by)
+            refuse("FB0108", f"{word}…) needs a divisor of at least 1, not {by}", divisor)
+        return _DIVISIONS[word](dividend, by)
 
-    def maximum(self, c: list[Any]) -> Max:
-        return Max(tuple(c[1:]))
+    def maximum(self, word: Token, *terms: Expr) -> Max:
+        return Max(terms)
 
+    def several(self, *parts: T) -> tuple[T, ...]:
+        return parts
 
-class CallRules:
-    """Rules of operators and their arguments."""
+    # Operators and their arguments.
 
-    def argument(self, c: list[Any]) -> Arg:
-        part = c[0]
-        if not hasattr(part, "type"):
-            if isinstance(part, tuple) or symbols_of(part) or too_large(part, {}):
-                return cast(Arg, part)  # well-formedness refuses what is too large, with its place
+    def argument(self, part: Token | Expr | tuple[Arg, ...]) -> Arg:
+        if isinstance(part, tuple):
+            return part
+        if not isinstance(part, Token):
+            if symbols_of(part) or too_large(part, {}):
+                return part  # well-formedness refuses what is too large, with its place
             return evaluate(part, {})
         match part.type:
             case "REF":
-                return Ref(str(part[1:]))
+                return Ref(part[1:])
             case "STRING":
                 return string(part)
             case "FLOAT":
                 return double(part)
             case "ATOM":
                 kind, _, value = part.partition(":")
-                return Atom(cast(Any, kind), value)
+                return Atom(cast(AtomKind, kind), value)
             case _:
                 return _CONSTANTS[part]
 
-    def sequence(self, c: list[Any]) -> tuple[Arg, ...]:
-        return tuple(c)
+    def keyword(self, key: Token, value: Arg) -> Entry:
+        name = key.rstrip("= \t")
+        return Entry(name, key, name, value)
 
-    def keyword(self, c: list[Any]) -> _Keyword:
-        return _Keyword(c[0], c[1])
+    def arguments(self, *parts: Arg | Entry) -> Arguments:
+        args: list[Arg] = []
+        kwargs: list[Entry] = []
+        for part in parts:
+            if type(part) is Entry:
+                kwargs.append(part)
+            elif kwargs:
+                message = "an argument without a name stands after this one"
+                refuse("FB0107", message, kwargs[0].token)
+            else:
+                args.append(cast(Arg, part))
+        return tuple(args), tuple(once(kwargs, "in this call").items())
 
-    def arguments(self, c: list[Any]) -> tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]:
-        if not any(type(part) is _Keyword for part in c):
-            return tuple(c), ()
-        start = next(i for i, part in enumerate(c) if type(part) is _Keyword)
-        named: list[tuple[str, Any, Any]] = []
-        for part in c[start:]:
-            if type(part) is not _Keyword:
-                refuse("FB0107", "an argument without a name stands after this one", c[start].token)
-            named.append((part.token.rstrip("= \t"), part.token, part.value))
-        return tuple(c[:start]), tuple(once(named, "in this call").items())
+    def call(self, operator: Token, arguments: Arguments | None) -> Call:
+        return Call(operator[:-1], *(arguments or ()))
 
-    def call(self, c: list[Any]) -> Call:
-        if len(c) == 1:
-            return Call(str(c[0][:-1]))
-        return Call(str(c[0][:-1]), *c[1])
+    # Attributes of cNodes.
+
+    def index(self, number: Token) -> int:
+        return integer(number)
+
+    def writes(self, *results: Token) -> tuple[str | None, ...]:
+        return tuple(None if token == "_" else token[1:] for token in results)
+
+    def time(self, time: Token) -> Entry:
+        return Entry("time", time, "time_ns", duration_of(time))
+
+    def workspace(self, word: Token, size: Expr) -> Entry:
+        return Entry("workspace", word, "workspace", size)
+
+    def token(self, name: Token) -> Entry:
+        return Entry("token", name, "token", name[1:])
+
+    def of(self, *names: Token) -> Entry:
+        return Entry("of", names[0], "of", tuple(map(str, names)))
+
+    def at_place(self, place: Token, module: Token | None) -> Entry:
+        file, _, line = place.rpartition(":")
+        loc = Loc(file, int(short(line, place)), "" if module is None else string(module))
+        return Entry("at", place, "loc", loc)
+
+    def at_quoted(self, first: Token, line: Token | None, module: Token | None) -> Entry:
+        if line is None:
+            return Entry("at", first, "loc", Loc("", 0, string(first)))
+        place = Loc(string(first), integer(line), "" if module is None else string(module))
+        return Entry("at", first, "loc", place)
+
+    def replay(
+        self, word: Token, writes: tuple[str | None, ...] | None, call: Call, *costs: Entry
+    ) -> Entry:
+        form = Replay(writes or (), call, **once(costs, "in this replay form"))
+        return Entry("replay", word, "replay", form)
 
 
-class _Keyword:
-    """`name=value` inside a call."""
-
-    __slots__ = ("token", "value")
-
-    def __init__(self, token: Any, value: Arg):
-        self.token = token
-        self.value = value
-
+_DIVISIONS: dict[str, Callable[[Expr, int], Expr]] = {
+    "floordiv(": FloorDiv,
+    "ceildiv(": CeilDiv,
+    "roundup(": RoundUp,
+}
 
 _CONSTANTS: dict[str, Arg] = {
     "true": True,

@@ -6,6 +6,8 @@ import json
 import re
 from fractions import Fraction
 
+from ..schedule import STORAGE_STEPS
+
 __all__ = [
     "ATOM_VALUE",
     "KEY",
@@ -45,9 +47,9 @@ PLACE = re.compile(r"[A-Za-z0-9_./\\+@~-]+")
 ATOM_VALUE = re.compile(r"[A-Za-z0-9_.:]+")
 
 RESERVED_SYMBOLS = frozenset(("true", "false", "none", "inf", "nan"))
-RESERVED_STEPS = frozenset(
-    ("free", "nosave", "offload", "prefetch", "wait", "hostfree", "compress", "decompress")
-) | {"update", "send", "recv", "as", "on"}
+RESERVED_STEPS = frozenset(STORAGE_STEPS) | {
+    *("nosave", "compress", "decompress", "update", "send", "recv", "as", "on"),
+}
 """Words that begin or end a step, now or in later versions: no cNode has such a name."""
 
 MAX_DEPTH = 64

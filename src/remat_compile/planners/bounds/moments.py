@@ -1,6 +1,6 @@
 """A lower bound on the time of every plan under a budget, from one moment of the step at a time.
 
-Cut the schedule where cNode k first runs. What first executions read that come later for
+MomentProgram the schedule where cNode k first runs. What first executions read that come later for
 certain is there at that moment, or made again after it:
 
     S[a]   a is alive while k runs
@@ -16,6 +16,17 @@ graphs may be large. Replays before the cut are not counted, and bytes at other 
 looked at: `relaxation` does both, at a size that grows with the square of the graph. Where first
 executions keep the order of capture, all of it before k is earlier and all after k is later
 for certain; else only what k depends on, and what depends on k. Not taken from a paper.
+
+Four layers x1 = F0(x0) to x4 = F3(x3), 100 bytes and 10 ns each, of which the backward reads both
+sides; budget 500. When B6 (cNode 6) runs, S = 1 for x2, x3, d3 (which it reads) and x4 (a
+result), and d2 is written: 500. B7 comes later and reads x1: S[x1] + R[F0] >= 1. So S[x1] = 0,
+R[F0] = 1: no plan takes less than 10 ns of replays.
+
+    >>> cuts_over(step, 500)  # the moments at which 500 bytes are too few for all
+    [5, 6]
+    >>> with MilpSolver() as solver:
+    ...     replays_ns(step, 500, solver, 60.0)
+    10.0
 """
 
 from __future__ import annotations
@@ -51,9 +62,9 @@ def replays_ns(
         if (left := deadline - monotonic()) <= 0:
             break
         cut = cut_program(instance, limit_bytes, k, any_order=any_order)
-        found = solver.solve(cut.milp, left)
-        if isfinite(found.bound):
-            most = max(most, found.bound * cut.scale_ns)
+        solved = solver.solve(cut.milp, left)
+        if isfinite(solved.bound):
+            most = max(most, solved.bound * cut.scale_ns)
     return most
 
 
@@ -108,46 +119,48 @@ def _own(instance: Instance, k: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Cut:
+class MomentProgram:
     """The program of one moment; its objective times `scale_ns` is nanoseconds."""
 
     milp: Milp
     scale_ns: float
 
 
-def cut_program(instance: Instance, limit_bytes: int, k: int, *, any_order: bool = False) -> Cut:
+def cut_program(
+    instance: Instance, limit_bytes: int, k: int, *, any_order: bool = False
+) -> MomentProgram:
     """The integer program of the moment when cNode `k` runs first."""
     if any_order:
         before, after = _ancestors(instance, k), _descendants(instance, k)
     else:
         before, after = set(range(k)), set(range(k + 1, len(instance.names_C)))
-    built = _Cut(instance, limit_bytes, k, before)
-    return Cut(built.build(after), built.scale_ns)
+    built = _MomentRows(instance, limit_bytes, k, before)
+    return MomentProgram(built.build(after), built.scale_ns)
 
 
 def _ancestors(instance: Instance, k: int) -> set[int]:
     """The cNodes that run before k in every schedule."""
-    found: set[int] = set()
+    ancestors: set[int] = set()
     todo = [k]
     while todo:
         for a in instance.reads_C[todo.pop()]:
             writer = instance.writer_A[a]
-            if writer >= 0 and writer not in found:
-                found.add(writer)
+            if writer >= 0 and writer not in ancestors:
+                ancestors.add(writer)
                 todo.append(writer)
-    return found
+    return ancestors
 
 
 def _descendants(instance: Instance, k: int) -> set[int]:
     """The cNodes whose first execution comes after that of k in every schedule."""
-    found = {k}
+    later = {k}
     for c in range(k + 1, len(instance.names_C)):
-        if any(instance.writer_A[a] in found for a in instance.reads_C[c]):
-            found.add(c)
-    return found - {k}
+        if any(instance.writer_A[a] in later for a in instance.reads_C[c]):
+            later.add(c)
+    return later - {k}
 
 
-class _Cut:
+class _MomentRows:
     """`before` holds the cNodes that have run for certain; nothing is said of others."""
 
     def __init__(self, instance: Instance, limit_bytes: int, k: int, before: set[int]):
@@ -172,6 +185,7 @@ class _Cut:
             there |= {a for a in kept if inst.phase_C[inst.writer_A[a]] == "fwd"}
         for a in there:
             self._alive(a, at_least=1.0)
+        # What an accumulate has ended cannot be read any more, under its old name.
         ended = {inst.ends_C[c] for c in self.before}
         wanted = kept | {a for j in after for a in inst.reads_C[j] if self._is_made(a)}
         for a in sorted(wanted - there - ended):

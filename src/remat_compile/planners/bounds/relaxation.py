@@ -18,14 +18,9 @@ of a stage, this leaves them free.
 
 from __future__ import annotations
 
-import atexit
 from dataclasses import dataclass
 from math import ceil, gcd, isfinite
-from os import getpid
-from threading import Lock
-from time import monotonic
 
-from ...ir.program import Program
 from ..instance import Instance
 from ..solvers import MilpSolver
 from ..solvers.milp import INFINITY, Milp, MilpBuilder
@@ -44,6 +39,7 @@ Terms = list[tuple[int, float]]
 def lower_bound_ns(
     instance: Instance,
     limit_bytes: int,
+    solver: MilpSolver,
     time_limit_s: float = 10.0,
     most_cnodes: int = MOST_CNODES,
     *,
@@ -54,47 +50,31 @@ def lower_bound_ns(
     (`moments`). At least the time with nothing recomputed, which is the answer too where the
     graph is larger than 3000 cNodes or the limit (wall clock) passes. With `any_order` it
     holds for every plan, and is of single moments.
-
-    The last answers are remembered, so that many planners may ask for one budget.
     """
     base = instance.base_time_ns
     unplanned = instance.peak(instance.capture) <= limit_bytes
     size = len(instance.names_C)
     if unplanned or size > _MOST_FOR_CUTS or time_limit_s <= 0:
         return base
-    by_moments = any_order or size > most_cnodes
-    key = (id(instance.program), instance.kind, limit_bytes, any_order, by_moments)
-    with _lock:
-        if key not in _known:
-            start = monotonic()
-            bound: int | None
-            if by_moments:
-                bound = moments_ns(instance, limit_bytes, time_limit_s, any_order=any_order)
-            else:
-                bound = _solved(instance, limit_bytes, time_limit_s)
-            if bound is None:
-                return base
-            if monotonic() - start >= time_limit_s:
-                return bound  # with more time there may be a better one
-            if len(_known) >= _REMEMBERED:
-                del _known[next(iter(_known))]
-            _known[key] = (instance.program, bound)
-        return _known[key][1]
-
-
-def _solved(instance: Instance, limit_bytes: int, time_limit_s: float) -> int | None:
+    if any_order or size > most_cnodes:
+        return moments_ns(instance, limit_bytes, solver, time_limit_s, any_order=any_order)
     milp, scale_ns = relaxation(instance, limit_bytes)
-    found = _solver().solve(milp, time_limit_s)
-    if found.status != "optimal" or not isfinite(found.bound):
-        return None
-    return _rounded(instance, found.bound * scale_ns)
+    answer = solver.solve(milp, time_limit_s)
+    if answer.status != "optimal" or not isfinite(answer.bound):
+        return base
+    return _rounded(instance, answer.bound * scale_ns)
 
 
 def moments_ns(
-    instance: Instance, limit_bytes: int, time_limit_s: float, *, any_order: bool = False
+    instance: Instance,
+    limit_bytes: int,
+    solver: MilpSolver,
+    time_limit_s: float,
+    *,
+    any_order: bool = False,
 ) -> int:
     """The bound of single moments (`moments`), in nanoseconds."""
-    extra_ns = replays_ns(instance, limit_bytes, _solver(), time_limit_s, any_order=any_order)
+    extra_ns = replays_ns(instance, limit_bytes, solver, time_limit_s, any_order=any_order)
     return _rounded(instance, extra_ns)
 
 
@@ -105,21 +85,6 @@ def _rounded(instance: Instance, extra_ns: float) -> int:
     replays = zip(instance.retime_C, instance.makable_C, strict=True)
     unit = gcd(*(time for time, ok in replays if ok)) or 1
     return instance.base_time_ns + ceil(extra / unit) * unit
-
-
-_REMEMBERED = 256
-_lock = Lock()
-_known: dict[tuple[int, str, int, bool, bool], tuple[Program, int]] = {}
-"""The program stands beside its bound so that its id stays its own."""
-_solvers: dict[int, MilpSolver] = {}
-
-
-def _solver() -> MilpSolver:
-    """One process that waits for the next question; a fork gets its own."""
-    if getpid() not in _solvers:
-        _solvers[getpid()] = MilpSolver()
-        atexit.register(_solvers[getpid()].close)
-    return _solvers[getpid()]
 
 
 def relaxation(instance: Instance, limit_bytes: int) -> tuple[Milp, float]:

@@ -21,7 +21,7 @@ from .moments import cut_program, cuts_over, least_bytes
 
 __all__ = ["Reordering"]
 
-Worth = tuple[int, float]
+Shortfall = tuple[int, float]
 """Bytes that are missing at the worst moment, and the least time of replays for another."""
 
 _MOMENTS = 4
@@ -50,36 +50,36 @@ class Reordering:
     def run(self, deadline: float) -> Order | None:
         """The best order found until the deadline; None where it is that of capture."""
         best = self.instance.capture
-        worth, worst = self._worth(best, deadline)
+        shortfall, worst = self._shortfall(best, deadline)
         while worst is not None and monotonic() < deadline:
-            step = self._step(best, worth, worst, deadline)
+            step = self._step(best, shortfall, worst, deadline)
             if step is None:
                 break
-            best, worth, worst = step
+            best, shortfall, worst = step
             self.moved += 1
         return best if self.moved else None
 
     def _step(
-        self, order: Order, worth: Worth, worst: int, deadline: float
-    ) -> tuple[Order, Worth, int | None] | None:
-        """The best move from `order`, with its worth and worst moment; None: none gains."""
-        found: tuple[Order, Worth, int | None] | None = None
+        self, order: Order, shortfall: Shortfall, worst: int, deadline: float
+    ) -> tuple[Order, Shortfall, int | None] | None:
+        """The best move from `order`, with its shortfall and worst moment; None: none gains."""
+        best: tuple[Order, Shortfall, int | None] | None = None
         for other in self._moves(order, worst):
             if monotonic() >= deadline:
                 break
-            other_worth, other_worst = self._worth(other, deadline)
-            if other_worth < worth:
-                found, worth = (other, other_worth, other_worst), other_worth
-        return found
+            other_shortfall, other_worst = self._shortfall(other, deadline)
+            if other_shortfall < shortfall:
+                best, shortfall = (other, other_shortfall, other_worst), other_shortfall
+        return best
 
-    def _worth(self, order: Order, deadline: float) -> tuple[Worth, int | None]:
+    def _shortfall(self, order: Order, deadline: float) -> tuple[Shortfall, int | None]:
         """What the fullest moments ask for, and the place in `order` that asks most."""
         inst = Instance.of(self.program(order), self.instance.kind)
         room = self.limit_bytes - inst.base_bytes
         least = least_bytes(inst)
         if (most := max(least)) > room:
             return (most - room, inf), least.index(most)
-        worst: tuple[Worth, int | None] = (0, 0.0), None
+        worst: tuple[Shortfall, int | None] = (0, 0.0), None
         for k in cuts_over(inst, self.limit_bytes)[:_MOMENTS]:
             cut = cut_program(inst, self.limit_bytes, k)
             answer = self.solver.solve(cut.milp.relaxed(), max(0.1, deadline - monotonic()))
@@ -108,8 +108,8 @@ class Reordering:
             if size and not now & set(inst.writes_C[c]) and self._latest(order, place) > worst:
                 waits.append((size, place))
         waits.sort(reverse=True)
-        found = [worst, *(place for _, place in waits[:_WAITING])]
-        return [place for place in found if self._is_free(order[place])]
+        places = [worst, *(place for _, place in waits[:_WAITING])]
+        return [place for place in places if self._is_free(order[place])]
 
     def _is_free(self, c: int) -> bool:
         inst = self.instance

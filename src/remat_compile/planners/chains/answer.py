@@ -11,24 +11,24 @@ from ...ir.diagnostics import Diagnostic, Note
 from ..contract import NotApplicable, PlanResult, TimedOut
 from ..instance import Instance, Order
 from ..results import Task
-from .chain import Chain, chain_of_program
+from .chain import Chain, chain_of_program, shortened
 from .choices import Operation, operations, reserve_tokens, slot_bytes
-from .grouping import shortened
-from .least_memory import Least
-from .persistent import Late, Persistent
-from .stages import Stage
+from .persistent import DeadlinePassed, Least, Persistent
+from .stages import Stage, save_all, stages_of
 
 __all__ = [
     "Slots",
-    "answer",
+    "answer_or_refuse",
     "chain_for",
     "falling_orders",
     "first_fit",
     "least_order",
     "no_chain",
     "order_of",
+    "persistent_answer",
     "persistent_orders",
     "refuse",
+    "saving_stages",
 ]
 
 _ABOVE = 0.1
@@ -75,9 +75,18 @@ class Slots:
         return Slots(plain, slot, fits, fits + max(1, int(fits * _ABOVE)))
 
 
-def chain_for(instance: Instance) -> Chain:
+def saving_stages(task: Task) -> list[Stage] | NotApplicable:
+    """The chain of a task's program, each stage with one option: all that its backward reads
+    is kept. FB0409 for a program that is no chain."""
+    chain = chain_for(task.instance)
+    if (refusal := no_chain(task, chain)) is not None:
+        return refusal
+    return stages_of(chain, [[save_all(chain, i)] for i in range(len(chain))])
+
+
+def chain_for(instance: Instance, most_stages: int = _MOST_STAGES) -> Chain:
     """The chain of a program, short enough for the dynamic programs."""
-    return shortened(chain_of_program(instance), _MOST_STAGES)
+    return shortened(chain_of_program(instance), most_stages)
 
 
 def _most_bytes(stages: Sequence[Stage]) -> int:
@@ -108,24 +117,19 @@ def falling_orders(
 
 
 def persistent_orders(
-    stages: Sequence[Stage],
-    room_bytes: int,
-    slots: int,
-    deadline: float,
-    *,
-    saving: bool = True,
+    task: Task, stages: Sequence[Stage], slots: int, *, saving: bool = True
 ) -> Iterator[Order]:
-    """Optimal persistent schedules, the fastest first. Raises Late past the deadline."""
-    scale = Slots.of(stages, room_bytes, slots)
-    table = Persistent(scale.stages, scale.slot, scale.top, deadline, saving=saving)
+    """Optimal persistent schedules, the fastest first. Raises DeadlinePassed."""
+    scale = Slots.of(stages, task.limit_bytes - task.instance.base_bytes, slots)
+    table = Persistent(scale.stages, scale.slot, scale.top, task.deadline, saving=saving)
     yield from falling_orders(
         table, scale, lambda memory: operations(scale.stages, table.choose, memory)
     )
 
 
-def least_order(stages: Sequence[Stage], deadline: float, *, saving: bool = True) -> Order:
-    """The persistent schedule of the least predicted peak. Raises Late."""
-    least = Least(stages, deadline, saving=saving)
+def least_order(task: Task, stages: Sequence[Stage], *, saving: bool = True) -> Order:
+    """The persistent schedule of the least predicted peak. Raises DeadlinePassed."""
+    least = Least(stages, task.deadline, saving=saving)
     return order_of(operations(stages, least.choose, 0))
 
 
@@ -135,17 +139,25 @@ def first_fit(task: Task, orders: Iterable[Order]) -> Order | None:
     return next((order for order in orders if peak(order) <= limit), None)
 
 
-def answer(task: Task, orders: Iterable[Order], least: Callable[[], Order]) -> PlanResult:
-    """The first of `orders` (the fastest first) that is within the budget; else the order
-    of least memory if that is; else a refusal that names its peak."""
+def answer_or_refuse(task: Task, order: Order) -> PlanResult:
+    """The order as a plan if it is within the budget; else a refusal that names its peak."""
+    if task.instance.peak(order) <= task.limit_bytes:
+        return task.answer(order)
+    return task.infeasible(order)
+
+
+def persistent_answer(
+    task: Task, stages: Sequence[Stage], slots: int, *, saving: bool = True
+) -> PlanResult:
+    """The fastest persistent schedule within the budget; else that of least memory if it
+    is; else a refusal."""
     try:
-        order = first_fit(task, orders)
-        smallest = least() if order is None else order
-    except Late:
+        order = first_fit(task, persistent_orders(task, stages, slots, saving=saving))
+        if order is None:
+            order = least_order(task, stages, saving=saving)
+    except DeadlinePassed:
         return TimedOut(None, 0, task.instance.base_time_ns)
-    if task.instance.peak(smallest) <= task.limit_bytes:
-        return task.answer(smallest)
-    return task.infeasible(smallest)
+    return answer_or_refuse(task, order)
 
 
 def refuse(task: Task, shape: str, why: str, notes: Sequence[str] = ()) -> NotApplicable:

@@ -14,11 +14,11 @@ from threading import Lock
 from time import monotonic
 
 from ..instance import Instance, Order
-from ..programs.solve_compact import saved_bytes_of, solve_compact
+from ..programs.answer import saved_bytes_of
+from ..programs.solve_compact import solve_compact
 from ..solvers import MilpSolver
 from .chain import Chain
-from .runs import needed_at_start, written_by
-from .stages import BlockOption
+from .stages import BlockOption, needed_at_start, written_by
 
 __all__ = ["Grid", "block_instance", "option_of"]
 
@@ -111,17 +111,18 @@ class Grid:
     block: Instance
     peaks: int
     saves: int
-    found: list[Order] = field(default_factory=list)
+    orders: list[Order] = field(default_factory=list)
     lock: Lock = field(default_factory=Lock)
-    _known: list[tuple[int, int, int, int, bool]] = field(default_factory=list)
-    """(peak and saved bytes of an answer, budgets it is proven for, whether there is one)."""
+    _proven: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """(least peak, least saved, most peak, most saved): pairs of budgets, in bytes, between
+    these have a proven answer, or none at all."""
 
     def __post_init__(self) -> None:
         order = self.block.capture
         self.high = self.block.peak(order)
         self.saved = saved_bytes_of(self.block, order)
-        self.found.append(order)
-        self._known.append((self.high, self.saved, self.high, self.saved, True))
+        self.orders.append(order)
+        self._proven.append((self.high, self.saved, self.high, self.saved))
         self.low = _floor(self.block)
         self.output = sum(self.block.size_A[a] for a in self.block.reads_C[self.block.loss])
 
@@ -150,18 +151,18 @@ class Grid:
 
     def _enter(self, peak: int, saved: int, status: str, order: Order | None) -> None:
         if order is not None:
-            self.found.append(order)
+            self.orders.append(order)
             used = (self.block.peak(order), saved_bytes_of(self.block, order))
             if status == "optimal":
-                self._known.append((*used, peak, saved, True))
+                self._proven.append((*used, peak, saved))
         elif status == "infeasible":
-            self._known.append((0, 0, peak, saved, False))
+            self._proven.append((0, 0, peak, saved))
 
     def _covered(self, peak: int, saved: int) -> bool:
         with self.lock:
             return any(
                 (p <= peak <= high_p and s <= saved <= high_s)
-                for p, s, high_p, high_s, _ in self._known
+                for p, s, high_p, high_s in self._proven
             )
 
 

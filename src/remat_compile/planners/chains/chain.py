@@ -8,6 +8,17 @@ Values that are not made again are *permanent*: outputs, globals that several st
 read, and what a cNode makes that may not run twice. They do not cross.
 
 Index legend: `x_N` has one entry per stage, the loss included, in the order of the forward.
+
+Four layers F0 to F3 and their backward B8 to B5. The first stage has no backward of its own: B8
+reads only what F1's stage finds at hand, x0 (the caller's) and x1.
+
+    >>> chain = chain_of_program(step)
+    >>> [[step.names_C[c] for c in cnodes] for cnodes in chain.forward_N]
+    [['F0'], ['F1'], ['F2'], ['F3'], ['L4']]
+    >>> [[step.names_C[c] for c in cnodes] for cnodes in chain.backward_N]
+    [[], ['B7', 'B8'], ['B6'], ['B5'], []]
+    >>> [[step.names_A[a] for a in anodes] for anodes in chain.cross_N]
+    [['x1'], ['x2'], ['x3'], [], []]
 """
 
 from __future__ import annotations
@@ -15,11 +26,21 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
+from ...ir.analysis.blocks import fingerprint
 from ...ir.analysis.separators import chain_of, globals_of
 from ..instance import Instance
 
-__all__ = ["Chain", "chain_from_stages", "chain_of_program"]
+__all__ = [
+    "Chain",
+    "chain_from_stages",
+    "chain_of_program",
+    "fingerprints",
+    "grouped",
+    "period_of",
+    "shortened",
+]
 
 
 @dataclass(frozen=True)
@@ -43,11 +64,11 @@ class Chain:
 
     @cached_property
     def stage_C(self) -> list[int]:
-        found = [-1] * len(self.instance.names_C)
+        stages_C = [-1] * len(self.instance.names_C)
         for i in range(len(self)):
             for c in (*self.forward_N[i], *self.backward_N[i]):
-                found[c] = i
-        return found
+                stages_C[c] = i
+        return stages_C
 
     @cached_property
     def musts(self) -> frozenset[int]:
@@ -73,16 +94,16 @@ class Chain:
         made.update(inst.writes_C[inst.loss])
         last = {a: self.stage_C[c] for c in after for a in inst.reads_C[c] if a in made}
         alive: set[int] = set()
-        found: list[frozenset[int]] = [frozenset()] * len(self)
+        grads_N: list[frozenset[int]] = [frozenset()] * len(self)
         for i in reversed(range(len(self))):
             if i == len(self) - 1:
                 alive.update(self._lasting(inst.writes_C[inst.loss], last, i + 1))
-            found[i] = frozenset(alive)
+            grads_N[i] = frozenset(alive)
             for c in self.backward_N[i]:
                 alive.update(inst.writes_C[c])
                 alive.discard(inst.ends_C[c])
             alive = set(self._lasting(alive, last, i))
-        return found
+        return grads_N
 
     def _lasting(self, some: Sequence[int] | set[int], last: dict[int, int], i: int) -> list[int]:
         """Those of `some` that are read by the backward of a stage before i, or kept."""
@@ -104,14 +125,14 @@ def chain_from_stages(
     """The chain with these stages of the forward, joined where they must be. `lasting`
     aNodes are permanent too."""
     while True:
-        made = _Cut(instance, stages, lasting)
+        made = _ForwardCut(instance, stages, lasting)
         joined = made.joined()
         if len(joined) == len(stages):
             return made.chain()
         stages = joined
 
 
-class _Cut:
+class _ForwardCut:
     """A forward cut into stages; finds what crosses, and where the cut is too fine."""
 
     def __init__(
@@ -135,16 +156,16 @@ class _Cut:
     def _permanent(self) -> set[int]:
         inst = self.instance
         index = inst.index_A
-        aside = {index[name] for name in globals_of(inst.program)}
-        found = set()
+        global_A = {index[name] for name in globals_of(inst.program)}
+        permanent = set()
         for i, cs in enumerate(self.stages):
             for c in cs:
                 again = set(inst.rewrites_C[c]) if inst.makable_C[c] else set()
                 for a in inst.writes_C[c]:
                     crosses = any(j > i for j in self.readers[a])
-                    if inst.kept_A[a] or a not in again or (crosses and a in aside):
-                        found.add(a)
-        return found
+                    if inst.kept_A[a] or a not in again or (crosses and a in global_A):
+                        permanent.add(a)
+        return permanent
 
     def _home(self, a: int) -> int:
         """The latest stage whose backward finds `a` at hand."""
@@ -156,7 +177,7 @@ class _Cut:
         than that of the cNodes it depends on."""
         inst = self.instance
         backward = [c for c in inst.capture if c not in self.stage_C]
-        found: dict[int, int] = {}
+        stage_of: dict[int, int] = {}
         maker: dict[int, int] = {}
         read_by: dict[int, list[int]] = {}
         drawn = now = self.loss_stage
@@ -164,24 +185,24 @@ class _Cut:
             limits = []
             for a in inst.reads_C[c]:
                 if a in maker:
-                    limits.append(found[maker[a]])
+                    limits.append(stage_of[maker[a]])
                 elif a in self.made_in and a not in self.permanent:
                     limits.append(self._home(a))
             if inst.ends_C[c] >= 0:
-                limits += [found[other] for other in read_by.get(inst.ends_C[c], ())]
+                limits += [stage_of[other] for other in read_by.get(inst.ends_C[c], ())]
             if not limits and not any(a in inst.writes_C[inst.loss] for a in inst.reads_C[c]):
                 limits.append(now)  # reads nothing of the step: stays where it was captured
             if inst.token_C[c] >= 0:
                 limits.append(drawn)
-            found[c] = min(limits, default=self.loss_stage)
+            stage_of[c] = min(limits, default=self.loss_stage)
             if inst.token_C[c] >= 0:
-                drawn = found[c]
-            now = found[c]
+                drawn = stage_of[c]
+            now = stage_of[c]
             for a in inst.writes_C[c]:
                 maker[a] = c
             for a in inst.reads_C[c]:
                 read_by.setdefault(a, []).append(c)
-        return found
+        return stage_of
 
     def joined(self) -> list[list[int]]:
         """The stages, with those joined that values reach across."""
@@ -201,14 +222,14 @@ class _Cut:
                         spans.append((min(i, b), max(i, b)))
         for low, high in spans:
             tie[low] = max(tie[low], high)
-        found: list[list[int]] = []
+        joined: list[list[int]] = []
         reach = -1
         for i, cs in enumerate(self.stages):
             if i > reach:
-                found.append([])
-            found[-1] += cs
+                joined.append([])
+            joined[-1] += cs
             reach = max(reach, tie[i])
-        return found
+        return joined
 
     def chain(self) -> Chain:
         inst = self.instance
@@ -230,9 +251,78 @@ class _Cut:
         )
 
     def _until(self) -> dict[int, int]:
-        found = {a: min(self.readers[a], default=self.loss_stage) for a in self.permanent}
+        until_A = {a: min(self.readers[a], default=self.loss_stage) for a in self.permanent}
         for c, b in self.backward_stage.items():
             for a in self.instance.reads_C[c]:
-                if a in found:
-                    found[a] = min(found[a], b)
-        return {a: -1 if self.instance.kept_A[a] else until for a, until in found.items()}
+                if a in until_A:
+                    until_A[a] = min(until_A[a], b)
+        return {a: -1 if self.instance.kept_A[a] else until for a, until in until_A.items()}
+
+
+_LONGEST = 12
+"""Periods of more stages are not looked for."""
+
+
+def fingerprints(chain: Chain) -> list[str]:
+    """One for each stage, the loss left out: equal for stages that are identical up to names."""
+    names, graph = chain.instance.names_C, chain.instance.program.graph
+    return [
+        fingerprint(graph, (names[c] for c in forward), (names[c] for c in backward))
+        for forward, backward in zip(chain.forward_N[:-1], chain.backward_N[:-1], strict=True)
+    ]
+
+
+def period_of(kinds: Sequence[object]) -> tuple[int, int, int]:
+    """(start, end, period) of the longest run in which `kinds` repeats with a period;
+    (0, 0, 1) where nothing does."""
+    best = (0, 0, 1)
+    for period in range(1, _LONGEST + 1):
+        start = 0
+        for i in range(len(kinds) - period + 1):
+            same = i + period < len(kinds) and kinds[i] == kinds[i + period]
+            if same:
+                continue
+            if i > start and i + period - start > best[1] - best[0]:
+                best = (start, i + period, period)
+            start = i + 1
+    return best
+
+
+def grouped(chain: Chain, most: int) -> Chain:
+    """The chain with neighbours joined into blocks of at most `most` forward cNodes, or one
+    period where that is longer."""
+    sizes = [len(cnodes) for cnodes in chain.forward_N[:-1]]
+    start, end, period = period_of(fingerprints(chain))
+    cuts = _greedy(sizes, 0, start, most)
+    if end > start:
+        whole = sum(sizes[start : start + period])
+        step = period * max(1, most // max(1, whole))
+        repeats = range(start, end - step + 1, step)
+        cuts += list(repeats)
+        start = repeats[-1] + step if repeats else start
+    cuts += _greedy(sizes, start, len(sizes), most)
+    cuts.append(len(sizes))
+    stages = [[c for i in range(a, b) for c in chain.forward_N[i]] for a, b in pairwise(cuts)]
+    return chain_from_stages(chain.instance, stages)
+
+
+def shortened(chain: Chain, most_stages: int) -> Chain:
+    """The chain itself, or with neighbours joined where it has more stages than this."""
+    cnodes = sum(len(cs) for cs in chain.forward_N)
+    most = max(1, cnodes // most_stages)
+    while len(chain) > most_stages:
+        most *= 2
+        chain = grouped(chain, most)
+    return chain
+
+
+def _greedy(sizes: Sequence[int], start: int, end: int, most: int) -> list[int]:
+    """First stages of blocks of at most `most` cNodes."""
+    starts: list[int] = []
+    total = 0
+    for i in range(start, end):
+        if not starts or total + sizes[i] > most:
+            starts.append(i)
+            total = 0
+        total += sizes[i]
+    return starts

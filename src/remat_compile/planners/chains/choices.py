@@ -3,6 +3,14 @@
 Shilova 2021, section 2.3.4, and Zhao 2024, section 2.1.2: m_0^{s,t} to run without saving
 and m_all^{s,t} to save and come back. Bytes and nanoseconds; `t` is the stage whose
 backward comes first, and the last stage is the loss.
+
+Two stages and the loss, values of 1 byte, 3 bytes saved for a backward, gradients of 1 byte. On
+the way to the backward of stage 1 (its gradient is there), stage 0 runs without saving: 1 + 1.
+Saving both, with all that was saved before aside: the peak of the own backward, 3 + 2 gradients.
+
+    >>> needs = Thresholds(stages)
+    >>> needs.skim_needs(1)[0], needs.saves(0, 1)  # (bytes, held, ns) for each option
+    (2, [(5, 3, 30)])
 """
 
 from __future__ import annotations
@@ -18,10 +26,10 @@ from .stages import Run, Stage
 
 __all__ = [
     "Choice",
-    "Limits",
     "Operation",
     "Save",
     "Split",
+    "Thresholds",
     "operations",
     "reserve_tokens",
     "slot_bytes",
@@ -55,7 +63,7 @@ class Operation:
     run: Run
 
 
-class Limits:
+class Thresholds:
     """What each choice needs to be free, holds, and takes."""
 
     def __init__(self, stages: Sequence[Stage]):
@@ -82,20 +90,23 @@ class Limits:
     def _skim_needs(self, t: int) -> list[int]:
         """For each s up to t: m_0^{s,t}, to run stages s to t - 1 without saving while the
         input of s stays."""
-        found = [0] * (t + 1)
+        needs = [0] * (t + 1)
         inner = 0
+        # `inner`: the most that the stages behind s ask for, their own input (a_{h-1}) included;
+        # for s itself it is counted outside. Section 2.3.3: delta_t + a_h + o_F.
         for s in range(t - 1, -1, -1):
             stage = self.stages[s]
             if t == self.last:
+                # The first pass: generator states that it stores pile up behind it.
                 own = stage.held_first + stage.skim_first.peak_bytes
-                found[s] = max(own, inner - self.tokens[s])
+                needs[s] = max(own, inner - self.tokens[s])
                 dropping = stage.held_first + stage.skim_first.dropping_bytes
                 inner = max(inner, dropping + self.tokens[s])
             else:
                 always = self.stages[t].held_again + self.tokens[t + 1] - self.tokens[s]
-                found[s] = always + max(stage.skim_again.peak_bytes, inner)
+                needs[s] = always + max(stage.skim_again.peak_bytes, inner)
                 inner = max(inner, stage.skim_again.dropping_bytes)
-        return found
+        return needs
 
     def saves(self, s: int, t: int) -> list[tuple[int, int, int]]:
         """For each option of stage s: m_all^{s,t}, the bytes held until its backward, and
@@ -122,7 +133,7 @@ class Limits:
 def slot_bytes(stages: Sequence[Stage], limit_bytes: int, slots: int) -> int:
     """Bytes of a memory slot: exact where the sizes have a common divisor that is large
     enough, else the limit over `slots`, rounded up (Shilova 2021, section 2.4.2)."""
-    common = gcd(*Limits(stages).sizes)
+    common = gcd(*Thresholds(stages).sizes)
     if common and limit_bytes // common <= slots:
         return common
     return max(1, -(-limit_bytes // slots))
@@ -143,12 +154,12 @@ def operations(
     """The schedule that follows `choose` (first choice for stages s..t and a memory, and
     the memory of its inner part): algorithm 4 of Shilova 2021, 6 of Zhao 2024."""
     last = len(stages) - 1
-    found: list[Operation] = []
+    steps: list[Operation] = []
     todo: list[Operation | tuple[int, int, int]] = [(0, last, memory)]
     while todo:
         item = todo.pop()
         if isinstance(item, Operation):
-            found.append(item)
+            steps.append(item)
             continue
         s, t, m = item
         choice, inner = choose(s, t, m)
@@ -156,16 +167,16 @@ def operations(
             case Save(o):
                 option = stages[s].options[o]
                 way = option.first if t == last else option.last if s == t else option.again
-                found.append(Operation("save", s, way.run))
+                steps.append(Operation("save", s, way.run))
                 todo.append(Operation("back", s, option.backward.run))
                 if s < t:
                     todo.append((s + 1, t, inner))
             case Split(k):
                 for h in range(s, k):
                     skim = stages[h].skim_first if t == last else stages[h].skim_again
-                    found.append(Operation("skim", h, skim.run))
+                    steps.append(Operation("skim", h, skim.run))
                 todo.append((s, k - 1, m))
                 todo.append((k, t, inner))
             case _:
                 assert_never(choice)
-    return found
+    return steps

@@ -11,6 +11,14 @@ counted with the input of stage s, the inner minima no longer depend on s, and
 take O(N^4 slots) in place of O(N^6 slots). Where the input moves to r, what stays in memory
 while stages r + 1... run is the input of r; the thresholds of equation (2.6) leave it out.
 
+Figure 2.3 of the thesis for n = 6, memory 15: F_1 takes 4, F_2 takes 2, all else nothing. A
+persistent schedule keeps a_1 and runs F_2 six times, or keeps the input only and runs F_1 three
+times and F_2 twice: 4 + 6 * 2 = 3 * 4 + 2 * 2 = 16. Theorem 5 gives a_1 up for a_2 on the way
+back. (The thesis says 2 n = 12; but F^all cannot give up its input, so F_2 runs once more.)
+
+    >>> Persistent(figure_2_3, 1, 15).time_ns(15), Floating(figure_2_3, 1, 15).time_ns(15)
+    (16.0, 14.0)
+
 Index legend: `table[s][l - s, t - s, m]`, for s <= l <= t; infinite where l > t.
 """
 
@@ -24,8 +32,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .choices import Limits, Operation
-from .persistent import Late
+from .choices import Operation, Thresholds
+from .persistent import DeadlinePassed
 from .stages import Stage
 
 __all__ = ["Floating", "entries"]
@@ -40,10 +48,10 @@ def entries(stages: int, top: int) -> int:
 
 class Floating:
     """The table of one chain, for every number of slots up to `top`, without generator
-    states (see `reserve_tokens`). Raises Late past the deadline."""
+    states (see `reserve_tokens`). Raises DeadlinePassed past the deadline."""
 
     def __init__(self, stages: Sequence[Stage], slot: int, top: int, deadline: float = inf):
-        self.limits, self.stages = Limits(stages), stages
+        self.thresholds, self.stages = Thresholds(stages), stages
         self.slot, self.top = slot, top
         n = len(stages)
         self.kind = np.float32 if entries(n, top) > 10_000_000 else np.float64
@@ -64,7 +72,7 @@ class Floating:
         """Slots to run stage h without saving on the way to the backward of t: with its
         input staying (counted by others), and with its input given up."""
         stage = self.stages[h]
-        if t == self.limits.last:
+        if t == self.thresholds.last:
             held, skim = stage.held_first, stage.skim_first
         else:
             held, skim = self.stages[t].held_again, stage.skim_again
@@ -72,13 +80,13 @@ class Floating:
 
     def _fill(self, t: int, deadline: float) -> None:
         n, width = len(self.table), self.top + 1
-        prefix = self.limits.skim_times(t)
+        prefix = self.thresholds.skim_times(t)
         # on[t'] is U(s + 1, t, t', .), to_t[l] the best from s on for C(s, t, l, .).
         on = np.full((n + 1, width), np.inf, self.kind)
         moved = np.full((n + 1, width), np.inf, self.kind)
         for s in range(t, -1, -1):
             if monotonic() > deadline:
-                raise Late
+                raise DeadlinePassed
             keeping, dropping = self._needs(s, t)
             if s < t:
                 moved[:, : min(dropping, width)] = np.inf
@@ -98,11 +106,11 @@ class Floating:
         low = keeping + self.input[r]
         if low < width:
             behind[:, low:] = on[r + 1 : t + 1, keeping : width - self.input[r]]
-        found = np.empty((t - r, width), self.kind)
+        times = np.empty((t - r, width), self.kind)
         for end in range(r, t):
             rest = self.table[r][end - r, end - r : t - r]  # C(r, t' - 1, l, .)
-            found[end - r] = (behind[end - r :] + rest).min(axis=0)
-        return found
+            times[end - r] = (behind[end - r :] + rest).min(axis=0)
+        return times
 
     def _save_into(self, s: int, t: int) -> None:
         """Equation (2.8): stage s = l saves, with each of its options."""
@@ -117,36 +125,36 @@ class Floating:
     def _saves(self, s: int, t: int) -> list[tuple[int, int, int, int]]:
         """For each option: its number, the slots it needs, what is taken from the memory of
         the stages behind it, and its time."""
-        found = []
-        for o, (need, hold_bytes, time_ns) in enumerate(self.limits.saves(s, t)):
+        saves = []
+        for o, (need, hold_bytes, time_ns) in enumerate(self.thresholds.saves(s, t)):
             low = self.slots(need) + self.input[s]
             inner = 0
             if s < t:
                 held = max(self.slots(hold_bytes), self.input[s + 1])
                 inner = self.input[s] + held - self.input[s + 1]
                 low = max(low, self.input[s] + held)
-            found.append((o, low, inner, time_ns))
-        return found
+            saves.append((o, low, inner, time_ns))
+        return saves
 
     def operations(self, memory: int) -> list[Operation]:
         """The schedule of a memory: algorithm 2 of the thesis."""
         n = len(self.stages)
-        found: list[Operation] = []
+        steps: list[Operation] = []
         todo: list[Operation | tuple[int, int, int, int]] = [(0, n - 1, 0, memory)]
         while todo:
             item = todo.pop()
             if isinstance(item, Operation):
-                found.append(item)
+                steps.append(item)
             else:
                 todo += reversed(self._expand(*item))
-        return found
+        return steps
 
     def _expand(
         self, s: int, t: int, end: int, m: int
     ) -> list[Operation | tuple[int, int, int, int]]:
         """The first steps of C(s, t, end, m), and the problems that are left."""
         target = float(self.table[s][end - s, t - s, m])
-        first = t == self.limits.last
+        first = t == self.thresholds.last
         if s == end:
             for o, low, inner, time_ns in self._saves(s, t):
                 rest = float(self.table[s + 1][0, t - s - 1, m - inner]) if s < t else 0.0
@@ -170,7 +178,7 @@ class Floating:
 
     def _moves(self, s: int, t: int, end: int, m: int, target: float) -> tuple[int, int, int]:
         """(r, s' + 1, t') of equation (2.7)."""
-        prefix = self.limits.skim_times(t)
+        prefix = self.thresholds.skim_times(t)
         best = (inf, s, s, s)
         for r in range(s, end + 1):
             if r > s and self._needs(r - 1, t)[1] > m:

@@ -5,19 +5,168 @@ The three forward operations of Shilova 2021, table 2.1, are here: without savin
 F^all, or several as in Zhao 2024, section 2.5). Each has a form for the first execution
 and one for the others, and a saving one a form without the output, for when its backward
 comes next.
+
+A run is a list of cNode indices. Forward cNodes run in their first form or in their form
+for a replay; backward cNodes run once, in their first form.
+
+Four layers x1 = F0(x0) to x4 = F3(x3), each of 100 bytes, 10 ns and 5 bytes of workspace. For
+the second, its output, 100, and the workspace; with its input given up, 100 more. B7 and B8 read
+x1, x2 and two gradients: 400.
+
+    >>> chain = chain_of_program(step)
+    >>> stage = stages_of(chain, [[save_all(chain, i)] for i in range(len(chain))])[1]
+    >>> stage.skim_first.peak_bytes, stage.skim_first.dropping_bytes, stage.cross_bytes
+    (105, 205, 100)
+    >>> stage.options[0].backward.time_ns, stage.options[0].backward.peak_bytes
+    (40, 400)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ..instance import Instance
 from .chain import Chain
-from .runs import cost_of, needed_part, written_by
 
-__all__ = ["BlockOption", "Option", "Skim", "Stage", "Way", "save_all", "stages_of"]
+__all__ = [
+    "BlockOption",
+    "SavingOption",
+    "Skim",
+    "Stage",
+    "Way",
+    "needed_at_start",
+    "save_all",
+    "stages_of",
+    "written_by",
+]
 
 Run = tuple[int, ...]
+Form = tuple[int, bool]
+"""A cNode and whether it runs for the first time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A run with its time, and its peak beside what others hold at that moment."""
+
+    time_ns: int
+    peak_bytes: int
+    run: Run = ()
+
+
+def forms(instance: Instance, run: Iterable[int], *, again: bool) -> Iterator[Form]:
+    """The cNodes of a run with their forms; with `again` the forward has run before."""
+    seen: set[int] = set()
+    for c in run:
+        yield c, c not in seen and not (again and instance.phase_C[c] == "fwd")
+        seen.add(c)
+
+
+def _effects(instance: Instance, form: Form) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What a form reads and writes, tokens left out."""
+    c, first = form
+    if first:
+        return instance.reads_C[c], instance.writes_C[c]
+    return instance.rereads_C[c], instance.rewrites_C[c]
+
+
+def written_by(instance: Instance, run: Iterable[int], *, again: bool) -> set[int]:
+    return {a for form in forms(instance, run, again=again) for a in _effects(instance, form)[1]}
+
+
+def needed_at_start(instance: Instance, run: Sequence[int], *, again: bool) -> set[int]:
+    """The aNodes that a run reads before it writes them."""
+    return set(_deaths(instance, list(forms(instance, run, again=again)), ())[-1])
+
+
+def needed_part(
+    instance: Instance,
+    run: Sequence[int],
+    wanted: Collection[int],
+    given: Collection[int] = (),
+    *,
+    again: bool,
+    must: Collection[int] = (),
+) -> tuple[int, ...]:
+    """The entries of `run` that make `wanted`, directly or through others of them.
+
+    aNodes in `given` are there throughout, so that nothing runs for them. cNodes in `must`
+    stay. Backward cNodes always stay.
+    """
+    missing = set(wanted) - set(given)
+    kept: list[int] = []
+    for form in reversed(list(forms(instance, run, again=again))):
+        c = form[0]
+        reads, writes = _effects(instance, form)
+        asked = any(a in missing for a in writes)
+        if asked or c in must or instance.phase_C[c] != "fwd":
+            missing.difference_update(writes)
+            missing.update(a for a in reads if a not in given)
+            kept.append(c)
+    return tuple(reversed(kept))
+
+
+def cost_of(
+    instance: Instance,
+    run: Sequence[int],
+    alive: Collection[int],
+    keep: Collection[int],
+    *,
+    again: bool,
+    tokens: Collection[int] = (),
+) -> Way:
+    """Time and memory of a run that frees after last use.
+
+    `alive` counts from the start; of it and of what the run writes, `keep` stays to the end.
+    Whatever else is read is somewhere else's to count. `tokens` are the generator states
+    that first executions store.
+    """
+    steps = list(forms(instance, run, again=again))
+    dies = _deaths(instance, steps, keep)
+    size = instance.size_A
+    live = {a: size[a] for a in dies[-1] if a in alive}
+    total = peak = sum(live.values())
+    time_ns = 0
+    for form, dead in zip(steps, dies, strict=False):
+        c, first = form
+        time_ns += instance.time_C[c] if first else instance.retime_C[c]
+        workspace = instance.workspace_C[c] if first else instance.reworkspace_C[c]
+        writes = list(_effects(instance, form)[1])
+        if first and instance.token_C[c] in tokens and instance.token_C[c] >= 0:
+            writes.append(instance.token_C[c])
+        ends = instance.ends_C[c]
+        if ends >= 0:  # an accumulate adds in place: no byte but the workspace
+            peak = max(peak, total + workspace)
+            total -= live.pop(ends, 0)
+        else:
+            peak = max(peak, total + workspace + sum(size[a] for a in writes))
+        for a in writes:
+            if a not in live:
+                live[a] = size[a]
+                total += size[a]
+        for a in dead:
+            total -= live.pop(a, 0)
+    return Way(time_ns, peak, tuple(run))
+
+
+def _deaths(instance: Instance, steps: Sequence[Form], keep: Collection[int]) -> list[list[int]]:
+    """For each step the aNodes whose last use it is; then, as the last entry, those that
+    must be alive at the start."""
+    wanted = set(keep)
+    last_uses: list[list[int]] = []
+    for form in reversed(steps):
+        reads, writes = _effects(instance, form)
+        unread = [a for a in writes if a not in wanted]
+        ended = {instance.ends_C[form[0]]}
+        last = [a for a in reads if a not in wanted and a not in ended]
+        last_uses.append(unread + [a for a in last if a not in unread])
+        # A kept aNode that is made again is dropped: its first instance lives on.
+        wanted.difference_update(a for a in writes if form[1] or not instance.kept_A[a])
+        wanted.update(reads)
+    last_uses.reverse()
+    last_uses.append(list(wanted))
+    return last_uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +177,6 @@ class BlockOption:
     forward: Run
     backward: Run
     kept: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A run with its time, and its peak beside what others hold at that moment."""
-
-    time_ns: int
-    peak_bytes: int
-    run: Run = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +191,7 @@ class Skim:
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class SavingOption:
     """`hold_bytes`: what lives between forward and backward, the output included.
     `backward.peak_bytes` is all that is there but the input and what earlier stages hold."""
 
@@ -69,7 +209,7 @@ class Stage:
 
     skim_first: Skim
     skim_again: Skim
-    options: tuple[Option, ...]
+    options: tuple[SavingOption, ...]
     cross_bytes: int
     token_bytes: int
     held_first: int
@@ -90,7 +230,7 @@ def stages_of(chain: Chain, options_N: Sequence[Iterable[BlockOption]]) -> list[
     """The stages of a chain with these options for each."""
     inst = chain.instance
     size = inst.size_A
-    found: list[Stage] = []
+    stages: list[Stage] = []
     made_bytes = 0
     until_bytes = [0] * (len(chain) + 1)
     for a, until in chain.until_A.items():
@@ -99,7 +239,7 @@ def stages_of(chain: Chain, options_N: Sequence[Iterable[BlockOption]]) -> list[
     for i, options in enumerate(options_N):
         lasting += until_bytes[i]
         pricer = _Pricer(chain, i, lasting)
-        found.append(
+        stages.append(
             Stage(
                 pricer.skim(again=False),
                 pricer.skim(again=True),
@@ -111,7 +251,7 @@ def stages_of(chain: Chain, options_N: Sequence[Iterable[BlockOption]]) -> list[
             )
         )
         made_bytes += pricer.bytes_of(pricer.made)
-    return found
+    return stages
 
 
 class _Pricer:
@@ -154,7 +294,7 @@ class _Pricer:
         must = () if again else self.musts
         return needed_part(self.instance, run, set(wanted), given, again=again, must=must)
 
-    def option(self, option: BlockOption) -> Option:
+    def option(self, option: BlockOption) -> SavingOption:
         inst = self.instance
         output = self.chain.cross_N[self.i]
         held = option.kept | output
@@ -162,7 +302,7 @@ class _Pricer:
         given, left = self._touched_grads()
         passing = self.grad_bytes - self.bytes_of(given)
         back = cost_of(inst, option.backward, option.kept | given, left, again=True)
-        return Option(
+        return SavingOption(
             self._way(option.forward, held, again=False),
             self._way(option.forward, held, again=True),
             self._way(option.forward, option.kept, again=True),
@@ -183,5 +323,4 @@ class _Pricer:
     def _way(self, run: Run, keep: frozenset[int], *, again: bool) -> Way:
         part = self._part(run, keep, again=again)
         stays = keep if again else keep | self.made
-        cost = cost_of(self.instance, part, (), stays, again=again, tokens=keep)
-        return Way(cost.time_ns, cost.peak_bytes, part)
+        return cost_of(self.instance, part, (), stays, again=again, tokens=keep)

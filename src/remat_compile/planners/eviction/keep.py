@@ -3,7 +3,19 @@
 A walk evicts when memory is short, and learns only later which of its evictions were
 enough. This pass tries to leave out each recomputation of a finished order, the most
 expensive first: the earlier instance of its results then lives on, which must fit
-under the budget at every step between. Exact, by slices of the memory profile.
+under the budget at every step between. Exact, by slices of the memory profile. Not taken
+from a paper.
+
+Four layers x1 = F0(x0) to x4 = F3(x3), each of 100 bytes; their backward reads both sides of its
+layer. A walk under 500 bytes has run F0 (cNode 0) again twice: behind F2, for nothing, and
+before B7. All kept, B5 and B6 take 600 bytes, 100 of them for x1; so the second must stay. The
+first may go: x1 then lives on through F2, which had room.
+
+    >>> walked = [0, 1, 2, 0, 3, 4, 5, 6, 0, 7, 8]
+    >>> keep_what_fits(step, walked, 500)
+    [0, 1, 2, 3, 4, 5, 6, 0, 7, 8]
+    >>> max(step.profile(step.capture)), max(step.profile(keep_what_fits(step, walked, 500)))
+    (600, 500)
 """
 
 from __future__ import annotations
@@ -132,6 +144,8 @@ class _Plan:
         if before is None or (life.reads and before.ended):
             return False
         if life.reads:
+            # From its last read to here the earlier instance now waits; from here on its bytes
+            # take the place of those that were made again.
             changes.append((before.last + 1, p, size))
             old = before.reads
             moved = life.reads

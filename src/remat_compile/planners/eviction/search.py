@@ -67,8 +67,8 @@ class Search:
 
     def heuristics(self) -> list[Heuristic]:
         """Those that the size of the graph leaves time for, forward-only ones first."""
-        found = [replace(h, backward=b) for b in self.backward for h in _HEURISTICS]
-        return found[: max(1, 150_000 // max(1, self.size))]
+        heuristics = [replace(h, backward=b) for b in self.backward for h in _HEURISTICS]
+        return heuristics[: max(1, 150_000 // max(1, self.size))]
 
     def walk(self, heuristic: Heuristic, limit_bytes: int) -> Order | None:
         """One walk; None where it fails."""

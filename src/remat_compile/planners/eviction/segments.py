@@ -4,6 +4,13 @@ Shilova 2021, section 2.1 ("previous approaches"), after Chen 2016: the forward 
 into segments; what crosses a cut is kept; the inside of every segment but the last is
 computed a second time just before the backward needs it. On a graph that is no chain,
 what crosses is every storage that a later segment reads.
+
+Four layers F0 to F3 in two segments: x2 crosses, so it is kept; x1 is inside of the first, and
+is made again by F0 before B7 (cNode 7), which reads it.
+
+    >>> segments = cut_forward(step, 2, "count")
+    >>> segments, segment_order(step, segments)
+    ([[0, 1], [2, 3]], [0, 1, 2, 3, 4, 5, 6, 0, 7, 8])
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
 from itertools import accumulate
@@ -53,45 +53,35 @@ class Heuristic:
     factor_A: Sequence[float] = ()
 
 
-@dataclass(frozen=True)
 class Scope:
     """What may be evicted, and where it may still be read: fixed for all walks.
 
     `makable_A`: written by a cNode that may run again, and not an output or gradient.
     `remakers_A`: the cNodes that read it when they run again. `uses_A`: positions of the
-    captured order that read it. `wanted_until_A`: the last position that may ask for it,
+    captured order that read it. `expiring[c]`: what nobody may ask for after c, directly or
     through remakes of any depth.
     """
 
-    instance: Instance
-    backward: bool
-    makable_A: list[bool] = field(init=False)
-    remakers_A: list[list[int]] = field(init=False)
-    uses_A: list[list[int]] = field(init=False)
-    wanted_until_A: list[int] = field(init=False)
-    expiring: dict[int, list[int]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        inst = self.instance
+    def __init__(self, instance: Instance, backward: bool):
+        inst = self.instance = instance
         n_A = len(inst.names_A)
         again = [
-            ok and (self.backward or inst.phase_C[c] == "fwd")
-            for c, ok in enumerate(inst.makable_C)
+            ok and (backward or inst.phase_C[c] == "fwd") for c, ok in enumerate(inst.makable_C)
         ]
-        makable = [False] * n_A
-        remakers: list[list[int]] = [[] for _ in range(n_A)]
-        uses: list[list[int]] = [[] for _ in range(n_A)]
+        self.makable_A = [False] * n_A
+        self.remakers_A: list[list[int]] = [[] for _ in range(n_A)]
+        self.uses_A: list[list[int]] = [[] for _ in range(n_A)]
         for c, reads in enumerate(inst.reads_C):
             for a in reads:
-                uses[a].append(c)
+                self.uses_A[a].append(c)
             if again[c]:
                 for a in inst.rewrites_C[c]:
-                    makable[a] = not inst.kept_A[a]
+                    self.makable_A[a] = not inst.kept_A[a]
                 for a in inst.rereads_C[c]:
-                    remakers[a].append(c)
+                    self.remakers_A[a].append(c)
                 if inst.token_C[c] >= 0:
-                    remakers[inst.token_C[c]].append(c)
-        until = [u[-1] if u else -1 for u in uses]
+                    self.remakers_A[inst.token_C[c]].append(c)
+        until = [uses[-1] if uses else -1 for uses in self.uses_A]
         for c in range(len(inst.names_C) - 1, -1, -1):
             if not again[c]:
                 continue
@@ -99,18 +89,10 @@ class Scope:
             for a in (*inst.rereads_C[c], inst.token_C[c]):
                 if a >= 0:
                     until[a] = max(until[a], latest)
-        expiring: dict[int, list[int]] = {}
+        self.expiring: dict[int, list[int]] = {}
         for a, position in enumerate(until):
-            if not makable[a] and not inst.kept_A[a] and inst.writer_A[a] >= 0:
-                expiring.setdefault(max(position, inst.writer_A[a]), []).append(a)
-        for name, value in (
-            ("makable_A", makable),
-            ("remakers_A", remakers),
-            ("uses_A", uses),
-            ("wanted_until_A", until),
-            ("expiring", expiring),
-        ):
-            object.__setattr__(self, name, value)
+            if not self.makable_A[a] and not inst.kept_A[a] and inst.writer_A[a] >= 0:
+                self.expiring.setdefault(max(position, inst.writer_A[a]), []).append(a)
 
     @cached_property
     def clock(self) -> list[float]:

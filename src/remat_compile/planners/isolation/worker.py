@@ -1,76 +1,47 @@
-"""The process that runs one planner; `isolation/process.py` starts it and reads what it writes.
+"""The process that runs one planner; `planner_process` starts it and reads what it says.
 
-It reads one line of JSON, the request, and writes lines of JSON: `{"ready": null}`, any number
-of `{"say": ...}`, then one of `answer`, `refused`, `failed`, `strange` and `unloadable`.
+Its one request names the planner and holds the program as text. It says `ready`, any number
+of `progress`, and then how the run ended.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import sys
-import traceback
-from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any
 
 from ...ir.diagnostics import FBError
 from ...ir.program import Budget
 from ...ir.text.parser import read_syntax
-from .. import registry
-from .wire import encode, encode_diagnostic
+from ..registry import PlannerInfo, parse_planner
+from .endings import Unloadable, run_here
+from .results import encode
+from .serve import Say, serve
 
-__all__ = ["main"]
+__all__: list[str] = []
 
 
-def main() -> None:
-    """Serves one request on the standard streams."""
-    request = json.loads(sys.stdin.readline())
-    # Should the parent be gone, nobody else ends a planner that hangs.
+def _answer(request: dict[str, Any], _: object, say: Say) -> None:
+    # Should the parent be gone and the planner hold the interpreter, nothing else ends it.
     signal.setitimer(signal.ITIMER_REAL, request["die_after_s"])
-    wire = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a planner prints is no message
-
-    def tell(kind: str, what: Any) -> None:
-        _write(wire, json.dumps({kind: what}))
-
+    targets = {n: PlannerInfo(n, t, "the caller") for n, t in request["targets"].items()}
     try:
-        planner = _load(request)
+        planner = parse_planner(request["planner"], targets)
     except FBError as error:
-        tell("unloadable", "; ".join(d.message for d in error.diagnostics))
+        why = "; ".join(d.message for d in error.diagnostics)
+        say({"ending": encode(Unloadable(why))})
         return
-    tell("ready", None)
-    tell(*_outcome(planner, request, lambda line: tell("say", str(line))))
-
-
-def _write(wire: TextIO, line: str) -> None:
-    try:
-        wire.write(line + "\n")
-        wire.flush()
-    except BrokenPipeError:
-        os._exit(1)  # nobody listens any more
-
-
-def _load(request: dict[str, Any]) -> Any:
-    for name, target in request["targets"].items():
-        registry.add(name, target)
-    return registry.parse_planner(request["planner"])
-
-
-def _outcome(planner: Any, request: dict[str, Any], say: Callable[[str], None]) -> tuple[str, Any]:
     program = read_syntax(request["program"])
     budget = None if request["budget"] is None else Budget(*request["budget"])
-    try:
-        result = planner.plan(program, budget, time_limit_s=request["time_limit_s"], progress=say)
-    except FBError as error:
-        found = [encode_diagnostic(d) for d in error.diagnostics]
-        return "refused", {"diagnostics": found, "usage": error.usage}
-    except BaseException as error:
-        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        frames = traceback.extract_tb(error.__traceback__)
-        where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-        return "failed", {"what": what, "where": where}
-    try:
-        return "answer", encode(result)
-    except ValueError as error:
-        return "strange", str(error)
+    say({"ready": True})
+    ending = run_here(
+        planner,
+        program,
+        budget,
+        request["time_limit_s"],
+        lambda line: say({"progress": str(line)}),
+    )
+    say({"ending": encode(ending)})
+
+
+if __name__ == "__main__":
+    serve(_answer)

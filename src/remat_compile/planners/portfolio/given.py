@@ -8,7 +8,7 @@ from typing import ClassVar
 from ...ir.program import Budget, Program
 from ...ir.semantics.simulate import simulate
 from ..contract import Feasible, PlanResult, Progress
-from ..isolation.wire import parse_schedule
+from ..isolation.results import parse_schedule
 
 __all__ = ["Given"]
 
@@ -18,6 +18,8 @@ class Given:
     """The schedule in `text`, which holds the budget. Linear time. Not registered."""
 
     name: ClassVar[str] = "given"
+    applicability: ClassVar[str] = "the graph that the schedule belongs to"
+    source: ClassVar[str] = "ours"
     text: str
 
     def plan(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from ...ir.diagnostics import FBError
 from ...ir.schedule import Schedule
@@ -13,8 +12,10 @@ from ..chen import Chen
 from ..contract import Planner, Progress
 from ..dtr import Dtr
 from ..periodic import Periodic
-from ..registry import available
+from ..polish import Polish
+from ..registry import PlannerInfo, available
 from ..reorder import Reorder
+from ..rk_checkmate import RkCheckmate
 from ..store_all import StoreAll
 from .given import Given
 
@@ -41,6 +42,7 @@ class Member:
     share: float = 1.0
 
 
+_FOREIGN_SHARE = 0.3
 _Table = tuple[tuple[str, float], ...]
 
 _ON_SMALL: _Table = (
@@ -65,40 +67,32 @@ def quick_members(cnodes: int) -> Iterator[Planner]:
         yield Reorder(Dtr(rounds=0))
 
 
-def reordered_members(cnodes: int, tell: Progress) -> list[Member]:
+def reordered_members(cnodes: int) -> list[Member]:
     """Slow members where the order of capture is known to cost too much."""
-    names = ("rk-checkmate",) if cnodes <= MIDDLE else ("dtr",)
-    return [Member(Reorder(p), 0.5) for name in names for p in _made(name, tell)]
+    inner = RkCheckmate() if cnodes <= MIDDLE else Dtr()
+    return [Member(Reorder(inner), 0.5)]
 
 
-def members(cnodes: int, tell: Progress) -> list[Member]:
+def members(cnodes: int, report: Progress) -> list[Member]:
     """The slow members for a graph of that size, those that promise most first, then the
     planners of other packages. A name that is not registered is passed over."""
     table = _ON_SMALL if cnodes <= SMALL else _ON_MIDDLE if cnodes <= MIDDLE else _ON_LARGE
-    found = [Member(p, share) for name, share in table for p in _made(name, tell)]
-    for name, info in available().items():
-        if info.package != "remat-compile":
-            found += [Member(p, 0.3) for p in _made(name, tell)]
-    return found
+    known = available()
+    shares = dict(table)
+    shares.update({name: _FOREIGN_SHARE for name, info in known.items() if not info.is_own})
+    infos = [(known[name], share) for name, share in shares.items() if name in known]
+    return [Member(p, share) for info, share in infos for p in _with_defaults(info, report)]
 
 
-def _made(name: str, tell: Progress) -> Iterator[Planner]:
-    """The planner with its default options, if it is there and has them."""
-    info = available().get(name)
-    if info is None:
-        return
+def _with_defaults(info: PlannerInfo, report: Progress) -> Iterator[Planner]:
+    """The planner with its default options, if it has them."""
     try:
         yield info.load()()
     except (FBError, TypeError) as error:
         # A broken plug-in, or one that needs options, must not stop the others.
-        tell(f"auto: {name} left out: {error}")
+        report(f"auto: {info.name} left out: {error}")
 
 
-def polisher(best: Schedule, seed: int) -> Planner | None:
-    """`polish` on top of a plan that is already there; None where it is not registered."""
-    info = available().get("polish")
-    if info is None:
-        return None
-    make: Callable[..., Any] = info.load()
-    polish: Planner = make(of=Given(format_schedule(best)), seed=seed)
-    return polish
+def polisher(best: Schedule, seed: int) -> Polish:
+    """`polish` on top of a plan that is already there."""
+    return Polish(of=Given(format_schedule(best)), seed=seed)

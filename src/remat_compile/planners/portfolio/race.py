@@ -6,11 +6,11 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from ...ir.analysis.order import capture_order
 from ...ir.diagnostics import FBError
 from ...ir.program import Budget, Program
-from ...ir.schedule import Compute, Schedule
+from ...ir.schedule import Schedule
 from ...ir.semantics.simulate import simulate
+from ..bounds.time_bounds import keeps_capture_order
 from ..contract import Feasible, Infeasible, NotApplicable, Optimal, PlanResult, Progress, TimedOut
 from ..results import peak_of
 
@@ -32,6 +32,8 @@ class Entry:
     ordered: bool = field(compare=False, default=True)
     """Whether its first executions are in the order of capture."""
 
+    polished: bool = field(compare=False, default=False)
+
     @property
     def planner(self) -> str:
         return self.schedule.planner
@@ -45,7 +47,7 @@ class Race:
     program: Program
     budget: Budget | None
     base_ns: int
-    tell: Progress
+    report: Progress
     entries: list[Entry] = field(default_factory=list)
     refused: list[Infeasible] = field(default_factory=list)
     bound_ns: int = 0
@@ -54,7 +56,6 @@ class Race:
 
     def __post_init__(self) -> None:
         self.bound_ns = self.ordered_ns = self.base_ns
-        self.order = capture_order(self.program.graph)
 
     @property
     def best(self) -> Entry | None:
@@ -75,24 +76,21 @@ class Race:
         """What plans in the order of this one take at least."""
         return max(self.bound_ns, self.ordered_ns) if entry.ordered else self.bound_ns
 
-    def _is_ordered(self, schedule: Schedule) -> bool:
-        """Whether all first executions are in the order of capture."""
-        runs = (step.cnode for step in schedule.steps if isinstance(step, Compute))
-        return tuple(dict.fromkeys(runs)) == self.order
-
-    def take(self, name: str, result: PlanResult, *, trusted: bool = True) -> bool:
+    def take(
+        self, name: str, result: PlanResult, *, trusted: bool = True, polished: bool = False
+    ) -> bool:
         """Takes a result in; whether it leads now. The claims of a result are checked, but
         for the lower bound, which only a `trusted` planner may raise."""
         match result:
             case NotApplicable(why):
-                self.tell(f"auto: {name} left out: {why.message}")
+                self.report(f"auto: {name} left out: {why.message}")
                 return False
             case Infeasible():
                 self.refused.append(result)
                 return False
             case TimedOut(schedule=None):
                 self.late = True
-        ordered = result.schedule is None or self._is_ordered(result.schedule)
+        ordered = result.schedule is None or keeps_capture_order(self.program, result.schedule)
         if trusted and result.lower_bound_ns is not None:
             self.raise_bound(name, result.lower_bound_ns, any_order=not ordered)
         if result.schedule is None:
@@ -102,9 +100,9 @@ class Race:
             return False
         leads = self.best is None or time_ns < self.best.time_ns
         schedule = replace(result.schedule, planner=name)
-        insort(self.entries, Entry(time_ns, len(self.entries), schedule, ordered))
+        insort(self.entries, Entry(time_ns, len(self.entries), schedule, ordered, polished))
         if leads:
-            self.tell(f"auto: {name} leads, {self.standing()}")
+            self.report(f"auto: {name} leads, {self.standing()}")
         return leads
 
     def raise_bound(self, name: str, bound_ns: int, *, any_order: bool = False) -> None:
@@ -113,14 +111,14 @@ class Race:
             return
         against = (e.time_ns for e in self.entries if any_order or e.ordered)
         if bound_ns > min(against, default=bound_ns):
-            self.tell(f"auto: the bound of {name} is above a plan that is known; left out")
+            self.report(f"auto: the bound of {name} is above a plan that is known; left out")
             return
         if any_order:
             self.bound_ns = bound_ns
         else:
             self.ordered_ns = bound_ns
         if self.best is not None:
-            self.tell(f"auto: {name} raises the bound, {self.standing()}")
+            self.report(f"auto: {name} raises the bound, {self.standing()}")
 
     def standing(self) -> str:
         """The best plan in words."""
@@ -134,10 +132,10 @@ class Race:
         try:
             trace = simulate(self.program, schedule)
         except FBError as error:
-            self.tell(f"auto: the plan of {name} is not valid and left out: {error}")
+            self.report(f"auto: the plan of {name} is not valid and left out: {error}")
             return None
         if self.budget is not None and peak_of(trace, self.budget.kind) > self.budget.bytes:
-            self.tell(f"auto: the plan of {name} is over the budget and left out")
+            self.report(f"auto: the plan of {name} is over the budget and left out")
             return None
         return trace.time_ns
 
@@ -147,7 +145,7 @@ class Race:
         for entry in self.entries:
             if accept is None or accept(entry.schedule):
                 return self._answer(entry)
-            self.tell(f"auto: the plan of {entry.planner} was not accepted")
+            self.report(f"auto: the plan of {entry.planner} was not accepted")
         if self.late or not self.refused:
             return TimedOut(None, 0, self.bound_ns)
         return min(

@@ -9,6 +9,17 @@ them out); so does a result of the caller's, from when it is made (not part of i
 memory); a token counts from its first draw to the end; an accumulate has no memory of its
 own, and who reads its result needs the node whose storage it names anew. Nodes that may
 run only once do so.
+
+Four layers F0 to F3 of 10 ns, 100 bytes for each value, budget 500. Stage 7 ends with B7, which
+reads what F0 makes: R[7, 7] = 1 <= R[7, 0] + S[7, 0]. B6 leaves no room for x1 (U[6, 6] = 500
+without it), so S[7, 0] = 0 and F0 runs again: R[7, 0] = 1.
+
+    >>> model = checkmate_model(step, 500)
+    >>> model.milp.columns, len(model.R), len(model.S)
+    (198, 41, 36)
+    >>> with MilpSolver() as solver:
+    ...     model.order(solver.solve(model.milp, 60.0).point)
+    [0, 1, 2, 3, 4, 5, 6, 0, 7, 8]
 """
 
 from __future__ import annotations
@@ -17,11 +28,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..instance import Instance, Order
-from ..solvers.milp import Milp, MilpBuilder, Vector
+from ..solvers.milp import Milp, MilpBuilder, Terms, Vector, merged
 
 __all__ = ["CheckmateModel", "checkmate_model", "rounded_orders"]
 
-Terms = list[tuple[int, float]]
 Pair = tuple[int, int]
 
 
@@ -130,20 +140,13 @@ class _Checkmate:
                 taken += sum(inst.size_A[a] for a in inst.rewrites_C[k] if inst.kept_A[a])
             used = b.column(upper=float("inf"), integer=False)
             made = (run, -memory[k] / self.unit)
-            b.row(_merged([(used, 1.0), *before, made]), lower=0.0, upper=0.0)
+            b.row(merged([(used, 1.0), *before, made]), lower=0.0, upper=0.0)
             left = (self.room - held) / self.unit
             b.row([(used, 1.0), (run, taken / self.unit)], upper=left)
             before = [(used, -1.0)]
             for i in {*self.deps[k], k}:
                 if memory[i]:
                     before.append((self._free(t, i, k), memory[i] / self.unit))
-
-
-def _merged(terms: Terms) -> Terms:
-    total: dict[int, float] = {}
-    for column, value in terms:
-        total[column] = total.get(column, 0.0) + value
-    return [(column, value) for column, value in total.items() if value]
 
 
 def _own(inst: Instance, c: int) -> Iterator[int]:
@@ -174,13 +177,13 @@ def _dependencies(inst: Instance) -> tuple[list[list[int]], list[list[int]]]:
 def _held(inst: Instance) -> list[int]:
     """Bytes in each stage of kept results and tokens that were made before or in it."""
     total = 0
-    found = []
+    held_bytes = []
     for c in range(len(inst.names_C)):
         total += sum(inst.size_A[a] for a in inst.writes_C[c] if inst.kept_A[a])
         if inst.token_C[c] >= 0 and inst.makable_C[c]:
             total += inst.size_A[inst.token_C[c]]
-        found.append(total)
-    return found
+        held_bytes.append(total)
+    return held_bytes
 
 
 def rounded_orders(model: CheckmateModel, point: Vector) -> Iterator[Order]:

@@ -13,6 +13,17 @@ ends with the first execution of cNode t. Differences, all because our graphs sa
 * (2.6) holds for every cNode that may run only once. An accumulate takes no memory: it ends
   one aNode and names its storage anew. A token is created only if a replay reads it.
 * (2.18) counts results that are still alive and made again, as spec/semantics.md does.
+
+Four layers F0 to F3, 100 bytes for each value, budget 500. Stage 6 ends with B6, which takes 500
+bytes beside x1, so (2.18) asks that x1 is deleted by then, and (2.14) makes P[7, x1] = 0, (2.12)
+S[7, x1] = 0. For B7, which reads x1, (2.8) says R[7, 7] <= R[7, 0] + S[7, x1]: F0 runs again.
+
+    >>> model = thesis_model(step, 500)
+    >>> model.milp.columns, len(model.run)
+    (317, 41)
+    >>> with MilpSolver() as solver:
+    ...     model.order(solver.solve(model.milp, 60.0).point)
+    [0, 1, 2, 3, 4, 5, 6, 0, 7, 8]
 """
 
 from __future__ import annotations
@@ -21,11 +32,9 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from ..instance import Instance, Order
-from ..solvers.milp import Milp, MilpBuilder, Vector
+from ..solvers.milp import Milp, MilpBuilder, Terms, Vector, merged
 
 __all__ = ["ThesisModel", "thesis_model"]
-
-Terms = list[tuple[int, float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +177,6 @@ class _Thesis:
     def _liveness(self, t: int, i: int) -> None:
         b = self.b
         related = [k for k in self.related(i) if (t, i, k) in self.delete]
-        ends = self.ended.get(i) == t
         for k in related:
             alive, _ = self._alive(t, i, k)
             b.row(alive, lower=0.0, upper=1.0)
@@ -178,14 +186,14 @@ class _Thesis:
                 b.row([(made, 1.0), (run, -1.0)], upper=0.0)  # (2.15)
                 if i not in self.tokens:
                     gone = (self.delete[t, i, k], 1.0)
-                    b.row([*alive_with(alive, gone), (run, -1.0)], lower=0.0)  # (2.13)
-            self._deletion(t, i, k, ends)
+                    b.row([*merged([*alive, gone]), (run, -1.0)], lower=0.0)  # (2.13)
+            self._deletion(t, i, k)
         terms, _ = self._alive(t, i, self.T)
         kept, constant = self._p(t + 1, i)
         if terms or kept or constant:  # (2.14) corrected, (2.17) corrected
             b.row([*terms, *((c, -v) for c, v in kept)], lower=constant, upper=constant)
 
-    def _deletion(self, t: int, i: int, k: int, ends: bool) -> None:
+    def _deletion(self, t: int, i: int, k: int) -> None:
         """(2.16) in its linear form, corrected."""
         column = self.delete[t, i, k]
         later = [j for j in self.children[i] if j > k and (t, j) in self.R]
@@ -238,16 +246,4 @@ class _Thesis:
                 made = inst.writes_C[k] if t == k else inst.rewrites_C[k]
                 taken += sum(inst.size_A[i] for i in made)
             peak.append((self.R[t, k], taken / self.unit))
-            b.row(_merged(peak), upper=self.room / self.unit)  # (2.18)
-
-
-def alive_with(alive: Terms, extra: tuple[int, float]) -> Terms:
-    """The sum of both, each column once."""
-    return _merged([*alive, extra])
-
-
-def _merged(terms: Terms) -> Terms:
-    total: dict[int, float] = {}
-    for column, value in terms:
-        total[column] = total.get(column, 0.0) + value
-    return [(column, value) for column, value in total.items() if value]
+            b.row(merged(peak), upper=self.room / self.unit)  # (2.18)

@@ -2,47 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import floor, isfinite
 from time import monotonic
 
 from ..eviction.keep import keep_what_fits
 from ..instance import Instance, Order
 from ..solvers import MilpSolver
-from ..solvers.milp import INFINITY, Milp, Status, Vector
+from ..solvers.milp import INFINITY, Milp, Vector
+from .answer import Incumbent, OnOrder, ProgramAnswer, saved_bytes_of
 from .compact import CompactModel, compact_model
 from .events import Event, all_events, order_of, useful_pairs
 
-__all__ = ["CompactAnswer", "OnOrder", "saved_bytes_of", "solve_compact", "solve_events"]
-
-OnOrder = Callable[[Order, int], None]
-"""Takes each better order as it is found, with its time in ns."""
-
-
-@dataclass(frozen=True)
-class CompactAnswer:
-    """The best order and a lower bound on the time of every order of the family.
-
-    `optimal`: both agree (to 1e-6, the solver's tolerance). `feasible`: the time ended
-    the search with an order. `infeasible`: the family has none (below the cutoff).
-    `unknown`: the time ended the search without one. All times in ns.
-    """
-
-    status: Status
-    order: Order | None
-    time_ns: int
-    bound_ns: int
-
-
-def saved_bytes_of(instance: Instance, order: Order) -> int:
-    """Bytes alive when the loss starts, as the instance counts them, what the caller
-    holds included: what `saved_bytes` bounds."""
-    at = order.index(instance.loss)
-    own = instance.workspace_C[instance.loss]
-    own += sum(instance.size_A[a] for a in instance.writes_C[instance.loss])
-    return instance.base_bytes + instance.profile(order)[at] - own
+__all__ = ["solve_compact", "solve_events"]
 
 
 def solve_compact(
@@ -56,7 +30,7 @@ def solve_compact(
     cutoff_ns: int | None = None,
     solver: MilpSolver | None = None,
     on_order: OnOrder | None = None,
-) -> CompactAnswer:
+) -> ProgramAnswer:
     """The fastest order under a peak budget and, where given, a bound on what is saved.
 
     The family: first executions as captured; between two of them each of `pairs`
@@ -67,7 +41,7 @@ def solve_compact(
     to begin from; only orders faster than `cutoff_ns` are looked for. `solver` lends a
     running process; its limit is wall clock.
     """
-    events = all_events(instance, useful_pairs(instance) if pairs is None else pairs)
+    events = all_events(useful_pairs(instance) if pairs is None else pairs)
     return solve_events(
         instance,
         events,
@@ -92,77 +66,61 @@ def solve_events(
     cutoff_ns: int | None = None,
     solver: MilpSolver | None = None,
     on_order: OnOrder | None = None,
-) -> CompactAnswer:
+) -> ProgramAnswer:
     """As `solve_compact` among any events; `start` names the optional ones that run."""
     deadline = monotonic() + time_limit_s
     model = compact_model(instance, events, limit_bytes, saved_bytes)
-    search = _Search(instance, list(events), limit_bytes, saved_bytes, model, on_order)
+    incumbent = Incumbent(instance, limit_bytes, on_order)
+    search = _PointSearch(incumbent, list(events), saved_bytes, model)
     if not model.fits:
-        return CompactAnswer("infeasible", None, 0, model.fixed_ns)
+        return incumbent.answer("infeasible", model.fixed_ns)
     if search.offer(set()):
-        return search.answer("optimal", model.fixed_ns)
+        return incumbent.answer("optimal", model.fixed_ns)
     milp = model.milp
     if cutoff_ns is not None:
         milp = _below(milp, (cutoff_ns - 1 - model.fixed_ns) / model.scale_ns)
     with nullcontext(solver) if solver is not None else MilpSolver() as running:
-        found = running.solve(
+        solved = running.solve(
             milp,
             deadline - monotonic(),
             start=model.point(start) if start is not None else None,
             on_point=search.on_point,
         )
-    if found.point is not None:
-        search.on_point(found.point, found.objective)
+    if solved.point is not None:
+        search.on_point(solved.point, solved.objective)
     bound = model.fixed_ns
-    if isfinite(found.bound):
-        bound += max(0, floor(found.bound * model.scale_ns - 1e-3))
-    return search.answer(found.status, bound)
+    if isfinite(solved.bound):
+        bound += max(0, floor(solved.bound * model.scale_ns - 1e-3))
+    return incumbent.answer(solved.status, bound)
 
 
 @dataclass
-class _Search:
-    instance: Instance
+class _PointSearch:
+    """Makes orders of a solver's points, and leaves out of each what the budget has room for."""
+
+    incumbent: Incumbent
     events: list[Event]
-    limit_bytes: int
     saved_bytes: int | None
     model: CompactModel
-    on_order: OnOrder | None
-    best: Order | None = None
-    best_ns: int = 0
-    told: bool = field(default=False)
 
     def on_point(self, point: Vector, _: float) -> None:
         self.offer(self.model.chosen(point))
 
     def offer(self, chosen: set[int]) -> bool:
-        """Takes the order of these events if it is valid, in budget, and better."""
-        inst = self.instance
+        """Whether the order of these events is valid and in budget; the better one is kept."""
+        inst, limit_bytes = self.incumbent.instance, self.incumbent.limit_bytes
         order = order_of(self.events, chosen)
         if not self._fits(order):
             return False
-        kept = keep_what_fits(inst, order, self.limit_bytes)
-        if self._fits(kept):
-            order = kept
-        time_ns = inst.time_ns(order)
-        if self.best is None or time_ns < self.best_ns:
-            self.best, self.best_ns = order, time_ns
-            if self.on_order is not None:
-                self.on_order(order, time_ns)
+        shorter = keep_what_fits(inst, order, limit_bytes)
+        self.incumbent.offer(shorter if self._fits(shorter) else order)
         return True
 
     def _fits(self, order: Order) -> bool:
-        inst = self.instance
-        if not _valid(inst, order) or inst.peak(order) > self.limit_bytes:
+        inst = self.incumbent.instance
+        if not _valid(inst, order) or inst.peak(order) > self.incumbent.limit_bytes:
             return False
         return self.saved_bytes is None or saved_bytes_of(inst, order) <= self.saved_bytes
-
-    def answer(self, status: Status, bound_ns: int) -> CompactAnswer:
-        if self.best is None:
-            known: Status = "infeasible" if status == "infeasible" else "unknown"
-            return CompactAnswer(known, None, 0, bound_ns)
-        if status == "optimal":
-            return CompactAnswer("optimal", self.best, self.best_ns, self.best_ns)
-        return CompactAnswer("feasible", self.best, self.best_ns, min(bound_ns, self.best_ns))
 
 
 def _valid(instance: Instance, order: Order) -> bool:
@@ -209,12 +167,12 @@ def _matching(events: Sequence[Event], order: Order) -> set[int]:
         for k in waiting:
             stage_of[c, k] = 1
         waiting = []
-    found: set[int] = set()
+    matching: set[int] = set()
     stage: list[int] = []
     for i, event in enumerate(events):
         if event.optional:
             stage.append(i)
         elif event.first:
-            found.update(j for j in stage if (event.cnode, events[j].cnode) in stage_of)
+            matching.update(j for j in stage if (event.cnode, events[j].cnode) in stage_of)
             stage = []
-    return found
+    return matching

@@ -1,6 +1,6 @@
-"""CP-SAT of OR-Tools, for retention intervals: a program that `process.Worker` runs.
+"""CP-SAT of OR-Tools, for retention intervals: a module that `process.Worker` runs.
 
-A request describes the problem in JSON (`programs/retention.py` writes it); `ortools` is
+A request describes the problem in JSON (`planners/moccasin.py` writes it); `ortools` is
 loaded in this process only, and needs the extra `cpsat`.
 """
 
@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .process import serve
-from .wire import Arrays
+from ..isolation.serve import Say, serve
 
 __all__: list[str] = []
 
@@ -94,7 +93,7 @@ class _Model:
         ]
 
 
-def _solve(head: dict[str, Any], _: Arrays, say: Callable[..., None]) -> None:
+def _solve(head: dict[str, Any], _: object, say: Say) -> None:
     from ortools.sat.python import cp_model
 
     model = _Model(head)

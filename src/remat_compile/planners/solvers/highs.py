@@ -6,14 +6,13 @@ module run as a program.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
 import numpy as np
 
-from .process import serve
-from .wire import Arrays
+from ..isolation.frames import Arrays
+from ..isolation.serve import Say, serve
 
 __all__ = ["OPTIONS", "STATUS"]
 
@@ -40,7 +39,7 @@ The programs we make are bounded below, so the third can only be infeasible."""
 _BOUND_EVERY_S = 0.1
 
 
-def _solve(head: dict[str, Any], arrays: Arrays, say: Callable[..., None]) -> None:
+def _solve(head: dict[str, Any], arrays: Arrays, say: Say) -> None:
     import highspy
 
     model = highspy.Highs()
@@ -89,7 +88,7 @@ def _model(highspy: Any, arrays: Arrays) -> Any:
     return lp
 
 
-def _report_progress(model: Any, say: Callable[..., None]) -> None:
+def _report_progress(model: Any, say: Say) -> None:
     """Says each better point, and the lower bound from time to time."""
     said = [-np.inf, monotonic()]
 

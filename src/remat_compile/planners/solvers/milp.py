@@ -14,7 +14,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["INFINITY", "Answer", "Milp", "MilpBuilder", "OnPoint", "Status", "Vector"]
+__all__ = [
+    "INFINITY",
+    "Answer",
+    "Milp",
+    "MilpBuilder",
+    "OnPoint",
+    "Status",
+    "Terms",
+    "Vector",
+    "merged",
+]
 
 INFINITY = float("inf")
 
@@ -61,6 +71,18 @@ class Answer:
     objective: float
     bound: float
     seconds: float = 0.0
+
+
+Terms = list[tuple[int, float]]
+"""(column, value): part of a row."""
+
+
+def merged(terms: Terms) -> Terms:
+    """The same sum with each column once."""
+    total: dict[int, float] = {}
+    for column, value in terms:
+        total[column] = total.get(column, 0.0) + value
+    return [(column, value) for column, value in total.items() if value]
 
 
 class MilpBuilder:

@@ -38,6 +38,11 @@ class MilpSolver:
     def close(self) -> None:
         self._worker.close()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has a process now."""
+        return self._worker.is_running
+
     def solve(
         self,
         milp: Milp,
@@ -50,7 +55,7 @@ class MilpSolver:
         """The best point within the limit (wall clock, sending and start-up included).
 
         Past the limit the process is killed, and the answer is the last point and bound
-        that it told. `start` is a point to begin from; `options` are the solver's own.
+        that it sent. `start` is a point to begin from; `options` are the solver's own.
         """
         began = monotonic()
         listener = _Listener(on_point)

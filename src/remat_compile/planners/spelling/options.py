@@ -40,7 +40,7 @@ def read_options(
     """Field values for `cls` and everything that is wrong with the text."""
     hints = {f.name: get_type_hints(cls)[f.name] for f in fields(cls)}
     problems: list[Diagnostic] = []
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     seen: dict[str, Option] = {}
     for option in parsed.options:
         name = option.name.replace("-", "_")
@@ -52,7 +52,7 @@ def read_options(
             continue
         seen[name] = option
         try:
-            found[name] = _convert(option.value, hints[name], build)
+            values[name] = _convert(option.value, hints[name], build)
         except _Mismatch:
             problems.append(_mistyped(option, hints[name]))
         except FBError as error:
@@ -62,8 +62,8 @@ def read_options(
         message = f"{parsed.name} needs option {name}"
         problems.append(Diagnostic("FB0403", message, span_of(parsed.column, len(parsed.name))))
     if not required:
-        problems += _out_of_range(cls, found, seen)
-    return found, problems
+        problems += _out_of_range(cls, values, seen)
+    return values, problems
 
 
 def _convert(value: Value, hint: Any, build: Build) -> Any:
@@ -134,10 +134,10 @@ def _describe(hint: Any) -> str:
     return "none" if hint is NoneType else names.get(hint, "a planner")
 
 
-def _out_of_range(cls: Any, found: dict[str, Any], seen: dict[str, Option]) -> Iterator[Diagnostic]:
-    values = {f.name: found.get(f.name, default_of(f)) for f in fields(cls)}
+def _out_of_range(cls: Any, given: dict[str, Any], seen: dict[str, Option]) -> Iterator[Diagnostic]:
+    values = {f.name: given.get(f.name, default_of(f)) for f in fields(cls)}
     for name, message in _complaints(cls, values):
-        if name in seen and name not in found:
+        if name in seen and name not in given:
             continue  # already reported as mistyped
         option = seen.get(name)
         span = span_of(option.column, len(option.name)) if option else None

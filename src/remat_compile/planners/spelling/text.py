@@ -1,7 +1,8 @@
 """The text form of planners and their options: `name{option=value, ...}`.
 
 Values are integers, floats, `true`, `false`, `none`, words, "strings", lists in
-brackets, and planners.
+brackets, and planners. Read by hand and not by lark, which must not be loaded for a planner's
+name (it takes longer than all else before planning; a test holds it).
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ class _Parser:
 
     def refuse(self, wanted: str) -> FBError:
         shown = self.now.text if len(self.now.text) <= 40 else f"{self.now.text[:40]}..."
-        found = f'"{shown}"' if shown else "the end"
-        return _refusal(self.now.column, len(self.now.text), f"expected {wanted}, found {found}")
+        here = f'"{shown}"' if shown else "the end"
+        return _refusal(self.now.column, len(self.now.text), f"expected {wanted}, found {here}")
 
     def planner(self) -> PlannerText:
         word = self.now
@@ -138,7 +139,7 @@ def _string(token: _Token) -> str:
 
 
 def _tokens(text: str) -> list[_Token]:
-    found = []
+    tokens: list[_Token] = []
     at = 0
     while text[at:].strip():
         match = _TOKEN.match(text, at)
@@ -146,9 +147,9 @@ def _tokens(text: str) -> list[_Token]:
             at += len(text[at:]) - len(text[at:].lstrip())
             raise _refusal(at + 1, 1, f'unexpected "{text[at]}"')
         kind = match.lastgroup or ""
-        found.append(_Token(kind, match[kind], match.start(kind) + 1))
+        tokens.append(_Token(kind, match[kind], match.start(kind) + 1))
         at = match.end()
-    return [*found, _Token("end", "", len(text) + 1)]
+    return [*tokens, _Token("end", "", len(text) + 1)]
 
 
 def _refusal(column: int, length: int, message: str) -> FBError:
@@ -166,12 +167,12 @@ def _refusal(column: int, length: int, message: str) -> FBError:
 def parse_list(text: str) -> tuple[PlannerText, ...]:
     """Reads planners with commas between them; FB0402 where they are none."""
     parser = _Parser(text)
-    found = [parser.planner()]
+    planners = [parser.planner()]
     while parser.take(","):
-        found.append(parser.planner())
+        planners.append(parser.planner())
     if parser.now.kind != "end":
         raise parser.refuse('"," or the end')
-    return tuple(found)
+    return tuple(planners)
 
 
 def parse_text(text: str) -> PlannerText:

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import assert_never
 
 from ...ir.diagnostics import Diagnostic, nearest
 from ...ir.graph import ACCUMULATE_OP, CNode
-from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
+from ...ir.schedule import (
+    Compute,
+    ElementaryStep,
+    Free,
+    HostFree,
+    Offload,
+    Prefetch,
+    Schedule,
+    Step,
+    Wait,
+)
 from .statements import Statements
 
 __all__ = ["Event", "alive_before", "unfold"]
@@ -20,7 +31,7 @@ MOST_HINTS = 20
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One step. Names are aNodes (storages), never views.
+    """One step, or one part of it. Names are aNodes (storages), never views.
 
     `execution` counts the runs of the cNode from 1 (0 for other steps). `needs` maps what must
     be alive to the name that the cNode (or an offload) reads it by. `token` is the state that
@@ -29,7 +40,7 @@ class Event:
     """
 
     index: int
-    step: Step
+    step: Compute | ElementaryStep
     cnode: CNode | None
     execution: int
     needs: Mapping[str, str]
@@ -57,21 +68,9 @@ class Event:
     @property
     def name(self) -> str:
         """How messages call the step."""
-        match self.step:
-            case Compute(cnode):
-                return cnode
-            case Free(anode):
-                return f"free %{anode}"
-            case Offload(anode):
-                return f"offload %{anode}"
-            case Prefetch(anode):
-                return f"prefetch %{anode}"
-            case Wait(anode):
-                return f"wait %{anode}"
-            case HostFree(anode):
-                return f"hostfree %{anode}"
-            case _:
-                assert_never(self.step)
+        if isinstance(self.step, Compute):
+            return self.step.cnode
+        return f"{self.step.word} %{self.step.anode}"
 
 
 def unfold(statements: Statements, schedule: Schedule) -> list[Event] | tuple[Diagnostic, ...]:
@@ -81,14 +80,14 @@ def unfold(statements: Statements, schedule: Schedule) -> list[Event] | tuple[Di
     total = Counter(s.cnode for s in schedule.steps if isinstance(s, Compute))
     runs: Counter[str] = Counter()
     found: list[Event] = []
-    for index, step in enumerate(schedule.steps):
+    for index, step in enumerate(chain.from_iterable(map(_parts, schedule.steps))):
         match step:
-            case Free(anode):
-                found.append(Event(index, step, None, 0, {}, None, (), None, None, (anode,)))
             case Compute(name, nosave):
                 runs[name] += 1
                 c = statements.cnodes[name]
                 found.append(_run(statements, c, index, step, runs[name], total[name], nosave))
+            case Free(anode):
+                found.append(Event(index, step, None, 0, {}, None, (), None, None, (anode,)))
             case Offload(anode):
                 read = {anode: anode}
                 found.append(Event(index, step, None, 0, read, None, (), None, None, ()))
@@ -101,6 +100,15 @@ def unfold(statements: Statements, schedule: Schedule) -> list[Event] | tuple[Di
     return found
 
 
+def _parts(step: Step) -> tuple[Compute | ElementaryStep, ...]:
+    """What a step comes down to, as the verifier reads it: the obligations know nothing else."""
+    match step:
+        case Compute() | Free() | Offload() | Prefetch() | Wait() | HostFree():
+            return (step,)
+        case _:
+            assert_never(step)
+
+
 def _unknown(statements: Statements, schedule: Schedule) -> Iterator[Diagnostic]:
     hints = 0
 
@@ -110,23 +118,21 @@ def _unknown(statements: Statements, schedule: Schedule) -> Iterator[Diagnostic]
         return nearest(name, known) if hints <= MOST_HINTS else ""
 
     for step in schedule.steps:
-        match step:
-            case Compute(name) if name not in statements.cnodes:
+        if isinstance(step, Compute):
+            if (name := step.cnode) not in statements.cnodes:
                 message = f"the graph has no cNode {name}.{near(name, statements.cnodes)}"
                 yield Diagnostic("FB0801", message, step.span)
-            case Free(name) | Offload(name) | Prefetch(name) | Wait(name) | HostFree(name) if (
-                name not in statements.anodes
-            ):
-                base = statements.alias.get(name)
-                why = f" It is a view of %{base}." if base else near(name, statements.anodes)
-                yield Diagnostic("FB0801", f"the graph has no aNode %{name}.{why}", step.span)
+        elif (name := step.anode) not in statements.anodes:
+            base = statements.alias.get(name)
+            why = f" It is a view of %{base}." if base else near(name, statements.anodes)
+            yield Diagnostic("FB0801", f"the graph has no aNode %{name}.{why}", step.span)
 
 
 def _run(
     statements: Statements,
     c: CNode,
     index: int,
-    step: Step,
+    step: Compute,
     execution: int,
     total: int,
     nosave: bool,

@@ -19,7 +19,6 @@ add(
     "view.default _unsafe_view.default reshape.default",
     lambda m: [call(m.f(2, 3, 4), [6, 4]), call(m.f(2, 3, 4), [-1, 2]), call(m.f(1), [])],
 )
-add("_reshape_alias.default", lambda m: [call(m.f(2, 3, 4), [6, 4], [4, 1])])
 add("view.dtype", lambda m: [call(m.f(4).float(), torch.int32), call(m.i(9, 4), torch.float64)])
 add(
     "expand.default",

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ....ir.diagnostics import Diagnostic, FBError, Note
+from ....ir.diagnostics import Note, fail
 from ....ir.graph import CALLER_KINDS, CNode
 from ....ir.program import Program
 from ....ir.schedule import Compute, Schedule
+from ....ir.wording import worded
 from ...python.allowed import check_generated
 from ...python.quote import literal
 from ...views import identities, without_identities
@@ -24,7 +25,7 @@ from ..emit.allowed import (
     defined_names,
     segment_name,
 )
-from ..emit.body import Body, State
+from ..emit.body import Body, Liveness
 from ..emit.module import (
     SourceOf,
     dict_text,
@@ -37,6 +38,7 @@ from ..emit.order import numbered
 from ..emit.tables import tables
 from ..emit.template import ANNOTATED_RUN, CHECK, KEEP, header
 from ..emit.text import BASE_KEY, JaxText
+from ..honoured import for_jax
 from ..observe.predict import predicted_temp_bytes
 from ..readback.annotated import check_annotated
 from .form import Form, form_of, misfit, schedule_of
@@ -63,15 +65,14 @@ def fitting_form(program: Program, schedule: Schedule, *, nearest: bool) -> Form
     name = found.step.cnode if isinstance(found.step, Compute) else str(found.step)
     ours = predicted_temp_bytes(program, schedule)
     theirs = predicted_temp_bytes(program, near)
-    notes = (Note(f"the nearest plan takes {theirs} temporary bytes, this one {ours}"),)
-    raise FBError(
-        Diagnostic(
-            "FB0935",
-            f"jax.checkpoint cannot express this plan: step {name} does not fit, as {found.why}",
-            found.step.span,
-            notes,
-            "use --jax-style explicit, or annotated-nearest for the nearest plan",
-        )
+    return fail(
+        "FB0935",
+        f"jax.checkpoint cannot express this plan: step {name} does not fit, as {found.why}",
+        found.step.span,
+        Note(f"the nearest plan takes {theirs} temporary bytes, this one {ours}"),
+        hint=worded(
+            "use {jax_style}, or annotated-nearest for the nearest plan", jax_style="explicit"
+        ),
     )
 
 
@@ -84,13 +85,14 @@ def emit_form(program: Program, schedule: Schedule, form: Form, source_of: Sourc
 
 
 def _written(program: Program, schedule: Schedule, form: Form, source_of: SourceOf) -> str:
+    program = for_jax(program)
     graph = without_identities(program.graph, identities(program.graph))
     program = replace(program, graph=graph)
     lowerings = source_of(operators_of(program))
     forward = len(list(program.graph.in_phase("fwd")))
     segments = {segment_name(i) for i in range(1, forward + 1)}
     x = JaxText(program, defined_names(lowerings) | MODULE_NAMES | segments)
-    model = _Model(program, form, x).text()
+    model = _ModelText(program, form, x).text()
     kept, offloaded = names_of(program, form)
     head = header(graph.name, schedule)
     operators = source_of(tuple(x.operators)).strip()
@@ -124,14 +126,14 @@ class _Named(Body):
                 self.lines.append(f"{v} = checkpoint_name({v}, {literal(name)})")
 
 
-class _Model:
+class _ModelText:
     """The text of `model`: its segments as functions, and the calls of them."""
 
     def __init__(self, program: Program, form: Form, x: JaxText):
         self.program, self.graph, self.binding, self.x = program, program.graph, program.binding, x
         self.held = {a.name for a in self.graph.anodes if a.kind in CALLER_KINDS}
         tokens = [c.token for c in self.graph.cnodes if c.token is not None]
-        state = State(set(self.held), {token: i for i, token in enumerate(tokens)})
+        state = Liveness(set(self.held), {token: i for i, token in enumerate(tokens)})
         kept, offloaded = names_of(program, form)
         named = frozenset((*kept, *offloaded))
         forward = [c.name for c in self.graph.in_phase("fwd")]

@@ -10,6 +10,7 @@ import jax
 from jax.extend import core
 
 from ....ir.diagnostics import Diagnostic, FBError
+from ....ir.wording import worded
 
 __all__ = ["Residuals", "check_residuals", "residuals_of"]
 
@@ -86,11 +87,13 @@ def check_residuals(found: Residuals, kept: frozenset[str], offloaded: frozenset
     if wrong := sorted((offloaded ^ found.offloaded) & planned & found.names):
         listed = ", ".join(f"%{name}" for name in wrong)
         message = f"JAX keeps {listed} on the other side than the plan: device, not host"
-        problems.append(Diagnostic("FB0936", message, hint="use --jax-style explicit"))
+        problems.append(
+            Diagnostic("FB0936", message, hint=worded("use {jax_style}", jax_style="explicit"))
+        )
     if ignored := sorted(planned - found.names):
         listed = ", ".join(f"%{name}" for name in ignored)
         message = f"JAX does not keep {listed}: its derivatives do not read these values"
-        hint = "plan without keeping them, or use --jax-style explicit"
+        hint = worded("plan without keeping them, or use {jax_style}", jax_style="explicit")
         problems.append(Diagnostic("FB0936", message, hint=hint))
     if more := sorted(found.names - planned):
         listed = ", ".join(f"%{name}" for name in more)

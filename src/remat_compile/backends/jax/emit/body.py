@@ -17,7 +17,7 @@ from .groups import Barrier
 from .order import Numbered
 from .text import BASE_KEY, KEY, JaxText
 
-__all__ = ["Body", "State", "scope_name"]
+__all__ = ["Body", "Liveness", "scope_name"]
 
 
 def scope_name(cnode: str, execution: int) -> str:
@@ -26,7 +26,7 @@ def scope_name(cnode: str, execution: int) -> str:
 
 
 @dataclass
-class State:
+class Liveness:
     """What is alive as the schedule goes on: carried from the forward to the backward."""
 
     live: set[str]
@@ -40,7 +40,7 @@ class Body:
 
     graph: Graph
     x: JaxText
-    state: State
+    state: Liveness
     barriers: dict[int, Barrier]
     lines: list[str] = field(default_factory=list)
     free: dict[str, None] = field(default_factory=dict)

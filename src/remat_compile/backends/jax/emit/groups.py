@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ....ir.graph import ACCUMULATE_OP, CALLER_KINDS, CNode, Graph
 from ....ir.schedule import Compute, Free, Prefetch, Schedule
 from ...python.names import loss_index
-from .order import History, Numbered, numbered
+from .order import AccessHistory, Numbered, numbered
 
 __all__ = ["Barrier", "barriers"]
 
@@ -54,13 +54,13 @@ class Barrier:
 
 def barriers(graph: Graph, schedule: Schedule) -> dict[int, Barrier]:
     """The barrier before each step that has one."""
-    walk = _Walk(graph, schedule)
+    walk = _Placement(graph, schedule)
     for now in numbered(graph, schedule.steps):
         walk.step(now)
     return {i: b for i, b in walk.found.items() if b.sources or b.hosts or b.key or b.anchors}
 
 
-class _Walk:
+class _Placement:
     """Goes through a schedule. A group is a run of computations that run again, and of
     prefetches, which no first execution interrupts and in which none occurs twice.
 
@@ -70,7 +70,7 @@ class _Walk:
 
     def __init__(self, graph: Graph, schedule: Schedule):
         self.graph = graph
-        self.history = History(graph, schedule)
+        self.history = AccessHistory(graph, schedule)
         self.found: dict[int, Barrier] = {}
         self._border = loss_index(graph, schedule)
         self._scattered = _scattered(graph)

@@ -9,13 +9,13 @@ from ....ir.graph import CALLER_KINDS
 from ....ir.program import Program
 from ....ir.schedule import Schedule
 from ...python.allowed import check_generated
-from ...python.calls import called_operators
-from ...python.names import loss_index, symbol_key
+from ...python.names import called_operators, loss_index, symbol_key
 from ...python.quote import literal
 from ...views import identities, without_identities
+from ..honoured import for_jax
 from ..readback.explicit import check_source
 from .allowed import MODULE_NAMES, allowed, defined_names
-from .body import Body, State
+from .body import Body, Liveness
 from .groups import Barrier, barriers
 from .order import numbered
 from .tables import tables
@@ -54,6 +54,7 @@ def emit(program: Program, schedule: Schedule, source_of: SourceOf) -> str:
 
 
 def _written(program: Program, schedule: Schedule, source_of: SourceOf) -> str:
+    program = for_jax(program)
     graph = without_identities(program.graph, identities(program.graph))
     program = replace(program, graph=graph)
     lowerings = source_of(operators_of(program))
@@ -73,7 +74,7 @@ class _Functions:
         self.program, self.graph, self.binding, self.x = program, graph, program.binding, x
         self.held = {a.name for a in graph.anodes if a.kind in CALLER_KINDS}
         tokens = [c.token for c in graph.cnodes if c.token is not None]
-        state = State(set(self.held), {token: i for i, token in enumerate(tokens)})
+        state = Liveness(set(self.held), {token: i for i, token in enumerate(tokens)})
         through = barriers(graph, schedule)
         steps = list(numbered(graph, schedule.steps))
         border = loss_index(graph, schedule)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from ....ir.graph import CNode, Graph
-from ....ir.schedule import Compute, Free, Offload, Prefetch, Schedule, Step
+from ....ir.schedule import Compute, ElementaryStep, Free, Offload, Prefetch, Schedule, Step
 
-__all__ = ["History", "Numbered", "numbered"]
+__all__ = ["AccessHistory", "Numbered", "numbered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Numbered:
     """A step with its index, and for a computation the cNode and which execution it is."""
 
     index: int
-    step: Step
+    step: Compute | ElementaryStep
     cnode: CNode | None
     execution: int
 
@@ -31,10 +31,11 @@ def numbered(graph: Graph, steps: tuple[Step, ...]) -> Iterator[Numbered]:
             runs[step.cnode] += 1
             yield Numbered(index, step, graph.cnode[step.cnode], runs[step.cnode])
         else:
-            yield Numbered(index, step, None, 0)
+            (part,) = step.parts()  # the driver hands elementary schedules to this backend
+            yield Numbered(index, part, None, 0)
 
 
-class History:
+class AccessHistory:
     """What is written, read and freed at which step. The end reads what is never freed."""
 
     def __init__(self, graph: Graph, schedule: Schedule):

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
-from typing import assert_never
 
-from ....ir.expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym
-from ....ir.graph import Arg, Atom, Call, Ref
+from ....ir.graph import Atom, Call
 from ....ir.program import Program
-from ...python.names import Names, keywords
-from ...python.quote import literal
+from ...python.names import VariableNames
 from ..dtypes import dtype_name
 
 __all__ = ["BASE_KEY", "KEY", "JaxText", "function_name"]
@@ -28,7 +24,6 @@ _RESERVED = frozenset(
         *("forward", "backward", "model", "step", "compiler_options"),
     )
 )
-_OF_TORCH_ALONE = frozenset(("device", "layout", "memory_format", "pin_memory"))
 
 
 def function_name(op: str) -> str:
@@ -36,7 +31,7 @@ def function_name(op: str) -> str:
     return re.sub(r"\W", "_", op, flags=re.ASCII)
 
 
-class JaxText(Names):
+class JaxText(VariableNames):
     """Renders calls; `operators` collects the operators used, in order of appearance."""
 
     def __init__(self, program: Program, functions: frozenset[str] = frozenset()):
@@ -58,31 +53,15 @@ class JaxText(Names):
     def call(self, call: Call, key: str | None = None) -> str:
         """The call; a random operator is given `key`, an expression for its own key."""
         self.operators[call.op] = None
-        parts = [self.arg(a) for a in call.args]
-        named = zip(keywords(call), call.kwargs, strict=True)
-        parts += [f"{k}={self.arg(a)}" for k, (_, a) in named if k not in _OF_TORCH_ALONE]
+        parts = self.arguments(call)
         if key is not None:
             parts.append(f"key={key}")
         return f"{function_name(call.op)}({', '.join(parts)})"
 
-    def arg(self, arg: Arg) -> str:
-        match arg:
-            case Ref(name):
-                return self.variable(name)
-            case Atom("dtype", value):
-                return f"jnp.{dtype_name(value)}"
-            case Atom():
-                return "None"
-            case tuple():
-                comma = "," if len(arg) == 1 else ""
-                return "(" + ", ".join(self.arg(part) for part in arg) + comma + ")"
-            case float():
-                return repr(arg) if math.isfinite(arg) else f"float({literal(str(arg))})"
-            case str():
-                return literal(arg)
-            case None | bool() | int():
-                return repr(arg)
-            case Const() | Sym() | Add() | Mul() | FloorDiv() | CeilDiv() | Max() | RoundUp():
-                return self.integer(arg)
-            case _:
-                assert_never(arg)
+    def atom(self, atom: Atom) -> str:
+        if atom.kind != "dtype":
+            raise ValueError(f"{atom} is no matter of values")
+        return f"jnp.{dtype_name(atom.value)}"
+
+    def sequence(self, parts: list[str]) -> str:
+        return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"

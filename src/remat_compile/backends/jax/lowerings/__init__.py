@@ -1,10 +1,10 @@
 """ATen operators as JAX functions: one plain function per overload.
 
-Each function takes what the operator's schema takes (`self` is called `x`), with arrays
-for tensors, JAX dtypes for dtypes and tuples for lists, and returns an array or a tuple
-as ATen does, with None where ATen returns no tensor. `device`, `layout`, `pin_memory`,
-`non_blocking` and `memory_format` are accepted and mean nothing. A random operator takes
-its `key` besides. Values follow PyTorch, promotion of dtypes included.
+Each function takes what the operator's schema takes (`self` is called `x`), but for what
+`backends/jax/honoured.py` leaves out, with arrays for tensors, JAX dtypes for dtypes and
+tuples for lists, and returns an array or a tuple as ATen does, with None where ATen returns
+no tensor. A random operator takes its `key` besides. Values follow PyTorch, promotion of
+dtypes included.
 
 The functions know only `jax` and `numpy`: what is emitted for a plan carries their text.
 """
@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from . import (
+from . import (  # noqa: F401  (each fills the table)
     activations,
     arithmetic,
     attention,
@@ -41,27 +41,7 @@ from ._source import IMPORTS, gather
 
 __all__ = ["IMPORTS", "Lowering", "is_random", "missing", "source_of", "table"]
 
-FAMILIES = (
-    activations,
-    arithmetic,
-    attention,
-    batch_norm,
-    comparisons,
-    convolution,
-    factories,
-    indexing,
-    linear,
-    losses,
-    normalization,
-    padding,
-    pointwise,
-    pooling,
-    random,
-    reductions,
-    shape,
-    softmax,
-    views,
-)
+FAMILIES = tuple(dict.fromkeys(map(inspect.getmodule, REGISTERED.values())))
 """The modules that make up the table."""
 
 

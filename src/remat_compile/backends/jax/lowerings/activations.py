@@ -95,9 +95,7 @@ def aten_leaky_relu_default(x: Array, negative_slope: float = 0.01) -> Array:
 
 
 @lowers("aten.leaky_relu_backward.default")
-def aten_leaky_relu_backward_default(
-    grad_output: Array, x: Array, negative_slope: float, self_is_result: bool
-) -> Array:
+def aten_leaky_relu_backward_default(grad_output: Array, x: Array, negative_slope: float) -> Array:
     return jnp.where(x > 0, grad_output, grad_output * negative_slope)
 
 
@@ -172,7 +170,7 @@ def aten_log_sigmoid_forward_default(x: Array) -> tuple[Array, Array]:
 
 
 @lowers("aten.log_sigmoid_backward.default")
-def aten_log_sigmoid_backward_default(grad_output: Array, x: Array, buffer: Array) -> Array:
+def aten_log_sigmoid_backward_default(grad_output: Array, x: Array) -> Array:
     g, wide = _wide(grad_output), _wide(x)
     return (g * jax.nn.sigmoid(-wide)).astype(grad_output.dtype)
 

@@ -31,13 +31,11 @@ def aten__scaled_dot_product_flash_attention_for_cpu_default(
     query: Array,
     key: Array,
     value: Array,
-    dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
     attn_mask: Array | None = None,
     scale: float | None = None,
 ) -> tuple[Array, Array]:
-    assert dropout_p == 0, "this kernel has no dropout"
     scores, _ = _scores(query, key, is_causal, attn_mask, scale)
     top = jnp.max(scores, -1, keepdims=True)
     # Where a row sees nothing, PyTorch gives zeros, for the logarithm too.
@@ -57,13 +55,11 @@ def aten__scaled_dot_product_flash_attention_for_cpu_backward_default(
     value: Array,
     out: Array,
     logsumexp: Array,
-    dropout_p: float,
     is_causal: bool,
     *,
     attn_mask: Array | None = None,
     scale: float | None = None,
 ) -> tuple[Array, Array, Array]:
-    assert dropout_p == 0, "this kernel has no dropout"
     scores, factor = _scores(query, key, is_causal, attn_mask, scale)
     g, weights = _wide(grad_out), jnp.exp(scores - logsumexp[..., None])
     grad_weights = jnp.matmul(g, jnp.swapaxes(_wide(value), -1, -2))

@@ -32,7 +32,8 @@ def _batch_statistics(input: Array) -> tuple[Array, Array, int]:
     return mean, variance, np.prod([x.shape[axis] for axis in axes]).item()
 
 
-def _batch_norm(
+@lowers("aten._native_batch_norm_legit_functional.default")
+def aten__native_batch_norm_legit_functional_default(
     input: Array,
     weight: Array | None,
     bias: Array | None,
@@ -63,20 +64,6 @@ def _batch_norm(
     return out, mean.astype(kept), invstd.astype(kept), new_mean, new_var
 
 
-@lowers("aten._native_batch_norm_legit_functional.default")
-def aten__native_batch_norm_legit_functional_default(
-    input: Array,
-    weight: Array | None,
-    bias: Array | None,
-    running_mean: Array,
-    running_var: Array,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Array, Array, Array, Array | None, Array | None]:
-    return _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
-
-
 @lowers("aten._native_batch_norm_legit.no_stats")
 def aten__native_batch_norm_legit_no_stats(
     input: Array,
@@ -86,7 +73,9 @@ def aten__native_batch_norm_legit_no_stats(
     momentum: float,
     eps: float,
 ) -> tuple[Array, Array, Array]:
-    return _batch_norm(input, weight, bias, None, None, training, momentum, eps)[:3]
+    return aten__native_batch_norm_legit_functional_default(
+        input, weight, bias, None, None, training, momentum, eps
+    )[:3]
 
 
 @lowers("aten._native_batch_norm_legit.default")
@@ -100,7 +89,9 @@ def aten__native_batch_norm_legit_default(
     momentum: float,
     eps: float,
 ) -> tuple[Array, Array, Array]:
-    return _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[:3]
+    return aten__native_batch_norm_legit_functional_default(
+        input, weight, bias, running_mean, running_var, training, momentum, eps
+    )[:3]
 
 
 @lowers("aten._native_batch_norm_legit_no_training.default")
@@ -113,7 +104,9 @@ def aten__native_batch_norm_legit_no_training_default(
     momentum: float,
     eps: float,
 ) -> tuple[Array, Array, Array]:
-    return _batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)[:3]
+    return aten__native_batch_norm_legit_functional_default(
+        input, weight, bias, running_mean, running_var, False, momentum, eps
+    )[:3]
 
 
 @lowers("aten.native_batch_norm.default")
@@ -127,7 +120,9 @@ def aten_native_batch_norm_default(
     momentum: float,
     eps: float,
 ) -> tuple[Array, Array, Array]:
-    return _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[:3]
+    return aten__native_batch_norm_legit_functional_default(
+        input, weight, bias, running_mean, running_var, training, momentum, eps
+    )[:3]
 
 
 @lowers("aten.native_batch_norm_backward.default")

@@ -67,7 +67,6 @@ def aten_convolution_backward_default(
     grad_output: Array,
     input: Array,
     weight: Array,
-    bias_sizes: tuple[int, ...] | None,
     stride: tuple[int, ...],
     padding: tuple[int, ...],
     dilation: tuple[int, ...],

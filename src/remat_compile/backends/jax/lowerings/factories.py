@@ -12,197 +12,89 @@ from ._registry import lowers
 
 
 @lowers("aten.zeros.default")
-def aten_zeros_default(
-    size: tuple[int, ...],
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-) -> Array:
+def aten_zeros_default(size: tuple[int, ...], *, dtype: DTypeLike | None = None) -> Array:
     return jnp.zeros(tuple(size), _dtype(dtype or jnp.float32))
 
 
 @lowers("aten.ones.default")
-def aten_ones_default(
-    size: tuple[int, ...],
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-) -> Array:
+def aten_ones_default(size: tuple[int, ...], *, dtype: DTypeLike | None = None) -> Array:
     return jnp.ones(tuple(size), _dtype(dtype or jnp.float32))
 
 
 @lowers("aten.empty.memory_format")
-def aten_empty_memory_format(
-    size: tuple[int, ...],
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-    memory_format: object = None,
-) -> Array:
+def aten_empty_memory_format(size: tuple[int, ...], *, dtype: DTypeLike | None = None) -> Array:
     return jnp.zeros(tuple(size), _dtype(dtype or jnp.float32))
 
 
 @lowers("aten.full.default")
 def aten_full_default(
-    size: tuple[int, ...],
-    fill_value: float,
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
+    size: tuple[int, ...], fill_value: float, *, dtype: DTypeLike | None = None
 ) -> Array:
     return jnp.full(tuple(size), fill_value, _dtype(dtype or _promoted_dtype(fill_value)))
 
 
 @lowers("aten.scalar_tensor.default")
-def aten_scalar_tensor_default(
-    s: float,
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-) -> Array:
+def aten_scalar_tensor_default(s: float, *, dtype: DTypeLike | None = None) -> Array:
     return jnp.asarray(s, _dtype(dtype or jnp.float32))
 
 
 @lowers("aten.zeros_like.default")
-def aten_zeros_like_default(
-    x: Array,
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-    memory_format: object = None,
-) -> Array:
+def aten_zeros_like_default(x: Array, *, dtype: DTypeLike | None = None) -> Array:
     return jnp.zeros(x.shape, _dtype(dtype or x.dtype))
 
 
 @lowers("aten.ones_like.default")
-def aten_ones_like_default(
-    x: Array,
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-    memory_format: object = None,
-) -> Array:
+def aten_ones_like_default(x: Array, *, dtype: DTypeLike | None = None) -> Array:
     return jnp.ones(x.shape, _dtype(dtype or x.dtype))
 
 
 @lowers("aten.empty_like.default")
-def aten_empty_like_default(
-    x: Array,
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-    memory_format: object = None,
-) -> Array:
+def aten_empty_like_default(x: Array, *, dtype: DTypeLike | None = None) -> Array:
     return jnp.zeros(x.shape, _dtype(dtype or x.dtype))
 
 
 @lowers("aten.full_like.default")
-def aten_full_like_default(
-    x: Array,
-    fill_value: float,
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-    memory_format: object = None,
-) -> Array:
+def aten_full_like_default(x: Array, fill_value: float, *, dtype: DTypeLike | None = None) -> Array:
     return jnp.full(x.shape, fill_value, _dtype(dtype or x.dtype))
 
 
 @lowers("aten.new_zeros.default")
 def aten_new_zeros_default(
-    x: Array,
-    size: tuple[int, ...],
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
+    x: Array, size: tuple[int, ...], *, dtype: DTypeLike | None = None
 ) -> Array:
     return jnp.zeros(tuple(size), _dtype(dtype or x.dtype))
 
 
 @lowers("aten.new_ones.default")
 def aten_new_ones_default(
-    x: Array,
-    size: tuple[int, ...],
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
+    x: Array, size: tuple[int, ...], *, dtype: DTypeLike | None = None
 ) -> Array:
     return jnp.ones(tuple(size), _dtype(dtype or x.dtype))
 
 
 @lowers("aten.new_empty.default")
 def aten_new_empty_default(
-    x: Array,
-    size: tuple[int, ...],
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
+    x: Array, size: tuple[int, ...], *, dtype: DTypeLike | None = None
 ) -> Array:
     return jnp.zeros(tuple(size), _dtype(dtype or x.dtype))
 
 
 @lowers("aten.new_full.default")
 def aten_new_full_default(
-    x: Array,
-    size: tuple[int, ...],
-    fill_value: float,
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
+    x: Array, size: tuple[int, ...], fill_value: float, *, dtype: DTypeLike | None = None
 ) -> Array:
     return jnp.full(tuple(size), fill_value, _dtype(dtype or x.dtype))
 
 
 @lowers("aten.new_empty_strided.default")
 def aten_new_empty_strided_default(
-    x: Array,
-    size: tuple[int, ...],
-    stride: tuple[int, ...],
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
+    x: Array, size: tuple[int, ...], *, dtype: DTypeLike | None = None
 ) -> Array:
     return jnp.zeros(tuple(size), _dtype(dtype or x.dtype))
 
 
 @lowers("aten.empty_strided.default")
-def aten_empty_strided_default(
-    size: tuple[int, ...],
-    stride: tuple[int, ...],
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-) -> Array:
+def aten_empty_strided_default(size: tuple[int, ...], *, dtype: DTypeLike | None = None) -> Array:
     return jnp.zeros(tuple(size), _dtype(dtype or jnp.float32))
 
 
@@ -217,78 +109,34 @@ def _stepped(start: float, end: float, step: float, dtype: DTypeLike | None) -> 
 
 
 @lowers("aten.arange.default")
-def aten_arange_default(
-    end: float,
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-) -> Array:
+def aten_arange_default(end: float, *, dtype: DTypeLike | None = None) -> Array:
     return _stepped(0, end, 1, dtype)
 
 
 @lowers("aten.arange.start")
-def aten_arange_start(
-    start: float,
-    end: float,
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-) -> Array:
+def aten_arange_start(start: float, end: float, *, dtype: DTypeLike | None = None) -> Array:
     return _stepped(start, end, 1, dtype)
 
 
 @lowers("aten.arange.start_step")
 def aten_arange_start_step(
-    start: float,
-    end: float,
-    step: float = 1,
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
+    start: float, end: float, step: float = 1, *, dtype: DTypeLike | None = None
 ) -> Array:
     return _stepped(start, end, step, dtype)
 
 
 @lowers("aten.linspace.default")
 def aten_linspace_default(
-    start: float,
-    end: float,
-    steps: int,
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
+    start: float, end: float, steps: int, *, dtype: DTypeLike | None = None
 ) -> Array:
     return jnp.linspace(start, end, steps, dtype=_dtype(dtype or jnp.float32))
 
 
 @lowers("aten.eye.default")
-def aten_eye_default(
-    n: int,
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-) -> Array:
+def aten_eye_default(n: int, *, dtype: DTypeLike | None = None) -> Array:
     return jnp.eye(n, dtype=_dtype(dtype or jnp.float32))
 
 
 @lowers("aten.eye.m")
-def aten_eye_m(
-    n: int,
-    m: int,
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-) -> Array:
+def aten_eye_m(n: int, m: int, *, dtype: DTypeLike | None = None) -> Array:
     return jnp.eye(n, m, dtype=_dtype(dtype or jnp.float32))

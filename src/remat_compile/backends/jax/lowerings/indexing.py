@@ -15,13 +15,7 @@ from ._registry import lowers
 
 
 @lowers("aten.embedding.default")
-def aten_embedding_default(
-    weight: Array,
-    indices: Array,
-    padding_idx: int = -1,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Array:
+def aten_embedding_default(weight: Array, indices: Array) -> Array:
     return jnp.take(weight, indices, axis=0)
 
 
@@ -58,26 +52,19 @@ def aten__unsafe_index_Tensor(x: Array, indices: tuple[Array | None, ...]) -> Ar
     return x[_places(indices)]
 
 
-def _index_put(
-    x: Array, indices: tuple[Array | None, ...], values: Array, accumulate: bool
-) -> Array:
-    """`x` with `values` written, or added, at the indices."""
-    at = x.at[_places(indices)]
-    return at.add(values.astype(x.dtype)) if accumulate else at.set(values.astype(x.dtype))
-
-
 @lowers("aten.index_put.default")
 def aten_index_put_default(
     x: Array, indices: tuple[Array | None, ...], values: Array, accumulate: bool = False
 ) -> Array:
-    return _index_put(x, indices, values, accumulate)
+    at = x.at[_places(indices)]
+    return at.add(values.astype(x.dtype)) if accumulate else at.set(values.astype(x.dtype))
 
 
 @lowers("aten._unsafe_index_put.default")
 def aten__unsafe_index_put_default(
     x: Array, indices: tuple[Array | None, ...], values: Array, accumulate: bool = False
 ) -> Array:
-    return _index_put(x, indices, values, accumulate)
+    return aten_index_put_default(x, indices, values, accumulate)
 
 
 @lowers("aten.index_select.default")
@@ -94,7 +81,7 @@ def aten_index_add_default(
 
 
 @lowers("aten.gather.default")
-def aten_gather_default(x: Array, dim: int, index: Array, *, sparse_grad: bool = False) -> Array:
+def aten_gather_default(x: Array, dim: int, index: Array) -> Array:
     return x[_along(index, dim)]
 
 
@@ -125,9 +112,7 @@ def aten_scatter_add_default(x: Array, dim: int, index: Array, src: Array) -> Ar
 
 
 @lowers("aten.topk.default")
-def aten_topk_default(
-    x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> tuple[Array, Array]:
+def aten_topk_default(x: Array, k: int, dim: int = -1, largest: bool = True) -> tuple[Array, Array]:
     moved = jnp.moveaxis(x, dim, -1)
     if largest:
         values, index = lax.top_k(moved, k)

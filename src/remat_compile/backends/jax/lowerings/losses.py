@@ -128,7 +128,8 @@ def _class_weights(
     return classes, jnp.where(kept, own, 0)
 
 
-def _nll_forward(
+@lowers("aten.nll_loss_forward.default")
+def aten_nll_loss_forward_default(
     x: Array, target: Array, weight: Array | None, reduction: int, ignore_index: int
 ) -> tuple[Array, Array]:
     """Losses of log-probabilities whose classes stand on axis 1 (on axis 0 if alone)."""
@@ -143,7 +144,8 @@ def _nll_forward(
     return (loss / total if reduction == 1 else loss).astype(x.dtype), total.astype(x.dtype)
 
 
-def _nll_backward(
+@lowers("aten.nll_loss_backward.default")
+def aten_nll_loss_backward_default(
     grad_output: Array,
     x: Array,
     target: Array,
@@ -162,31 +164,11 @@ def _nll_backward(
     return jnp.where(hit, jnp.expand_dims(-g * weights, axis), 0).astype(x.dtype)
 
 
-@lowers("aten.nll_loss_forward.default")
-def aten_nll_loss_forward_default(
-    x: Array, target: Array, weight: Array | None, reduction: int, ignore_index: int
-) -> tuple[Array, Array]:
-    return _nll_forward(x, target, weight, reduction, ignore_index)
-
-
-@lowers("aten.nll_loss_backward.default")
-def aten_nll_loss_backward_default(
-    grad_output: Array,
-    x: Array,
-    target: Array,
-    weight: Array | None,
-    reduction: int,
-    ignore_index: int,
-    total_weight: Array,
-) -> Array:
-    return _nll_backward(grad_output, x, target, weight, reduction, ignore_index, total_weight)
-
-
 @lowers("aten.nll_loss2d_forward.default")
 def aten_nll_loss2d_forward_default(
     x: Array, target: Array, weight: Array | None, reduction: int, ignore_index: int
 ) -> tuple[Array, Array]:
-    return _nll_forward(x, target, weight, reduction, ignore_index)
+    return aten_nll_loss_forward_default(x, target, weight, reduction, ignore_index)
 
 
 @lowers("aten.nll_loss2d_backward.default")
@@ -199,4 +181,6 @@ def aten_nll_loss2d_backward_default(
     ignore_index: int,
     total_weight: Array,
 ) -> Array:
-    return _nll_backward(grad_output, x, target, weight, reduction, ignore_index, total_weight)
+    return aten_nll_loss_backward_default(
+        grad_output, x, target, weight, reduction, ignore_index, total_weight
+    )

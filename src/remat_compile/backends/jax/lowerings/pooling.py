@@ -69,14 +69,7 @@ def aten_max_pool2d_with_indices_default(
 
 @lowers("aten.max_pool2d_with_indices_backward.default")
 def aten_max_pool2d_with_indices_backward_default(
-    grad_output: Array,
-    x: Array,
-    kernel_size: tuple[int, ...],
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    ceil_mode: bool,
-    indices: Array,
+    grad_output: Array, x: Array, indices: Array
 ) -> Array:
     planes = np.prod(x.shape[:-2], dtype=int).item()
     area = x.shape[-2] * x.shape[-1]

@@ -28,113 +28,58 @@ def aten_native_dropout_backward_default(grad_output: Array, mask: Array, scale:
 
 
 @lowers("aten.bernoulli.p")
-def aten_bernoulli_p(x: Array, p: float, *, generator: object = None, key: Array) -> Array:
+def aten_bernoulli_p(x: Array, p: float, *, key: Array) -> Array:
     return jax.random.bernoulli(key, p, x.shape).astype(x.dtype)
 
 
 @lowers("aten.bernoulli.default")
-def aten_bernoulli_default(x: Array, *, generator: object = None, key: Array) -> Array:
+def aten_bernoulli_default(x: Array, *, key: Array) -> Array:
     return jax.random.bernoulli(key, x).astype(x.dtype)
 
 
 @lowers("aten.rand.default")
 def aten_rand_default(
-    size: tuple[int, ...],
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-    key: Array,
+    size: tuple[int, ...], *, dtype: DTypeLike | None = None, key: Array
 ) -> Array:
     return jax.random.uniform(key, tuple(size), _dtype(dtype or jnp.float32))
 
 
 @lowers("aten.rand_like.default")
-def aten_rand_like_default(
-    x: Array,
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-    memory_format: object = None,
-    key: Array,
-) -> Array:
+def aten_rand_like_default(x: Array, *, dtype: DTypeLike | None = None, key: Array) -> Array:
     return jax.random.uniform(key, x.shape, _dtype(dtype or x.dtype))
 
 
 @lowers("aten.randn.default")
 def aten_randn_default(
-    size: tuple[int, ...],
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-    key: Array,
+    size: tuple[int, ...], *, dtype: DTypeLike | None = None, key: Array
 ) -> Array:
     return jax.random.normal(key, tuple(size), _dtype(dtype or jnp.float32))
 
 
 @lowers("aten.randn_like.default")
-def aten_randn_like_default(
-    x: Array,
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-    memory_format: object = None,
-    key: Array,
-) -> Array:
+def aten_randn_like_default(x: Array, *, dtype: DTypeLike | None = None, key: Array) -> Array:
     return jax.random.normal(key, x.shape, _dtype(dtype or x.dtype))
 
 
 @lowers("aten.randint.default")
 def aten_randint_default(
-    high: int,
-    size: tuple[int, ...],
-    *,
-    dtype: DTypeLike = jnp.int64,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-    key: Array,
+    high: int, size: tuple[int, ...], *, dtype: DTypeLike = jnp.int64, key: Array
 ) -> Array:
     return jax.random.randint(key, tuple(size), 0, high).astype(_dtype(dtype))
 
 
 @lowers("aten.randint.low")
 def aten_randint_low(
-    low: int,
-    high: int,
-    size: tuple[int, ...],
-    *,
-    dtype: DTypeLike = jnp.int64,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-    key: Array,
+    low: int, high: int, size: tuple[int, ...], *, dtype: DTypeLike = jnp.int64, key: Array
 ) -> Array:
     return jax.random.randint(key, tuple(size), low, high).astype(_dtype(dtype))
 
 
 @lowers("aten.randperm.default")
-def aten_randperm_default(
-    n: int,
-    *,
-    dtype: DTypeLike = jnp.int64,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-    key: Array,
-) -> Array:
+def aten_randperm_default(n: int, *, dtype: DTypeLike = jnp.int64, key: Array) -> Array:
     return jax.random.permutation(key, n).astype(_dtype(dtype))
 
 
 @lowers("aten.exponential.default")
-def aten_exponential_default(
-    x: Array, lambd: float = 1.0, *, generator: object = None, key: Array
-) -> Array:
+def aten_exponential_default(x: Array, lambd: float = 1.0, *, key: Array) -> Array:
     return jax.random.exponential(key, x.shape, x.dtype) / lambd

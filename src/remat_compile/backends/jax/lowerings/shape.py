@@ -12,7 +12,7 @@ from .views import _slice_bounds
 
 
 @lowers("aten.clone.default")
-def aten_clone_default(x: Array, *, memory_format: object = None) -> Array:
+def aten_clone_default(x: Array) -> Array:
     return x
 
 
@@ -22,21 +22,12 @@ def aten_lift_fresh_copy_default(x: Array) -> Array:
 
 
 @lowers("aten._to_copy.default")
-def aten__to_copy_default(
-    x: Array,
-    *,
-    dtype: DTypeLike | None = None,
-    layout: object = None,
-    device: object = None,
-    pin_memory: object = None,
-    non_blocking: bool = False,
-    memory_format: object = None,
-) -> Array:
+def aten__to_copy_default(x: Array, *, dtype: DTypeLike | None = None) -> Array:
     return _in_dtype(x, dtype)
 
 
 @lowers("aten.copy.default")
-def aten_copy_default(x: Array, src: Array, non_blocking: bool = False) -> Array:
+def aten_copy_default(x: Array, src: Array) -> Array:
     return jnp.broadcast_to(src, x.shape).astype(x.dtype)
 
 
@@ -58,9 +49,7 @@ def aten_repeat_default(x: Array, repeats: tuple[int, ...]) -> Array:
 
 
 @lowers("aten.repeat_interleave.self_int")
-def aten_repeat_interleave_self_int(
-    x: Array, repeats: int, dim: int | None = None, *, output_size: int | None = None
-) -> Array:
+def aten_repeat_interleave_self_int(x: Array, repeats: int, dim: int | None = None) -> Array:
     return jnp.repeat(x, repeats, dim)
 
 

@@ -35,18 +35,13 @@ def aten_reshape_default(x: Array, shape: tuple[int, ...]) -> Array:
     return jnp.reshape(x, tuple(shape))
 
 
-@lowers("aten._reshape_alias.default")
-def aten__reshape_alias_default(x: Array, size: tuple[int, ...], stride: tuple[int, ...]) -> Array:
-    return jnp.reshape(x, tuple(size))
-
-
 @lowers("aten.view.dtype")
 def aten_view_dtype(x: Array, dtype: DTypeLike) -> Array:
     return jnp.asarray(x.view(_dtype(dtype)))
 
 
 @lowers("aten.expand.default")
-def aten_expand_default(x: Array, size: tuple[int, ...], *, implicit: bool = False) -> Array:
+def aten_expand_default(x: Array, size: tuple[int, ...]) -> Array:
     new = len(size) - x.ndim
     kept = (n if n != -1 else x.shape[i - new] for i, n in enumerate(size))
     return jnp.broadcast_to(x, tuple(kept))

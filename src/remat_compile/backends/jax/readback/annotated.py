@@ -16,14 +16,15 @@ import ast
 
 from ....ir.program import Program
 from ....ir.schedule import Compute, Offload, Schedule
-from ...readback.machine import Execution, Machine
+from ...readback.expressions import Unbound
+from ...readback.machine import AbstractMachine, Execution
 from ...readback.mismatch import differs, unreadable
-from ...readback.python import Unbound
 from ...readback.values import Instance, storages
 from ..checkpoint.form import Form
 from ..emit.template import ANNOTATED_RUN, KEEP
+from ..honoured import for_jax
 from .ends import EndedFunction
-from .expressions import Reader
+from .expressions import JaxReader
 from .function import Function
 from .module import check_fixed, definitions
 
@@ -48,8 +49,10 @@ def check_annotated(source: str, program: Program, schedule: Schedule, form: For
         unreadable(tree, file, "no function model")
     steps = tuple(Compute(c.name) for c in program.graph.in_phase("fwd"))
     steps += (Compute(program.graph.loss.name),)
-    machine = Machine(program, Schedule(schedule.name, schedule.planner, steps))
-    model = _Model(machine, Reader(file, frozenset(found)), found["model"], file, form)
+    machine = AbstractMachine(for_jax(program), Schedule(schedule.name, schedule.planner, steps))
+    model = _ModelReader(
+        machine, JaxReader(file, {name: name for name in found}), found["model"], file, form
+    )
     model.enter("params, buffers, args, key=None")
     model.bind_caller()
     model.run(found["model"].body)
@@ -76,7 +79,7 @@ def _check_form(
     tree: ast.Module, program: Program, schedule: Schedule, form: Form, file: str
 ) -> None:
     """That the form keeps and offloads nothing but what the schedule does."""
-    machine = Machine(program, schedule)
+    machine = AbstractMachine(program, schedule)
     copied: set[str] = set()
     while (step := machine.next_copy_or_computation()) is not None:
         if isinstance(step, Offload):
@@ -100,7 +103,7 @@ def _check_form(
 class _Segment(Function):
     """The body of a segment. `unnamed` has results that are to be named before anything else."""
 
-    def __init__(self, model: _Model, node: ast.FunctionDef):
+    def __init__(self, model: _ModelReader, node: ast.FunctionDef):
         super().__init__(model.machine, model.reader, node, model.file)
         self._names = model.names
         self._cnodes: frozenset[str] = frozenset()
@@ -135,11 +138,16 @@ class _Segment(Function):
         self.unnamed = [slot for slot in now.slots if slot.anode in self._names]
 
 
-class _Model(EndedFunction):
+class _ModelReader(EndedFunction):
     """`model`: its segments, each as it is called."""
 
     def __init__(
-        self, machine: Machine, reader: Reader, node: ast.FunctionDef, file: str, form: Form
+        self,
+        machine: AbstractMachine,
+        reader: JaxReader,
+        node: ast.FunctionDef,
+        file: str,
+        form: Form,
     ):
         super().__init__(machine, reader, node, file)
         graph = machine.graph

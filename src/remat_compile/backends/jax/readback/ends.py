@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from ...readback.machine import Machine
+from ...readback.expressions import Unbound
+from ...readback.machine import AbstractMachine
 from ...readback.mismatch import unreadable
-from ...readback.python import Unbound
-from ...readback.values import Instance, Items, Literal, OnHost, Value, View, as_value, said
-from .expressions import KEY, Reader
+from ...readback.values import Instance, Items, Literal, OnHost, Value, ViewValue, as_value, shown
+from .expressions import KEY, JaxReader
 from .function import Function
 
 __all__ = ["EndedFunction"]
@@ -18,7 +18,9 @@ __all__ = ["EndedFunction"]
 class EndedFunction(Function):
     """A forward or a backward: `saved` is what the one leaves for the other."""
 
-    def __init__(self, machine: Machine, reader: Reader, node: ast.FunctionDef, file: str):
+    def __init__(
+        self, machine: AbstractMachine, reader: JaxReader, node: ast.FunctionDef, file: str
+    ):
         super().__init__(machine, reader, node, file)
         self.saved: tuple[Value, ...] = ()
 
@@ -58,15 +60,15 @@ class EndedFunction(Function):
         live |= {OnHost(v) for v in self.machine.host.values()}
         symbols = [as_value(size) for size in self.machine.symbols.values()]
         for value in self.saved:
-            if value not in live and value != View("sizes", tuple(symbols)):
-                self.differs(self.end, f"{said(value)} is saved, which is not live")
+            if value not in live and value != ViewValue("sizes", tuple(symbols)):
+                self.differs(self.end, f"{shown(value)} is saved, which is not live")
 
     def compare_outputs(self, outputs: ast.expr) -> None:
         """That results and new buffers are those of the binding."""
         binding = self.machine.program.binding
         wanted = Items(tuple(self.machine.value(r.name) for r in binding.results))
         if (found := self.value(outputs)) != wanted:
-            self.differs(self.end, f"outputs are {said(found)}, not {said(wanted)}")
+            self.differs(self.end, f"outputs are {shown(found)}, not {shown(wanted)}")
         updates = {b.names[0]: b.update for b in binding.buffers if b.update is not None}
         self._compare_table("new_buffers", updates)
 
@@ -103,7 +105,7 @@ class EndedFunction(Function):
         except Unbound as name:
             self.differs(self.end, f"{name} is read and holds nothing")
         if found != wanted:
-            self.differs(self.end, f"input gradients are {said(found)}, not {said(wanted)}")
+            self.differs(self.end, f"input gradients are {shown(found)}, not {shown(wanted)}")
 
     def _value_of(self, name: str | None) -> Value:
         return Literal("None") if name is None else self.machine.value(name)
@@ -115,4 +117,4 @@ class EndedFunction(Function):
         for key, name in names.items():
             value, wanted = found[repr(key)], self._value_of(name)
             if value != wanted:
-                self.differs(self.end, f"{key} in {table} is {said(value)}, not {said(wanted)}")
+                self.differs(self.end, f"{key} in {table} is {shown(value)}, not {shown(wanted)}")

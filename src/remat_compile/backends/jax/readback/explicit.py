@@ -13,7 +13,7 @@ compared (`readback/repeats.py`).
 Not compared: when memory is given back; what else barriers are for, the order (whether XLA keeps
 to the plan is looked up in what it compiled, FB0938); and the bodies of the lowerings, whose
 values the tests compare with PyTorch's. That a lowering is defined once and not shadowed is
-compared. Modules in the style of `jax.checkpoint` are read back by `annotated_readback.py`.
+compared. Modules in the style of `jax.checkpoint` are read back by `annotated.py`.
 """
 
 from __future__ import annotations
@@ -22,34 +22,16 @@ import ast
 
 from ....ir.program import Program
 from ....ir.schedule import Schedule
-from ...readback.machine import Machine
+from ...readback.machine import AbstractMachine
 from ...readback.mismatch import unreadable
+from ..emit.template import RUN
+from ..honoured import for_jax
 from .ends import EndedFunction
-from .expressions import Reader
+from .expressions import JaxReader
 from .module import check_fixed, definitions
 from .repeats import check_told_apart
 
 __all__ = ["check_source"]
-
-_FIXED = """
-@jax.custom_vjp
-def model(params, buffers, args, key=None):
-    return forward(params, buffers, args, key)[0]
-
-
-def step(params, buffers, args, key=None, tangents=None):
-    (outputs, new_buffers), saved = forward(params, buffers, args, key)
-    if callable(tangents):
-        tangents = tangents(outputs)
-    if tangents is None:
-        tangents = tuple(jnp.ones_like(output) for output in outputs)
-        outputs, tangents = lax.optimization_barrier((outputs, tangents))
-    grads, _, input_grads, _ = backward(saved, (tangents, None))
-    return outputs, new_buffers, grads, input_grads
-
-
-model.defvjp(forward, backward)
-"""
 
 
 def check_source(source: str, program: Program, schedule: Schedule) -> None:
@@ -58,12 +40,12 @@ def check_source(source: str, program: Program, schedule: Schedule) -> None:
     file = f"<JAX code of @{schedule.name}>"
     tree = ast.parse(source)
     found = definitions(tree, file)
-    check_fixed(tree, _FIXED, file)
+    check_fixed(tree, RUN, file)
     for name in ("forward", "backward"):
         if name not in found:
             unreadable(tree, file, f"no function {name}")
-    machine = Machine(program, schedule)
-    reader = Reader(file, frozenset(found))
+    machine = AbstractMachine(for_jax(program), schedule)
+    reader = JaxReader(file, {name: name for name in found})
     forward = EndedFunction(machine, reader, found["forward"], file)
     forward.enter("params, buffers, args, key=None")
     forward.bind_caller()

@@ -1,60 +1,21 @@
-"""Python expressions of generated JAX code as abstract values, and what the graph wants there."""
+"""Python expressions of generated JAX code as abstract values."""
 
 from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import replace
 
 from ....ir.graph import Atom
-from ...readback.machine import Execution
+from ...readback.expressions import DTYPES, OperatorCall, Reader
 from ...readback.mismatch import unreadable
 from ...readback.names import Variables
-from ...readback.python import Expressions
-from ...readback.values import Items, Literal, Value, said
+from ...readback.values import Literal, Value
 
-__all__ = ["KEY", "Called", "Reader", "function_of", "wanted_arguments"]
+__all__ = ["KEY", "JaxReader", "function_of"]
 
 KEY = Literal("<the key>")
 """What the variable `key` holds: no Python constant has this `repr`."""
-
-_DTYPES = {
-    "float64": "f64",
-    "float32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "f8e4m3",
-    "float8_e5m2": "f8e5m2",
-    "int64": "i64",
-    "int32": "i32",
-    "int16": "i16",
-    "int8": "i8",
-    "uint8": "u8",
-    "uint16": "u16",
-    "uint32": "u32",
-    "uint64": "u64",
-    "bool_": "bool",
-    "complex64": "c64",
-    "complex128": "c128",
-}
-
-# Where memory lies and how it is laid out means nothing to JAX's arrays.
-_MEANINGLESS = frozenset(("device", "layout", "memory_format", "pin_memory"))
-
-
-@dataclass(frozen=True)
-class Called:
-    """A call of a lowering. `draw` is the number folded into the key, `parts` how many of its
-    results are taken, where not all are."""
-
-    function: str
-    args: tuple[Value, ...]
-    kwargs: dict[str, Value]
-    draw: int | None = None
-    parts: int | None = None
-
-    def __str__(self) -> str:
-        return f"{self.function}({', '.join(map(said, self.args))})"
 
 
 def function_of(op: str) -> str:
@@ -62,72 +23,43 @@ def function_of(op: str) -> str:
     return re.sub(r"\W", "_", op)
 
 
-def wanted_arguments(now: Execution) -> tuple[tuple[Value, ...], dict[str, Value]]:
-    """What an execution passes, as JAX takes it: no devices and layouts."""
-    kwargs = {k: _for_jax(v) for k, v in now.kwargs.items() if k not in _MEANINGLESS}
-    return tuple(map(_for_jax, now.args)), kwargs
+class JaxReader(Reader):
+    """Evaluates expressions of JAX code; `operators` are the lowerings that it defines."""
 
+    def framework_call(self, node: ast.Call, variables: Variables) -> None:
+        return None
 
-def _for_jax(value: Value) -> Value:
-    match value:
-        case Atom("dtype", _):
-            return value
-        case Atom():
-            return Literal("None")
-        case Items(parts):
-            return Items(tuple(map(_for_jax, parts)))
-        case _:
-            return value
+    def called(
+        self,
+        op: str,
+        args: list[ast.expr],
+        keywords: list[ast.keyword],
+        variables: Variables,
+    ) -> OperatorCall:
+        keys = [k.value for k in keywords if k.arg == "key"]
+        if not keys:
+            return super().called(op, args, keywords, variables)
+        made = super().called(op, args, [k for k in keywords if k.arg != "key"], variables)
+        if len(keys) > 1:
+            unreadable(keys[1], self.file, f"{op} is given two keys")
+        return replace(made, random=self._draw(keys[0], variables))
 
-
-@dataclass(frozen=True)
-class Reader(Expressions):
-    """Evaluates expressions; `lowerings` are the functions that the module defines."""
-
-    lowerings: frozenset[str]
-
-    def called(self, node: ast.expr, variables: Variables) -> Called | None:
-        """The call of a lowering that an expression is; None where it is none."""
-        match node:
-            case ast.Subscript(
-                value=ast.Call() as inner,
-                slice=ast.Slice(lower=None, upper=ast.Constant(value=int(parts)), step=None),
-            ):
-                made = self.called(inner, variables)
-                if made is None:
-                    return None
-                return Called(made.function, made.args, made.kwargs, made.draw, parts)
-            case ast.Call(func=ast.Name(id=name), args=args) if (
-                name in self.lowerings and name not in variables
-            ):
-                draw: int | None = None
-                named: dict[str, Value] = {}
-                for keyword in node.keywords:
-                    if keyword.arg == "key":
-                        draw = self._draw(keyword.value, variables)
-                    elif keyword.arg is None or keyword.arg in named:
-                        unreadable(keyword, self.file, ast.unparse(keyword))
-                    else:
-                        named[keyword.arg] = self.value(keyword.value, variables)
-                values = tuple(self.value(a, variables) for a in args)
-                return Called(name, values, named, draw)
-            case _:
-                return None
-
-    def _draw(self, node: ast.expr, variables: Variables) -> int:
+    def _draw(self, node: ast.expr, variables: Variables) -> Value:
         match node:
             case ast.Call(args=[ast.Name(id=key), ast.Constant(value=int(draw))], keywords=[]) if (
                 key in variables and variables[key] == KEY
             ):
                 if ast.unparse(node.func) == "jax.random.fold_in":
-                    return draw
+                    return Literal(repr(draw))
             case _:
                 pass
         return unreadable(node, self.file, ast.unparse(node))
 
     def framework(self, node: ast.expr) -> Value | None:
         match node:
-            case ast.Attribute(value=ast.Name(id="jnp"), attr=name) if name in _DTYPES:
-                return Atom("dtype", _DTYPES[name])
+            case ast.Attribute(value=ast.Name(id="jnp"), attr=name) if (
+                name == "bool_" or name in DTYPES
+            ):
+                return Atom("dtype", DTYPES.get(name, "bool"))
             case _:
                 return None

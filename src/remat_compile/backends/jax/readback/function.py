@@ -7,12 +7,22 @@ import re
 from typing import NoReturn
 
 from ....ir.schedule import Compute, Offload, Prefetch
-from ...readback.machine import Dead, Execution, Machine
+from ...readback.expressions import OperatorCall, Unbound
+from ...readback.machine import AbstractMachine, Dead, Execution
 from ...readback.mismatch import differs, unreadable
 from ...readback.names import Held, Variables
-from ...readback.python import Unbound
-from ...readback.values import Instance, Items, Literal, OnHost, Value, View, said, storages, viewed
-from .expressions import Called, Reader, function_of, wanted_arguments
+from ...readback.values import (
+    Instance,
+    Items,
+    Literal,
+    OnHost,
+    Value,
+    ViewValue,
+    shown,
+    storages,
+    viewed,
+)
+from .expressions import JaxReader, function_of
 
 __all__ = ["Function"]
 
@@ -20,14 +30,18 @@ __all__ = ["Function"]
 class Function:
     """Runs the statements of one function, with the schedule in step."""
 
-    def __init__(self, machine: Machine, reader: Reader, node: ast.FunctionDef, file: str):
+    def __init__(
+        self, machine: AbstractMachine, reader: JaxReader, node: ast.FunctionDef, file: str
+    ):
         self.machine, self.reader, self.node, self.file = machine, reader, node, file
         self.variables = Variables(Held())
         self.tables: dict[str, dict[str, Value]] = {}
         self.returned: ast.expr | None = None
         self.end: ast.AST = node
         tokens = [c.token for c in machine.graph.cnodes if c.token is not None]
-        self._draws = {token: i for i, token in enumerate(tokens)}
+        self._draws: dict[str | None, Value] = {
+            token: Literal(repr(i)) for i, token in enumerate(tokens)
+        }
 
     def enter(self, signature: str) -> None:
         """FB0946 where the function takes something else."""
@@ -129,14 +143,14 @@ class Function:
             case ast.Call(args=[ast.Tuple(elts=[*sizes, ast.Constant(value=0)]), _]) if (
                 ast.unparse(value.func) == "jnp.zeros"
             ):
-                self.unpack(node, target, View("sizes", tuple(map(self.value, sizes))))
+                self.unpack(node, target, ViewValue("sizes", tuple(map(self.value, sizes))))
             case ast.Attribute(value=ast.Name(id=name), attr="shape") if name in self.variables:
                 sizes_of = self.variables[name]
-                if not isinstance(sizes_of, View) or sizes_of.op != "sizes":
+                if not isinstance(sizes_of, ViewValue) or sizes_of.op != "sizes":
                     unreadable(node, self.file, ast.unparse(node))
                 self.unpack(node, target, Items((*sizes_of.args, Literal("0"))))
             case _:
-                called = self.reader.called(value, self.variables)
+                called = self.reader.operator_call(value, self.variables)
                 if called is None:
                     self.unpack(node, target, self.value(value))
                 else:
@@ -145,14 +159,14 @@ class Function:
     def unpack(self, node: ast.stmt, target: ast.expr, value: Value) -> None:
         match target, value:
             case ast.Name(id=name), _:
-                if name in self.reader.lowerings or name in ("jax", "jnp", "lax", "params"):
+                if name in self.reader.operators or name in ("jax", "jnp", "lax", "params"):
                     unreadable(node, self.file, f"{name} is bound again")
                 self.bind(name, value)
             case ast.Tuple(elts=slots), Items(parts) if len(slots) == len(parts):
                 for slot, part in zip(slots, parts, strict=True):
                     self.unpack(node, slot, part)
             case ast.Tuple(elts=slots), _:
-                self.differs(node, f"{len(slots)} names for {said(value)}", self.next_step())
+                self.differs(node, f"{len(slots)} names for {shown(value)}", self.next_step())
             case _:
                 unreadable(node, self.file, ast.unparse(target))
 
@@ -164,32 +178,32 @@ class Function:
         if space == "jax.memory.Space.Host" and isinstance(step, Offload):
             wanted = self.machine.offload(step)
             if value != wanted:
-                self.differs(node, f"{said(value)} is copied, not {said(wanted)}", name)
+                self.differs(node, f"{shown(value)} is copied, not {shown(wanted)}", name)
             return OnHost(wanted)
         if space != "jax.memory.Space.Device" or not isinstance(step, Prefetch):
             self.differs(node, f"it copies to {space}", name)
         held = self.machine.host.get(step.anode)
         if held is None or value != OnHost(held):
-            self.differs(node, f"{said(value)} is brought back", name)
+            self.differs(node, f"{shown(value)} is brought back", name)
         return self.machine.prefetch(step)
 
-    def _view(self, node: ast.stmt, called: Called) -> Value:
+    def _view(self, node: ast.stmt, called: OperatorCall) -> Value:
         found = self._known_view(called)
         if found is None:
             what = f"{called} is neither a named execution nor a view"
             self.differs(node, what, self.next_step())
         return found
 
-    def _known_view(self, called: Called) -> Value | None:
+    def _known_view(self, called: OperatorCall) -> Value | None:
         """A view of the graph, or its parts; None where the call is none."""
-        ops = [op for op in self.machine.view_operators if function_of(op) == called.function]
+        ops = [op for op in self.machine.view_operators if function_of(op) == called.op]
         for op in ops:
-            value = viewed(View(op, called.args, frozenset(called.kwargs.items())))
+            value = viewed(ViewValue(op, called.args, frozenset(called.kwargs.items())))
             of = set(storages(value))
-            if len(of) == 1 and self.machine.is_view(value, of.pop()) and called.draw is None:
+            if len(of) == 1 and self.machine.is_view(value, of.pop()) and called.random is None:
                 if called.parts is None:
                     return value
-                return Items(tuple(View(op, called.args, part=i) for i in range(called.parts)))
+                return Items(tuple(ViewValue(op, called.args, part=i) for i in range(called.parts)))
         return None
 
     # -- one computation ----------------------------------------------------------------
@@ -209,7 +223,7 @@ class Function:
         if now.cnode.is_accumulate:
             self._compare_sum(node, now, value)
         else:
-            called = self.reader.called(value, self.variables)
+            called = self.reader.operator_call(value, self.variables)
             if called is None:
                 unreadable(value, self.file, ast.unparse(value))
             self._compare(node, now, called)
@@ -218,7 +232,7 @@ class Function:
             self.differs(node, f"{len(slots)} names for {len(now.slots)} results", str(now))
         for slot, result in zip(slots, now.slots, strict=True):
             if not self._is_named_for(slot, result):
-                what = f"{ast.unparse(slot)} is bound to {said(result)}"
+                what = f"{ast.unparse(slot)} is bound to {shown(result)}"
                 self.differs(node, what, str(now))
         self.machine.compute(now)
         for slot, result in zip(slots, now.slots, strict=True):
@@ -238,27 +252,27 @@ class Function:
         plain = re.sub(r"\W", "_", result.anode, flags=re.ASCII)
         return slot.id.endswith(plain) and not slot.id.removesuffix(plain).strip("v")
 
-    def _compare(self, node: ast.stmt, now: Execution, called: Called) -> None:
+    def _compare(self, node: ast.stmt, now: Execution, called: OperatorCall) -> None:
         step = str(now)
-        if called.function != function_of(now.op) or called.parts is not None:
-            self.differs(node, f"it calls {called.function}", step)
-        args, kwargs = wanted_arguments(now)
+        if called.op != function_of(now.op) or called.parts is not None:
+            self.differs(node, f"it calls {called.op}", step)
+        args, kwargs = now.args, now.kwargs
         if len(called.args) != len(args):
             self.differs(node, f"{len(called.args)} arguments, not {len(args)}", step)
         for place, (given, wanted) in enumerate(zip(called.args, args, strict=True), 1):
             if given != wanted:
-                self.differs(node, f"argument {place} is {said(given)}, not {said(wanted)}", step)
+                self.differs(node, f"argument {place} is {shown(given)}, not {shown(wanted)}", step)
         if called.kwargs != kwargs:
             found, wished = (sorted(map(str, k.items())) for k in (called.kwargs, kwargs))
             self.differs(node, f"keyword arguments are {found}, not {wished}", step)
-        draw = None if now.cnode.token is None else self._draws[now.cnode.token]
-        if called.draw != draw:
-            self.differs(node, f"its draw is number {called.draw}, not {draw}", step)
+        if called.random != (draw := self._draws.get(now.cnode.token)):
+            drawn, planned = (None if d is None else shown(d) for d in (called.random, draw))
+            self.differs(node, f"its draw is number {drawn}, not {planned}", step)
 
     def _compare_sum(self, node: ast.stmt, now: Execution, value: ast.expr) -> None:
         if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
             self.differs(node, "it adds nothing up", str(now))
         found = (self.value(value.left), self.value(value.right))
         if found != now.args:
-            wanted = said(Items(now.args))
-            self.differs(node, f"it adds {said(Items(found))}, not {wanted}", str(now))
+            wanted = shown(Items(now.args))
+            self.differs(node, f"it adds {shown(Items(found))}, not {wanted}", str(now))

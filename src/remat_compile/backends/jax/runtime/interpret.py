@@ -16,6 +16,7 @@ from jax import Array
 from ....ir.graph import Call, CNode, View
 from ....ir.program import Program
 from ..arguments import to_jax
+from ..honoured import honoured
 from ..lowerings import is_random, table
 from ..support import require_lowerings
 
@@ -30,6 +31,7 @@ Draws = Mapping[str, tuple[Array | None, ...]]
 
 def apply(call: Call, env: Mapping[str, int], reads: Mapping[str, Array], **extra: Array) -> Any:
     """What the operator's lowering returns; `extra` is the key of a random one."""
+    call = honoured(call)
     args = (to_jax(arg, env, reads) for arg in call.args)
     kwargs = {name: to_jax(arg, env, reads) for name, arg in call.kwargs}
     return table()[call.op](*args, **kwargs, **extra)
@@ -69,7 +71,9 @@ def interpret(
     results. Raises FBError as `require_lowerings` does.
     """
     require_lowerings(program.graph)
-    run = _Run(program, dict(values), program.sample if env is None else env, key, draws or {})
+    run = _Interpreter(
+        program, dict(values), program.sample if env is None else env, key, draws or {}
+    )
     for index, c in enumerate(program.graph.cnodes):
         if c.is_loss:
             results = {r.name: run.read(r.name) for r in program.binding.results}
@@ -79,7 +83,7 @@ def interpret(
     return run.finish()
 
 
-class _Run:
+class _Interpreter:
     """The state of one `interpret`."""
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax import Array
 
-from ....ir.diagnostics import Diagnostic, FBError
+from ....ir.diagnostics import fail
 from ...python.quote import comment
 from ..check import check_x64
 from .guards import check_call
@@ -136,7 +136,7 @@ class JaxStep:
         if len(results) == 1:
             message = "the model's output is no scalar, and there is no loss of it"
         hint = "give jax_step(plan, loss=function), or tangents="
-        raise FBError(Diagnostic("FB0939", message, hint=hint))
+        fail("FB0939", message, hint=hint)
 
 
 def _alone(outputs: tuple[Any, ...]) -> Any:

@@ -1,9 +1,10 @@
-"""Python expressions that compute nothing on tensors, as abstract values."""
+"""Expressions of generated Python as abstract values, and the calls of operators among them."""
 
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from .mismatch import unreadable
 from .names import Variables
@@ -20,9 +21,30 @@ from .values import (
     integer,
     largest,
     multiply_sizes,
+    shown,
 )
 
-__all__ = ["Expressions", "Unbound"]
+__all__ = ["DTYPES", "OperatorCall", "Reader", "Unbound"]
+
+DTYPES = {
+    "float64": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "f8e4m3",
+    "float8_e5m2": "f8e5m2",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint8": "u8",
+    "uint16": "u16",
+    "uint32": "u32",
+    "uint64": "u64",
+    "complex64": "c64",
+    "complex128": "c128",
+}
+"""Dtypes as PyTorch and JAX both call them, but for `bool`."""
 
 
 class Unbound(Exception):
@@ -30,14 +52,69 @@ class Unbound(Exception):
 
 
 @dataclass(frozen=True)
-class Expressions:
-    """Evaluates expressions; `framework` is for what only PyTorch or JAX has."""
+class OperatorCall:
+    """A call of an operator or of its lowering. `random` is the state that a replay is run
+    with, or the number of a draw; `parts` how many of its results are taken, where not all
+    are."""
+
+    op: str
+    args: tuple[Value, ...]
+    kwargs: dict[str, Value]
+    random: Value | None = None
+    parts: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.op}({', '.join(map(shown, self.args))})"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Evaluates expressions. `operators` are those that the module's names stand for; what
+    only PyTorch or JAX has is read by `framework` and `framework_call`."""
 
     file: str
+    operators: Mapping[str, str]
 
     def framework(self, node: ast.expr) -> Value | None:
         """A dtype, a device and the like; None for anything else."""
         raise NotImplementedError
+
+    def framework_call(self, node: ast.Call, variables: Variables) -> OperatorCall | None:
+        """A call of an operator by other means than its name in the module."""
+        raise NotImplementedError
+
+    def operator_call(self, node: ast.expr, variables: Variables) -> OperatorCall | None:
+        """The call of an operator that an expression is; None where it is none."""
+        match node:
+            case ast.Subscript(
+                value=ast.Call() as inner,
+                slice=ast.Slice(lower=None, upper=ast.Constant(value=int(parts)), step=None),
+            ):
+                made = self.operator_call(inner, variables)
+                return None if made is None else replace(made, parts=parts)
+            case ast.Call(func=ast.Name(id=name), args=args) if (
+                name in self.operators and name not in variables
+            ):
+                return self.called(self.operators[name], args, node.keywords, variables)
+            case ast.Call():
+                return self.framework_call(node, variables)
+            case _:
+                return None
+
+    def called(
+        self,
+        op: str,
+        args: list[ast.expr],
+        keywords: list[ast.keyword],
+        variables: Variables,
+    ) -> OperatorCall:
+        """The call of `op` with these arguments. FB0946 where a keyword stands twice."""
+        named: dict[str, Value] = {}
+        for keyword in keywords:
+            if keyword.arg is None or keyword.arg in named:
+                unreadable(keyword, self.file, ast.unparse(keyword))
+            named[keyword.arg] = self.value(keyword.value, variables)
+        return OperatorCall(op, tuple(self.value(a, variables) for a in args), named)
 
     def value(self, node: ast.expr, variables: Variables) -> Value:
         """The value of an expression. Unbound for a variable that holds nothing, FB0946 for

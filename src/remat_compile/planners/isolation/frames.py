@@ -1,21 +1,22 @@
-"""Messages between this process and a solver's: a line of JSON, then raw arrays.
+"""Messages between this process and one that it started: a line of JSON, then raw arrays.
 
 The line is an object; its key `arrays` lists [name, dtype, length] of what follows.
-No pickle: a message can be read by a solver's process in any language.
+No pickle: what a process sends is only data.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-__all__ = ["Arrays", "receive", "send"]
+__all__ = ["Arrays", "Message", "receive", "send"]
 
-Arrays = Mapping[str, NDArray[Any]]
+Arrays = Mapping[str, "NDArray[Any]"]
+Message = tuple[dict[str, Any], "dict[str, NDArray[Any]]"]
 
 
 def send(stream: IO[bytes], head: Mapping[str, object], arrays: Arrays | None = None) -> None:
@@ -28,14 +29,19 @@ def send(stream: IO[bytes], head: Mapping[str, object], arrays: Arrays | None = 
     stream.flush()
 
 
-def receive(stream: IO[bytes]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
-    """Reads one message; None where the other side has closed the stream or been killed."""
+def receive(stream: IO[bytes]) -> Message | None:
+    """Reads one message; None where the other side has closed the stream or been killed.
+
+    ValueError, KeyError or TypeError where it is none.
+    """
     line = stream.readline()
     if not line.endswith(b"\n"):
         return None
     head = json.loads(line)
-    arrays = {}
+    arrays: dict[str, NDArray[Any]] = {}
     for name, dtype, length in head.pop("arrays"):
+        import numpy as np  # here, since most messages have no arrays
+
         size = np.dtype(dtype).itemsize * length
         data = stream.read(size)
         if len(data) < size:

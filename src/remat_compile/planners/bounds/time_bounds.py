@@ -1,0 +1,71 @@
+"""Lower bounds on the time of plans of one program, each worked out once.
+
+Planners answer with the bounds that they have anyway; who runs them asks here for better ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import monotonic
+
+from ...ir.analysis.liveness import BudgetKind
+from ...ir.analysis.order import capture_order
+from ...ir.program import Budget, Program
+from ...ir.schedule import Compute, Free, Schedule
+from ..instance import Instance
+from ..solvers import MilpSolver
+from .relaxation import lower_bound_ns
+
+__all__ = ["TimeBounds", "keeps_capture_order"]
+
+_SHARE = 0.1
+_LONGEST_S = 5.0
+_SHORTEST_S = 0.7
+"""A bound may take this share of the time left, and never longer than the second. In less
+than the third a solver hardly starts, so it is not started."""
+_MOST_CNODES = 80
+"""Up to this size the relaxation takes a second or so."""
+
+
+@dataclass(frozen=True)
+class TimeBounds:
+    """Bounds that are known are remembered, so that many planners may be held to one."""
+
+    program: Program
+    _known_ns: dict[tuple[Budget, bool], int] = field(default_factory=dict, repr=False)
+
+    def lower_ns(self, budget: Budget, left_s: float, *, any_order: bool) -> int:
+        """Nanoseconds that no plan under the budget can beat: none whose first executions
+        keep the order of capture, or with `any_order` none at all.
+
+        Takes a tenth of `left_s` (wall clock) and 5 s at most; 0 where that is too little
+        for anything.
+        """
+        key = (budget, any_order)
+        limit_s = min(_LONGEST_S, _SHARE * left_s)
+        if key in self._known_ns or limit_s < _SHORTEST_S:
+            return self._known_ns.get(key, 0)
+        kind: BudgetKind = "activation" if budget.kind == "activation" else "device"
+        instance = Instance.of(self.program, kind)
+        began = monotonic()
+        with MilpSolver() as solver:
+            bound_ns = lower_bound_ns(
+                instance, budget.bytes, solver, limit_s, _MOST_CNODES, any_order=any_order
+            )
+        if monotonic() - began < limit_s:  # else there may be a better one with more time
+            self._known_ns[key] = bound_ns
+        return bound_ns
+
+    def lower_ns_for(self, schedule: Schedule, budget: Budget, left_s: float) -> int | None:
+        """`lower_ns` of the plans that this one is compared with; None where it copies, since
+        no bound holds for those, and where there is none."""
+        if not all(isinstance(step, Compute | Free) for step in schedule.steps):
+            return None
+        any_order = not keeps_capture_order(self.program, schedule)
+        return self.lower_ns(budget, left_s, any_order=any_order) or None
+
+
+def keeps_capture_order(program: Program, schedule: Schedule) -> bool:
+    """Whether all first executions are in the order of capture."""
+    runs = (step.cnode for step in schedule.steps if isinstance(step, Compute))
+    return tuple(dict.fromkeys(runs)) == capture_order(program.graph)
