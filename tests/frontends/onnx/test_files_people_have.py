@@ -243,6 +243,17 @@ def test_products_of_different_types(tmp_path: Path) -> None:
     assert "float32, float64" in found.message
 
 
+def test_statistics_that_are_no_floats(tmp_path: Path) -> None:
+    node = helper.make_node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y"])
+    weights: dict[str, Any] = {n: np.ones(3, np.float32) for n in "sbm"}
+    weights["v"] = np.ones(3, np.int64)
+    found = refusal(
+        lambda: build_module(write(tmp_path / "m.onnx", [node], {"x": [2, 3]}, weights))
+    )
+    assert found.code == "FB0606"
+    assert "floating-point" in found.message
+
+
 def stored(step: int) -> list[Any]:
     return [case for i, case in enumerate(of_folder(DATA)) if i % step == 0]
 
