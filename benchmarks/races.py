@@ -31,11 +31,12 @@ from remat_compile.ir.schedule import (
 )
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.verifier import ProvenPlan, verify
+from remat_compile.verifier.inquiry import Inquiry
 from remat_compile.verifier.obligations.races import Racing, pairs_of, prove_races
 from remat_compile.verifier.obligations.validity import prove_validity
 from remat_compile.verifier.read.events import Event, unfold
 from remat_compile.verifier.read.statements import Statements, read_statements
-from remat_compile.verifier.smt import Deadline, NoModel
+from remat_compile.verifier.smt import NoModel
 from verifier import chain
 
 UNDER_WAY = 3
@@ -101,14 +102,14 @@ def row(target: int, repeat: int) -> str:
     wrong = _read(*offloading(layers, late_every=10))
 
     def races() -> None:
-        answer = prove_races(statements, events, Deadline(LIMIT_S))
+        answer = prove_races(statements, events, Inquiry(LIMIT_S))
         assert isinstance(answer, NoModel), answer
 
     def late() -> None:
-        assert isinstance(prove_races(*wrong, Deadline(LIMIT_S)), Racing)
+        assert isinstance(prove_races(*wrong, Inquiry(LIMIT_S)), Racing)
 
     def validity() -> None:
-        assert isinstance(prove_validity(statements, events, Deadline(LIMIT_S)), NoModel)
+        assert isinstance(prove_validity(statements, events, Inquiry(LIMIT_S)), NoModel)
 
     def prove() -> None:
         answer = verify(program, schedule, time_limit_s=LIMIT_S)

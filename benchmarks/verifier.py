@@ -34,6 +34,7 @@ from remat_compile.ir.schedule import (
 )
 from remat_compile.verifier import ProvenPlan, verify
 from remat_compile.verifier.arithmetic.walk import Bytes
+from remat_compile.verifier.inquiry import Inquiry
 from remat_compile.verifier.obligations.claims import compute_claims, prove_time
 from remat_compile.verifier.obligations.memory import Limits, prove_memory
 from remat_compile.verifier.obligations.memory_ranges import Everywhere, prove_ranges
@@ -43,7 +44,7 @@ from remat_compile.verifier.obligations.values import prove_values
 from remat_compile.verifier.read.events import Event, unfold
 from remat_compile.verifier.read.sizes import Amounts, read_amounts
 from remat_compile.verifier.read.statements import Statements, read_statements
-from remat_compile.verifier.smt import Deadline, NoModel
+from remat_compile.verifier.smt import NoModel
 
 SEGMENT = 25
 STEPS_PER_LAYER = 8
@@ -114,7 +115,7 @@ def ranging(program: Program) -> Program:
             return Max((Const(0), Add((Const(5000), Mul((Const(-37), b))))))
         return Add((Mul((Const(37 + a.size.value % 13), b)), Const(4)))
 
-    anodes = tuple(replace(a, size=size(a)) for a in program.graph.anodes)
+    anodes = tuple(replace(a, size=size(a), shape=(size(a),)) for a in program.graph.anodes)
     graph = replace(program.graph, anodes=anodes)
     symbols = (Symbol("b", 1, 64, 8, 0, 0),)
     return replace(program, graph=graph, symbols=symbols, target=Target(granularity_bytes=512))
@@ -171,8 +172,8 @@ def obligations(program: Program, schedule: Schedule) -> dict[str, Work]:
         assert isinstance(answer, kind), answer
         return answer
 
-    def left() -> Deadline:
-        return Deadline(LIMIT_S)
+    def left() -> Inquiry:
+        return Inquiry(LIMIT_S)
 
     return {
         "read": lambda: parts_of(program, schedule),

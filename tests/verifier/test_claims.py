@@ -26,11 +26,12 @@ from remat_compile.verifier import (
     verify,
 )
 from remat_compile.verifier.certificate import seal
+from remat_compile.verifier.inquiry import Inquiry
 from remat_compile.verifier.obligations.claims import prove_time
 from remat_compile.verifier.read.events import unfold
 from remat_compile.verifier.read.sizes import Amounts, read_amounts
 from remat_compile.verifier.read.statements import Statements, read_statements
-from remat_compile.verifier.smt import Deadline, Model, NoModel
+from remat_compile.verifier.smt import Model, NoModel
 
 TIMED = GRAPH.replace(" at m.py:3", " time 30ns at m.py:3").replace("of F5", "of F5 time 7ns")
 
@@ -90,7 +91,7 @@ def test_z3_has_the_time_of_the_streams(lines: int, monkeypatch: pytest.MonkeyPa
         assert isinstance(amounts, Amounts)
         sizes, time_ns = amounts.at(made.sample), simulate(made, plan).time_ns
         for claimed, kind in ((time_ns, NoModel), (time_ns + 1, Model), (time_ns - 1, Model)):
-            answer = prove_time(events, sizes, made.target, claimed, Deadline(60))
+            answer = prove_time(events, sizes, made.target, claimed, Inquiry(60))
             assert isinstance(answer, kind)
 
 

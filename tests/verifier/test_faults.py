@@ -19,11 +19,12 @@ from remat_compile.ir.schedule import Compute, Free, Schedule, Wait
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.verifier import ProvenPlan, smt, verify
 from remat_compile.verifier.arithmetic import walk
+from remat_compile.verifier.inquiry import Inquiry
 from remat_compile.verifier.obligations import claims, machine, memory, races, validity, values
 from remat_compile.verifier.read import sizes
 from remat_compile.verifier.read.events import unfold
 from remat_compile.verifier.read.statements import Statements, read_statements
-from remat_compile.verifier.smt import Deadline, NoModel
+from remat_compile.verifier.smt import NoModel
 
 ROOT = Path(__file__).parents[2]
 
@@ -127,14 +128,14 @@ def _no_pairs(monkey: pytest.MonkeyPatch) -> None:
 
 
 def _contents_stay(monkey: pytest.MonkeyPatch) -> None:
-    honest = values._Encoder.step
+    honest = values._ValueEncoder.step
 
     def step(self: Any, event: Any) -> None:
         before = dict(self.device)
         honest(self, event)
         self.device = {**before, **self.device}
 
-    monkey.setattr(values._Encoder, "step", step)
+    monkey.setattr(values._ValueEncoder, "step", step)
 
 
 FAULTS: dict[str, tuple[Callable[[], tuple[Program, Schedule]], Patch]] = {
@@ -192,7 +193,7 @@ def test_races_and_validity_stand_each_on_their_own(
     assert isinstance(statements, Statements)
     events = unfold(statements, schedule)
     assert isinstance(events, list)
-    assert not isinstance(validity.prove_validity(statements, events, Deadline(10)), NoModel)
+    assert not isinstance(validity.prove_validity(statements, events, Inquiry(10)), NoModel)
     _no_pairs(monkeypatch)
-    ordered = isinstance(races.prove_races(statements, events, Deadline(10)), NoModel)
+    ordered = isinstance(races.prove_races(statements, events, Inquiry(10)), NoModel)
     assert ordered == (plan is _freed_too_early)

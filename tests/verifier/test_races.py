@@ -19,10 +19,11 @@ from remat_compile.ir.schedule import CopyStep, Free, HostFree, Schedule, Step, 
 from remat_compile.ir.semantics.simulate import Trace, simulate
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.verifier import ProvenPlan, Refuted, Undecided, verify
+from remat_compile.verifier.inquiry import Inquiry
 from remat_compile.verifier.obligations.races import Racing, encode_races, prove_races
 from remat_compile.verifier.read.events import unfold
 from remat_compile.verifier.read.statements import Statements, read_statements
-from remat_compile.verifier.smt import Deadline, NoModel
+from remat_compile.verifier.smt import NoModel
 
 FILES = sorted((Path(__file__).parent / "races").glob("*.fbir"))
 SPEC = Path(__file__).parents[2] / "spec" / "conformance"
@@ -33,7 +34,7 @@ def found_by_z3(program: Program, schedule: Schedule) -> set[tuple[int, int, str
     assert isinstance(statements, Statements)
     events = unfold(statements, schedule)
     assert isinstance(events, list)
-    answer = prove_races(statements, events, Deadline(60))
+    answer = prove_races(statements, events, Inquiry(60))
     if isinstance(answer, NoModel):
         return set()
     assert isinstance(answer, Racing)
@@ -296,7 +297,7 @@ def test_no_time_is_no_proof() -> None:
     assert isinstance(statements, Statements)
     events = unfold(statements, program.schedules[0])
     assert isinstance(events, list)
-    assert not isinstance(prove_races(statements, events, Deadline(0)), NoModel | Racing)
+    assert not isinstance(prove_races(statements, events, Inquiry(0)), NoModel | Racing)
 
 
 def test_the_definitions_of_the_clocks_alone_have_a_model() -> None:

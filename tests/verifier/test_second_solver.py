@@ -31,6 +31,7 @@ from remat_compile.verifier import (
     scripts,
     verify,
 )
+from remat_compile.verifier.inquiry import Inquiry
 from remat_compile.verifier.smt import (
     Answer,
     Deadline,
@@ -38,7 +39,6 @@ from remat_compile.verifier.smt import (
     Model,
     NoModel,
     OutOfTime,
-    check_part,
 )
 from remat_compile.verifier.solvers.cvc5 import Cvc5
 from remat_compile.verifier.solvers.solver import identity
@@ -241,7 +241,7 @@ def test_a_part_is_smt_lib_whatever_it_asks(goals: int) -> None:
     part = encoding.parts[0]
     expected = Model if goals else NoModel
     assert isinstance(Cvc5().check(part.assertions(), Deadline(10)), expected)
-    assert isinstance(check_part(part, encoding.tactics, Deadline(10)), expected)
+    assert isinstance(Inquiry(10).ask(part, encoding.tactics), expected)
 
 
 def test_cvc5_keeps_to_the_time_limit() -> None:

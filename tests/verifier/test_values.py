@@ -15,20 +15,21 @@ from remat_compile.ir.schedule import Compute, Free, HostFree, Offload, Prefetch
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.verifier import Refuted, smt, verify
 from remat_compile.verifier.explain.values import explain_wrong
-from remat_compile.verifier.obligations.values import Wrong, encode_values, prove_values
+from remat_compile.verifier.inquiry import Inquiry
+from remat_compile.verifier.obligations.values import WrongValues, encode_values, prove_values
 from remat_compile.verifier.read.events import unfold
 from remat_compile.verifier.read.statements import Statements, read_statements
-from remat_compile.verifier.smt import Deadline, NoModel, OutOfTime
+from remat_compile.verifier.smt import NoModel, OutOfTime
 
 Term = object
 
 
-def _prove(made: Program, plan: Schedule) -> NoModel | Wrong | OutOfTime:
+def _prove(made: Program, plan: Schedule) -> NoModel | WrongValues | OutOfTime:
     statements = read_statements(made)
     assert isinstance(statements, Statements)
     events = unfold(statements, plan)
     assert isinstance(events, list)
-    return prove_values(statements, events, Deadline(60))
+    return prove_values(statements, events, Inquiry(60))
 
 
 def _codes(made: Program, plan: Schedule) -> list[tuple[str, str]]:
@@ -37,8 +38,8 @@ def _codes(made: Program, plan: Schedule) -> list[tuple[str, str]]:
     assert isinstance(statements, Statements)
     events = unfold(statements, plan)
     assert isinstance(events, list)
-    wrong = prove_values(statements, events, Deadline(60))
-    assert isinstance(wrong, Wrong), wrong
+    wrong = prove_values(statements, events, Inquiry(60))
+    assert isinstance(wrong, WrongValues), wrong
     found = explain_wrong(statements, plan, events, wrong)
     where = {
         step.span: str(getattr(step, "cnode", getattr(step, "anode", ""))) for step in plan.steps
@@ -143,7 +144,7 @@ def test_z3_agrees_with_running_the_schedule_over_terms(
         plan = replace(plan, steps=tuple(steps))
         expected = _Interpreter(made).right(plan)
         answer = _prove(made, plan)
-        assert isinstance(answer, NoModel if expected else Wrong), (seed, answer)
+        assert isinstance(answer, NoModel if expected else WrongValues), (seed, answer)
         wrong += not expected
     assert (wrong == 0) == (name == "")
 
@@ -256,7 +257,7 @@ def test_a_tiny_limit_decides_nothing() -> None:
     assert isinstance(statements, Statements)
     events = unfold(statements, plan)
     assert isinstance(events, list)
-    assert isinstance(prove_values(statements, events, Deadline(1e-9)), OutOfTime)
+    assert isinstance(prove_values(statements, events, Inquiry(1e-9)), OutOfTime)
 
 
 def test_reads_the_graphs_of_the_conformance_files() -> None:

@@ -25,10 +25,10 @@ from remat_compile.verifier import (
 )
 from remat_compile.verifier.arithmetic.shapes import is_at_least
 from remat_compile.verifier.assumptions import assumptions
-from remat_compile.verifier.obligations.values import Wrong, prove_values
+from remat_compile.verifier.inquiry import Inquiry
+from remat_compile.verifier.obligations.values import WrongValues, prove_values
 from remat_compile.verifier.read.events import unfold
 from remat_compile.verifier.read.statements import Statements, read_statements, same_call
-from remat_compile.verifier.smt import Deadline
 
 TWICE = """\
 fbir 1
@@ -91,8 +91,8 @@ def test_z3_refutes_swapped_results_of_the_same_call() -> None:
     statements = replace(read, cnodes={**read.cnodes, "F1": swapped})
     events = unfold(statements, plan)
     assert isinstance(events, list)
-    wrong = prove_values(statements, events, Deadline(60))
-    assert isinstance(wrong, Wrong)
+    wrong = prove_values(statements, events, Inquiry(60))
+    assert isinstance(wrong, WrongValues)
     assert [(m.rule, m.subject) for m in wrong.clauses] == [("read", "b")]
 
 

@@ -20,10 +20,12 @@ from torch._functorch.aot_autograd import (
     aot_compile_joint_with_descriptors,
     aot_export_joint_with_descriptors,
 )
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..ir.diagnostics import fail
 
-__all__ = ["Joint", "trace_joint"]
+__all__ = ["Joint", "as_if_compiling", "trace_joint"]
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,11 @@ class Joint:
 def trace_joint(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[Joint]:
-    """Traces the joint graph of an exported module (`ep.module(check_guards=False)`).
+    """Traces the joint graph of a module, or of an exported one (`ep.module(check_guards=False)`).
 
-    `args` may hold fake tensors with symbolic sizes; their mode is then entered. Raises
-    FBError FB0511 when PyTorch cannot trace it.
+    `args` may hold fake tensors with symbolic sizes; their mode is then entered. A module that
+    looks into its data is traced as `torch.compile` would: many leave out such questions then
+    (`torch.compiler.is_compiling`). Raises FBError FB0511 when PyTorch cannot trace it.
     """
     fake_mode = _fake_mode_of(args, kwargs)
     with contextlib.ExitStack() as stack:
@@ -70,7 +73,7 @@ def trace_joint(
         if fake_mode is not None:
             stack.enter_context(fake_mode)
         try:
-            descriptors = aot_export_joint_with_descriptors(stack, module, args, kwargs)
+            descriptors = _trace(stack, module, args, kwargs)
         except Exception as error:  # whatever an operator's fake kernel or derivative raises
             line = (str(error).strip() or type(error).__name__).splitlines()[0]
             fail(
@@ -79,6 +82,30 @@ def trace_joint(
                 hint="see whether the model trains under torch.compile(fullgraph=True)",
             )
         yield Joint(descriptors.graph_module, descriptors)
+
+
+def _trace(
+    stack: contextlib.ExitStack, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    try:
+        with contextlib.ExitStack() as trial:
+            descriptors = aot_export_joint_with_descriptors(trial, module, args, kwargs)
+            stack.push(trial.pop_all())
+            return descriptors
+    except (DataDependentOutputException, GuardOnDataDependentSymNode):
+        with as_if_compiling():
+            return aot_export_joint_with_descriptors(stack, module, args, kwargs)
+
+
+@contextlib.contextmanager
+def as_if_compiling() -> Iterator[None]:
+    """`torch.compiler.is_compiling()` says yes inside."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
 
 
 def _fake_mode_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

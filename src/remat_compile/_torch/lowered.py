@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import TreeSpec
 
-from ..ir.diagnostics import Diagnostic
+from ..ir.diagnostics import Diagnostic, fail
 from ..ir.program import Program
 from .joint import Joint
+from .whole import WholeModel, has_values
 
 __all__ = ["Exported", "Lowered"]
 
@@ -24,6 +25,8 @@ class Exported:
     `module` is what `torch.export` gives back (`ep.module()`), sharing its parameters
     with `original`. `flat_args` are the sample's leaves; non-tensors were baked in.
     `has_checkpoints` says that `module` may hold regions of `torch.utils.checkpoint`.
+    `is_live` says that `original` is the user's own module, whose Python can be run: its joint
+    graph is traced from there, so that custom backwards and hooks are part of it.
     """
 
     original: nn.Module
@@ -39,15 +42,17 @@ class Exported:
     device: torch.device
     warnings: tuple[Diagnostic, ...] = ()
     has_checkpoints: bool = False
+    is_live: bool = False
 
     @property
-    def eager(self) -> nn.Module:
-        """What the lowered graph must agree with.
+    def traced(self) -> nn.Module:
+        """The module whose forward and backward are traced.
 
-        An exported region with dropout draws other numbers in its own backward than in its
-        forward when it is run outside of a compiler; the model itself does not.
+        The policies of `torch.utils.checkpoint` stand in the exported module only.
         """
-        return self.original if self.has_checkpoints else self.module
+        if self.is_live and not self.has_checkpoints:
+            return WholeModel(self.original)
+        return self.module
 
 
 @dataclass(frozen=True)
@@ -76,11 +81,17 @@ class Lowered:
         return replace(self, program=program)
 
     def values(self) -> dict[str, Tensor]:
-        """The caller's own tensors of everything it holds, by aNode name."""
+        """The caller's own tensors of everything it holds, by aNode name.
+
+        FBError FB0516 for a model on `meta`, which holds none.
+        """
+        if not has_values(self.exported.original):
+            message = "the model lies on the meta device and has no values to compute with"
+            fail("FB0516", message, hint="plan it for a device, or give it values (to_empty)")
         exported, binding = self.exported, self.program.binding
         found: dict[str, Tensor] = {}
         for param in binding.params:
-            found[param.name] = exported.module.get_parameter(param.names[0])
+            found[param.name] = exported.original.get_parameter(param.names[0])
         for buffer in binding.buffers:
             if buffer.name in self.constants:
                 found[buffer.name] = self.constants[buffer.name]

@@ -205,6 +205,7 @@ def _facts(proven: Proven) -> dict[str, Any]:
 
 def _print_proven(plan: Plan, proven: Proven, what: str, warned: tuple[Diagnostic, ...]) -> None:
     from ..driver.budget import format_bytes
+    from ..verifier import obligation_of
     from ._app import print_warnings
 
     print_warnings(warned)
@@ -219,7 +220,7 @@ def _print_proven(plan: Plan, proven: Proven, what: str, warned: tuple[Diagnosti
         least = f"no schedule takes less than {c.least_time_ns / 1e9:.4g} s"
         echo(f"  {'time':<11} =  {c.time_ns / 1e9:.4g} s; {least}, or {c.least_bytes} bytes")
     for obligation in proven.obligations:
-        meaning = MEANINGS.get(obligation.split(" ")[0], "")
+        meaning = MEANINGS.get(obligation_of(obligation) or "", "")
         echo(f"  {obligation:<11} {meaning}".rstrip())
     echo(f"  by {proven.prover}")
 

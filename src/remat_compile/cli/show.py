@@ -41,7 +41,7 @@ def command(
 
 
 def _header(plan: Plan) -> list[str]:
-    from ..costs import assumptions
+    from ..verifier import cost_assumptions
 
     header, graph = plan.program.header, plan.graph
     source = f"{header.source} " if header.source else ""
@@ -52,7 +52,7 @@ def _header(plan: Plan) -> list[str]:
         f"graph        @{graph.name}: {len(graph.cnodes)} computations, "
         f"{len(graph.anodes)} storages, {len(graph.views)} views",
     ]
-    lines += [f"rests on     {sentence}" for sentence in assumptions(plan.program)]
+    lines += [f"rests on     {a.text}" for a in cost_assumptions(plan.program)]
     for s in plan.program.symbols:
         lines.append(f"symbol       {s.name} in [{s.low}, {s.high}], shown at {s.sample}")
     if plan.proven is not None:

@@ -165,11 +165,11 @@ def _refused_certificate(
 ) -> tuple[Diagnostic, ...]:
     """Why the proof in the file is not taken."""
     from ..ir.diagnostics import Diagnostic
-    from ..verifier import accept_certificate
+    from ..verifier import accept_certificate, is_at_sample_only
 
     provers = {"z3": (), "cvc5": ("cvc5",), "both": ("z3", "cvc5")}[solver]
     found = accept_certificate(plan.program, plan.schedule, plan.proven, budgets, provers)
-    sample_only = plan.proven is not None and "memory at sample" in plan.proven.obligations
+    sample_only = plan.proven is not None and is_at_sample_only(plan.proven)
     if not found and sample_only and at != "sample" and (at == "range" or budgets):
         message = f"the certificate of @{plan.schedule.name} is for the sample only"
         span = None if plan.proven is None else plan.proven.span

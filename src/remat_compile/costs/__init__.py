@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .assumptions import assumptions
 from .device import Device, device_names, load_device
 
 if TYPE_CHECKING:
     from ._measured import measured
     from ._roofline import roofline
 
-__all__ = ["Device", "assumptions", "device_names", "load_device", "measured", "roofline"]
+__all__ = ["Device", "device_names", "load_device", "measured", "roofline"]
 
 
 def __getattr__(name: str) -> Any:

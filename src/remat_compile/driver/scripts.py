@@ -51,8 +51,8 @@ def write_proofs(path: str | Path, scripts: Sequence[Script], time_limit_s: floa
 
     FB0712 where cvc5 is missing. FB0875 where it finds no proof in time; nothing is written.
     """
+    from ..verifier.answer import Deadline
     from ..verifier.proofs import prove_script
-    from ..verifier.smt import Deadline
 
     deadline = Deadline(time_limit_s)
     files = {f"{script.name}.smt2": script.text for script in scripts}

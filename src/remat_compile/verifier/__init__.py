@@ -6,12 +6,13 @@ are derived here from the statements. `spec/verification.md` states what is prov
 
 from __future__ import annotations
 
-from .assumptions import Assumption, assumptions
+from .assumptions import Assumption, assumptions, cost_assumptions
 from .certificate import accept_certificate, certificate_sha256, check_certificate
 from .inquiry import Script
+from .obligation import Obligation, is_at_sample_only, obligation_of
+from .plan_proof import Scope
 from .prove import prove_largest, scripts, verify, verify_with_scripts
 from .solvers.solver import Choice
-from .task import Scope
 from .verdict import Bound, Disagreement, Largest, ProvenPlan, Refuted, Undecided, Verdict
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Choice",
     "Disagreement",
     "Largest",
+    "Obligation",
     "ProvenPlan",
     "Refuted",
     "Scope",
@@ -30,6 +32,9 @@ __all__ = [
     "assumptions",
     "certificate_sha256",
     "check_certificate",
+    "cost_assumptions",
+    "is_at_sample_only",
+    "obligation_of",
     "prove_largest",
     "scripts",
     "verify",

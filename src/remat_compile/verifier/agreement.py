@@ -13,8 +13,8 @@ from dataclasses import replace
 from ..ir.diagnostics import Diagnostic, Note
 from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
+from .answer import Deadline
 from .check import Accepted, Bytes, Refused, check
-from .smt import Deadline
 from .verdict import Bound, Disagreement, Largest, ProvenPlan, Refuted, Undecided, Verdict
 
 __all__ = ["agree_on_largest", "agree_on_plan", "agree_on_refutation", "written"]

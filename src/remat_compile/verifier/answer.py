@@ -6,15 +6,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["TACTICS", "Answer", "Late", "Model", "NoModel", "OutOfTime", "TimeLimit"]
+__all__ = ["TACTICS", "Answer", "Deadline", "Late", "Model", "NoModel", "OutOfTime"]
 
 TACTICS = ("simplify", "propagate-values", "solve-eqs", "smt")
 """Of z3, where an encoding names no others."""
 
 
 @dataclass
-class TimeLimit:
-    """Seconds that are left, from the moment it is made."""
+class Deadline:
+    """How many seconds are left, from the moment it is made."""
 
     limit_s: float
     start_s: float = field(default_factory=time.monotonic)

@@ -10,10 +10,11 @@ from ..ir.expr import Const
 from ..ir.graph import ANode
 from ..ir.program import Program
 from ..ir.schedule import Compute, Schedule
+from .arithmetic.intervals import names_of
 from .arithmetic.shapes import MAY_OVERLAP, least_bytes
 from .read.statements import names_in, same_call
 
-__all__ = ["Assumption", "assumptions"]
+__all__ = ["Assumption", "assumptions", "cost_assumptions"]
 
 MOST_NAMES = 3
 
@@ -47,6 +48,11 @@ def assumptions(
     )
 
 
+def cost_assumptions(program: Program) -> tuple[Assumption, ...]:
+    """Those of them that numbers in the graph rest on: what a simulated plan assumes too."""
+    return (*_costs(program), *_loss(program))
+
+
 def _replay_forms(program: Program, schedule: Schedule) -> Iterator[Assumption]:
     """Forms with another call that the schedule runs: equal to the first one by (P2)."""
     runs = Counter(step.cnode for step in schedule.steps if isinstance(step, Compute))
@@ -66,7 +72,7 @@ def _replay_forms(program: Program, schedule: Schedule) -> Iterator[Assumption]:
 
 
 def _costs(program: Program) -> Iterator[Assumption]:
-    h, target = program.header, program.target
+    h = program.header
     threads = f"{h.threads} thread{'s' if h.threads != 1 else ''}"
     where = f"{h.device}, {threads}, torch {h.torch_version or 'unknown'}"
     match h.costs:
@@ -74,11 +80,26 @@ def _costs(program: Program) -> Iterator[Assumption]:
             text = f"sizes, workspaces and times as measured on {where}"
             if any(s.low < s.high for s in program.symbols):
                 text += ", even growth between"
+            if names := _ranging_workspaces(program):
+                text += f" (workspaces over the range of {names}: at no more than 24 points)"
         case "roofline":
-            text = f"times by roofline for {target.name}; operators need no workspace"
+            text = f"times by roofline for {program.target.name}, nothing was run; "
+            text += _workspaces(program)
         case "none":
-            text = "sizes, workspaces and times as written; nothing was measured"
+            text = "sizes, workspaces and times as written, 0 where unknown; nothing was measured"
     yield Assumption(f"costs-{h.costs}", text)
+
+
+def _workspaces(program: Program) -> str:
+    known = sum(c.workspace != Const(0) for c in program.graph.cnodes)
+    but = f", but for unused results of {known}" if known else ""
+    return f"operators need no workspace{but}"
+
+
+def _ranging_workspaces(program: Program) -> str:
+    sizes = {form.workspace for c in program.graph.cnodes for form in (c, c.replay or c)}
+    used = frozenset[str]().union(*map(names_of, sizes))
+    return ", ".join(s.name for s in program.symbols if s.low < s.high and s.name in used)
 
 
 def _loss(program: Program) -> Iterator[Assumption]:

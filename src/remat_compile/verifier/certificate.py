@@ -14,12 +14,10 @@ from ..ir.diagnostics import Diagnostic
 from ..ir.program import Budget, Certificate, Program, Proven
 from ..ir.schedule import Compute, Schedule
 from .assumptions import assumptions
+from .obligation import FULL_PROOF, obligation_of
 from .solvers.solver import installed
 
 __all__ = ["accept_certificate", "certificate_sha256", "check_certificate", "own_version", "seal"]
-
-OBLIGATIONS = ("validity", "memory", "values", "races", "claims")
-"""What a full proof names; that of memory says for which sizes."""
 
 AGAIN = "the file was edited since; verify the plan again"
 
@@ -119,8 +117,8 @@ def accept_certificate(
         here = f"{', '.join(known)}, remat-compile {own_version()}"
         message = f"the certificate of @{schedule.name} is by {made}; this is {here}"
         return (Diagnostic("FB0833", message, proven.span, hint="verify the plan again"),)
-    names = [obligation.split(" ")[0] for obligation in proven.obligations]
-    if missing := [name for name in OBLIGATIONS if name not in names]:
+    named = {obligation_of(entry) for entry in proven.obligations}
+    if missing := [one for one in FULL_PROOF if one not in named]:
         found.append(f"it does not say {', '.join(missing)}")
     found += [f"it is not by {name}" for name in provers if name not in names_by]
     ranges = (name for name, _, _ in proven.certificate.ranges)

@@ -1,7 +1,7 @@
 """Who is asked, for how long, about what, and what they said.
 
-An `Inquiry` is the deadline that the obligations are given: each part that they ask about
-goes through it to the solvers, and may be kept as a script.
+The obligations are given an `Inquiry`: each part that they ask about goes through it to the
+solvers, and may be kept as a script.
 """
 
 from __future__ import annotations
@@ -12,35 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal, assert_never
 
-from .smt import Answer, Deadline, Model, NoModel, OutOfTime, Part
+from .answer import Answer, Deadline, Model, NoModel, OutOfTime
+from .obligation import Obligation
+from .smt import Part
 from .solvers.solver import Solver, identity
 from .solvers.z3 import Z3
 
-__all__ = ["Inquiry", "Obligation", "Record", "Script"]
-
-Obligation = Literal["validity", "memory", "memory-ranges", "sizes", "values", "races", "claims"]
-
-NUMBER: dict[Obligation, int] = {
-    "validity": 1,
-    "memory": 2,
-    "memory-ranges": 2,
-    "sizes": 2,
-    "values": 3,
-    "races": 4,
-    "claims": 5,
-}
-"""As `spec/verification.md` counts them."""
-
-MEANING: dict[Obligation, str] = {
-    "validity": "every read is alive, complete and of the right version",
-    "memory": "no step takes more bytes than the bound asked about",
-    "memory-ranges": "no step takes more for any value of the symbols in the box asked about",
-    "sizes": "the sizes asked about are sizes in the ranges of the symbols",
-    "values": "every read finds the value of the unplanned step",
-    "races": "no timing of the copies changes what is read",
-    "claims": "the steps take the time that is claimed",
-}
-"""What `unsat` says."""
+__all__ = ["Inquiry", "Record", "Script"]
 
 Status = Literal["unsat", "sat", "unknown"]
 
@@ -82,7 +60,7 @@ class Inquiry(Deadline):
 
     solvers: tuple[Solver, ...] = (Z3(),)
     subject: tuple[str, ...] = ()
-    obligation: Obligation = "validity"
+    obligation: Obligation = Obligation.VALIDITY
     record: Record = field(default_factory=Record)
 
     def about(self, obligation: Obligation) -> Inquiry:
@@ -98,7 +76,7 @@ class Inquiry(Deadline):
         text = part.assertions()
         self.record.asked[self.obligation] += 1
         number = self.record.asked[self.obligation]
-        name = f"{NUMBER[self.obligation]:02}-{self.obligation}-part{number}"
+        name = f"{self.obligation.number:02}-{self.obligation}-part{number}"
         first, *others = (
             replace(solver, tactics=tactics) if isinstance(solver, Z3) else solver
             for solver in self.solvers
@@ -119,8 +97,8 @@ class Inquiry(Deadline):
             case (NoModel(), NoModel()) | (Model(), Model() | OutOfTime()):
                 return answer
             case NoModel(), OutOfTime(why):
-                told = why.removeprefix(f"{other.name}: ")
-                self.record.unconfirmed.append(f"not confirmed by {other.name}: {told} ({name})")
+                detail = why.removeprefix(f"{other.name}: ")
+                self.record.unconfirmed.append(f"not confirmed by {other.name}: {detail} ({name})")
                 return OutOfTime(self.record.unconfirmed[-1])
             case _:
                 one = f"{_status(answer)} by {identity(first)}"
@@ -137,7 +115,7 @@ class Inquiry(Deadline):
     def _head(self, name: str, status: Status) -> Iterator[str]:
         yield f"; {name}, asked by remat-compile of {self.prover}"
         yield from (f"; {line}" for line in self.subject)
-        yield f"; unsat means: {MEANING[self.obligation]}"
+        yield f"; unsat means: {self.obligation.meaning}"
         if status == "sat":
             yield "; sat: a counter-example, or a bound that was tried on the way to the one proven"
         yield "(set-info :smt-lib-version 2.6)"

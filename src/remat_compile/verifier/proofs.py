@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..ir.diagnostics import Diagnostic, FBError
+from .answer import Deadline, OutOfTime
 from .inquiry import Script
-from .smt import Deadline, OutOfTime
 from .solvers.solver import identity, solvers_of
 
 __all__ = ["prove_script"]

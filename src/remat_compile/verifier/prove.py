@@ -14,14 +14,15 @@ from .agreement import agree_on_largest, agree_on_plan, agree_on_refutation, wri
 from .assumptions import assumptions
 from .certificate import certificate_sha256
 from .inquiry import Inquiry, Record, Script
+from .obligation import Obligation
 from .obligations.largest import find_largest
 from .obligations.memory_ranges import Somewhere, check_sizes
+from .plan_proof import PlanProof, Scope
 from .read.events import unfold
 from .read.sizes import Amounts, read_amounts
 from .read.statements import Statements, read_statements
 from .smt import OutOfTime
 from .solvers.solver import Choice, solvers_of
-from .task import Scope, Task
 from .verdict import Bound, Largest, Refuted, Undecided, Verdict
 
 __all__ = ["Scope", "prove_largest", "scripts", "verify", "verify_with_scripts"]
@@ -94,16 +95,16 @@ def _verify(
     inquiry: Inquiry,
     text: str | None,
 ) -> Verdict:
-    task = _read(program, schedule, budgets, inquiry)
-    if isinstance(task, Refuted):
-        return task
+    proof = _read(program, schedule, budgets, inquiry)
+    if isinstance(proof, Refuted):
+        return proof
     text = written(program, schedule) if text is None else text
-    if (wrong := task.steps()) is not None:
+    if (wrong := proof.steps()) is not None:
         verdict: Verdict = agree_on_refutation(wrong, schedule, text)
     else:
-        at_sample = None if scope == "range" else lambda: task.sizes("sample")
-        every = (*budgets, *task.bounds)
-        found = task.sizes(scope)
+        at_sample = None if scope == "range" else lambda: proof.sizes("sample")
+        every = (*budgets, *proof.bounds)
+        found = proof.sizes(scope)
         verdict = agree_on_plan(found, program, schedule, every, text, at_sample, inquiry)
     return _objection(inquiry.record, schedule, refuted=isinstance(verdict, Refuted)) or verdict
 
@@ -168,39 +169,41 @@ def _largest(
         message = f"the graph has no symbol {symbol}.{nearest(symbol, known)}"
         hint = f"symbols with a range: {', '.join(known) or 'none'}"
         return Refuted((Diagnostic("FB0823", message, hint=hint),))
-    task = _read(program, schedule, budgets, inquiry)
-    if isinstance(task, Refuted):
-        return task
+    proof = _read(program, schedule, budgets, inquiry)
+    if isinstance(proof, Refuted):
+        return proof
     text = written(program, schedule) if text is None else text
-    if (wrong := task.steps()) is not None:
+    if (wrong := proof.steps()) is not None:
         return agree_on_refutation(wrong, schedule, text)
-    negative = check_sizes(task.statements, task.amounts, known, inquiry.about("sizes"))
+    negative = check_sizes(proof.statements, proof.amounts, known, inquiry.about(Obligation.SIZES))
     if isinstance(negative, OutOfTime):
         return Undecided(f"sizes: {negative.why}")
     if negative:
         return Refuted(negative)
-    asked = inquiry.about("memory-ranges")
+    asked = inquiry.about(Obligation.MEMORY_RANGES)
     found = find_largest(
-        task.statements, task.events, task.amounts, known, symbol, task.limits, asked
+        proof.statements, proof.events, proof.amounts, known, symbol, proof.limits, asked
     )
     if isinstance(found, OutOfTime):
         return Undecided(f"memory: {found.why}")
 
-    def told(somewhere: Somewhere | None) -> tuple[Diagnostic, ...]:
-        return () if somewhere is None else task.explain(somewhere.excess, somewhere.env)
+    def explained(at: Somewhere | None) -> tuple[Diagnostic, ...]:
+        return () if at is None else proof.explain(at.excess, at.env)
 
     if found.value is None or found.bound is None:
-        return Refuted(told(found.blocked))
+        return Refuted(explained(found.blocked))
     b = found.bound
     bound = Bound(found.env, b.device, b.activation, found.gap is None, b.host)
     assuming = assumptions(program, schedule, known)
-    largest = Largest(symbol, found.value, bound, told(found.gap), told(found.blocked), assuming)
+    largest = Largest(
+        symbol, found.value, bound, explained(found.gap), explained(found.blocked), assuming
+    )
     return agree_on_largest(largest, program, schedule, budgets, text, inquiry)
 
 
 def _read(
     program: Program, schedule: Schedule, budgets: Sequence[Budget], inquiry: Inquiry
-) -> Task | Refuted:
+) -> PlanProof | Refuted:
     statements = read_statements(program)
     if not isinstance(statements, Statements):
         return Refuted(statements)
@@ -210,4 +213,4 @@ def _read(
     amounts = read_amounts(program, statements)
     if not isinstance(amounts, Amounts):
         return Refuted(amounts)
-    return Task(program, schedule, statements, events, amounts, tuple(budgets), inquiry)
+    return PlanProof(program, schedule, statements, events, amounts, tuple(budgets), inquiry)

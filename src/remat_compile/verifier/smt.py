@@ -16,11 +16,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
-from .answer import TACTICS, Answer, Late, Model, NoModel, OutOfTime, TimeLimit
+from .answer import TACTICS, Answer, Deadline, Late, Model, NoModel, OutOfTime
 
 __all__ = [
     "Answer",
+    "Asked",
     "Deadline",
     "Encoding",
     "Facts",
@@ -30,7 +32,6 @@ __all__ = [
     "OutOfTime",
     "Part",
     "boolean",
-    "check_part",
     "machine",
     "numeral",
 ]
@@ -38,16 +39,6 @@ __all__ = [
 PART_LINES = 8_000
 """Definitions and goals in a part. Measured on 10^5 steps: 500 take 3.5 s to read, 2 000
 1.3 s, 8 000 0.7 s, one part of 150 000 1.1 s; more than one text per solver, 2.5 s."""
-
-
-class Deadline(TimeLimit):
-    """A time limit within which somebody can be asked."""
-
-    def ask(self, part: Part, tactics: tuple[str, ...]) -> Answer:
-        """Asks z3. An `Inquiry` asks the solvers that it was made for, and writes it down."""
-        from .solvers.z3 import Z3
-
-        return Z3(tactics).check(part.assertions(), self)
 
 
 @cache
@@ -72,17 +63,22 @@ class Part:
         return self.assertions() + "(check-sat)\n"
 
 
+class Asked(Protocol):
+    """Who answers (`inquiry.Inquiry`)."""
+
+    def ask(self, part: Part, tactics: tuple[str, ...]) -> Answer:
+        """Whether one of the goals of `part` is possible."""
+        ...
+
+
 class Encoding:
     """Definitions and goals in parts; `tactics` are those of z3 that a part is given to."""
 
     def __init__(self, tactics: tuple[str, ...] = TACTICS) -> None:
         self.tactics = tactics
         self.parts = [Part()]
-
-    @property
-    def part(self) -> int:
+        self.part = 0
         """The number of the part that is being written."""
-        return len(self.parts) - 1
 
     @property
     def is_full(self) -> bool:
@@ -93,6 +89,7 @@ class Encoding:
     def cut(self) -> None:
         """Begins another part, where nothing is defined yet."""
         self.parts.append(Part())
+        self.part += 1
 
     def define(self, name: str, sort: str, term: str) -> str:
         self.parts[-1].lines.append(f"(declare-const {name} {sort})(assert (= {name} {term}))")
@@ -111,7 +108,7 @@ class Encoding:
         """`goal` is one of those that must be impossible."""
         self.parts[-1].goals[goal] = None
 
-    def check(self, deadline: Deadline, *, all_models: bool = True) -> Answer:
+    def check(self, asked: Asked, *, all_models: bool = True) -> Answer:
         """Asks about every part, in a context of its own, so that threads do not meet.
 
         With `all_models` the values of all parts that have a model come together (they
@@ -122,7 +119,7 @@ class Encoding:
         for part in self.parts:
             if not part.goals:
                 continue
-            match answer := check_part(part, self.tactics, deadline):
+            match answer := asked.ask(part, self.tactics):
                 case OutOfTime():
                     return answer
                 case Model(found):
@@ -130,11 +127,6 @@ class Encoding:
                     if not all_models:
                         break
         return NoModel() if values is None else Model(values)
-
-
-def check_part(part: Part, tactics: tuple[str, ...], deadline: Deadline) -> Answer:
-    """Whether one of the goals is possible."""
-    return deadline.ask(part, tactics)
 
 
 def _any(goals: Iterable[str]) -> str:
@@ -185,7 +177,8 @@ class Facts:
     def change(self, what: str, of: str, term: str) -> str:
         """The fact from here on, as a term over facts that were read with `now` before."""
         key = what, of
-        self._enter()
+        if self._part != self.encoding.part:
+            self._enter()
         self._version[key] = self._version.get(key, 0) + 1
         self._home[key] = self._part
         self._constant[key] = self.encoding.define(self._name(key), "Bool", term)
@@ -197,16 +190,18 @@ class Facts:
 
     def now(self, what: str, of: str) -> str:
         """The constant that holds the fact here, or its initial term."""
-        self._enter()
+        if self._part != self.encoding.part:
+            self._enter()
         key = what, of
-        if key not in self._constant:
-            self._constant[key] = self._recall(key)
-        return self._constant[key]
+        constant = self._constant.get(key)
+        if constant is None:
+            constant = self._constant[key] = self._recall(key)
+        return constant
 
     def _enter(self) -> None:
-        if self._part != self.encoding.part:
-            self._part = self.encoding.part
-            self._constant.clear()
+        """No constant is defined yet in a part that begins."""
+        self._part = self.encoding.part
+        self._constant.clear()
 
     def _recall(self, key: tuple[str, str]) -> str:
         home = self._home.get(key)

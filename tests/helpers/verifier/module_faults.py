@@ -41,13 +41,15 @@ __all__ += ["ask_all", "remember_answers", "try_fault"]
 SOURCE = ROOT / "src" / "remat_compile"
 LIMIT_S = 20
 KINDS: tuple[Literal["device", "activation", "host"], ...] = ("device", "activation", "host")
-CHECKER = tuple(f"verifier/check/{name}.py" for name in ("check", "machine", "sizes", "read"))
+CHECKER = tuple(
+    f"verifier/check/{name}.py" for name in ("check", "graph", "machine", "sizes", "read")
+)
 MODULES = (
     *(f"verifier/read/{name}.py" for name in ("statements", "events", "sizes")),
     *(f"verifier/obligations/{name}.py" for name in ("validity", "memory", "races", "values")),
     *(f"verifier/obligations/{name}.py" for name in ("claims", "memory_ranges", "largest")),
     *(f"verifier/arithmetic/{name}.py" for name in ("walk", "profile", "terms", "intervals")),
-    "verifier/task.py",
+    "verifier/plan_proof.py",
     *(
         "ir/text/parser.py",
         "ir/text/regular.py",
@@ -186,7 +188,16 @@ def entries_for(module: str) -> list[Entry]:
     """The plans that a module has a say in: the others would only take time."""
     name = Path(module).stem
     reads = module.startswith("ir/") or module in CHECKER or name == "statements"
-    adds = name in ("memory", "sizes", "walk", "symbolic", "profile", "terms", "ranges", "task")
+    adds = name in (
+        "memory",
+        "sizes",
+        "walk",
+        "symbolic",
+        "profile",
+        "terms",
+        "ranges",
+        "plan_proof",
+    )
 
     def matters(entry: Entry) -> bool:
         if " largest " in entry.name:
@@ -194,7 +205,7 @@ def entries_for(module: str) -> list[Entry]:
         if entry.name.endswith(" short"):
             return adds
         if entry.name.endswith(" claim"):
-            return name in ("claims", "task")
+            return name in ("claims", "plan_proof")
         if entry.name.startswith("fb02"):
             return reads
         return name != "largest"

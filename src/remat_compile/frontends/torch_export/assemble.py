@@ -198,10 +198,16 @@ class _Assembly:
             name
             for p in binding.params
             for name in p.names[:1]
-            if p.grad is None and self.read.exported.module.get_parameter(name).requires_grad
+            if p.grad is None and self.read.exported.original.get_parameter(name).requires_grad
         ]
         if not lost:
             return ()
+        if all(p.grad is None for p in binding.params):
+            message = (
+                f"no gradient reaches any parameter of {type(self.read.exported.original).__name__}"
+            )
+            hint = "see that what it returns depends on its parameters, outside of torch.no_grad"
+            raise FBError(Diagnostic("FB0515", message, hint=hint))
         return (
             Diagnostic(
                 "FB0510",

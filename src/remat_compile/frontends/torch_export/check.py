@@ -105,7 +105,7 @@ def _of_graph(
 
 
 def _of_eager(exported: Exported, program: Program) -> dict[str, Tensor | None]:
-    binding, module = program.binding, exported.eager
+    binding, module = program.binding, exported.original
     buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
     with _same_random_state(), torch.enable_grad():
         outputs = torch.func.functional_call(

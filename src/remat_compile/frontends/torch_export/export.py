@@ -17,8 +17,11 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from ..._torch.lowered import Exported
+from ..._torch.whole import has_values, unchanged
 from ...ir.diagnostics import Diagnostic, FBError, fail
 from .places import place_of
+from .python_state import check_python_state
+from .without_values import on_device
 
 __all__ = ["argument_paths", "export", "load_pt2"]
 
@@ -35,13 +38,16 @@ def export(
 
     `dynamic_shapes` and `strict` are those of `torch.export.export`; only with `strict` do
     the policies of `torch.utils.checkpoint` reach the joint graph. Raises FBError FB0501 when
-    the model cannot be exported, FB0502 when nothing in it can be trained.
+    the model cannot be exported, FB0502 when nothing in it can be trained, and FB0513 for
+    Python state that capture would freeze.
     """
     kwargs = dict(kwargs or {})
     _check_trainable(module)
     args, kwargs = _unalias(args, kwargs)
+    if not has_values(module):
+        module, args, kwargs = on_device(module, args, kwargs, torch.device("cpu"))
     try:
-        with _quiet():
+        with _quiet(), unchanged(module):
             program = torch.export.export(
                 module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict
             )
@@ -51,7 +57,12 @@ def export(
             f"torch.export cannot export {type(module).__name__}: {_first_line(error)}",
             hint=_what_to_do(error),
         )
-    return replace(_exported(program, module, args, kwargs), has_checkpoints=strict)
+    return replace(
+        _exported(program, module, args, kwargs),
+        has_checkpoints=strict,
+        is_live=True,
+        warnings=check_python_state(module, args, kwargs),
+    )
 
 
 def _what_to_do(error: Exception) -> str:

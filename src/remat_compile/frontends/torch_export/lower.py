@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 from ..._torch.joint import Joint, trace_joint
 from ..._torch.lowered import Exported, Lowered
+from ..._torch.places import recorded_places
+from ..._torch.whole import unchanged
 from .assemble import assemble
 from .build import Builder
 from .prepare import prepare
@@ -21,7 +24,11 @@ def lower(exported: Exported) -> Iterator[Lowered]:
     Deterministic: the same model gives the same text. Raises FBError FB0501 (not
     traceable) and FB0506 to FB0508 for constructs outside the language, all at once.
     """
-    with trace_joint(exported.module, exported.trace_args, exported.trace_kwargs) as joint:
+    with (
+        unchanged(exported.original),
+        recorded_places(exported.original) if exported.is_live else nullcontext(),
+        trace_joint(exported.traced, exported.trace_args, exported.trace_kwargs) as joint,
+    ):
         yield _lower(exported, joint)
 
 

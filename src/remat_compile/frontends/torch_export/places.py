@@ -5,22 +5,20 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import torch
 from torch import fx
 
+from ..._torch.places import LIBRARIES
 from ...ir.span import Loc
 
 __all__ = ["place_of"]
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
-"""Frames in PyTorch and in this package (an ONNX model runs in its modules) are not the user's."""
 
 
 def place_of(node: fx.Node) -> Loc | None:
     """File (base name only) and line of the user's innermost frame, and the module path."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    user = [frame for frame in frames if not frame[0].startswith(_LIBRARIES)]
+    user = [frame for frame in frames if not frame[0].startswith(LIBRARIES)]
     file, line = user[-1] if user else ("", "0")
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     module = next((str(path) for path, _ in reversed(stack.values()) if path), "")

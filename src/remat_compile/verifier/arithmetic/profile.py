@@ -14,11 +14,11 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from ...ir.expr import Expr
+from ..answer import Deadline
 from ..obligations.memory import Tally
 from ..read.events import Event
 from ..read.sizes import Amounts, value
 from ..read.statements import Statements
-from ..smt import Deadline
 from .intervals import Box, bounds, halves
 from .walk import Alive, counted
 

@@ -1,203 +1,131 @@
 """Validity, values and races of a schedule, in one pass (`spec/semantics.md`).
 
-A content is a term: a number, one per way to make it. A clock says of each of the three streams how
-many of its operations have surely ended. Nothing here depends on sizes.
+What is known of a storage is a set of facts; a table says which of them a step needs, forbids,
+begins and ends. What is live holds T unless it is `changed`: by the theorem, an execution that
+finds T in all it reads, and draws in the order of the graph, makes T. Sizes play no part.
 """
 
 from collections import Counter, defaultdict
-from itertools import count
-from typing import NamedTuple, TypeAlias
 
-from .read import Program, Words, Wrong, need
+from .graph import KEPT, keeps_rules
+from .read import CALLERS, Program, need
 
-CALLERS = ("input", "param", "buffer", "const", "opt_state")
-KEPT = ("output", "param_grad")
-PHASES = ("fwd", "loss", "bwd", "opt")
-WRITERS = {"act": "fwd", "phantom": "fwd", "pending": "fwd", "tangent": "loss", "grad": "bwd"}
-WRITERS |= {"param_grad": "bwd", "output": "fwd loss bwd"}
-COMPUTE, D2H, H2D = range(3)  # streams
-Terms: TypeAlias = "defaultdict[object, int]"
-
-
-class Effect(NamedTuple):
-    """What a step takes while it runs, what is there after it and not before, and what is gone:
-    storages, `host %a` for copies there, and expressions of workspace."""
-
-    takes: tuple[str, ...] = ()
-    enters: tuple[str, ...] = ()
-    leaves: tuple[str, ...] = ()
-
-
-def results(terms: Terms, name: str, made: Words, reads: list[int], state: int) -> dict[str, int]:
-    """(P1): a result is a function of the cNode, its place, the reads and the random state."""
-    call = terms[name, state, *reads]
-    return {a: terms[call, place] for place, a in enumerate(made) if a != "_"}
-
-
-def unplanned(p: Program, terms: Terms) -> tuple[dict[str, int], int]:
-    """T of every aNode and the random stream at the end. What it rests on holds (grammar.md)."""
-    t = {a: terms[a] for a, kind in p.kind.items() if kind in CALLERS}
-    stream, ended, phase = terms["stream"], set[str](), "fwd"
-    for name, call in p.nodes.items():
-        form, reads, made = call.replay or call, p.reads(call), call.made()
-        need(PHASES.index(phase) <= PHASES.index(call.phase), name, "comes after a later phase")
-        need(all(a in t and a not in ended for a in (*reads, *p.reads(form))), name, "reads early")
-        need(all(call.phase in WRITERS.get(p.kind[a], "") for a in made), name, "writes no such")
-        need(not call.token or p.kind[call.token] == "rng", name, "has no random state")
-        written = [*made, *filter(None, [call.token])]
-        again = len({*written}) < len(written) or any(a in t for a in written)
-        need(not again, name, "writes what another writes")
-        need({*form.made()} <= {*made} and len({*form.made()}) == len(form.made()), name, "again")
-        places = [a in ("_", *call.results[j : j + 1]) for j, a in enumerate(form.results)]
-        need(all(places) or not form.same(call), name, "replays results in other places")
-        need((call.phase == "loss") == (call.operator == "loss"), name, "is the loss, or is not")
-        if call.phase == "loss":
-            ends = {a for kind, a, _ in p.bound if kind == "result"}
-            ends |= {a for a, kind in p.kind.items() if kind == "pending"}
-            need(ends <= {*reads}, "the loss does not read all results and new contents")
-        if call.operator == "accumulate":
-            alone = not call.token and not call.replay and len(made) == 1 and call.phase == "bwd"
-            need(alone and len(call.arguments) == 3 and call.arguments[1] == ",", name)
-            need(reads[0] != reads[1] and p.kind[reads[0]] == "grad", name, "adds to no gradient")
-            ended.add(reads[0])
-        random, phase = call.token or call.phase == "loss", call.phase
-        t |= {call.token: stream} if call.token else {}
-        made_of = [t[a] for a in reads]
-        t |= results(terms, name, call.results, made_of, stream if random else -1)
-        stream = terms["after", name, stream] if random else stream
-    need(t.keys() == p.kind.keys(), "somebody writes nothing:", *(p.kind.keys() - t.keys()))
-    need([call.phase for call in p.nodes.values()].count("loss") == 1, "there is not one loss")
-    return t, stream
+STEPS = {  # needs | never | begins | ends | reads the bytes of | changes the bytes of
+    "free": "live | own given flying | | live | | live",
+    "offload": "live | own flying host | host flying | stale | live | host",
+    "prefetch": "host | flying stale live | live flying landing | | host | live",
+    "wait": "flying | | | flying landing | |",
+    "hostfree": "host | flying | | host stale | | host",
+}
+RULES = STEPS | {  # of what an execution reads, and makes; at the loss; at the end
+    "read": "live | landing changed | | | live |",  # rules 1 and 2
+    "add to": "live | flying | stale | live | | live",  # rule 4
+    "sum": "| live flying | live | | | live",
+    "make": "| flying | live | | | live",  # rule 5
+    "drop": "live | | | live | |",  # rule 6
+    "give": "| | given | | |",
+    "update": "live | | changed | | |",
+    "keep": "live | host flying | | | live |",
+    "leave": "| live host flying | | | |",
+}
+TABLE = {what: [frozenset(part.split()) for part in row.split("|")] for what, row in RULES.items()}
+BYTES = (("live", ""), ("host", "host "))  # facts that take bytes: those of `%a`, or of `host %a`
 
 
 class Machine:
-    """The state between two steps: contents of device and host, copies in flight, clocks."""
+    """The state between two steps, and what became of the bytes."""
 
     def __init__(self, p: Program) -> None:
-        self.p, self.terms = p, defaultdict[object, int](count().__next__)
-        self.t, self.last_stream = unplanned(p, self.terms)
-        self.live = {a: self.t[a] for a, kind in p.kind.items() if kind in CALLERS}
-        self.host: dict[str, int] = {}
-        self.stale: set[str] = set()
-        self.flying: dict[str, tuple[int, list[int]]] = {}  # stream and clock of a copy
+        self.p, self.draws, self.drawn = p, keeps_rules(p), 0
+        own = frozenset({"live", "own"})
+        self.facts = {a: own if kind in CALLERS else frozenset() for a, kind in p.kind.items()}
         self.runs: Counter[str] = Counter()
-        self.total = Counter(name for _, what, name in p.steps if what in ("compute", "nosave"))
-        self.place = {name: i for i, name in enumerate(p.nodes)}
-        self.stream, self.drawn, self.lost = self.terms["stream"], -1, False
-        self.results = {a for kind, a, _ in p.bound if kind == "result"}
-        self.updated = [a for kind, a, pending in p.bound if kind == "buffer" and pending]
-        self.clocks = [[0, 0, 0] for _ in (COMPUTE, D2H, H2D)]  # of the last of each stream
-        self.uses = defaultdict[str, tuple[list[int], list[int]]](lambda: ([0, 0, 0], [0, 0, 0]))
+        self.total = Counter(name for _, what, name in p.steps if what not in STEPS)
+        self.begun, self.ended = Counter[str](), Counter[str]()  # copies of each direction
+        self.copies: dict[str, tuple[str, int]] = {}  # in flight: direction and number
+        self.uses = defaultdict[str, dict[tuple[str, bool], int]](dict)  # last by a direction
+        self.changes = [(1, a) for a in p.held()]  # bytes taken (1) or given back (-1), in order
+        self.gone: list[str] = []  # what this step gives back
+        self.times_ns: list[int] = []  # of the steps, without copies
 
-    def use(self, a: str, changes: bool, stream: int = COMPUTE) -> None:
-        """No race: each earlier use that one of the two changes has surely ended. A storage that
-        is given back is changed, so all its uses have ended before its bytes are taken again."""
-        changed, read = self.uses[a]
-        now = self.clocks[stream]
-        for before in (changed, read) if changes else (changed,):
-            if before[0] > now[0] or before[1] > now[1] or before[2] > now[2]:
-                raise Wrong(f"a copy races for {a}")
-        (changed if changes else read)[stream] = now[stream]
-
-    def copy(self, a: str, stream: int) -> None:
-        """A copy starts after this step and after the copy before it in its direction."""
-        self.clocks[stream] = [*map(max, self.clocks[COMPUTE], self.clocks[stream])]
-        self.clocks[stream][stream] += 1
-        self.use(a, stream == H2D, stream)
-        self.use("host " + a, stream == D2H, stream)
-        self.flying[a] = stream, self.clocks[stream]
-
-    def step(self, what: str, a: str) -> Effect:
-        """A step whose guard does not hold is wrong."""
-        self.clocks[COMPUTE][COMPUTE] += 1
-        if what in ("compute", "nosave"):
-            return self.compute(a, what == "nosave")
-        live, host, still = a in self.live, a in self.host, a not in self.flying
-        own = self.p.kind[a] in CALLERS
-        match what:
-            case "free" if live and still and not own and not (self.lost and a in self.results):
-                self.use(a, changes=True)
-                del self.live[a]
-                return Effect(leaves=(a,))
-            case "offload" if live and still and not own and not host:
-                self.host[a] = self.live[a]
-                self.copy(a, D2H)
-                return Effect(takes=("host " + a,), enters=("host " + a,))
-            case "prefetch" if host and still and not live and a not in self.stale:
-                self.live[a] = self.host[a]
-                self.copy(a, H2D)
-                return Effect(takes=(a,), enters=(a,))
-            case "wait" if not still:
-                _, clock = self.flying.pop(a)
-                self.clocks[COMPUTE] = [*map(max, self.clocks[COMPUTE], clock)]
-                return Effect()
-            case "hostfree" if host and still:
-                self.use("host " + a, changes=True)
-                self.stale.discard(a)
-                del self.host[a]
-                return Effect(leaves=("host " + a,))
-        raise Wrong(f"{what} {a} is against its rule")
-
-    def compute(self, name: str, nosave: bool) -> Effect:
-        own, live = self.p.nodes[name], self.live
-        self.runs[name] += 1
-        first, loss = self.runs[name] == 1, own.phase == "loss"
-        form = own if first else own.replay or own
-        reads, token = self.p.reads(form), [own.token] if own.token and not first else []
-        for a in (*reads, *token):  # rule 1; rule 2 and the theorem: each read finds T
-            here = a in live and self.flying.get(a, (D2H,))[0] == D2H
-            need(here and live[a] == self.t[a], a, "does not hold what is read by", name)
-            self.use(a, changes=False)
-        state = live[own.token] if token else self.stream if own.token or loss else -1
-        if form.same(own):
-            made = results(self.terms, name, form.results, [live[a] for a in reads], state)
-        else:
-            made = {a: self.t[a] for a in form.made()}  # (P2)
-        if first and (own.token or loss):  # rule 3
-            need(self.drawn < self.place[name], name, "draws too late")
-            made |= {own.token: state} if own.token and self.total[name] > 1 else {}
-            self.drawn, self.stream = self.place[name], self.terms["after", name, state]
-        still = not self.flying.keys() & made.keys()
-        for a in made:
-            self.use(a, changes=True)
-        if own.operator == "accumulate":  # rule 4
-            (g1, _), (g2,) = reads, made
-            need(still and g1 not in self.flying and g2 not in live, name, "cannot add")
-            self.use(g1, changes=True)
-            self.stale |= {g1} & self.host.keys()
-            del live[g1]
-            live |= made
-            return Effect((form.workspace,), (g2,), (g1,))
-        need(still, name, "computes what is copied")  # rule 5
-        enters = tuple(a for a in made if a not in live)
-        live.update((a, made[a]) for a in enters)
-        leaves = tuple(a for a in made if nosave and self.p.kind[a] == "phantom")  # rule 6
-        for a in leaves:
-            del live[a]
-        if loss:
-            self.lost = True
-            live.update((a, self.terms["updated", a]) for a in self.updated)
-        return Effect((*made, form.workspace), enters, leaves)
-
-    def end(self) -> None:
+    def run(self) -> None:
+        """Raises `Wrong` at the first step that breaks a rule, or at the end."""
+        for line, what, a in self.p.steps:
+            self.p.line = line
+            self.times_ns.append(0)
+            if what in STEPS:
+                self.do(what, a)
+            else:
+                need(what in ("compute", "nosave"), "no such step:", what)
+                self.compute(a, what == "nosave")
+            self.give_back()
+        self.p.line = 0
+        need(self.drawn == len(self.draws), "not all random numbers are drawn, or no loss runs")
         for name, call in self.p.nodes.items():
-            must = call.token or "pending" in (self.p.kind[a] for a in call.made())
+            must = "pending" in (self.p.kind[a] for a in call.made())
             need(not must or self.total[name] > 0, name, "is never executed")
             need(call.phase != "loss" or self.total[name] == 1, "the loss runs not once")
         for a, kind in self.p.kind.items():
-            need((a in self.live) == (kind in (*KEPT, *CALLERS)), a, "is kept, or is not")
-            need(kind not in KEPT or self.live[a] == self.t[a], a, "ends with another value")
-            self.use(a, changes=False)
-        need(not self.flying and not self.host, "copies are in flight or on the host at the end")
-        need(self.stream == self.last_stream, "the random stream ends elsewhere")
+            self.do("keep" if kind in (*KEPT, *CALLERS) else "leave", a)
 
+    def do(self, what: str, a: str) -> None:
+        """Holds the facts of `a` against a rule, and changes them."""
+        needs, never, begins, ends, reads, changes = TABLE[what]
+        before = self.facts[a]
+        need(needs <= before and not never & before, what, a, "is against its rule")
+        if begins or ends:
+            self.facts[a] = (before | begins) - ends
+        if what in ("offload", "prefetch"):
+            self.begun[what] += 1
+            self.copies[a] = what, self.begun[what]
+        elif what == "wait":
+            direction, number = self.copies.pop(a)
+            self.ended[direction] = max(self.ended[direction], number)
+        for fact, where in BYTES:
+            if fact in reads or fact in changes:
+                self.use(where + a, fact in changes, what)
+            if fact in begins:
+                self.changes.append((1, where + a))
+            if fact in ends or (fact in begins and fact in before):
+                self.gone.append(where + a)
 
-def run(p: Program) -> list[Effect]:
-    """What each step does to the bytes. Raises `Wrong` at the first step that breaks a rule."""
-    machine, effects = Machine(p), []
-    for line, what, name in p.steps:
-        p.line = line
-        effects.append(machine.step(what, name))
-    p.line = 0
-    machine.end()
-    return effects
+    def use(self, name: str, changes: bool, what: str) -> None:
+        """No race. An earlier use by the compute stream has ended when a later step is issued; one
+        by a copy once that copy, or a later one of its direction, was waited for."""
+        for (other, changed), number in self.uses[name].items():
+            ended = other == what or number <= self.ended[other]
+            need(ended or not (changes or changed), "a copy races for", name)
+        if what in ("offload", "prefetch"):
+            self.uses[name][what, changes] = self.begun[what]
+
+    def give_back(self) -> None:
+        self.changes += [(-1, name) for name in self.gone]
+        self.gone.clear()
+
+    def compute(self, name: str, nosave: bool) -> None:
+        own = self.p.nodes[name]
+        self.runs[name] += 1
+        first = self.runs[name] == 1
+        form = own if first else own.replay or own
+        reads, made = self.p.reads(form), form.made()
+        if own.token and self.total[name] > 1:
+            (made if first else reads).append(own.token)
+        for a in reads:
+            self.do("read", a)
+        if first and (own.token or own.phase == "loss"):  # rule 3
+            need([name] == self.draws[self.drawn : self.drawn + 1], name, "draws out of order")
+            self.drawn += 1
+        self.changes.append((1, form.workspace))
+        self.gone.append(form.workspace)
+        if own.operator == "accumulate":
+            self.do("add to", reads[0])
+            self.give_back()  # and takes it again under its new name
+        for a in made:
+            self.do("sum" if own.operator == "accumulate" else "make", a)
+        for a in made:
+            if nosave and self.p.kind[a] == "phantom":
+                self.do("drop", a)
+        for kind, a, second in self.p.bound if own.phase == "loss" else ():
+            if kind == "result" or (kind == "buffer" and second):
+                self.do("give" if kind == "result" else "update", a)
+        self.times_ns[-1] = own.time_ns or 0 if form.time_ns is None else form.time_ns

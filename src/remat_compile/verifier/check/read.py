@@ -22,6 +22,7 @@ UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "": 1, "B": 1}
 UNITS |= {f"{prefix}B": 1000 ** (i + 1) for i, prefix in enumerate("KMGT")}
 UNITS |= {f"{prefix}iB": 1024 ** (i + 1) for i, prefix in enumerate("KMGT")}
 LEVELS = (("+", "-"), ("*",))  # operators, from the loosest to the tightest
+CALLERS = ("input", "param", "buffer", "const", "opt_state")
 FUNCTIONS = ("floordiv", "ceildiv", "roundup", "max")
 Words: TypeAlias = list[str]
 
@@ -36,7 +37,7 @@ def need(holds: object, *words: str) -> None:
 
 
 @dataclass(slots=True)
-class Call:
+class Operation:
     """A cNode's call, or its replay form: words of the arguments, results by position."""
 
     operator: str
@@ -45,10 +46,10 @@ class Call:
     workspace: str = "0"
     time_ns: int | None = None
     token: str = ""
-    replay: "Call | None" = None
+    replay: "Operation | None" = None
     phase: str = ""
 
-    def same(self, other: "Call") -> bool:
+    def same(self, other: "Operation") -> bool:
         return (self.operator, self.arguments) == (other.operator, other.arguments)
 
     def made(self) -> Words:
@@ -64,7 +65,7 @@ class Program:
     kind: dict[str, str] = field(default_factory=dict)  # of each aNode
     size: dict[str, str] = field(default_factory=dict)  # bytes of each aNode
     base: dict[str, str] = field(default_factory=dict)  # the storage of each aNode and view
-    nodes: dict[str, Call] = field(default_factory=dict)
+    nodes: dict[str, Operation] = field(default_factory=dict)
     bound: list[tuple[str, str, str]] = field(default_factory=list)  # kind, storage, second or ""
     accumulate: bool = False
     steps: list[tuple[int, str, str]] = field(default_factory=list)  # line, what, name
@@ -75,7 +76,13 @@ class Program:
         calls = [call for own in self.nodes.values() for call in (own, own.replay or own)]
         return {*self.size.values(), *(call.workspace for call in calls)}
 
-    def reads(self, call: Call) -> Words:
+    def held(self) -> Words:
+        """What the caller holds during all steps: gradients of the step before among it."""
+        old = [a for kind, a, gradient in self.bound if kind == "param" and gradient]
+        own = [a for a, kind in self.kind.items() if kind in CALLERS]
+        return [*own, *(old if self.accumulate else [])]
+
+    def reads(self, call: Operation) -> Words:
         """Storages of the names in a call, in order."""
         return [self.base[word] for word in call.arguments if word[0] == "%"]
 
@@ -170,13 +177,13 @@ def read_node(p: Program, words: Words) -> None:
             raise Wrong("no aNode, view or cNode")
 
 
-def call(stack: Words) -> Call:
+def call(stack: Words) -> Operation:
     """A call and its attributes, off the end of `stack`; a replay form ends with its brace."""
     results, equals = Words(), ","
     while equals == "," and (stack[-1][0] == "%" or (stack[-1] == "_" and stack[-2] != "(")):
         results.append(stack.pop())
         equals = stack.pop()
-    made, depth = Call(stack.pop(), [], results), 1
+    made, depth = Operation(stack.pop(), [], results), 1
     need(stack.pop() == "(", "no call")
     while depth:
         made.arguments.append(stack.pop())

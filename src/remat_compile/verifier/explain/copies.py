@@ -14,33 +14,37 @@ from ..obligations.validity import Clause
 if TYPE_CHECKING:
     from .history import History
 
-__all__ = ["explain_copy", "explain_race", "grouped", "sifted"]
+__all__ = ["explain_copy", "explain_race", "independent_clauses", "races_by_copy"]
 
-LEADS_TO: dict[str, frozenset[str]] = {
+IMPLIES: dict[str, frozenset[str]] = {
     "read": frozenset(("arriving",)),
     "arriving": frozenset(("flying",)),
     "unhosted": frozenset(("aged",)),
     "lent": frozenset(("read",)),
 }
-"""A clause that is broken says enough: these others about the same step and aNode follow."""
+"""By a broken rule: the rules that are then broken for the same step and aNode too."""
 
 
-def sifted(clauses: Iterable[Clause], racing: Racing | None, end: int) -> tuple[Clause, ...]:
-    """Without clauses that another clause, or a race of the same step and aNode, tells better.
+def independent_clauses(
+    clauses: Iterable[Clause], racing: Racing | None, end: int
+) -> tuple[Clause, ...]:
+    """Without clauses that another clause, or a race of the same step and aNode, implies.
 
     `end` is the number of steps.
     """
     clauses = tuple(clauses)
-    told: dict[tuple[int | None, str], set[str]] = {}
+    implied: dict[tuple[int | None, str], set[str]] = {}
     for clause in clauses:
-        told.setdefault((clause.event, clause.subject), set()).update(LEADS_TO.get(clause.rule, ()))
+        implied.setdefault((clause.event, clause.subject), set()).update(
+            IMPLIES.get(clause.rule, ())
+        )
     for race in racing.races if racing is not None else ():
         event = None if race.use.event == end else race.use.event
-        told.setdefault((event, race.use.anode), set()).update(("arriving", "flying", "aloft"))
-    return tuple(c for c in clauses if c.rule not in told[c.event, c.subject])
+        implied.setdefault((event, race.use.anode), set()).update(("arriving", "flying", "aloft"))
+    return tuple(c for c in clauses if c.rule not in implied[c.event, c.subject])
 
 
-def grouped(racing: Racing) -> tuple[tuple[Race, ...], ...]:
+def races_by_copy(racing: Racing) -> tuple[tuple[Race, ...], ...]:
     """The races with the same copy on the same side: one `wait` is missing, in one place."""
     found: dict[tuple[int, str], dict[int, Race]] = {}
     for race in racing.races:
@@ -133,14 +137,14 @@ def _name(history: History, index: int) -> str:
 
 def explain_copy(history: History, clause: Clause) -> Diagnostic:
     """A broken clause of validity about copies."""
-    code, message, hint = _said(history, clause)
+    code, message, hint = _text(history, clause)
     end = len(history.events)
     index = end if clause.event is None else clause.event
     span = history.schedule.span if index == end else history.events[index].step.span
-    return Diagnostic(code, message, span, tuple(_story(history, clause, index)), hint)
+    return Diagnostic(code, message, span, tuple(_copy_notes(history, clause, index)), hint)
 
 
-_SAID = {
+_TEXTS = {
     "lent": (
         "FB0859", "{here}, a {kind}: it belongs to the caller", "offload what the step makes itself"
     ),
@@ -172,7 +176,7 @@ _SAID = {
 """Code, message and hint per rule."""
 
 
-def _said(history: History, clause: Clause) -> tuple[str, str, str]:
+def _text(history: History, clause: Clause) -> tuple[str, str, str]:
     """Code, message and hint."""
     event = None if clause.event is None else history.events[clause.event]
     words = {
@@ -181,13 +185,13 @@ def _said(history: History, clause: Clause) -> tuple[str, str, str]:
         "here": "" if event is None else history.where(event),
         "kind": history.statements.anodes[clause.subject].kind,
     }
-    code, message, hint = _SAID[clause.rule]
+    code, message, hint = _TEXTS[clause.rule]
     if clause.rule == "unhosted" and event is not None and isinstance(event.step, Prefetch):
         hint = "put `offload {name}` and `wait {name}` before it"
     return code, message.format(**words), hint.format(**words)
 
 
-def _story(history: History, clause: Clause, before: int) -> Iterator[Note]:
+def _copy_notes(history: History, clause: Clause, before: int) -> Iterator[Note]:
     """The last step that issued a copy of the aNode, and what ended or aged that copy."""
     name = clause.subject
     issued = gone = None

@@ -5,13 +5,22 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 
 from ...ir.diagnostics import Note
 from ...ir.schedule import Compute, CopyStep, Schedule
 from ..read.events import Event
 from ..read.statements import Statements
 
-__all__ = ["History"]
+__all__ = ["Fate", "History"]
+
+
+class Fate(StrEnum):
+    """Why an aNode is not alive, as a message says it."""
+
+    NEVER_MADE = "was never made"
+    FREED = "was freed"
+    ENDED = "has ended"
 
 
 class History:
@@ -66,8 +75,8 @@ class History:
             found.append(f"at step {event.index + 1}")
         return " ".join(found)
 
-    def fate(self, name: str, before: int) -> tuple[str, list[Note]]:
-        """Why `name` is not alive before a step, in words and with the places."""
+    def fate(self, name: str, before: int) -> tuple[Fate, list[Note]]:
+        """Why `name` is not alive before a step, with the places."""
         made = self.last(self.made, name, before)
         gone = self.last(self.gone, name, before)
         later = self.next(self.made, name, before)
@@ -75,15 +84,15 @@ class History:
         if gone is not None and (made is None or gone >= made):
             event = self.events[gone]
             if event.ends is not None:
-                why = "has ended"
+                why = Fate.ENDED
                 notes.append(self.note(f"it ends here: its storage is %{event.becomes} now", gone))
             else:
-                why = "was freed"
+                why = Fate.FREED
                 nosave = isinstance(event.step, Compute)
                 notes.append(self.note("freed here" + (" by nosave" if nosave else ""), gone))
             missing = "never made again"
         else:
-            why, missing = "was never made", "made by no step"
+            why, missing = Fate.NEVER_MADE, "made by no step"
         writer = self.statements.writer.get(name)
         if later is not None:
             again = " again" if made is not None else ""

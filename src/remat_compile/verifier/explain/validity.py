@@ -11,8 +11,8 @@ from ..obligations.races import Racing
 from ..obligations.validity import Broken, Clause
 from ..read.events import Event
 from ..read.statements import Statements
-from .copies import explain_copy, explain_race, grouped, sifted
-from .history import History
+from .copies import explain_copy, explain_race, independent_clauses, races_by_copy
+from .history import Fate, History
 
 __all__ = ["explain_broken"]
 
@@ -28,9 +28,9 @@ def explain_broken(
     history = History(statements, schedule, events)
     end = len(events)
     found: list[tuple[int, Diagnostic]] = []
-    for races in () if racing is None else grouped(racing):
+    for races in () if racing is None else races_by_copy(racing):
         found.append((races[0].use.event, explain_race(history, races)))
-    for clause in () if broken is None else sifted(broken.clauses, racing, end):
+    for clause in () if broken is None else independent_clauses(broken.clauses, racing, end):
         index = end if clause.event is None else clause.event
         found.append((index, _explain(history, clause)))
     return tuple(diagnostic for _, diagnostic in sorted(found, key=lambda pair: pair[0]))
@@ -57,7 +57,7 @@ def _explain(history: History, clause: Clause) -> Diagnostic:
             return Diagnostic("FB0807", message, span, _loss_note(history, event), hint)
         case "free":
             why, notes = history.fate(name, event.index)
-            message = f"free of %{name}, which {why}{' already' if why == 'was freed' else ''}"
+            message = f"free of %{name}, which {why}{' already' if why is Fate.FREED else ''}"
             return Diagnostic("FB0808", message, span, tuple(notes), "remove this step")
         case "caller":
             kind = history.statements.anodes[name].kind
@@ -97,14 +97,17 @@ def _explain(history: History, clause: Clause) -> Diagnostic:
 
 def _dead_read(history: History, event: Event, name: str) -> Diagnostic:
     why, notes = history.fate(name, event.index)
-    code = {"was never made": "FB0803", "was freed": "FB0804", "has ended": "FB0805"}[why]
     by = event.needs[name]
     through = "" if by == name else f" (through %{by})"
-    hint = {
-        "FB0803": "compute its writer before this step",
-        "FB0804": "compute its writer again before this step, or free it after",
-        "FB0805": "run this step before the accumulation, or make it again",
-    }[code]
+    match why:
+        case Fate.NEVER_MADE:
+            code, hint = "FB0803", "compute its writer before this step"
+        case Fate.FREED:
+            code, hint = "FB0804", "compute its writer again before this step, or free it after"
+        case Fate.ENDED:
+            code, hint = "FB0805", "run this step before the accumulation, or make it again"
+        case _:
+            assert_never(why)
     message = f"{history.where(event)} reads %{name}{through}, which {why}"
     notes.append(history.note("read here", event.index))
     return Diagnostic(code, message, event.step.span, tuple(notes), hint)

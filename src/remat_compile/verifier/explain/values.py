@@ -1,4 +1,4 @@
-"""Wrong values and wrong claims, told on the plan's own text."""
+"""WrongValues values and wrong claims, told on the plan's own text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...ir.diagnostics import Diagnostic, Note
 from ...ir.program import Proven
 from ...ir.schedule import Schedule
 from ..obligations.claims import Claims
-from ..obligations.values import Misread, Wrong
+from ..obligations.values import Misread, WrongValues
 from ..read.events import Event
 from ..read.statements import Statements
 from .history import History
@@ -18,7 +18,7 @@ __all__ = ["explain_claims", "explain_wrong"]
 
 
 def explain_wrong(
-    statements: Statements, schedule: Schedule, events: Sequence[Event], wrong: Wrong
+    statements: Statements, schedule: Schedule, events: Sequence[Event], wrong: WrongValues
 ) -> tuple[Diagnostic, ...]:
     """One diagnostic per wrong value, in the order of the steps; what only follows is left out."""
     history = History(statements, schedule, events)

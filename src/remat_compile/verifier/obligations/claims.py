@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from ...ir.graph import ACCUMULATE_OP, CNode
 from ...ir.program import Target
 from ...ir.schedule import Offload, Prefetch, Wait
+from ..inquiry import Inquiry
 from ..read.events import Event
 from ..read.sizes import Sizes
 from ..read.statements import Statements
-from ..smt import Deadline, Encoding, Model, NoModel, OutOfTime, boolean, numeral
+from ..smt import Encoding, Model, NoModel, OutOfTime, boolean, numeral
 
 __all__ = ["Claims", "compute_claims", "encode_time", "prove_time", "required"]
 
@@ -133,7 +134,7 @@ class _Clock:
         return self.now
 
 
-class _Encoder:
+class _TimeEncoder:
     """The streams as constants in single-assignment form."""
 
     def __init__(self, sizes: Sizes, target: Target):
@@ -191,7 +192,7 @@ class _Encoder:
 
 def encode_time(events: Iterable[Event], sizes: Sizes, target: Target, claimed_ns: int) -> Encoding:
     """The times along the steps; the goal is that the schedule does not take `claimed_ns`."""
-    encoder = _Encoder(sizes, target)
+    encoder = _TimeEncoder(sizes, target)
     for event in events:
         encoder.step(event)
         if encoder.encoding.is_full:
@@ -201,7 +202,7 @@ def encode_time(events: Iterable[Event], sizes: Sizes, target: Target, claimed_n
 
 
 def prove_time(
-    events: Iterable[Event], sizes: Sizes, target: Target, claimed_ns: int, deadline: Deadline
+    events: Iterable[Event], sizes: Sizes, target: Target, claimed_ns: int, inquiry: Inquiry
 ) -> NoModel | Model | OutOfTime:
     """NoModel: the schedule takes `claimed_ns`. Model: it does not."""
-    return encode_time(events, sizes, target, claimed_ns).check(deadline)
+    return encode_time(events, sizes, target, claimed_ns).check(inquiry)

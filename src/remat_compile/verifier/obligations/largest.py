@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from ..arithmetic.intervals import Box, direction, names_of
 from ..arithmetic.profile import Profile, profile_of
 from ..arithmetic.walk import Bytes
+from ..inquiry import Inquiry
 from ..read.events import Event
 from ..read.sizes import Amounts, value
 from ..read.statements import Statements
-from ..smt import Deadline, Late, OutOfTime
+from ..smt import Late, OutOfTime
 from .memory import Limits
 from .memory_ranges import Everywhere, Somewhere, prove_ranges
 
@@ -40,7 +41,7 @@ def find_largest(
     box: Box,
     symbol: str,
     limits: Limits,
-    deadline: Deadline,
+    inquiry: Inquiry,
 ) -> Greatest | OutOfTime:
     """Searches by arithmetic, then z3 proves the value, and refutes the next one."""
     number = [value(form, {}) if not names_of(form) else None for form in amounts.forms]
@@ -48,13 +49,13 @@ def find_largest(
     low, high = box[symbol]
     late = OutOfTime("the time limit was reached in the search")
     try:
-        found = _search(profile, amounts, box, symbol, limits, deadline)
+        found = _search(profile, amounts, box, symbol, limits, inquiry)
     except Late:
         return late
 
     def prove(least: int, most: int) -> Everywhere | Somewhere | OutOfTime:
         part = {**box, symbol: (least, most)}
-        return prove_ranges(statements, events, amounts, part, limits, deadline)
+        return prove_ranges(statements, events, amounts, part, limits, inquiry)
 
     blocked: Somewhere | None = None
     if found is None or found < high:
@@ -88,7 +89,7 @@ def _search(
     box: Box,
     symbol: str,
     limits: Limits,
-    deadline: Deadline,
+    inquiry: Inquiry,
 ) -> int | None:
     """The largest value that holds for all values of the other symbols; None: there is none.
     Raises `Late`.
@@ -107,14 +108,14 @@ def _search(
         ):
             if limit is None:
                 continue
-            count = rows.lowest(part) if lowest else rows.greatest(part, deadline)[0]
+            count = rows.lowest(part) if lowest else rows.greatest(part, inquiry)[0]
             if count > limit:
                 return True
         return False
 
     parts = [box[symbol]]
     while parts:
-        deadline.check()
+        inquiry.check()
         low, high = parts.pop()
         if not broken({**box, symbol: (high, high)}, lowest=False):
             return high

@@ -17,10 +17,11 @@ from ..arithmetic.profile import Profile, profile_of
 from ..arithmetic.shapes import is_at_least
 from ..arithmetic.terms import Terms, symbol_constant, total
 from ..arithmetic.walk import Bytes
+from ..inquiry import Inquiry
 from ..read.events import Event
 from ..read.sizes import Amounts, too_small, value
 from ..read.statements import Statements
-from ..smt import Deadline, Encoding, Late, Model, NoModel, OutOfTime, numeral
+from ..smt import Encoding, Late, Model, NoModel, OutOfTime, numeral
 from .memory import Excess, Limits, Tally, encode_memory, prove_memory
 
 __all__ = ["Everywhere", "Somewhere", "check_sizes", "prove_ranges"]
@@ -48,7 +49,7 @@ def prove_ranges(
     amounts: Amounts,
     box: Box,
     limits: Limits,
-    deadline: Deadline,
+    inquiry: Inquiry,
     *,
     use_corner: bool = True,
 ) -> Everywhere | Somewhere | OutOfTime:
@@ -60,18 +61,18 @@ def prove_ranges(
     fixed = corner(amounts.forms, box) if use_corner else {}
     free = {name: ends for name, ends in box.items() if name not in fixed}
     if not free:
-        return _at(statements, events, amounts, fixed, limits, deadline)
+        return _at(statements, events, amounts, fixed, limits, inquiry)
     number = [
         value(form, fixed) if free.keys().isdisjoint(names_of(form)) else None
         for form in amounts.forms
     ]
     profile = profile_of(statements, events, amounts, number)
     try:
-        found = _over_rows(profile, amounts, fixed, free, limits, deadline)
+        found = _over_rows(profile, amounts, fixed, free, limits, inquiry)
     except Late:
         return OutOfTime("the time limit was reached in the search for the greatest size")
     if isinstance(found, dict):
-        return _at(statements, events, amounts, found, limits, deadline)
+        return _at(statements, events, amounts, found, limits, inquiry)
     if isinstance(found, OutOfTime):
         return found
 
@@ -81,7 +82,7 @@ def prove_ranges(
     encoding, _ = encode_memory(
         statements, events, amounts, number, fixed, ceilings, profile.host.above
     )
-    match answer := encoding.check(deadline, all_models=False):
+    match answer := encoding.check(inquiry, all_models=False):
         case OutOfTime():
             return answer
         case Model():
@@ -96,17 +97,17 @@ def _over_rows(
     fixed: Mapping[str, int],
     free: Box,
     limits: Limits,
-    deadline: Deadline,
+    inquiry: Inquiry,
 ) -> Everywhere | dict[str, int] | OutOfTime:
     """What the rows take at most, by z3, or symbols for which one is above the limits."""
     box = {**{name: (n, n) for name, n in fixed.items()}, **free}
-    found = [rows.greatest(box, deadline) for rows in profile.all]
+    found = [rows.greatest(box, inquiry) for rows in profile.all]
     bound, where = Bytes(*(most for most, _ in found)), [env for _, env in found]
     while True:
         for count, limit, env in zip(bound.all, limits.all, where, strict=True):
             if limit is not None and count > limit:
                 return env
-        higher = _ask(profile, amounts, fixed, free, bound, deadline)
+        higher = _ask(profile, amounts, fixed, free, bound, inquiry)
         if higher is None:
             return Everywhere(bound, where[0])
         if isinstance(higher, OutOfTime):
@@ -128,9 +129,9 @@ def _at(
     amounts: Amounts,
     env: Mapping[str, int],
     limits: Limits,
-    deadline: Deadline,
+    inquiry: Inquiry,
 ) -> Everywhere | Somewhere | OutOfTime:
-    match found := prove_memory(statements, events, amounts, env, limits, deadline):
+    match found := prove_memory(statements, events, amounts, env, limits, inquiry):
         case Bytes():
             return Everywhere(found, env)
         case Excess():
@@ -145,24 +146,24 @@ def _ask(
     fixed: Mapping[str, int],
     free: Box,
     bound: Bytes,
-    deadline: Deadline,
+    inquiry: Inquiry,
 ) -> dict[str, int] | OutOfTime | None:
     """Where some row is above `bound`; None is z3's proof that it is nowhere."""
     box = {**{name: (n, n) for name, n in fixed.items()}, **free}
-    closed, left = profile.cover(box, bound.all, deadline)
+    closed, left = profile.cover(box, bound.all, inquiry)
     for boxes, ask in ((closed, _ask_sizes), (left, _ask_rows)):
         encoding = Encoding()
         for inner in boxes:
-            deadline.check()
+            inquiry.check()
             part = {name: ends for name, ends in inner.items() if name in free}
             ask(encoding, Terms(encoding, fixed, part), profile, inner, bound)
             encoding.cut()
-        answer = encoding.check(deadline, all_models=False)
+        answer = encoding.check(inquiry, all_models=False)
         if isinstance(answer, OutOfTime):
             return answer
         if isinstance(answer, Model):
             return {**fixed, **_values(answer, free)}
-    answer = _uncovered([*closed, *left], free).check(deadline)
+    answer = _uncovered([*closed, *left], free).check(inquiry)
     if isinstance(answer, NoModel):
         return None
     return OutOfTime("the boxes do not cover the ranges of the symbols")
@@ -210,7 +211,7 @@ def _values(model: Model, free: Box) -> dict[str, int]:
 
 
 def check_sizes(
-    statements: Statements, amounts: Amounts, box: Box, deadline: Deadline
+    statements: Statements, amounts: Amounts, box: Box, inquiry: Inquiry
 ) -> tuple[Diagnostic, ...] | OutOfTime:
     """Sizes that are negative somewhere in `box`, storage that changes its size (FB0822), and
     storage that is smaller than its tensor (FB0825)."""
@@ -218,7 +219,7 @@ def check_sizes(
     for expr, places in amounts.declared.items():
         if bounds(expr, box)[0] >= 0:
             continue
-        env = _somewhere((expr,), "(< {} 0)", box, deadline)
+        env = _somewhere((expr,), "(< {} 0)", box, inquiry)
         if isinstance(env, OutOfTime):
             return env
         if env is not None:
@@ -227,7 +228,7 @@ def check_sizes(
     for (expr, needed), places in amounts.filled.items():
         if is_at_least(expr, needed, box):
             continue
-        env = _somewhere((expr, needed), "(and (<= 0 {0}) (< {0} {1}))", box, deadline)
+        env = _somewhere((expr, needed), "(and (<= 0 {0}) (< {0} {1}))", box, inquiry)
         if isinstance(env, OutOfTime):
             return env
         if env is not None:
@@ -238,7 +239,7 @@ def check_sizes(
         a, b = amounts.forms[amounts.anode[ended]], amounts.forms[amounts.anode[named]]
         if a == b:
             continue
-        env = _somewhere((a, b), "(not (= {} {}))", box, deadline)
+        env = _somewhere((a, b), "(not (= {} {}))", box, inquiry)
         if isinstance(env, OutOfTime):
             return env
         if env is not None:
@@ -251,13 +252,13 @@ def check_sizes(
 
 
 def _somewhere(
-    exprs: tuple[Expr, ...], goal: str, box: Box, deadline: Deadline
+    exprs: tuple[Expr, ...], goal: str, box: Box, inquiry: Inquiry
 ) -> dict[str, int] | OutOfTime | None:
     """Symbols for which `goal` about the terms of `exprs` holds, or None: there are none."""
     encoding = Encoding()
     terms = Terms(encoding, {}, box)
     encoding.ask(goal.format(*map(terms.of, exprs)))
-    match answer := encoding.check(deadline):
+    match answer := encoding.check(inquiry):
         case OutOfTime():
             return answer
         case Model():

@@ -17,9 +17,10 @@ from itertools import chain
 from typing import Literal
 
 from ...ir.schedule import Free, HostFree, Offload, Prefetch, Wait
+from ..inquiry import Inquiry
 from ..read.events import Event
 from ..read.statements import Statements
-from ..smt import Answer, Deadline, Encoding, Model, OutOfTime
+from ..smt import Answer, Encoding, Model, OutOfTime
 
 __all__ = ["Copy", "Race", "Racing", "Side", "Use", "encode_races", "pairs_of", "prove_races"]
 
@@ -62,7 +63,7 @@ class Race:
     """`use` must come after `copy`, which does `act` with the same bytes. In the encoding
     it does if the clock `constant` is at least the number of the copy.
 
-    To tell of a race: what is asked are the guards of `_Encoder.use`.
+    To tell of a race: what is asked are the guards of `_RaceEncoder.use`.
     """
 
     copy: Copy
@@ -158,7 +159,7 @@ class _Bytes:
     last: dict[Lane, str] = field(default_factory=lambda: dict.fromkeys(LANES, "0"))
 
 
-class _Encoder:
+class _RaceEncoder:
     """The clocks along the events; `now` are those of the compute stream."""
 
     def __init__(self) -> None:
@@ -237,8 +238,8 @@ class _Encoder:
         self.open[name].append(self.last[lane])
 
 
-def _encode(statements: Statements, events: Sequence[Event]) -> _Encoder:
-    encoder = _Encoder()
+def _encode(statements: Statements, events: Sequence[Event]) -> _RaceEncoder:
+    encoder = _RaceEncoder()
     for event in events:
         encoder.step(event)
     end = len(events)
@@ -247,7 +248,9 @@ def _encode(statements: Statements, events: Sequence[Event]) -> _Encoder:
     return encoder
 
 
-def _pairs(encoder: _Encoder, statements: Statements, events: Sequence[Event]) -> Iterator[Race]:
+def _pairs(
+    encoder: _RaceEncoder, statements: Statements, events: Sequence[Event]
+) -> Iterator[Race]:
     """The pairs that the goals are about, each with its clock."""
     for race in pairs_of(statements, events):
         clock = encoder.starts[race.use.event][race.copy.lane]
@@ -261,11 +264,11 @@ def encode_races(statements: Statements, events: Sequence[Event]) -> tuple[Encod
 
 
 def prove_races(
-    statements: Statements, events: Sequence[Event], deadline: Deadline
+    statements: Statements, events: Sequence[Event], inquiry: Inquiry
 ) -> Answer | Racing:
     """NoModel: proven. Racing: refuted. OutOfTime otherwise."""
     encoder = _encode(statements, events)
-    answer = encoder.encoding.check(deadline)
+    answer = encoder.encoding.check(inquiry)
     if not isinstance(answer, Model):
         return answer
     values = answer.values

@@ -14,9 +14,10 @@ from typing import Literal, assert_never
 
 from ...ir.graph import CNode
 from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Wait
+from ..inquiry import Inquiry
 from ..read.events import Event
 from ..read.statements import Statements
-from ..smt import Answer, Deadline, Encoding, Facts, Model, OutOfTime, boolean
+from ..smt import Answer, Encoding, Facts, Model, OutOfTime, boolean
 from .machine import Machine, advance
 
 __all__ = ["Broken", "Clause", "encode_validity", "prove_validity"]
@@ -58,8 +59,8 @@ def encode_validity(
     return encoder.encoding, encoder.clauses
 
 
-def _encode(statements: Statements, events: Sequence[Event]) -> _Encoder:
-    encoder = _Encoder(statements, events)
+def _encode(statements: Statements, events: Sequence[Event]) -> _ValidityEncoder:
+    encoder = _ValidityEncoder(statements, events)
     for event in events:
         encoder.before(event)
         encoder.after(event)
@@ -68,7 +69,7 @@ def _encode(statements: Statements, events: Sequence[Event]) -> _Encoder:
     return encoder
 
 
-class _Encoder:
+class _ValidityEncoder:
     def __init__(self, statements: Statements, events: Sequence[Event]):
         self.statements = statements
         self.encoding = Encoding()
@@ -240,11 +241,11 @@ class _Encoder:
 
 
 def prove_validity(
-    statements: Statements, events: Sequence[Event], deadline: Deadline
+    statements: Statements, events: Sequence[Event], inquiry: Inquiry
 ) -> Answer | Broken:
     """NoModel: proven. Broken: refuted. OutOfTime otherwise."""
     encoder = _encode(statements, events)
-    answer = encoder.encoding.check(deadline)
+    answer = encoder.encoding.check(inquiry)
     if not isinstance(answer, Model):
         return answer
     values = {**answer.values, **encoder.facts.initial}

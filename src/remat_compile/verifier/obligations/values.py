@@ -15,10 +15,10 @@ from typing import Literal, assert_never
 
 from ...ir.graph import CNode
 from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Wait
+from ..inquiry import Inquiry
 from ..read.events import Event
 from ..read.statements import Statements, same_call
 from ..smt import (
-    Deadline,
     Encoding,
     Facts,
     Model,
@@ -26,11 +26,10 @@ from ..smt import (
     OutOfTime,
     Part,
     boolean,
-    check_part,
 )
 from .machine import Machine, advance
 
-__all__ = ["Encoded", "Misread", "ValueRule", "Wrong", "encode_values", "prove_values"]
+__all__ = ["Encoded", "Misread", "ValueRule", "WrongValues", "encode_values", "prove_values"]
 
 ValueRule = Literal["read", "draw", "copy", "kept", "buffer", "stream"]
 """What a clause is about; `explain_values` says it in words."""
@@ -53,7 +52,7 @@ class Misread:
 
 
 @dataclass(frozen=True)
-class Wrong:
+class WrongValues:
     """The clauses that z3 finds a model against, those that only follow from others left out."""
 
     clauses: tuple[Misread, ...]
@@ -72,7 +71,7 @@ class _Content:
     follows: bool = False
 
 
-class _Encoder:
+class _ValueEncoder:
     """Writes what the steps do to the contents of storage, and what the graph says they are."""
 
     def __init__(self, statements: Statements):
@@ -325,7 +324,7 @@ class Encoded:
 
 def encode_values(statements: Statements, events: Iterable[Event]) -> Encoded:
     """The contents along the steps, and the clauses, in the order of the steps."""
-    encoder = _Encoder(statements)
+    encoder = _ValueEncoder(statements)
     for event in events:
         encoder.step(event)
         if encoder.encoding.is_full:
@@ -335,11 +334,11 @@ def encode_values(statements: Statements, events: Iterable[Event]) -> Encoded:
 
 
 def prove_values(
-    statements: Statements, events: Iterable[Event], deadline: Deadline
-) -> NoModel | Wrong | OutOfTime:
-    """NoModel: proven. Wrong: refuted, z3 having a model against all of the clauses at once."""
+    statements: Statements, events: Iterable[Event], inquiry: Inquiry
+) -> NoModel | WrongValues | OutOfTime:
+    """NoModel: proven. WrongValues: refuted, z3 having a model against all clauses at once."""
     encoded = encode_values(statements, events)
-    match answer := encoded.encoding.check(deadline):
+    match answer := encoded.encoding.check(inquiry):
         case OutOfTime():
             return answer
         case Model():
@@ -350,11 +349,11 @@ def prove_values(
         if not fail:
             continue
         goal = Part(part.lines, {f"(and true {' '.join(fail)})": None})
-        match check_part(goal, encoded.encoding.tactics, deadline):
+        match inquiry.ask(goal, encoded.encoding.tactics):
             case OutOfTime() as late:
                 return late
             case NoModel():
                 return OutOfTime("z3 and the plain walk do not agree on the values")
             case Model():
                 pass
-    return Wrong(encoded.broken) if encoded.broken else NoModel()
+    return WrongValues(encoded.broken) if encoded.broken else NoModel()

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..answer import Answer, Model, NoModel, OutOfTime, TimeLimit
+from ..answer import Answer, Deadline, Model, NoModel, OutOfTime
 
 __all__ = ["Cvc5"]
 
@@ -33,7 +33,7 @@ class Cvc5:
 
         return str(cvc5.__version__)
 
-    def check(self, text: str, deadline: TimeLimit) -> Answer:
+    def check(self, text: str, deadline: Deadline) -> Answer:
         if deadline.left_s <= 0:
             return OutOfTime("the time limit was reached while stating the obligation")
         answer, timed_out = _decide(text, min(SLICE_S, deadline.left_s))
@@ -41,7 +41,7 @@ class Cvc5:
             return answer
         return _answer(_ask_child("check", text, deadline))
 
-    def prove(self, text: str, deadline: TimeLimit) -> str | OutOfTime:
+    def prove(self, text: str, deadline: Deadline) -> str | OutOfTime:
         """The proof of unsatisfiable assertions, in the Alethe format."""
         said = _ask_child("prove", text, deadline)
         proof = said.get("proof")
@@ -125,7 +125,7 @@ def _prove(text: str, limit_s: float) -> dict[str, Any]:
         return {"why": f"cvc5: {error}"}
 
 
-def _ask_child(what: Literal["check", "prove"], text: str, deadline: TimeLimit) -> dict[str, Any]:
+def _ask_child(what: Literal["check", "prove"], text: str, deadline: Deadline) -> dict[str, Any]:
     """What the child says: `unsat`, `model`, `proof`, or `why` there is no answer."""
     left_s = deadline.left_s
     if left_s <= 0:

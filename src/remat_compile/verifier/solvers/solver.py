@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Literal, Protocol, get_args
 
 from ...ir.diagnostics import Diagnostic, FBError
-from ..answer import Answer, TimeLimit
+from ..answer import Answer, Deadline
 
 __all__ = ["CHOICES", "Choice", "Solver", "identity", "installed", "solvers_of"]
 
@@ -27,7 +27,7 @@ class Solver(Protocol):
     @property
     def version(self) -> str: ...
 
-    def check(self, text: str, deadline: TimeLimit) -> Answer:
+    def check(self, text: str, deadline: Deadline) -> Answer:
         """`NoModel` for unsat; `Model` for sat, with the values of the constants; `OutOfTime`
         for unknown, for an error of the solver, and where no time is left."""
         ...

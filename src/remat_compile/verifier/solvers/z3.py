@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ..answer import TACTICS, Answer, Model, NoModel, OutOfTime, TimeLimit
+from ..answer import TACTICS, Answer, Deadline, Model, NoModel, OutOfTime
 
 __all__ = ["Z3"]
 
@@ -32,7 +32,7 @@ class Z3:
 
         return str(z3.get_version_string())
 
-    def check(self, text: str, deadline: TimeLimit) -> Answer:
+    def check(self, text: str, deadline: Deadline) -> Answer:
         late = OutOfTime("the time limit was reached while stating the obligation")
         if deadline.left_s <= 0:
             return late
@@ -52,7 +52,7 @@ class Z3:
 
 
 @contextmanager
-def _interrupted(context: Any, deadline: TimeLimit) -> Iterator[None]:
+def _interrupted(context: Any, deadline: Deadline) -> Iterator[None]:
     """Interrupts z3 past the deadline: some of its tactics overrun their own timeout."""
     done = threading.Event()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -17,19 +17,20 @@ from .explain.memory import explain_excess
 from .explain.validity import explain_broken
 from .explain.values import explain_claims, explain_wrong
 from .inquiry import Inquiry
+from .obligation import Obligation, written_obligations
 from .obligations.claims import Claims, compute_claims, prove_time
 from .obligations.memory import Excess, Limits, prove_memory
 from .obligations.memory_ranges import Everywhere, Somewhere, check_sizes, prove_ranges
 from .obligations.races import Racing, prove_races
 from .obligations.validity import Broken, prove_validity
-from .obligations.values import Wrong, prove_values
+from .obligations.values import WrongValues, prove_values
 from .read.events import Event
 from .read.sizes import Amounts, Sizes, measure
 from .read.statements import Statements
 from .smt import NoModel, OutOfTime
 from .verdict import Bound, ProvenPlan, Refuted, Undecided, Verdict
 
-__all__ = ["Scope", "Task"]
+__all__ = ["PlanProof", "Scope"]
 
 Scope = Literal["widest", "range", "sample"]
 """For which sizes memory must be proven: for all in the ranges where that can be and else at the
@@ -37,7 +38,7 @@ sample; for all; at the sample only."""
 
 
 @dataclass(frozen=True)
-class Task:
+class PlanProof:
     """Statements, steps and sizes as the proof sees them."""
 
     program: Program
@@ -74,21 +75,23 @@ class Task:
 
     def steps(self) -> Refuted | Undecided | None:
         """Obligations 1, 4 and 3, which no size matters to; None: proven."""
-        valid = prove_validity(self.statements, self.events, self.inquiry.about("validity"))
-        ordered = prove_races(self.statements, self.events, self.inquiry.about("races"))
-        right = prove_values(self.statements, self.events, self.inquiry.about("values"))
+        valid = prove_validity(
+            self.statements, self.events, self.inquiry.about(Obligation.VALIDITY)
+        )
+        ordered = prove_races(self.statements, self.events, self.inquiry.about(Obligation.RACES))
+        right = prove_values(self.statements, self.events, self.inquiry.about(Obligation.VALUES))
         found: tuple[Diagnostic, ...] = ()
         broken = valid if isinstance(valid, Broken) else None
         racing = ordered if isinstance(ordered, Racing) else None
         if broken is not None or racing is not None:
             found = explain_broken(self.statements, self.schedule, self.events, broken, racing)
-        if isinstance(right, Wrong):
+        if isinstance(right, WrongValues):
             wrong = explain_wrong(self.statements, self.schedule, self.events, right)
             # A value that is wrong where a read, a token or a copy is refused follows from that.
             found = found or wrong
         if found:
             return Refuted(found)
-        parts = {"validity": valid, "races": ordered, "values": right}
+        parts = {Obligation.VALIDITY: valid, Obligation.RACES: ordered, Obligation.VALUES: right}
         for name, answer in parts.items():
             if not isinstance(answer, NoModel):
                 why = answer.why if isinstance(answer, OutOfTime) else "z3 has another model"
@@ -116,7 +119,7 @@ class Task:
         """What is true of the time and of lower bounds, the time by z3."""
         target = self.program.target
         claims = compute_claims(self.statements, self.events, sizes, target)
-        asked = self.inquiry.about("claims")
+        asked = self.inquiry.about(Obligation.CLAIMS)
         answer = prove_time(self.events, sizes, target, claims.time_ns, asked)
         if isinstance(answer, NoModel):
             return claims
@@ -161,7 +164,7 @@ class Task:
         return ProvenPlan(proven, tuple(bounds), beyond, assuming)
 
     def at_sample(self, env: Mapping[str, int]) -> Bytes | Refuted | Undecided:
-        asked = self.inquiry.about("memory")
+        asked = self.inquiry.about(Obligation.MEMORY)
         found = prove_memory(self.statements, self.events, self.amounts, env, self.limits, asked)
         match found:
             case OutOfTime(why):
@@ -173,12 +176,14 @@ class Task:
 
     def over_ranges(self) -> Everywhere | Somewhere | Refuted | OutOfTime:
         box = {s.name: (s.low, s.high) for s in self.program.symbols}
-        wrong = check_sizes(self.statements, self.amounts, box, self.inquiry.about("sizes"))
+        wrong = check_sizes(
+            self.statements, self.amounts, box, self.inquiry.about(Obligation.SIZES)
+        )
         if isinstance(wrong, OutOfTime):
             return wrong
         if wrong:
             return Refuted(wrong)
-        asked = self.inquiry.about("memory-ranges")
+        asked = self.inquiry.about(Obligation.MEMORY_RANGES)
         return prove_ranges(self.statements, self.events, self.amounts, box, self.limits, asked)
 
     def explain(self, excess: Excess, env: Mapping[str, int]) -> tuple[Diagnostic, ...]:
@@ -215,7 +220,7 @@ class Task:
         )
         proven = Proven(
             self.schedule.name,
-            ("validity", _memory_name(self.free, ranges), "values", "races", "claims"),
+            written_obligations(ranges, any_free=bool(self.free)),
             bound.device_bytes,
             bound.activation_bytes,
             self.inquiry.prover,
@@ -225,13 +230,6 @@ class Task:
         )
         sealed = replace(certificate, seal_sha256=seal(proven, certificate))
         return replace(proven, certificate=sealed)
-
-
-def _memory_name(free: Sequence[Symbol], ranges: Sequence[tuple[str, int, int]]) -> str:
-    """What a proof says of memory: never more than was proven."""
-    if ranges:
-        return "memory for " + ", ".join(f"{name} in [{low}, {high}]" for name, low, high in ranges)
-    return "memory at sample" if free else "memory"
 
 
 def _bound(env: Mapping[str, int], bytes_: Bytes, *, everywhere: bool) -> Bound:

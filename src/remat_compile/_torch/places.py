@@ -1,0 +1,98 @@
+"""Which line and which module of the user's model a traced operation comes from.
+
+`torch.export` leaves that on every node. When the joint graph is traced from the model itself,
+`recorded_places` does: for the time of each call of a torch function it puts the innermost line
+of the user's and the path of the module whose method runs where `fx` looks for them.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.fx.traceback as fx_traceback
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["LIBRARIES", "Place", "paths_of", "place_of_caller", "recorded_places"]
+
+LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+"""Frames in PyTorch and in this package (an ONNX model runs in its modules) are not the user's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the user's, `("", 0)` if there is none, and the innermost module's path."""
+
+    file: str
+    line: int
+    module: str
+
+    def __str__(self) -> str:
+        at = f"{Path(self.file).name}:{self.line}" if self.file else ""
+        return f"{at} in {self.module}" if at and self.module else at or self.module
+
+
+def place_of_caller(paths: dict[int, tuple[str, type]]) -> Place:
+    """Where the code that runs now stands; `paths` are the modules by `id`."""
+    file, line, module = "", 0, ""
+    frame = sys._getframe(1)
+    while frame is not None and not (file and module):
+        code = frame.f_code
+        if not file and not code.co_filename.startswith((*LIBRARIES, random.__file__, "<")):
+            file, line = code.co_filename, frame.f_lineno
+        if not module and code.co_varnames[:1] == ("self",):
+            found = paths.get(id(frame.f_locals.get("self")))
+            module = found[0] if found is not None else ""
+        frame = frame.f_back  # type: ignore[assignment]
+    return Place(file, line, module)
+
+
+def paths_of(model: nn.Module) -> dict[int, tuple[str, type]]:
+    """Path and class of each module by its `id`; the first path of one that is shared."""
+    found: dict[int, tuple[str, type]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        found.setdefault(id(module), (path, type(module)))
+    return found
+
+
+class _Recording(TorchFunctionMode):
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.paths = paths_of(model)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        meta = fx_traceback.current_meta
+        place = place_of_caller(self.paths)
+        mine: dict[str, Any] = {}
+        if place.file:
+            mine["stack_trace"] = f'File "{place.file}", line {place.line}'
+        if place.module:
+            mine["nn_module_stack"] = {place.module: (place.module, "")}
+        before = {key: meta[key] for key in mine if key in meta}
+        meta.update(mine)
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            for key in mine:
+                meta.pop(key, None)
+            meta.update(before)
+
+
+@contextmanager
+def recorded_places(model: nn.Module) -> Iterator[None]:
+    """Nodes traced inside carry the line and the module of `model` that they come from."""
+    with _Recording(model):
+        yield

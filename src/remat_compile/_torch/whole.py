@@ -1,0 +1,85 @@
+"""A model as AOTAutograd has to see it to trace the model itself, hooks and all."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+__all__ = ["WholeModel", "has_values", "unchanged"]
+
+
+Slot = tuple[dict[str, Any], str]
+"""A tensor of a module: the dictionary that holds it, and its key there."""
+
+
+class WholeModel(nn.Module):
+    """Calls `model` with its hooks; has the model's own parameters, buffers and submodules.
+
+    AOTAutograd puts a traced tensor in the place of each name. Two names of one tensor
+    (tied weights) would become two tensors with a gradient each; here every further name
+    is given what the first one holds for the time of the call.
+    """
+
+    _model: nn.Module
+    _ties: list[tuple[Slot, list[Slot]]]
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        held = {name: vars(model)[name] for name in ("_parameters", "_buffers", "_modules")}
+        self.__dict__.update(held, training=model.training, _model=model)
+        self.__dict__["_ties"] = _ties(model)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        before = [(held, key, held[key]) for _, ties in self._ties for held, key in ties]
+        try:
+            for (first, name), ties in self._ties:
+                for held, key in ties:
+                    held[key] = first[name]
+            return self._model(*args, **kwargs)
+        finally:
+            for held, key, tensor in before:
+                held[key] = tensor
+
+
+def _ties(model: nn.Module) -> list[tuple[Slot, list[Slot]]]:
+    """Of each tensor with several names: the dictionary and key of the first, and the others'."""
+    slots: dict[int, dict[tuple[int, str], Slot]] = {}
+    for module in model.modules():
+        for held in (module._parameters, module._buffers):
+            for key, tensor in held.items():
+                if isinstance(tensor, Tensor):
+                    slots.setdefault(id(tensor), {})[id(held), key] = (held, key)
+    of_each = [list(found.values()) for found in slots.values()]
+    return [(first, rest) for first, *rest in of_each if rest]
+
+
+def has_values(model: nn.Module) -> bool:
+    """Whether the parameters and buffers hold numbers that can be computed with."""
+    tensors = (*model.parameters(), *model.buffers())
+    return not any(t.is_meta or isinstance(t, FakeTensor) for t in tensors)
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """What running the model's Python changes is put back: attributes of its modules, and the
+    random generators of PyTorch, Python and NumPy."""
+    before = [(module, dict(vars(module))) for module in model.modules()]
+    numpy = sys.modules.get("numpy")
+    python, drawn = random.getstate(), numpy.random.get_state() if numpy else None
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            yield
+    finally:
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(drawn)
+        for module, attributes in before:
+            vars(module).clear()
+            vars(module).update(attributes)

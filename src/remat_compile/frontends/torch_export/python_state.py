@@ -1,0 +1,241 @@
+"""What capture would freeze: Python state that the forward of a model reads or changes.
+
+Capture runs the Python of a model once; a planned step repeats its operators and none of its
+Python. So a forward that draws from Python's or NumPy's random numbers, counts its calls, or
+computes otherwise on its second call, is another one than its plan. `check_python_state` runs
+the forward a few times on fake tensors (no memory, no kernels), with other seeds and with what
+earlier calls have left behind, and compares what operators were called.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from ..._torch.joint import as_if_compiling
+from ..._torch.places import Place, paths_of, place_of_caller
+from ..._torch.whole import WholeModel, unchanged
+from ...ir.diagnostics import Diagnostic, FBError
+
+__all__ = ["check_python_state"]
+
+SEEDS = (1, 2, 3)
+"""Of Python's and NumPy's generators, one for each call after the first."""
+
+Scalar = bool | int | float | str | None
+
+
+@dataclass(frozen=True)
+class _Called:
+    """An operator with what was given to it beside computed tensors."""
+
+    what: str
+    place: Place
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """One call of the forward; `drew` names the generators that it advanced."""
+
+    calls: tuple[_Called, ...]
+    drew: tuple[str, ...]
+    scalars: Mapping[str, Scalar]
+
+
+def check_python_state(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Diagnostic, ...]:
+    """Warnings (FB0514) for Python state that changes and is not seen to matter.
+
+    Raises FBError FB0513 where the forward computes otherwise under other seeds, or on a later
+    call, with the line from which it does. A model whose forward does not run on fake tensors
+    is not looked at: capture will say why. Nothing of the model or of a generator changes.
+    """
+    with unchanged(model):
+        before = _scalars(model)
+        first = _run(model, args, kwargs)
+        if first is None:
+            return ()
+        later = []
+        for seed in SEEDS:
+            random.seed(seed)
+            _seed_numpy(seed)
+            later.append(_run(model, args, kwargs))
+        drawn_at = _where_it_draws(model, args, kwargs) if first.drew else None
+    runs = [first, *(run for run in later if run is not None)]
+    places = [_first_difference(a.calls, b.calls) for a, b in pairwise(runs)]
+    differing = [place for place in places if place is not None]
+    if differing:
+        raise FBError(_refusal(differing[0], first.drew, places[1:] == [None] * len(places[1:])))
+    return _warnings(before, first, drawn_at)
+
+
+def _refusal(place: Place, drew: Sequence[str], only_first: bool) -> Diagnostic:
+    if drew:
+        why = f"draws from {' and '.join(drew)}, which capture would freeze"
+        hint = "draw with torch (torch.rand), or do it outside of the forward"
+    elif only_first:
+        why = "computes otherwise on its first call than on later ones"
+        hint = "call the model once before it is planned"
+    else:
+        why = "computes otherwise from call to call, by Python state that capture would freeze"
+        hint = "make that state a buffer or an argument"
+    return Diagnostic("FB0513", f"the forward {why} ({place})", hint=hint)
+
+
+def _warnings(
+    before: Mapping[str, Scalar], first: _Ran, drawn_at: Place | None
+) -> tuple[Diagnostic, ...]:
+    found = []
+    if first.drew:
+        at = f" ({drawn_at})" if drawn_at else ""
+        message = f"the forward draws from {' and '.join(first.drew)}{at}; a planned step does not"
+        hint = "draw with torch if it can change what is computed"
+        found.append(Diagnostic("FB0514", message, hint=hint))
+    changed = [
+        f"{name} (from {before[name]!r} to {value!r})"
+        for name, value in first.scalars.items()
+        if name in before and before[name] != value
+    ]
+    if changed:
+        message = f"the forward changes {', '.join(changed[:5])}; a planned step does not"
+        hint = "change it outside of the forward if something reads it"
+        found.append(Diagnostic("FB0514", message, hint=hint))
+    return tuple(found)
+
+
+# -- running ---------------------------------------------------------------------------
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, model: nn.Module):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.paths = paths_of(model)
+        self.calls: list[_Called] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        leaves, _ = tree_flatten((args, kwargs))
+        what = f"{func} {[_told(leaf) for leaf in leaves]}"
+        self.calls.append(_Called(what, place_of_caller(self.paths)))
+        return func(*args, **(kwargs or {}))
+
+
+def _told(leaf: Any) -> str:
+    """An argument as text; of real tensors, which hold what Python computed, the bits."""
+    if isinstance(leaf, FakeTensor):
+        return f"{leaf.dtype}{list(leaf.shape)}"
+    if isinstance(leaf, Tensor):
+        if leaf.device.type == "meta":
+            return f"{leaf.dtype}{list(leaf.shape)}"
+        with no_dispatch():
+            bits = leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        return f"{leaf.dtype}{list(leaf.shape)} {hashlib.sha256(bits).hexdigest()}"
+    return repr(leaf)
+
+
+def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Ran | None:
+    """The forward on fake tensors; None if it needs data, also for `torch.compile`."""
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fakes = {name: mode.from_tensor(t) for name, t in _state(model)}
+        given, named = tree_map_only(Tensor, mode.from_tensor, (args, kwargs))
+        for compiling in (False, True):
+            recorder = _Recorder(model)
+            python, numpy = random.getstate(), _numpy_state()
+            try:
+                with ExitStack() as stack:
+                    stack.enter_context(recorder)
+                    if compiling:
+                        stack.enter_context(as_if_compiling())
+                    torch.func.functional_call(WholeModel(model), fakes, given, named)
+            except Exception:  # whatever the model's Python raises on data that it needs
+                continue
+            drew = [
+                name
+                for name, changed in (
+                    ("Python's random", random.getstate() != python),
+                    ("numpy.random", _numpy_state() != numpy),
+                )
+                if changed
+            ]
+            return _Ran(tuple(recorder.calls), tuple(drew), _scalars(model))
+    return None
+
+
+def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
+
+
+def _first_difference(a: Sequence[_Called], b: Sequence[_Called]) -> Place | None:
+    """Where the second call does something that the first did not do there."""
+    for one, other in zip(a, b, strict=False):
+        if one.what != other.what:
+            return other.place
+    if len(a) != len(b):
+        return max(a, b, key=len)[min(len(a), len(b))].place
+    return None
+
+
+def _scalars(model: nn.Module) -> dict[str, Scalar]:
+    """Numbers, texts and switches that are attributes of modules, by path."""
+    return {
+        f"{path}.{key}" if path else key: value
+        for path, module in model.named_modules()
+        for key, value in vars(module).items()
+        if isinstance(value, bool | int | float | str | None) and key != "training"
+    }
+
+
+# -- generators ------------------------------------------------------------------------
+
+
+def _seed_numpy(seed: int) -> None:
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)
+
+
+def _numpy_state() -> Any:
+    """Comparable: the generator's words as bytes, and its position."""
+    if "numpy" not in sys.modules:
+        return None
+    name, words, *rest = sys.modules["numpy"].random.get_state()
+    return (name, words.tobytes(), *rest)
+
+
+def _where_it_draws(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Place | None:
+    """The line of the model that first calls a method of one of Python's or NumPy's generators."""
+    paths = paths_of(model)
+    found: list[Place] = []
+
+    def watch(_frame: FrameType, event: str, function: Any) -> None:
+        owner = getattr(function, "__self__", None) if event == "c_call" else None
+        if found or getattr(function, "__name__", "") in ("getstate", "get_state"):
+            return
+        if type(owner).__module__ in ("random", "numpy.random.mtrand"):
+            found.append(place_of_caller(paths))
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        _run(model, args, kwargs)
+    finally:
+        sys.setprofile(before)
+    return found[0] if found else None

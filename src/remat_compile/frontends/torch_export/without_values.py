@@ -1,0 +1,47 @@
+"""A model on the `meta` device as one on a device: shapes and kernels, and no memory.
+
+Traced on `meta` itself a model takes other kernels, and its loss may lose its backward. On fake
+tensors of a real device it is traced as it would be there: a model of any size can be planned
+where it would never fit.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._pytree import tree_map_only
+
+__all__ = ["on_device"]
+
+
+def on_device(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
+) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """A copy of a module of `meta` tensors, and its sample, as fake tensors of `device`.
+
+    Tied tensors stay tied. A sample that lies on another device than `meta` is taken as if
+    it lay on `device`.
+    """
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    made: dict[int, Tensor] = {}
+
+    def fake(tensor: Tensor) -> Tensor:
+        if id(tensor) not in made:
+            on_meta = tensor.detach().to("meta")
+            moved: Tensor = FakeTensor(mode, on_meta, device)
+            if isinstance(tensor, nn.Parameter):
+                moved = nn.Parameter(moved, tensor.requires_grad)
+            made[id(tensor)] = moved.requires_grad_(tensor.requires_grad)
+        return made[id(tensor)]
+
+    memo: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        memo[id(tensor)] = fake(tensor)
+    twin = copy.deepcopy(module, memo)
+    args, kwargs = tree_map_only(Tensor, fake, (args, kwargs))
+    return twin, args, kwargs

@@ -1,0 +1,51 @@
+"""What `spec/semantics.md` rests on: the rules of graphs and bindings in `spec/grammar.md`."""
+
+from .read import CALLERS, Program, need
+
+KEPT = ("output", "param_grad")
+PHASES = ("fwd", "loss", "bwd", "opt")
+WRITERS = {"act": "fwd", "phantom": "fwd", "pending": "fwd", "tangent": "loss", "grad": "bwd"}
+WRITERS |= {"param_grad": "bwd", "output": "fwd loss bwd"}
+BOUND = {  # what is bound, and what its second name may be
+    "arg": (("input",), ("output", *CALLERS)),
+    "param": (("param",), ("param_grad",)),
+    "buffer": (CALLERS, ("pending",)),
+    "result": (("output", *CALLERS), ("tangent", "output")),
+}
+
+
+def keeps_rules(p: Program) -> list[str]:
+    """Raises `Wrong` where a rule is broken. Returns who draws random numbers, and the loss."""
+    for kind, a, b in p.bound:
+        firsts, seconds = BOUND[kind]
+        need(p.kind[a] in firsts and (not b or p.kind[b] in seconds), "cannot bind", a, b)
+    there = {a for a, kind in p.kind.items() if kind in CALLERS}
+    ended, phase, draws = set[str](), "fwd", list[str]()
+    for name, call in p.nodes.items():
+        form, reads, made = call.replay or call, p.reads(call), call.made()
+        written = [*made, *filter(None, [call.token])]
+        need(PHASES.index(phase) <= PHASES.index(call.phase), name, "comes after a later phase")
+        early = {*reads, *p.reads(form)} - there | {*reads, *p.reads(form)} & ended
+        need(not early, name, "reads what is not there:", *early)
+        need(all(call.phase in WRITERS.get(p.kind[a], "") for a in made), name, "writes no such")
+        need(not call.token or p.kind[call.token] == "rng", name, "has no random state")
+        need(len({*written} - there) == len(written), name, "writes what another writes")
+        need({*form.made()} <= {*made} and len({*form.made()}) == len(form.made()), name, "again")
+        places = [a in ("_", *call.results[j : j + 1]) for j, a in enumerate(form.results)]
+        need(all(places) or not form.same(call), name, "replays results in other places")
+        need((call.phase == "loss") == (call.operator == "loss"), name, "is the loss, or is not")
+        if call.phase == "loss":
+            ends = {a for kind, a, _ in p.bound if kind == "result"}
+            ends |= {a for a, kind in p.kind.items() if kind == "pending"}
+            need(ends <= {*reads}, "the loss does not read all results and new contents")
+        if call.operator == "accumulate":
+            alone = not call.token and not call.replay and len(made) == 1 and call.phase == "bwd"
+            need(alone and len(call.arguments) == 3 and call.arguments[1] == ",", name)
+            need(reads[0] != reads[1] and p.kind[reads[0]] == "grad", name, "adds to no gradient")
+            ended.add(reads[0])
+        there |= {*written}
+        draws += [name] if call.token or call.phase == "loss" else []
+        phase = call.phase
+    need(there == p.kind.keys(), "somebody writes nothing:", *(p.kind.keys() - there))
+    need([call.phase for call in p.nodes.values()].count("loss") == 1, "there is not one loss")
+    return draws

@@ -1,0 +1,88 @@
+"""What has to be proven of a plan, and how a proof in a file writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from ..ir.program import Proven
+
+__all__ = ["FULL_PROOF", "Obligation", "is_at_sample_only", "obligation_of", "written_obligations"]
+
+
+class Obligation(StrEnum):
+    """The obligations of `spec/verification.md`; the second is asked in up to three parts."""
+
+    VALIDITY = "validity"
+    MEMORY = "memory"
+    MEMORY_RANGES = "memory-ranges"
+    SIZES = "sizes"
+    VALUES = "values"
+    RACES = "races"
+    CLAIMS = "claims"
+
+    @property
+    def number(self) -> int:
+        """As `spec/verification.md` counts them."""
+        return _NUMBERS[self]
+
+    @property
+    def meaning(self) -> str:
+        """What `unsat` says."""
+        return _MEANINGS[self]
+
+
+_NUMBERS = {
+    Obligation.VALIDITY: 1,
+    Obligation.MEMORY: 2,
+    Obligation.MEMORY_RANGES: 2,
+    Obligation.SIZES: 2,
+    Obligation.VALUES: 3,
+    Obligation.RACES: 4,
+    Obligation.CLAIMS: 5,
+}
+_MEANINGS = {
+    Obligation.VALIDITY: "every read is alive, complete and of the right version",
+    Obligation.MEMORY: "no step takes more bytes than the bound asked about",
+    Obligation.MEMORY_RANGES: (
+        "no step takes more for any value of the symbols in the box asked about"
+    ),
+    Obligation.SIZES: "the sizes asked about are sizes in the ranges of the symbols",
+    Obligation.VALUES: "every read finds the value of the unplanned step",
+    Obligation.RACES: "no timing of the copies changes what is read",
+    Obligation.CLAIMS: "the steps take the time that is claimed",
+}
+
+FULL_PROOF = (
+    Obligation.VALIDITY,
+    Obligation.MEMORY,
+    Obligation.VALUES,
+    Obligation.RACES,
+    Obligation.CLAIMS,
+)
+"""What a full proof names; that of memory says for which sizes."""
+
+_AT_SAMPLE = f"{Obligation.MEMORY} at sample"
+
+
+def written_obligations(
+    ranges: Sequence[tuple[str, int, int]], *, any_free: bool
+) -> tuple[str, ...]:
+    """The entries of a full proof. Bytes hold for all `ranges` (name, low, high); without any, at
+    the sample, which is said where `any_free` symbol may have another value."""
+    memory = _AT_SAMPLE if any_free else str(Obligation.MEMORY)
+    if ranges:
+        boxes = ", ".join(f"{name} in [{low}, {high}]" for name, low, high in ranges)
+        memory = f"{Obligation.MEMORY} for {boxes}"
+    return tuple(memory if one is Obligation.MEMORY else str(one) for one in FULL_PROOF)
+
+
+def obligation_of(entry: str) -> Obligation | None:
+    """The obligation that an entry of `Proven.obligations` is about; None: none that is known."""
+    name = entry.split(" ")[0]
+    return next((one for one in FULL_PROOF if one == name), None)
+
+
+def is_at_sample_only(proven: Proven) -> bool:
+    """Whether bytes are bounded at the sample, and symbols have other values too."""
+    return _AT_SAMPLE in proven.obligations

@@ -1,0 +1,150 @@
+"""What is trained is the user's model: compared with it in eager, never with its export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import remat_compile
+from helpers import models
+from remat_compile.frontends.torch_export import export, lower
+from remat_compile.ir.diagnostics import FBError
+from remat_compile.ir.text.printer import format_program
+
+
+class Sign(torch.autograd.Function):
+    """Straight through: the sign forward, the gradient as it comes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0] * 0.5
+
+
+class Reversal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return -grads[0]
+
+
+class Net(nn.Module):
+    def __init__(self, between: Callable[[Tensor], Tensor]):
+        super().__init__()
+        self.between = between
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.between(self.norm(self.first(x)))).square().mean()
+
+
+def hooked(x: Tensor) -> Tensor:
+    y = x * 1.0
+    y.register_hook(lambda grad: grad.clamp(-1e-3, 1e-3))
+    return y
+
+
+def with_module_hook(net: Net) -> Net:
+    net.norm.register_full_backward_hook(lambda _, grads, __: (grads[0] * 3,))
+    return net
+
+
+def tied(net: Net) -> Net:
+    net.second.weight = net.first.weight
+    return net
+
+
+CASES: dict[str, Callable[[], Net]] = {
+    "straight through": lambda: Net(Sign.apply),
+    "gradient reversal": lambda: Net(Reversal.apply),
+    "tensor hook": lambda: Net(hooked),
+    "module hook": lambda: with_module_hook(Net(torch.tanh)),
+    "tied, straight through": lambda: tied(Net(Sign.apply)),
+}
+
+
+def gradients(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    model(x).backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_those_of_the_original(case: str) -> None:
+    torch.manual_seed(0)
+    model, x = CASES[case](), torch.randn(16, 8)
+    state = {name: t.clone() for name, t in model.state_dict().items()}
+    expected = gradients(model, x)
+    model.load_state_dict(state)
+    compiled = remat_compile.compile(model, (x,), activation_budget="100%", planner="store-all")
+    made = gradients(compiled, x)
+    assert made.keys() == expected.keys()
+    assert all(torch.equal(made[name], expected[name]) for name in expected)
+
+
+def test_the_case_with_a_hook_is_one_in_which_an_export_differs() -> None:
+    """Otherwise the test above would show nothing."""
+    torch.manual_seed(0)
+    model, x = Net(Sign.apply), torch.randn(16, 8)
+    exported = export(model, (x,)).module
+    names = dict(exported.named_parameters())
+    exported(x).backward()
+    lost = names["first.weight"].grad
+    expected = gradients(model, x)["first.weight"]
+    assert lost is None or not torch.equal(lost, expected)
+
+
+@pytest.mark.parametrize("name", ["mlp-loss", "gpt-loss", "two-inputgrad"])
+def test_a_model_on_meta_gives_the_graph_of_the_model_on_the_cpu(name: str) -> None:
+    assert text(name, "meta") == text(name, "cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", models.MODELS)
+def test_every_model_on_meta_gives_the_graph_of_the_model_on_the_cpu(name: str) -> None:
+    assert text(name, "meta") == text(name, "cpu")
+
+
+def text(name: str, device: str) -> str:
+    with torch.device(device):
+        module, args, kwargs = models.MODELS[name](torch.float32)
+    with lower(export(module, args, kwargs)) as lowered:
+        return format_program(lowered.program)
+
+
+def test_a_model_on_meta_is_planned_for_a_device_and_not_run() -> None:
+    with torch.device("meta"):
+        model, x = Net(torch.tanh), torch.randn(16, 8)
+    made = remat_compile.plan(
+        model, (x,), activation_budget="100%", costs="roofline", device="h200", planner="store-all"
+    )
+    assert any(c.phase == "bwd" for c in made.program.graph.cnodes)
+    assert made.program.header.replays == "", "nothing was run, so nothing was compared"
+    with pytest.raises(FBError, match="FB0516") as refused:
+        remat_compile.compile(model, (x,), activation_budget="100%", planner="store-all")
+    assert "meta" in str(refused.value)
+
+
+def test_a_model_without_any_gradient_is_refused() -> None:
+    class Cut(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x).detach() * x
+
+    x = torch.randn(2, 4, requires_grad=True)
+    with pytest.raises(FBError, match=r"FB0515.*Cut"), lower(export(Cut(), (x,))):
+        pass

@@ -1,0 +1,110 @@
+"""Python state that capture would freeze is refused with the model's line, or warned about."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from remat_compile.frontends.torch_export import export
+from remat_compile.ir.diagnostics import FBError
+
+
+class Base(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.calls = 0
+        self.table: Tensor | None = None
+        self.generator = np.random.default_rng(0)
+
+
+class DropPath(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) if random.random() < 0.5 else x * self.linear.bias
+
+
+class NumpyMask(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        mask = np.random.rand(4).astype(np.float32)
+        return self.linear(x) * torch.from_numpy(mask)
+
+
+class OwnGenerator(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) * float(self.generator.random())
+
+
+class Schedule(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.linear(x) * min(1.0, self.calls / 10)
+
+
+class Lazy(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        if self.table is None:
+            self.table = torch.arange(4) * 2.0
+        return self.linear(x) * self.table
+
+
+class Counter(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.linear(x)
+
+
+class DrawsForNothing(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        random.random()
+        return self.linear(x)
+
+
+class TorchOnly(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.dropout(self.linear(x), 0.5, True)
+
+
+X = torch.ones(2, 4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (DropPath, "Python's random"),
+        (NumpyMask, "numpy.random"),
+        (OwnGenerator, "from call to call"),
+        (Schedule, "from call to call"),
+        (Lazy, "first call"),
+    ],
+)
+def test_what_capture_would_freeze_is_refused_with_its_line(kind: type[Base], says: str) -> None:
+    model, before = kind(), (random.getstate(), np.random.get_state()[1].tolist())
+    with pytest.raises(FBError, match="FB0513") as refused:
+        export(model, (X,))
+    assert says in str(refused.value)
+    assert "test_python_state.py:" in str(refused.value)
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+    assert (model.calls, model.table) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [(Counter, "calls (from 0 to 1)"), (DrawsForNothing, "test_python_state.py:")]
+)
+def test_what_is_not_seen_to_matter_is_a_warning(kind: type[Base], says: str) -> None:
+    (warning,) = export(kind(), (X,)).warnings
+    assert warning.code == "FB0514"
+    assert says in warning.message
+
+
+def test_a_model_that_was_called_once_has_made_what_it_makes() -> None:
+    model = Lazy()
+    model(X)
+    assert export(model, (X,)).warnings == ()
+
+
+def test_random_numbers_of_torch_are_no_python_state() -> None:
+    assert export(TorchOnly(), (X,)).warnings == ()
