@@ -8,7 +8,6 @@ one of them. Memory is a cumulative constraint over the places.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from math import gcd
@@ -31,6 +30,7 @@ from .programs.answer import Incumbent, ProgramAnswer, conclude, reporter, too_l
 from .programs.events import Event, all_events, useful_pairs
 from .solvers.milp import Status
 from .solvers.process import Message, Worker
+from .spelling.options import at_least
 
 __all__ = ["Moccasin"]
 
@@ -47,16 +47,11 @@ class Moccasin:
     name: ClassVar[str] = "moccasin"
     applicability: ClassVar[str] = "any graph of up to 300 cNodes; needs the extra cpsat"
     source: ClassVar[str] = "Bartan et al. 2023"
-    copies: int = 2
+    copies: int = at_least(2, 2)
     backward: bool = False
 
     def __post_init__(self) -> None:
         checked(self)
-
-    @classmethod
-    def check_options(cls, copies: int, backward: bool) -> Iterator[tuple[str, str]]:
-        if copies < 2:
-            yield "copies", f"must be at least 2, not {copies}"
 
     def plan(
         self,

@@ -21,6 +21,7 @@ from .kit import (
     checked,
     format_planner,
 )
+from .spelling.options import at_least
 
 __all__ = ["Periodic", "best_of"]
 
@@ -37,16 +38,11 @@ class Periodic:
     name: ClassVar[str] = "periodic"
     applicability: ClassVar[str] = "any graph"
     source: ClassVar[str] = "Shilova 2021, 2.1"
-    segments: int | None = None
+    segments: int | None = at_least(1, None)
     by: Weight | None = None
 
     def __post_init__(self) -> None:
         checked(self)
-
-    @classmethod
-    def check_options(cls, segments: int | None, by: str | None) -> Iterator[tuple[str, str]]:
-        if segments is not None and segments < 1:
-            yield "segments", f"must be at least 1, not {segments}"
 
     def plan(
         self,

@@ -23,6 +23,7 @@ from .kit import (
     format_planner,
 )
 from .periodic import best_of
+from .spelling.options import at_least
 
 __all__ = ["Revolve"]
 
@@ -41,15 +42,10 @@ class Revolve:
     applicability: ClassVar[str] = "chain"
     source: ClassVar[str] = "Shilova 2021, sections 1.1.5 and 2.4.4"
     costs: Literal["measured", "equal"] = "measured"
-    slots: int = 500
+    slots: int = at_least(1, 500)
 
     def __post_init__(self) -> None:
         checked(self)
-
-    @classmethod
-    def check_options(cls, costs: str, slots: int) -> Iterator[tuple[str, str]]:
-        if slots < 1:
-            yield "slots", f"must be at least 1, not {slots}"
 
     def plan(
         self,

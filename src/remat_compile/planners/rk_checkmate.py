@@ -21,6 +21,7 @@ from .programs.events import FEW, Pairs, useful_pairs
 from .programs.rk_checkmate import thesis_model
 from .programs.solve_compact import solve_compact
 from .solvers import MilpSolver
+from .spelling.options import at_least
 
 __all__ = ["RkCheckmate"]
 
@@ -45,7 +46,7 @@ class RkCheckmate:
     source: ClassVar[str] = "Zhao 2024, 2.4"
     form: Literal["compact", "thesis"] = "compact"
     backward: bool | None = None
-    saved_bytes: int | None = None
+    saved_bytes: int | None = at_least(0, None)
 
     def __post_init__(self) -> None:
         checked(self)
@@ -54,8 +55,6 @@ class RkCheckmate:
     def check_options(
         cls, form: str, backward: bool | None, saved_bytes: int | None
     ) -> Iterator[tuple[str, str]]:
-        if saved_bytes is not None and saved_bytes < 0:
-            yield "saved_bytes", f"must be at least 0, not {saved_bytes}"
         if form == "thesis" and backward is False:
             yield "backward", "cannot be false with form=thesis, which always has it"
 

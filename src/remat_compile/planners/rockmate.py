@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -34,6 +34,7 @@ from .kit import (
     format_planner,
 )
 from .solvers import MilpSolver
+from .spelling.options import at_least
 
 __all__ = ["Rockmate"]
 
@@ -59,24 +60,14 @@ class Rockmate:
     name: ClassVar[str] = "rockmate"
     applicability: ClassVar[str] = "blocks"
     source: ClassVar[str] = "Zhao 2024, chapter 2"
-    peaks: int = 10
-    saves: int = 10
-    slots: int = 500
-    block_size: int | None = None
-    processes: int | None = None
+    peaks: int = at_least(1, 10)
+    saves: int = at_least(1, 10)
+    slots: int = at_least(1, 500)
+    block_size: int | None = at_least(1, None)
+    processes: int | None = at_least(1, None)
 
     def __post_init__(self) -> None:
         checked(self)
-
-    @classmethod
-    def check_options(
-        cls, peaks: int, saves: int, slots: int, block_size: int | None, processes: int | None
-    ) -> Iterator[tuple[str, str]]:
-        numbers = (peaks, saves, slots, block_size, processes)
-        names = ("peaks", "saves", "slots", "block_size", "processes")
-        for name, value in zip(names, numbers, strict=True):
-            if value is not None and value < 1:
-                yield name, f"must be at least 1, not {value}"
 
     def plan(
         self,

@@ -31,6 +31,7 @@ from .kit import (
     checked,
     format_planner,
 )
+from .spelling.options import at_least
 
 __all__ = ["RotorFloating"]
 
@@ -50,15 +51,10 @@ class RotorFloating:
     name: ClassVar[str] = "rotor-floating"
     applicability: ClassVar[str] = "chain"
     source: ClassVar[str] = "Shilova 2021, Theorem 5"
-    slots: int = 500
+    slots: int = at_least(1, 500)
 
     def __post_init__(self) -> None:
         checked(self)
-
-    @classmethod
-    def check_options(cls, slots: int) -> Iterator[tuple[str, str]]:
-        if slots < 1:
-            yield "slots", f"must be at least 1, not {slots}"
 
     def plan(
         self,

@@ -124,7 +124,8 @@ def aten_select_scatter_default(x: Array, src: Array, dim: int, index: int) -> A
 
 @lowers("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")
 def aten_where_self(condition: Array, x: ArrayLike, other: ArrayLike) -> Array:
-    return jnp.where(condition, *_promoted(x, other))
+    first, second = _promoted(x, other)
+    return jnp.where(condition, first, second)
 
 
 @lowers("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
