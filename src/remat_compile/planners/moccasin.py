@@ -14,7 +14,7 @@ from math import gcd
 from time import monotonic
 from typing import Any, ClassVar
 
-from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.diagnostics import fail
 from .kit import (
     Budget,
     Instance,
@@ -64,7 +64,8 @@ class Moccasin:
         """As every planner. FB0410 where OR-Tools is not installed."""
         task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
         if find_spec("ortools") is None:
-            raise _not_installed()
+            hint = 'pip install "remat-compile[cpsat]", or use rk-checkmate'
+            fail("FB0410", "moccasin needs OR-Tools, which is not installed", hint=hint, usage=True)
         refusal = too_large(task, _MOST, "use rockmate, polish or dtr")
         if refusal is not None:
             return refusal
@@ -74,7 +75,8 @@ class Moccasin:
 
     def _solve(self, task: Task, progress: Progress | None) -> ProgramAnswer:
         inst = task.instance
-        problem = _retention(inst, task.limit_bytes, self.copies, self.backward)
+        events = all_events(useful_pairs(inst, backward=self.backward))
+        problem = _RetentionBuilder(inst, events, task.limit_bytes, self.copies).build()
         incumbent = Incumbent(inst, task.limit_bytes, reporter(self.name, inst, progress))
         status: list[str] = []
 
@@ -93,17 +95,6 @@ class Moccasin:
         return incumbent.answer(ended, inst.base_time_ns)
 
 
-def _not_installed() -> FBError:
-    return FBError(
-        Diagnostic(
-            "FB0410",
-            "moccasin needs OR-Tools, which is not installed",
-            hint='pip install "remat-compile[cpsat]", or use rk-checkmate',
-        ),
-        usage=True,
-    )
-
-
 @dataclass(frozen=True)
 class _Retention:
     """`request` is what `solvers.cpsat` reads; `cnode_J` names the cNode of each job."""
@@ -117,14 +108,10 @@ class _Retention:
         return [c for _, c in placed]
 
 
-def _retention(instance: Instance, limit_bytes: int, copies: int, backward: bool) -> _Retention:
-    """The problem for at most `copies` runs of each cNode."""
-    pairs = useful_pairs(instance, backward=backward)
-    return _RetentionBuilder(instance, all_events(pairs), limit_bytes, copies).build()
-
-
 @dataclass
 class _RetentionBuilder:
+    """The problem for at most `copies` runs of each cNode."""
+
     inst: Instance
     events: list[Event]
     limit_bytes: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isqrt
 from time import monotonic
@@ -17,13 +17,12 @@ from .kit import (
     Program,
     Progress,
     Task,
-    TimedOut,
     checked,
     format_planner,
 )
 from .spelling.options import at_least
 
-__all__ = ["Periodic", "best_of"]
+__all__ = ["Periodic"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Periodic:
         progress: Progress | None = None,
     ) -> PlanResult:
         task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
-        return best_of(task, self._orders(task.instance))
+        return task.best_of(self._orders(task.instance))
 
     def _orders(self, instance: Instance) -> Iterator[Order]:
         most = 2 * isqrt(len(forward_cnodes(instance))) + 1
@@ -62,27 +61,3 @@ class Periodic:
         for count in counts:
             for by in ways:
                 yield segment_order(instance, cut_forward(instance, count, by))
-
-
-def best_of(task: Task, orders: Iterable[Order]) -> PlanResult:
-    """The fastest of `orders` under the budget; the least peak where none is."""
-    instance = task.instance
-    limit = task.limit_bytes
-    best: Order | None = None
-    least: Order | None = None
-    best_ns = least_bytes = 0
-    late = False
-    for order in orders:
-        peak, time_ns = instance.peak(order), instance.time_ns(order)
-        if peak <= limit and (best is None or time_ns < best_ns):
-            best, best_ns = order, time_ns
-        if least is None or peak < least_bytes:
-            least, least_bytes = order, peak
-        late = monotonic() > task.deadline
-        if late:
-            break
-    if best is not None:
-        return task.answer(best)
-    if late:
-        return TimedOut(None, 0, instance.base_time_ns)
-    return task.infeasible(least)

@@ -22,7 +22,6 @@ from .kit import (
     checked,
     format_planner,
 )
-from .periodic import best_of
 from .spelling.options import at_least
 
 __all__ = ["Revolve"]
@@ -60,7 +59,7 @@ class Revolve:
         if isinstance(stages, NotApplicable):
             return stages
         if self.costs == "equal":
-            return best_of(task, _equal_orders(stages))
+            return task.best_of(_equal_orders(stages))
         return persistent_answer(task, stages, self.slots, saving=False)
 
 
