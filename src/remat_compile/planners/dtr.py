@@ -7,14 +7,14 @@ from time import monotonic
 from typing import ClassVar, Literal
 
 from .eviction.search import Search
-from .kit import Budget, PlanResult, Program, Progress, Task, TimedOut, checked, format_planner
-from .spelling.options import at_least
+from .kit import Budget, PlanResult, Program, Progress, Task, TimedOut, format_planner
+from .spelling.options import Checked, at_least
 
 __all__ = ["Dtr"]
 
 
 @dataclass(frozen=True)
-class Dtr:
+class Dtr(Checked):
     """Kirisame et al. 2021, walked over the captured order with the future known.
 
     `scope` says what may be computed again: results of the `forward`, or `all` (none:
@@ -28,9 +28,6 @@ class Dtr:
     scope: Literal["forward", "all"] | None = None
     rounds: int | None = at_least(0, None)
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        checked(self)
 
     def plan(
         self,

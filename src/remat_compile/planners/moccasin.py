@@ -23,14 +23,13 @@ from .kit import (
     Program,
     Progress,
     Task,
-    checked,
     format_planner,
 )
 from .programs.answer import Incumbent, ProgramAnswer, conclude, reporter, too_large
 from .programs.events import Event, all_events, useful_pairs
 from .solvers.milp import Status
 from .solvers.process import Message, Worker
-from .spelling.options import at_least
+from .spelling.options import Checked, at_least
 
 __all__ = ["Moccasin"]
 
@@ -39,7 +38,7 @@ _MODULE = f"{__package__}.solvers.cpsat"
 
 
 @dataclass(frozen=True)
-class Moccasin:
+class Moccasin(Checked):
     """Bartan et al. 2023: each cNode runs at most `copies` times, and each run retains its
     results for an interval. Solved by CP-SAT, which the extra `cpsat` installs. `backward`
     lets backward cNodes run again too."""
@@ -49,9 +48,6 @@ class Moccasin:
     source: ClassVar[str] = "Bartan et al. 2023"
     copies: int = at_least(2, 2)
     backward: bool = False
-
-    def __post_init__(self) -> None:
-        checked(self)
 
     def plan(
         self,

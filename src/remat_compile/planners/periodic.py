@@ -17,16 +17,15 @@ from .kit import (
     Program,
     Progress,
     Task,
-    checked,
     format_planner,
 )
-from .spelling.options import at_least
+from .spelling.options import Checked, at_least
 
 __all__ = ["Periodic"]
 
 
 @dataclass(frozen=True)
-class Periodic:
+class Periodic(Checked):
     """Shilova 2021, section 2.1: `segments` equal segments, what crosses them kept.
 
     Without `segments`, each number from 1 to twice the square root of the number of
@@ -39,9 +38,6 @@ class Periodic:
     source: ClassVar[str] = "Shilova 2021, 2.1"
     segments: int | None = at_least(1, None)
     by: Weight | None = None
-
-    def __post_init__(self) -> None:
-        checked(self)
 
     def plan(
         self,

@@ -19,16 +19,15 @@ from .kit import (
     Program,
     Progress,
     Task,
-    checked,
     format_planner,
 )
-from .spelling.options import at_least
+from .spelling.options import Checked, at_least
 
 __all__ = ["Revolve"]
 
 
 @dataclass(frozen=True)
-class Revolve:
+class Revolve(Checked):
     """Griewank and Walther 2000: only inputs of blocks are kept, and each block runs again
     just before its backward.
 
@@ -42,9 +41,6 @@ class Revolve:
     source: ClassVar[str] = "Shilova 2021, sections 1.1.5 and 2.4.4"
     costs: Literal["measured", "equal"] = "measured"
     slots: int = at_least(1, 500)
-
-    def __post_init__(self) -> None:
-        checked(self)
 
     def plan(
         self,

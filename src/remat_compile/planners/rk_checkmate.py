@@ -8,7 +8,7 @@ from math import floor, isfinite
 from time import monotonic
 from typing import ClassVar, Literal
 
-from .kit import Budget, Order, PlanResult, Program, Progress, Task, checked, format_planner
+from .kit import Budget, Order, PlanResult, Program, Progress, Task, format_planner
 from .programs.answer import (
     ProgramAnswer,
     conclude,
@@ -21,7 +21,7 @@ from .programs.events import FEW, Pairs, useful_pairs
 from .programs.rk_checkmate import thesis_model
 from .programs.solve_compact import solve_compact
 from .solvers import MilpSolver
-from .spelling.options import at_least
+from .spelling.options import Checked, at_least
 
 __all__ = ["RkCheckmate"]
 
@@ -31,7 +31,7 @@ _MOST_THESIS = 120
 
 
 @dataclass(frozen=True)
-class RkCheckmate:
+class RkCheckmate(Checked):
     """Zhao 2024, section 2.4: the fastest plan with first executions as captured and each
     cNode at most once more between two of them.
 
@@ -47,9 +47,6 @@ class RkCheckmate:
     form: Literal["compact", "thesis"] = "compact"
     backward: bool | None = None
     saved_bytes: int | None = at_least(0, None)
-
-    def __post_init__(self) -> None:
-        checked(self)
 
     @classmethod
     def check_options(

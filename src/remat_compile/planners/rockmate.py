@@ -30,11 +30,10 @@ from .kit import (
     Progress,
     Task,
     TimedOut,
-    checked,
     format_planner,
 )
 from .solvers import MilpSolver
-from .spelling.options import at_least
+from .spelling.options import Checked, at_least
 
 __all__ = ["Rockmate"]
 
@@ -47,7 +46,7 @@ _MOST_STAGES = 200
 
 
 @dataclass(frozen=True)
-class Rockmate:
+class Rockmate(Checked):
     """Zhao 2024, chapter 2: each unique block is solved for `peaks` times `saves` budgets
     with the compact integer program, in `processes` of their own (none: one per core), and
     Rk-Rotor chooses an option for every block of the chain. Blocks are joined up to
@@ -65,9 +64,6 @@ class Rockmate:
     slots: int = at_least(1, 500)
     block_size: int | None = at_least(1, None)
     processes: int | None = at_least(1, None)
-
-    def __post_init__(self) -> None:
-        checked(self)
 
     def plan(
         self,

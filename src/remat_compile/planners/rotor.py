@@ -7,14 +7,14 @@ from time import monotonic
 from typing import ClassVar
 
 from .chains.answer import persistent_answer, saving_stages
-from .kit import Budget, NotApplicable, PlanResult, Program, Progress, Task, checked, format_planner
-from .spelling.options import at_least
+from .kit import Budget, NotApplicable, PlanResult, Program, Progress, Task, format_planner
+from .spelling.options import Checked, at_least
 
 __all__ = ["Rotor"]
 
 
 @dataclass(frozen=True)
-class Rotor:
+class Rotor(Checked):
     """Shilova 2021, Theorem 6: each block of the chain keeps all that its backward reads, or
     nothing but its input.
 
@@ -25,9 +25,6 @@ class Rotor:
     applicability: ClassVar[str] = "chain"
     source: ClassVar[str] = "Shilova 2021, Theorem 6"
     slots: int = at_least(1, 500)
-
-    def __post_init__(self) -> None:
-        checked(self)
 
     def plan(
         self,

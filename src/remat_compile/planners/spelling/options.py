@@ -22,7 +22,7 @@ from ...ir.diagnostics import Diagnostic, FBError, nearest
 from ..contract import Planner
 from .text import Option, PlannerText, Value, format_value, span_of
 
-__all__ = ["at_least", "checked", "default_of", "read_options"]
+__all__ = ["Checked", "at_least", "checked", "default_of", "read_options"]
 
 Build = Callable[[PlannerText], Planner]
 _LEAST = "least"
@@ -170,3 +170,10 @@ def checked(planner: Any) -> None:
     ]
     if problems:
         raise FBError(problems, usage=True)
+
+
+class Checked:
+    """A planner whose options are `checked` when it is made."""
+
+    def __post_init__(self) -> None:
+        checked(self)
