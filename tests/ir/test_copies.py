@@ -132,15 +132,13 @@ def test_all_that_is_wrong_is_reported() -> None:
     ]
 
 
-def test_steps_know_their_place_and_the_first_copy() -> None:
+def test_steps_know_their_place() -> None:
     made = parse_program(PROGRAM.replace("RATES", RATES).replace("STEPS", BOTH))
     steps = made.schedules[0].steps
     assert steps[:2] == (Compute("F1"), Offload("a"))
     assert steps[5] == Wait("a")
     assert steps[10] == Prefetch("b")
     assert steps[14] == HostFree("a")
-    assert made.schedules[0].first_copy == Offload("a")
-    assert Schedule("s", "", (Compute("F1"),)).first_copy is None
     span = steps[1].span
     line = 1 + PROGRAM.split("schedule")[0].count("\n")
     assert span is not None

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from .._torch.execute import execute
+from ..backends.views import with_calls
 from ..ir.analysis.order import capture_order, frees_after_last_use
 from ..ir.diagnostics import FBError
-from ..ir.graph import Arg, Atom, Call, CNode
+from ..ir.graph import Arg, Atom, Call
 from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Step
 
@@ -217,11 +218,4 @@ def _mapped(program: Program, change: Callable[[Atom], Atom]) -> Program:
         kwargs = tuple((key, of_arg(arg)) for key, arg in call.kwargs)
         return replace(call, args=tuple(map(of_arg, call.args)), kwargs=kwargs)
 
-    def of_cnode(c: CNode) -> CNode:
-        replay = None if c.replay is None else replace(c.replay, call=of_call(c.replay.call))
-        return replace(c, call=of_call(c.call), replay=replay)
-
-    graph = program.graph
-    views = tuple(replace(v, call=of_call(v.call)) for v in graph.views)
-    made = replace(graph, views=views, cnodes=tuple(map(of_cnode, graph.cnodes)))
-    return replace(program, graph=made)
+    return replace(program, graph=with_calls(program.graph, of_call))

@@ -23,13 +23,11 @@ __all__ = [
     "RoundUp",
     "Sym",
     "add",
-    "ceil_div",
     "evaluate",
     "floor_div",
     "format_expr",
     "max_of",
     "mul",
-    "round_up",
     "symbols_of",
     "too_large",
 ]
@@ -125,12 +123,6 @@ def floor_div(dividend: Expr, divisor: int) -> Expr:
     return dividend if divisor == 1 else FloorDiv(dividend, divisor)
 
 
-def ceil_div(dividend: Expr, divisor: int) -> Expr:
-    if isinstance(dividend, Const):
-        return Const(-(-dividend.value // divisor))
-    return dividend if divisor == 1 else CeilDiv(dividend, divisor)
-
-
 def max_of(*terms: Expr) -> Expr:
     """The maximum, duplicates dropped and constants folded."""
     flat = list(dict.fromkeys(terms))
@@ -139,12 +131,6 @@ def max_of(*terms: Expr) -> Expr:
     if constants:
         rest.insert(0, Const(max(constants)))
     return rest[0] if len(rest) == 1 else Max(tuple(rest))
-
-
-def round_up(value: Expr, multiple: int) -> Expr:
-    if isinstance(value, Const):
-        return Const(-(-value.value // multiple) * multiple)
-    return value if multiple == 1 else RoundUp(value, multiple)
 
 
 def evaluate(expr: Expr, env: Mapping[str, int]) -> int:

@@ -142,8 +142,3 @@ class Schedule:
         """The same with every step about storage in its parts; for who knows those only."""
         parts = ((s,) if isinstance(s, Compute) else s.parts() for s in self.steps)
         return replace(self, steps=tuple(chain.from_iterable(parts)))
-
-    @property
-    def first_copy(self) -> CopyStep | None:
-        """The first step about a copy to or from the host; None where nothing is copied."""
-        return next((step for step in self.steps if isinstance(step, CopyStep)), None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar
 
-from .kit import Budget, PlanResult, Program, Progress, Task, checked, format_planner
+from .kit import Budget, PlanResult, Program, Progress, Task, format_planner
 from .programs.answer import Incumbent, ProgramAnswer, conclude, reporter, too_large
 from .programs.checkmate import checkmate_model, rounded_orders
 from .solvers import MilpSolver
@@ -31,9 +31,6 @@ class Checkmate:
     applicability: ClassVar[str] = "any graph of up to 120 cNodes; rounded, 400"
     source: ClassVar[str] = "Jain et al. 2020; Zhao 2024, 2.1.1"
     rounding: bool = False
-
-    def __post_init__(self) -> None:
-        checked(self)
 
     def plan(
         self,

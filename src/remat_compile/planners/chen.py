@@ -9,7 +9,6 @@ from typing import ClassVar
 
 from .eviction.segments import cut_forward, forward_cnodes, segment_order
 from .kit import Budget, PlanResult, Program, Progress, Task
-from .periodic import best_of
 
 __all__ = ["Chen"]
 
@@ -38,4 +37,4 @@ class Chen:
         orders = (
             segment_order(instance, cut_forward(instance, count, by)) for by in ("count", "memory")
         )
-        return best_of(task, orders)
+        return task.best_of(orders)

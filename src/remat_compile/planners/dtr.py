@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar, Literal
 
 from .eviction.search import Search
-from .kit import Budget, PlanResult, Program, Progress, Task, TimedOut, checked, format_planner
+from .kit import Budget, PlanResult, Program, Progress, Task, TimedOut, format_planner
+from .spelling.options import Checked, at_least
 
 __all__ = ["Dtr"]
 
 
 @dataclass(frozen=True)
-class Dtr:
+class Dtr(Checked):
     """Kirisame et al. 2021, walked over the captured order with the future known.
 
     `scope` says what may be computed again: results of the `forward`, or `all` (none:
@@ -26,18 +26,8 @@ class Dtr:
     applicability: ClassVar[str] = "any graph"
     source: ClassVar[str] = "Kirisame et al. 2021, offline"
     scope: Literal["forward", "all"] | None = None
-    rounds: int | None = None
+    rounds: int | None = at_least(0, None)
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        checked(self)
-
-    @classmethod
-    def check_options(
-        cls, scope: str | None, rounds: int | None, seed: int
-    ) -> Iterator[tuple[str, str]]:
-        if rounds is not None and rounds < 0:
-            yield "rounds", f"must be at least 0, not {rounds}"
 
     def plan(
         self,

@@ -8,14 +8,13 @@ one of them. Memory is a cumulative constraint over the places.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from math import gcd
 from time import monotonic
 from typing import Any, ClassVar
 
-from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.diagnostics import fail
 from .kit import (
     Budget,
     Instance,
@@ -24,13 +23,13 @@ from .kit import (
     Program,
     Progress,
     Task,
-    checked,
     format_planner,
 )
 from .programs.answer import Incumbent, ProgramAnswer, conclude, reporter, too_large
 from .programs.events import Event, all_events, useful_pairs
 from .solvers.milp import Status
 from .solvers.process import Message, Worker
+from .spelling.options import Checked, at_least
 
 __all__ = ["Moccasin"]
 
@@ -39,7 +38,7 @@ _MODULE = f"{__package__}.solvers.cpsat"
 
 
 @dataclass(frozen=True)
-class Moccasin:
+class Moccasin(Checked):
     """Bartan et al. 2023: each cNode runs at most `copies` times, and each run retains its
     results for an interval. Solved by CP-SAT, which the extra `cpsat` installs. `backward`
     lets backward cNodes run again too."""
@@ -47,16 +46,8 @@ class Moccasin:
     name: ClassVar[str] = "moccasin"
     applicability: ClassVar[str] = "any graph of up to 300 cNodes; needs the extra cpsat"
     source: ClassVar[str] = "Bartan et al. 2023"
-    copies: int = 2
+    copies: int = at_least(2, 2)
     backward: bool = False
-
-    def __post_init__(self) -> None:
-        checked(self)
-
-    @classmethod
-    def check_options(cls, copies: int, backward: bool) -> Iterator[tuple[str, str]]:
-        if copies < 2:
-            yield "copies", f"must be at least 2, not {copies}"
 
     def plan(
         self,
@@ -69,7 +60,8 @@ class Moccasin:
         """As every planner. FB0410 where OR-Tools is not installed."""
         task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
         if find_spec("ortools") is None:
-            raise _not_installed()
+            hint = 'pip install "remat-compile[cpsat]", or use rk-checkmate'
+            fail("FB0410", "moccasin needs OR-Tools, which is not installed", hint=hint, usage=True)
         refusal = too_large(task, _MOST, "use rockmate, polish or dtr")
         if refusal is not None:
             return refusal
@@ -79,7 +71,8 @@ class Moccasin:
 
     def _solve(self, task: Task, progress: Progress | None) -> ProgramAnswer:
         inst = task.instance
-        problem = _retention(inst, task.limit_bytes, self.copies, self.backward)
+        events = all_events(useful_pairs(inst, backward=self.backward))
+        problem = _RetentionBuilder(inst, events, task.limit_bytes, self.copies).build()
         incumbent = Incumbent(inst, task.limit_bytes, reporter(self.name, inst, progress))
         status: list[str] = []
 
@@ -98,17 +91,6 @@ class Moccasin:
         return incumbent.answer(ended, inst.base_time_ns)
 
 
-def _not_installed() -> FBError:
-    return FBError(
-        Diagnostic(
-            "FB0410",
-            "moccasin needs OR-Tools, which is not installed",
-            hint='pip install "remat-compile[cpsat]", or use rk-checkmate',
-        ),
-        usage=True,
-    )
-
-
 @dataclass(frozen=True)
 class _Retention:
     """`request` is what `solvers.cpsat` reads; `cnode_J` names the cNode of each job."""
@@ -122,14 +104,10 @@ class _Retention:
         return [c for _, c in placed]
 
 
-def _retention(instance: Instance, limit_bytes: int, copies: int, backward: bool) -> _Retention:
-    """The problem for at most `copies` runs of each cNode."""
-    pairs = useful_pairs(instance, backward=backward)
-    return _RetentionBuilder(instance, all_events(pairs), limit_bytes, copies).build()
-
-
 @dataclass
 class _RetentionBuilder:
+    """The problem for at most `copies` runs of each cNode."""
+
     inst: Instance
     events: list[Event]
     limit_bytes: int

@@ -24,7 +24,6 @@ from .kit import (
     TimedOut,
     format_planner,
 )
-from .periodic import best_of
 
 __all__ = ["Multichain"]
 
@@ -69,7 +68,7 @@ class Multichain:
             table = MultiChain(lengths, deadline=task.deadline)
         except DeadlinePassed:
             return TimedOut(None, 0, task.instance.base_time_ns)
-        return best_of(task, _orders(towers, table))
+        return task.best_of(_orders(towers, table))
 
 
 def _orders(towers: Towers, table: MultiChain) -> Iterator[Order]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isqrt
 from time import monotonic
@@ -17,16 +17,15 @@ from .kit import (
     Program,
     Progress,
     Task,
-    TimedOut,
-    checked,
     format_planner,
 )
+from .spelling.options import Checked, at_least
 
-__all__ = ["Periodic", "best_of"]
+__all__ = ["Periodic"]
 
 
 @dataclass(frozen=True)
-class Periodic:
+class Periodic(Checked):
     """Shilova 2021, section 2.1: `segments` equal segments, what crosses them kept.
 
     Without `segments`, each number from 1 to twice the square root of the number of
@@ -37,16 +36,8 @@ class Periodic:
     name: ClassVar[str] = "periodic"
     applicability: ClassVar[str] = "any graph"
     source: ClassVar[str] = "Shilova 2021, 2.1"
-    segments: int | None = None
+    segments: int | None = at_least(1, None)
     by: Weight | None = None
-
-    def __post_init__(self) -> None:
-        checked(self)
-
-    @classmethod
-    def check_options(cls, segments: int | None, by: str | None) -> Iterator[tuple[str, str]]:
-        if segments is not None and segments < 1:
-            yield "segments", f"must be at least 1, not {segments}"
 
     def plan(
         self,
@@ -57,7 +48,7 @@ class Periodic:
         progress: Progress | None = None,
     ) -> PlanResult:
         task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
-        return best_of(task, self._orders(task.instance))
+        return task.best_of(self._orders(task.instance))
 
     def _orders(self, instance: Instance) -> Iterator[Order]:
         most = 2 * isqrt(len(forward_cnodes(instance))) + 1
@@ -66,27 +57,3 @@ class Periodic:
         for count in counts:
             for by in ways:
                 yield segment_order(instance, cut_forward(instance, count, by))
-
-
-def best_of(task: Task, orders: Iterable[Order]) -> PlanResult:
-    """The fastest of `orders` under the budget; the least peak where none is."""
-    instance = task.instance
-    limit = task.limit_bytes
-    best: Order | None = None
-    least: Order | None = None
-    best_ns = least_bytes = 0
-    late = False
-    for order in orders:
-        peak, time_ns = instance.peak(order), instance.time_ns(order)
-        if peak <= limit and (best is None or time_ns < best_ns):
-            best, best_ns = order, time_ns
-        if least is None or peak < least_bytes:
-            least, least_bytes = order, peak
-        late = monotonic() > task.deadline
-        if late:
-            break
-    if best is not None:
-        return task.answer(best)
-    if late:
-        return TimedOut(None, 0, instance.base_time_ns)
-    return task.infeasible(least)

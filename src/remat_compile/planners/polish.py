@@ -29,7 +29,7 @@ from .programs.solve_compact import solve_events
 from .registry import format_planner
 from .results import Task, peak_of
 from .solvers import MilpSolver
-from .spelling.options import checked
+from .spelling.options import Checked
 
 __all__ = ["Polish"]
 
@@ -42,7 +42,7 @@ _IDLE = 40
 
 
 @dataclass(frozen=True)
-class Polish:
+class Polish(Checked):
     """Large neighbourhood search; ours. Takes the plan of the planner `of` and decides
     windows of it anew with the compact ILP, all else as it was. The result is never slower
     and never over the budget. Ends with the time limit (half of it at most is the other
@@ -53,9 +53,6 @@ class Polish:
     source: ClassVar[str] = "ours: large neighbourhood search over Zhao 2024, 2.4"
     of: Planner = field(default_factory=Dtr)
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        checked(self)
 
     @classmethod
     def check_options(cls, of: Planner, seed: int) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from ..ir.diagnostics import Diagnostic, FBError, nearest
+from ..ir.diagnostics import Diagnostic, FBError, fail, nearest
 from .contract import Planner
 from .spelling.options import default_of, read_options
 from .spelling.text import PlannerText, format_value, parse_list, parse_text, span_of
@@ -53,13 +53,9 @@ class PlannerInfo:
         return loaded
 
     def _refusal(self, why: str) -> FBError:
-        return FBError(
-            Diagnostic(
-                "FB0406",
-                f'planner "{self.name}" ({self.target} of {self.package}) cannot be loaded: {why}',
-                hint=f"repair or uninstall {self.package}",
-            )
-        )
+        who = f'planner "{self.name}" ({self.target} of {self.package})'
+        hint = f"repair or uninstall {self.package}"
+        return FBError(Diagnostic("FB0406", f"{who} cannot be loaded: {why}", hint=hint))
 
 
 def available() -> dict[str, PlannerInfo]:
@@ -81,15 +77,9 @@ Known = Mapping[str, PlannerInfo]
 def _load(name: str, known: Known, column: int) -> type[Planner]:
     """The class of a planner. FB0401 for an unknown name (with the nearest one)."""
     if name not in known:
-        raise FBError(
-            Diagnostic(
-                "FB0401",
-                f'there is no planner "{name}".{nearest(name, known)}',
-                span_of(column, len(name)),
-                hint=f"planners: {', '.join(known)}",
-            ),
-            usage=True,
-        )
+        message = f'there is no planner "{name}".{nearest(name, known)}'
+        hint = f"planners: {', '.join(known)}"
+        fail("FB0401", message, span_of(column, len(name)), hint=hint, usage=True)
     return known[name].load()
 
 

@@ -23,7 +23,7 @@ from .dtr import Dtr
 from .registry import format_planner
 from .results import Task, peak_of
 from .solvers import MilpSolver
-from .spelling.options import checked
+from .spelling.options import Checked
 
 __all__ = ["Reorder"]
 
@@ -32,7 +32,7 @@ _FOR_ORDER = 0.35
 
 
 @dataclass(frozen=True)
-class Reorder:
+class Reorder(Checked):
     """Ours. Other planners run each computation for the first time in the order of capture.
     This one moves some to where less is alive, such as the gradient of a tied embedding that
     would wait through the whole backward, and lets the planner `of` plan the step in that
@@ -43,9 +43,6 @@ class Reorder:
     applicability: ClassVar[str] = "what the planner it runs accepts"
     source: ClassVar[str] = "ours: local search over the bounds of single moments"
     of: Planner = field(default_factory=Dtr)
-
-    def __post_init__(self) -> None:
-        checked(self)
 
     @classmethod
     def check_options(cls, of: Planner) -> Iterator[tuple[str, str]]:

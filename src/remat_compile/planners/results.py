@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
+from time import monotonic
 
 from ..ir.analysis.liveness import BudgetKind, lower_bound_bytes, working_set
-from ..ir.diagnostics import Diagnostic, FBError, Note
+from ..ir.diagnostics import Diagnostic, Note, fail
 from ..ir.program import Budget, Program
 from ..ir.schedule import Compute, Schedule
 from ..ir.semantics.simulate import Trace, simulate
 from ..ir.text.printer import format_step
-from .contract import Feasible, Infeasible, Optimal
+from .contract import Feasible, Infeasible, Optimal, PlanResult, TimedOut
 from .instance import Instance, Order
 
 __all__ = ["Task", "check_budget", "kind_of", "peak_of"]
@@ -24,16 +26,10 @@ def check_budget(budget: Budget | None) -> None:
     """FB0408 for a budget that is not positive, or one of the host, which the target has."""
     if budget is not None and budget.kind == "host":
         message = "a planner takes the bound on host bytes from the target of the program"
-        raise FBError(Diagnostic("FB0408", message, hint="set target.host_bytes"), usage=True)
+        fail("FB0408", message, hint="set target.host_bytes", usage=True)
     if budget is not None and budget.bytes <= 0:
-        raise FBError(
-            Diagnostic(
-                "FB0408",
-                f"a budget of {budget.bytes} bytes: it must be positive",
-                hint="leave the budget out for no bound",
-            ),
-            usage=True,
-        )
+        message = f"a budget of {budget.bytes} bytes: it must be positive"
+        fail("FB0408", message, hint="leave the budget out for no bound", usage=True)
 
 
 def peak_of(trace: Trace, kind: str) -> int:
@@ -85,6 +81,26 @@ class Task:
         if time_ns <= bound:
             return Optimal(schedule, time_ns, time_ns)
         return Feasible(schedule, time_ns, bound)
+
+    def best_of(self, orders: Iterable[Order]) -> PlanResult:
+        """The fastest of `orders` under the budget; the least peak where none is."""
+        instance = self.instance
+        best: Order | None = None
+        least: Order | None = None
+        best_ns = least_bytes = 0
+        late = False
+        for order in orders:
+            peak, time_ns = instance.peak(order), instance.time_ns(order)
+            if peak <= self.limit_bytes and (best is None or time_ns < best_ns):
+                best, best_ns = order, time_ns
+            if least is None or peak < least_bytes:
+                least, least_bytes = order, peak
+            late = monotonic() > self.deadline
+            if late:
+                break
+        if best is not None:
+            return self.answer(best)
+        return TimedOut(None, 0, instance.base_time_ns) if late else self.infeasible(least)
 
     def infeasible(self, least: Order | None) -> Infeasible:
         """Refuses the budget; `least` is the order of least peak that is known."""

@@ -19,16 +19,15 @@ from .kit import (
     Program,
     Progress,
     Task,
-    checked,
     format_planner,
 )
-from .periodic import best_of
+from .spelling.options import Checked, at_least
 
 __all__ = ["Revolve"]
 
 
 @dataclass(frozen=True)
-class Revolve:
+class Revolve(Checked):
     """Griewank and Walther 2000: only inputs of blocks are kept, and each block runs again
     just before its backward.
 
@@ -41,15 +40,7 @@ class Revolve:
     applicability: ClassVar[str] = "chain"
     source: ClassVar[str] = "Shilova 2021, sections 1.1.5 and 2.4.4"
     costs: Literal["measured", "equal"] = "measured"
-    slots: int = 500
-
-    def __post_init__(self) -> None:
-        checked(self)
-
-    @classmethod
-    def check_options(cls, costs: str, slots: int) -> Iterator[tuple[str, str]]:
-        if slots < 1:
-            yield "slots", f"must be at least 1, not {slots}"
+    slots: int = at_least(1, 500)
 
     def plan(
         self,
@@ -64,7 +55,7 @@ class Revolve:
         if isinstance(stages, NotApplicable):
             return stages
         if self.costs == "equal":
-            return best_of(task, _equal_orders(stages))
+            return task.best_of(_equal_orders(stages))
         return persistent_answer(task, stages, self.slots, saving=False)
 
 

@@ -8,7 +8,7 @@ from math import floor, isfinite
 from time import monotonic
 from typing import ClassVar, Literal
 
-from .kit import Budget, Order, PlanResult, Program, Progress, Task, checked, format_planner
+from .kit import Budget, Order, PlanResult, Program, Progress, Task, format_planner
 from .programs.answer import (
     ProgramAnswer,
     conclude,
@@ -21,6 +21,7 @@ from .programs.events import FEW, Pairs, useful_pairs
 from .programs.rk_checkmate import thesis_model
 from .programs.solve_compact import solve_compact
 from .solvers import MilpSolver
+from .spelling.options import Checked, at_least
 
 __all__ = ["RkCheckmate"]
 
@@ -30,7 +31,7 @@ _MOST_THESIS = 120
 
 
 @dataclass(frozen=True)
-class RkCheckmate:
+class RkCheckmate(Checked):
     """Zhao 2024, section 2.4: the fastest plan with first executions as captured and each
     cNode at most once more between two of them.
 
@@ -45,17 +46,12 @@ class RkCheckmate:
     source: ClassVar[str] = "Zhao 2024, 2.4"
     form: Literal["compact", "thesis"] = "compact"
     backward: bool | None = None
-    saved_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        checked(self)
+    saved_bytes: int | None = at_least(0, None)
 
     @classmethod
     def check_options(
         cls, form: str, backward: bool | None, saved_bytes: int | None
     ) -> Iterator[tuple[str, str]]:
-        if saved_bytes is not None and saved_bytes < 0:
-            yield "saved_bytes", f"must be at least 0, not {saved_bytes}"
         if form == "thesis" and backward is False:
             yield "backward", "cannot be false with form=thesis, which always has it"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -30,10 +30,10 @@ from .kit import (
     Progress,
     Task,
     TimedOut,
-    checked,
     format_planner,
 )
 from .solvers import MilpSolver
+from .spelling.options import Checked, at_least
 
 __all__ = ["Rockmate"]
 
@@ -46,7 +46,7 @@ _MOST_STAGES = 200
 
 
 @dataclass(frozen=True)
-class Rockmate:
+class Rockmate(Checked):
     """Zhao 2024, chapter 2: each unique block is solved for `peaks` times `saves` budgets
     with the compact integer program, in `processes` of their own (none: one per core), and
     Rk-Rotor chooses an option for every block of the chain. Blocks are joined up to
@@ -59,24 +59,11 @@ class Rockmate:
     name: ClassVar[str] = "rockmate"
     applicability: ClassVar[str] = "blocks"
     source: ClassVar[str] = "Zhao 2024, chapter 2"
-    peaks: int = 10
-    saves: int = 10
-    slots: int = 500
-    block_size: int | None = None
-    processes: int | None = None
-
-    def __post_init__(self) -> None:
-        checked(self)
-
-    @classmethod
-    def check_options(
-        cls, peaks: int, saves: int, slots: int, block_size: int | None, processes: int | None
-    ) -> Iterator[tuple[str, str]]:
-        numbers = (peaks, saves, slots, block_size, processes)
-        names = ("peaks", "saves", "slots", "block_size", "processes")
-        for name, value in zip(names, numbers, strict=True):
-            if value is not None and value < 1:
-                yield name, f"must be at least 1, not {value}"
+    peaks: int = at_least(1, 10)
+    saves: int = at_least(1, 10)
+    slots: int = at_least(1, 500)
+    block_size: int | None = at_least(1, None)
+    processes: int | None = at_least(1, None)
 
     def plan(
         self,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar
 
 from .chains.answer import persistent_answer, saving_stages
-from .kit import Budget, NotApplicable, PlanResult, Program, Progress, Task, checked, format_planner
+from .kit import Budget, NotApplicable, PlanResult, Program, Progress, Task, format_planner
+from .spelling.options import Checked, at_least
 
 __all__ = ["Rotor"]
 
 
 @dataclass(frozen=True)
-class Rotor:
+class Rotor(Checked):
     """Shilova 2021, Theorem 6: each block of the chain keeps all that its backward reads, or
     nothing but its input.
 
@@ -24,15 +24,7 @@ class Rotor:
     name: ClassVar[str] = "rotor"
     applicability: ClassVar[str] = "chain"
     source: ClassVar[str] = "Shilova 2021, Theorem 6"
-    slots: int = 500
-
-    def __post_init__(self) -> None:
-        checked(self)
-
-    @classmethod
-    def check_options(cls, slots: int) -> Iterator[tuple[str, str]]:
-        if slots < 1:
-            yield "slots", f"must be at least 1, not {slots}"
+    slots: int = at_least(1, 500)
 
     def plan(
         self,

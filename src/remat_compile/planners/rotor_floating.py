@@ -28,9 +28,9 @@ from .kit import (
     Progress,
     Task,
     TimedOut,
-    checked,
     format_planner,
 )
+from .spelling.options import Checked, at_least
 
 __all__ = ["RotorFloating"]
 
@@ -40,7 +40,7 @@ _LEAST_SLOTS = 20
 
 
 @dataclass(frozen=True)
-class RotorFloating:
+class RotorFloating(Checked):
     """Shilova 2021, Theorem 5: as `rotor`, but a checkpoint may be given up for a later one.
 
     The better of this program and of `rotor`'s. O(N^4 slots) for N blocks, with fewer
@@ -50,15 +50,7 @@ class RotorFloating:
     name: ClassVar[str] = "rotor-floating"
     applicability: ClassVar[str] = "chain"
     source: ClassVar[str] = "Shilova 2021, Theorem 5"
-    slots: int = 500
-
-    def __post_init__(self) -> None:
-        checked(self)
-
-    @classmethod
-    def check_options(cls, slots: int) -> Iterator[tuple[str, str]]:
-        if slots < 1:
-            yield "slots", f"must be at least 1, not {slots}"
+    slots: int = at_least(1, 500)
 
     def plan(
         self,

@@ -9,15 +9,16 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from remat_compile.ir.expr import (
+    CeilDiv,
     Const,
     Expr,
+    RoundUp,
     Sym,
     add,
-    ceil_div,
+    evaluate,
     floor_div,
     max_of,
     mul,
-    round_up,
 )
 from remat_compile.ir.graph import (
     DTYPE_BYTES,
@@ -108,11 +109,18 @@ def random_expr(rng: Random, symbols: Sequence[str], depth: int = 2) -> Expr:
         case 4:
             return floor_div(inner(), constant)
         case 5:
-            return ceil_div(inner(), constant)
+            return _folded(CeilDiv(inner(), constant), constant)
         case 6:
             return max_of(Const(0), add(inner(), mul(Const(-1), inner())))
         case _:
-            return round_up(inner(), constant)
+            return _folded(RoundUp(inner(), constant), constant)
+
+
+def _folded(expr: CeilDiv | RoundUp, constant: int) -> Expr:
+    inner = expr.dividend if isinstance(expr, CeilDiv) else expr.value
+    if isinstance(inner, Const):
+        return Const(evaluate(expr, {}))
+    return inner if constant == 1 else expr
 
 
 @dataclass

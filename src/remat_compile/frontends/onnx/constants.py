@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 
-from .weights import FLOATS, WEIGHT_INPUTS, Role, uses_of
+from .weights import FLOATS, STATISTICS, WEIGHT_INPUTS, Role, is_finite, uses_of
 
 __all__ = ["NodeWeights", "node_weights"]
 
@@ -23,7 +23,6 @@ _LAYOUT = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Uns
 """Operators through which a weight stays a weight."""
 
 _ARITHMETIC = frozenset({"Add", "Div", "MatMul", "Mul", "Sub"})
-_STATISTICS = frozenset({("BatchNormalization", 3), ("BatchNormalization", 4)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ def node_weights(graph: Any, patterns: Sequence[str] | None) -> NodeWeights:
     doubtful = []
     for name in float_results(graph):
         places = _places(name, uses)
-        if places and places <= _STATISTICS:
+        if places and places <= STATISTICS:
             roles[name] = Role.STATISTIC
         elif patterns is not None:
             if any(fnmatchcase(name, pattern) for pattern in patterns):
@@ -70,7 +69,7 @@ def _is_weight(node: Any, shapes: Mapping[str, Any]) -> bool:
     value = _attribute(node, "value")
     if node.op_type == "Constant" and value is not None:
         tensor = value.t
-        return tensor.data_type in FLOATS and np.prod(tensor.dims) > 1 and _is_finite(tensor)
+        return tensor.data_type in FLOATS and np.prod(tensor.dims) > 1 and is_finite(tensor)
     if node.op_type != "ConstantOfShape" or not node.input or node.input[0] not in shapes:
         return False
     shape = shapes[node.input[0]]
@@ -83,13 +82,6 @@ def _is_weight(node: Any, shapes: Mapping[str, Any]) -> bool:
 
 def _attribute(node: Any, name: str) -> Any:
     return next((a for a in node.attribute if a.name == name), None)
-
-
-def _is_finite(tensor: Any) -> bool:
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        return True
-    array = onnx.numpy_helper.to_array(tensor).astype(np.float64)
-    return bool(np.isfinite(array).all())
 
 
 def _places(name: str, uses: Mapping[str, Sequence[tuple[Any, int]]]) -> set[tuple[str, int]]:

@@ -18,20 +18,22 @@ Integers and booleans are never trained; for `Constant` nodes see `constants`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any
 
+import numpy as np
 import onnx
+import onnx.numpy_helper
 
 from ...ir.diagnostics import Diagnostic, FBError, nearest
 from .convert import metadata
 from .load import all_nodes
 from .record import FX_NODE, TrainingRecord
 
-__all__ = ["Role", "TorchRecord", "classify", "torch_record", "uses_of"]
+__all__ = ["Role", "TorchRecord", "classify", "is_finite", "torch_record", "uses_of"]
 
 KEPT = "remat_compile.weights_kept"
 """Model metadata written by `export_trainable`: no weight was folded."""
@@ -40,45 +42,34 @@ FLOATS = (1, 10, 11, 16)
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 
-SETTING_INPUTS = frozenset(
+
+def _places(inputs: Mapping[str, Sequence[int]]) -> frozenset[tuple[str, int]]:
+    return frozenset((op, position) for op, positions in inputs.items() for position in positions)
+
+
+SETTING_INPUTS = _places(
     {
-        ("Clip", 1),
-        ("Clip", 2),
-        ("Dropout", 1),
-        ("NegativeLogLikelihoodLoss", 2),
-        ("OneHot", 2),
-        ("Pad", 2),
-        ("Range", 0),
-        ("Range", 1),
-        ("Range", 2),
-        ("Resize", 1),
-        ("Resize", 2),
-        ("SoftmaxCrossEntropyLoss", 2),
-        ("Upsample", 1),
+        "Clip": (1, 2),
+        "Dropout": (1,),
+        "NegativeLogLikelihoodLoss": (2,),
+        "OneHot": (2,),
+        "Pad": (2,),
+        "Range": (0, 1, 2),
+        "Resize": (1, 2),
+        "SoftmaxCrossEntropyLoss": (2,),
+        "Upsample": (1,),
     }
 )
-WEIGHT_INPUTS = frozenset(
+_SCALE_AND_BIAS = ("BatchNormalization", "GroupNormalization", "InstanceNormalization")
+WEIGHT_INPUTS = _places(
     {
-        ("BatchNormalization", 1),
-        ("BatchNormalization", 2),
-        ("Conv", 1),
-        ("Conv", 2),
-        ("ConvTranspose", 1),
-        ("ConvTranspose", 2),
-        ("Gather", 0),
-        ("Gemm", 1),
-        ("Gemm", 2),
-        ("GroupNormalization", 1),
-        ("GroupNormalization", 2),
-        ("InstanceNormalization", 1),
-        ("InstanceNormalization", 2),
-        ("LayerNormalization", 1),
-        ("LayerNormalization", 2),
-        ("MatMul", 1),
-        ("PRelu", 1),
-        ("RMSNormalization", 1),
+        **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "LayerNormalization"), (1, 2)),
+        **dict.fromkeys(_SCALE_AND_BIAS, (1, 2)),
+        **dict.fromkeys(("MatMul", "PRelu", "RMSNormalization"), (1,)),
+        "Gather": (0,),
     }
 )
+STATISTICS = _places({"BatchNormalization": (3, 4)})
 
 
 class Role(Enum):
@@ -166,7 +157,7 @@ def _role(
     patterns: Sequence[str] | None,
 ) -> Role | None:
     """The role by the rules other than 4; None where that one decides."""
-    if places and places <= {("BatchNormalization", 3), ("BatchNormalization", 4)}:
+    if places and places <= STATISTICS:
         return Role.STATISTIC
     if patterns is not None:
         chosen = any(fnmatchcase(tensor.name, pattern) for pattern in patterns)
@@ -177,7 +168,7 @@ def _role(
             return None
         return Role.TRAINED if kind == "PARAMETER" else Role.CONSTANT
     setting = bool(places) and places <= SETTING_INPUTS
-    if not tensor.dims or setting or _has_nonfinite(tensor):
+    if not tensor.dims or setting or not is_finite(tensor):
         return Role.CONSTANT
     return Role.TRAINED
 
@@ -195,14 +186,12 @@ def _replaces(
     return False
 
 
-def _has_nonfinite(tensor: Any) -> bool:
-    """Whether a stored tensor holds an infinity or NaN, as masks do (external ones: no)."""
+def is_finite(tensor: Any) -> bool:
+    """Whether a stored tensor holds no infinity or NaN, as masks do; external ones pass."""
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        return False
-    import numpy as np
-
+        return True
     array = onnx.numpy_helper.to_array(tensor)
-    return not bool(np.isfinite(array.astype(np.float64, copy=False)).all())
+    return bool(np.isfinite(array.astype(np.float64, copy=False)).all())
 
 
 def _check_patterns(names: list[str], patterns: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
 """A lower bound on the time of every plan under a budget, from one moment of the step at a time.
 
-MomentProgram the schedule where cNode k first runs. What first executions read that come later for
+Cuts the schedule where cNode k first runs. What first executions read that come later for
 certain is there at that moment, or made again after it:
 
     S[a]   a is alive while k runs

@@ -9,7 +9,6 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable
 from time import monotonic
-from types import TracebackType
 
 from ..isolation.frames import Arrays, Message
 from ..isolation.process import ProcessEnded, WorkProcess
@@ -32,12 +31,7 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

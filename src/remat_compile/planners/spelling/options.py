@@ -7,13 +7,14 @@ Understood field types: int, float, bool, str, None, Literal, unions of these, t
     def check_options(cls, **options) -> Iterator[tuple[str, str]]
 
 which yields (option, what is wrong) for values of the right type that are out of range
-or contradict each other; `checked` applies it where a planner is made in Python.
+or contradict each other. `checked` applies it, and the lower ends that `at_least` gives to
+options, where a planner is made in Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, field, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -21,13 +22,19 @@ from ...ir.diagnostics import Diagnostic, FBError, nearest
 from ..contract import Planner
 from .text import Option, PlannerText, Value, format_value, span_of
 
-__all__ = ["checked", "default_of", "read_options"]
+__all__ = ["Checked", "at_least", "checked", "default_of", "read_options"]
 
 Build = Callable[[PlannerText], Planner]
+_LEAST = "least"
 
 
 class _Mismatch(Exception):
     """The value does not have the wanted type."""
+
+
+def at_least(least: int, default: int | None) -> Any:
+    """The field of an option whose number must be at least `least`."""
+    return field(default=default, metadata={_LEAST: least})
 
 
 def default_of(f: Field[Any]) -> object:
@@ -145,6 +152,10 @@ def _out_of_range(cls: Any, given: dict[str, Any], seen: dict[str, Option]) -> I
 
 
 def _complaints(cls: Any, values: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for f in fields(cls):
+        least, value = f.metadata.get(_LEAST), values[f.name]
+        if least is not None and value is not None and value < least:
+            yield f.name, f"must be at least {least}, not {value}"
     check = getattr(cls, "check_options", None)
     if check is not None:
         yield from check(**values)
@@ -159,3 +170,10 @@ def checked(planner: Any) -> None:
     ]
     if problems:
         raise FBError(problems, usage=True)
+
+
+class Checked:
+    """A planner whose options are `checked` when it is made."""
+
+    def __post_init__(self) -> None:
+        checked(self)

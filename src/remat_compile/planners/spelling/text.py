@@ -153,15 +153,9 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _refusal(column: int, length: int, message: str) -> FBError:
-    return FBError(
-        Diagnostic(
-            "FB0402",
-            f"cannot read the planner: {message}",
-            span_of(column, length),
-            hint="write for example dtr, or periodic{segments=4}",
-        ),
-        usage=True,
-    )
+    message = f"cannot read the planner: {message}"
+    hint = "write for example dtr, or periodic{segments=4}"
+    return FBError(Diagnostic("FB0402", message, span_of(column, length), hint=hint), usage=True)
 
 
 def parse_list(text: str) -> tuple[PlannerText, ...]:

@@ -68,7 +68,7 @@ def prove_ranges(
     ]
     profile = profile_of(statements, events, amounts, number)
     try:
-        found = _over_rows(profile, amounts, fixed, free, limits, inquiry)
+        found = _over_rows(profile, fixed, free, limits, inquiry)
     except Late:
         return OutOfTime("the time limit was reached in the search for the greatest size")
     if isinstance(found, dict):
@@ -93,7 +93,6 @@ def prove_ranges(
 
 def _over_rows(
     profile: Profile,
-    amounts: Amounts,
     fixed: Mapping[str, int],
     free: Box,
     limits: Limits,
@@ -107,7 +106,7 @@ def _over_rows(
         for count, limit, env in zip(bound.all, limits.all, where, strict=True):
             if limit is not None and count > limit:
                 return env
-        higher = _ask(profile, amounts, fixed, free, bound, inquiry)
+        higher = _ask(profile, fixed, free, bound, inquiry)
         if higher is None:
             return Everywhere(bound, where[0])
         if isinstance(higher, OutOfTime):
@@ -142,7 +141,6 @@ def _at(
 
 def _ask(
     profile: Profile,
-    amounts: Amounts,
     fixed: Mapping[str, int],
     free: Box,
     bound: Bytes,

@@ -12,7 +12,7 @@ from helpers.verifier.reference import Run, interpret, names_of
 from remat_compile.ir.expr import Const
 from remat_compile.ir.graph import CNode
 from remat_compile.ir.program import Budget, Program
-from remat_compile.ir.schedule import Compute, Free, Prefetch, Schedule, Step
+from remat_compile.ir.schedule import Compute, CopyStep, Free, Prefetch, Schedule, Step
 from remat_compile.ir.span import Span
 from remat_compile.ir.text.parser import parse_program
 
@@ -131,7 +131,7 @@ class Case:
         self.name, self.program = name, program
         self.schedule = located(schedule)
         self.steps = self.schedule.steps
-        self.has_copies = schedule.first_copy is not None
+        self.has_copies = any(isinstance(step, CopyStep) for step in self.steps)
         graph = program.graph
         self.base = {a.name: a.name for a in graph.anodes} | {v.name: v.base for v in graph.views}
         self.kind = {a.name: a.kind for a in graph.anodes}

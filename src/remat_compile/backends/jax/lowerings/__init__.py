@@ -36,7 +36,7 @@ from . import (  # noqa: F401  (each fills the table)
     softmax,
     views,
 )
-from ._registry import REGISTERED, Lowering
+from ._registry import REGISTERED, Lowering, function_name
 from ._source import IMPORTS, gather
 
 __all__ = ["IMPORTS", "Lowering", "is_random", "missing", "source_of", "table"]
@@ -67,4 +67,4 @@ def source_of(ops: Iterable[str]) -> str:
     It begins with `IMPORTS` (jax and numpy), then the functions, in an order that
     depends only on the set of `ops`. KeyError for an operator without a lowering.
     """
-    return IMPORTS + "\n\n" + gather(REGISTERED[op] for op in sorted(set(ops)))
+    return IMPORTS + "\n\n" + gather({function_name(op): REGISTERED[op] for op in sorted(set(ops))})

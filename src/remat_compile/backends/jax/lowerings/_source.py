@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import FunctionType, ModuleType
 from typing import Any
@@ -23,27 +23,28 @@ from jax.typing import ArrayLike, DTypeLike
 _PACKAGE = __name__.rpartition(".")[0]
 
 
-def gather(functions: Iterable[Callable[..., Any]]) -> str:
-    """The definitions of `functions` and of all functions of this package that they call.
+def gather(functions: Mapping[str, Callable[..., Any]]) -> str:
+    """The definitions of `functions`, under the names given, and of all functions of this
+    package that they call.
 
     A function stands after those that it calls; none stands twice.
     """
     texts: dict[str, str] = {}
-    for function in functions:
-        _add(function, texts)
+    for name, function in functions.items():
+        _add(name, function, texts)
     return "\n\n".join(texts.values())
 
 
-def _add(function: Callable[..., Any], texts: dict[str, str]) -> None:
+def _add(own_name: str, function: Callable[..., Any], texts: dict[str, str]) -> None:
     assert isinstance(function, FunctionType)
-    if function.__name__ in texts:
+    if own_name in texts:
         return
     text, names = _definition(inspect.getmodule(function), function.__name__)
     for name in names:
         callee = function.__globals__.get(name)
         if callee is not function and isinstance(callee, FunctionType) and _is_ours(callee):
-            _add(callee, texts)
-    texts[function.__name__] = text
+            _add(name, callee, texts)
+    texts[own_name] = text.replace(function.__name__, own_name, 1)
 
 
 def _is_ours(function: FunctionType) -> bool:

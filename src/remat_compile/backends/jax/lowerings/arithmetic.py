@@ -68,20 +68,11 @@ def aten_rsub_Tensor(x: Array, other: Array, *, alpha: float = 1) -> Array:
     return _added(other, x, -alpha)
 
 
-def _multiplied(x: ArrayLike, other: ArrayLike) -> Array:
+@lowers("aten.mul.Tensor", "aten.mul.Scalar")
+def aten_mul_Tensor(x: Array, other: ArrayLike) -> Array:
     """x * other; of two bool, their conjunction."""
     x, other = _operands(x, other)
     return x * other
-
-
-@lowers("aten.mul.Tensor")
-def aten_mul_Tensor(x: Array, other: ArrayLike) -> Array:
-    return _multiplied(x, other)
-
-
-@lowers("aten.mul.Scalar")
-def aten_mul_Scalar(x: Array, other: float) -> Array:
-    return _multiplied(x, other)
 
 
 def _divided(x: ArrayLike, other: ArrayLike, rounding_mode: str | None) -> Array:
@@ -94,23 +85,13 @@ def _divided(x: ArrayLike, other: ArrayLike, rounding_mode: str | None) -> Array
     return lax.div(x, other) if _rank(x.dtype) < 2 else jnp.trunc(x / other)
 
 
-@lowers("aten.div.Tensor")
+@lowers("aten.div.Tensor", "aten.div.Scalar")
 def aten_div_Tensor(x: Array, other: ArrayLike) -> Array:
     return _divided(x, other, None)
 
 
-@lowers("aten.div.Scalar")
-def aten_div_Scalar(x: Array, other: float) -> Array:
-    return _divided(x, other, None)
-
-
-@lowers("aten.div.Tensor_mode")
+@lowers("aten.div.Tensor_mode", "aten.div.Scalar_mode")
 def aten_div_Tensor_mode(x: Array, other: ArrayLike, *, rounding_mode: str | None) -> Array:
-    return _divided(x, other, rounding_mode)
-
-
-@lowers("aten.div.Scalar_mode")
-def aten_div_Scalar_mode(x: Array, other: float, *, rounding_mode: str | None) -> Array:
     return _divided(x, other, rounding_mode)
 
 
@@ -119,22 +100,12 @@ def aten_floor_divide_default(x: Array, other: ArrayLike) -> Array:
     return _divided(x, other, "floor")
 
 
-@lowers("aten.remainder.Scalar")
-def aten_remainder_Scalar(x: Array, other: float) -> Array:
-    return jnp.remainder(*_promoted(x, other))
-
-
-@lowers("aten.remainder.Tensor")
+@lowers("aten.remainder.Tensor", "aten.remainder.Scalar")
 def aten_remainder_Tensor(x: Array, other: ArrayLike) -> Array:
     return jnp.remainder(*_promoted(x, other))
 
 
-@lowers("aten.fmod.Scalar")
-def aten_fmod_Scalar(x: Array, other: float) -> Array:
-    return jnp.fmod(*_promoted(x, other))
-
-
-@lowers("aten.fmod.Tensor")
+@lowers("aten.fmod.Tensor", "aten.fmod.Scalar")
 def aten_fmod_Tensor(x: Array, other: ArrayLike) -> Array:
     return jnp.fmod(*_promoted(x, other))
 
@@ -150,13 +121,8 @@ def aten_pow_Tensor_Scalar(x: Array, exponent: float) -> Array:
     return jnp.power(wide, jnp.asarray(exponent, wide.dtype)).astype(dtype)
 
 
-@lowers("aten.pow.Tensor_Tensor")
-def aten_pow_Tensor_Tensor(x: Array, exponent: ArrayLike) -> Array:
-    return jnp.power(*_promoted(x, exponent))
-
-
-@lowers("aten.pow.Scalar")
-def aten_pow_Scalar(x: float, exponent: Array) -> Array:
+@lowers("aten.pow.Tensor_Tensor", "aten.pow.Scalar")
+def aten_pow_Tensor_Tensor(x: ArrayLike, exponent: ArrayLike) -> Array:
     return jnp.power(*_promoted(x, exponent))
 
 

@@ -78,22 +78,6 @@ def aten__native_batch_norm_legit_no_stats(
     )[:3]
 
 
-@lowers("aten._native_batch_norm_legit.default")
-def aten__native_batch_norm_legit_default(
-    input: Array,
-    weight: Array | None,
-    bias: Array | None,
-    running_mean: Array,
-    running_var: Array,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Array, Array, Array]:
-    return aten__native_batch_norm_legit_functional_default(
-        input, weight, bias, running_mean, running_var, training, momentum, eps
-    )[:3]
-
-
 @lowers("aten._native_batch_norm_legit_no_training.default")
 def aten__native_batch_norm_legit_no_training_default(
     input: Array,
@@ -109,7 +93,7 @@ def aten__native_batch_norm_legit_no_training_default(
     )[:3]
 
 
-@lowers("aten.native_batch_norm.default")
+@lowers("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default")
 def aten_native_batch_norm_default(
     input: Array,
     weight: Array | None,

@@ -10,93 +10,48 @@ from ._dtypes import _promoted
 from ._registry import lowers
 
 
-@lowers("aten.eq.Tensor")
+@lowers("aten.eq.Tensor", "aten.eq.Scalar")
 def aten_eq_Tensor(x: Array, other: ArrayLike) -> Array:
     return jnp.equal(*_promoted(x, other))
 
 
-@lowers("aten.eq.Scalar")
-def aten_eq_Scalar(x: Array, other: float) -> Array:
-    return jnp.equal(*_promoted(x, other))
-
-
-@lowers("aten.ne.Tensor")
+@lowers("aten.ne.Tensor", "aten.ne.Scalar")
 def aten_ne_Tensor(x: Array, other: ArrayLike) -> Array:
     return jnp.not_equal(*_promoted(x, other))
 
 
-@lowers("aten.ne.Scalar")
-def aten_ne_Scalar(x: Array, other: float) -> Array:
-    return jnp.not_equal(*_promoted(x, other))
-
-
-@lowers("aten.lt.Tensor")
+@lowers("aten.lt.Tensor", "aten.lt.Scalar")
 def aten_lt_Tensor(x: Array, other: ArrayLike) -> Array:
     return jnp.less(*_promoted(x, other))
 
 
-@lowers("aten.lt.Scalar")
-def aten_lt_Scalar(x: Array, other: float) -> Array:
-    return jnp.less(*_promoted(x, other))
-
-
-@lowers("aten.le.Tensor")
+@lowers("aten.le.Tensor", "aten.le.Scalar")
 def aten_le_Tensor(x: Array, other: ArrayLike) -> Array:
     return jnp.less_equal(*_promoted(x, other))
 
 
-@lowers("aten.le.Scalar")
-def aten_le_Scalar(x: Array, other: float) -> Array:
-    return jnp.less_equal(*_promoted(x, other))
-
-
-@lowers("aten.gt.Tensor")
+@lowers("aten.gt.Tensor", "aten.gt.Scalar")
 def aten_gt_Tensor(x: Array, other: ArrayLike) -> Array:
     return jnp.greater(*_promoted(x, other))
 
 
-@lowers("aten.gt.Scalar")
-def aten_gt_Scalar(x: Array, other: float) -> Array:
-    return jnp.greater(*_promoted(x, other))
-
-
-@lowers("aten.ge.Tensor")
+@lowers("aten.ge.Tensor", "aten.ge.Scalar")
 def aten_ge_Tensor(x: Array, other: ArrayLike) -> Array:
     return jnp.greater_equal(*_promoted(x, other))
 
 
-@lowers("aten.ge.Scalar")
-def aten_ge_Scalar(x: Array, other: float) -> Array:
-    return jnp.greater_equal(*_promoted(x, other))
-
-
-@lowers("aten.bitwise_and.Tensor")
+@lowers("aten.bitwise_and.Tensor", "aten.bitwise_and.Scalar")
 def aten_bitwise_and_Tensor(x: Array, other: ArrayLike) -> Array:
     return jnp.bitwise_and(*_promoted(x, other))
 
 
-@lowers("aten.bitwise_and.Scalar")
-def aten_bitwise_and_Scalar(x: Array, other: int) -> Array:
-    return jnp.bitwise_and(*_promoted(x, other))
-
-
-@lowers("aten.bitwise_or.Tensor")
+@lowers("aten.bitwise_or.Tensor", "aten.bitwise_or.Scalar")
 def aten_bitwise_or_Tensor(x: Array, other: ArrayLike) -> Array:
     return jnp.bitwise_or(*_promoted(x, other))
 
 
-@lowers("aten.bitwise_or.Scalar")
-def aten_bitwise_or_Scalar(x: Array, other: int) -> Array:
-    return jnp.bitwise_or(*_promoted(x, other))
-
-
-@lowers("aten.bitwise_xor.Tensor")
+@lowers("aten.bitwise_xor.Tensor", "aten.bitwise_xor.Scalar")
 def aten_bitwise_xor_Tensor(x: Array, other: ArrayLike) -> Array:
-    return jnp.bitwise_xor(*_promoted(x, other))
-
-
-@lowers("aten.bitwise_xor.Scalar")
-def aten_bitwise_xor_Scalar(x: Array, other: int) -> Array:
     return jnp.bitwise_xor(*_promoted(x, other))
 
 

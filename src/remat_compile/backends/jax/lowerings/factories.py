@@ -1,4 +1,7 @@
-"""Arrays made from sizes and numbers."""
+"""Arrays made from sizes and numbers.
+
+What PyTorch leaves undefined is zeros here.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from ._dtypes import _dtype, _promoted_dtype, _rank
 from ._registry import lowers
 
 
-@lowers("aten.zeros.default")
+@lowers("aten.zeros.default", "aten.empty.memory_format", "aten.empty_strided.default")
 def aten_zeros_default(size: tuple[int, ...], *, dtype: DTypeLike | None = None) -> Array:
     return jnp.zeros(tuple(size), _dtype(dtype or jnp.float32))
 
@@ -19,11 +22,6 @@ def aten_zeros_default(size: tuple[int, ...], *, dtype: DTypeLike | None = None)
 @lowers("aten.ones.default")
 def aten_ones_default(size: tuple[int, ...], *, dtype: DTypeLike | None = None) -> Array:
     return jnp.ones(tuple(size), _dtype(dtype or jnp.float32))
-
-
-@lowers("aten.empty.memory_format")
-def aten_empty_memory_format(size: tuple[int, ...], *, dtype: DTypeLike | None = None) -> Array:
-    return jnp.zeros(tuple(size), _dtype(dtype or jnp.float32))
 
 
 @lowers("aten.full.default")
@@ -38,7 +36,7 @@ def aten_scalar_tensor_default(s: float, *, dtype: DTypeLike | None = None) -> A
     return jnp.asarray(s, _dtype(dtype or jnp.float32))
 
 
-@lowers("aten.zeros_like.default")
+@lowers("aten.zeros_like.default", "aten.empty_like.default")
 def aten_zeros_like_default(x: Array, *, dtype: DTypeLike | None = None) -> Array:
     return jnp.zeros(x.shape, _dtype(dtype or x.dtype))
 
@@ -48,17 +46,12 @@ def aten_ones_like_default(x: Array, *, dtype: DTypeLike | None = None) -> Array
     return jnp.ones(x.shape, _dtype(dtype or x.dtype))
 
 
-@lowers("aten.empty_like.default")
-def aten_empty_like_default(x: Array, *, dtype: DTypeLike | None = None) -> Array:
-    return jnp.zeros(x.shape, _dtype(dtype or x.dtype))
-
-
 @lowers("aten.full_like.default")
 def aten_full_like_default(x: Array, fill_value: float, *, dtype: DTypeLike | None = None) -> Array:
     return jnp.full(x.shape, fill_value, _dtype(dtype or x.dtype))
 
 
-@lowers("aten.new_zeros.default")
+@lowers("aten.new_zeros.default", "aten.new_empty.default", "aten.new_empty_strided.default")
 def aten_new_zeros_default(
     x: Array, size: tuple[int, ...], *, dtype: DTypeLike | None = None
 ) -> Array:
@@ -72,30 +65,11 @@ def aten_new_ones_default(
     return jnp.ones(tuple(size), _dtype(dtype or x.dtype))
 
 
-@lowers("aten.new_empty.default")
-def aten_new_empty_default(
-    x: Array, size: tuple[int, ...], *, dtype: DTypeLike | None = None
-) -> Array:
-    return jnp.zeros(tuple(size), _dtype(dtype or x.dtype))
-
-
 @lowers("aten.new_full.default")
 def aten_new_full_default(
     x: Array, size: tuple[int, ...], fill_value: float, *, dtype: DTypeLike | None = None
 ) -> Array:
     return jnp.full(tuple(size), fill_value, _dtype(dtype or x.dtype))
-
-
-@lowers("aten.new_empty_strided.default")
-def aten_new_empty_strided_default(
-    x: Array, size: tuple[int, ...], *, dtype: DTypeLike | None = None
-) -> Array:
-    return jnp.zeros(tuple(size), _dtype(dtype or x.dtype))
-
-
-@lowers("aten.empty_strided.default")
-def aten_empty_strided_default(size: tuple[int, ...], *, dtype: DTypeLike | None = None) -> Array:
-    return jnp.zeros(tuple(size), _dtype(dtype or jnp.float32))
 
 
 def _stepped(start: float, end: float, step: float, dtype: DTypeLike | None) -> Array:

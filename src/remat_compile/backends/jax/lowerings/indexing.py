@@ -42,29 +42,17 @@ def _places(indices: tuple[Array | None, ...]) -> tuple[Array | slice, ...]:
     return tuple(slice(None) if index is None else index for index in indices)
 
 
-@lowers("aten.index.Tensor")
+@lowers("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def aten_index_Tensor(x: Array, indices: tuple[Array | None, ...]) -> Array:
     return x[_places(indices)]
 
 
-@lowers("aten._unsafe_index.Tensor")
-def aten__unsafe_index_Tensor(x: Array, indices: tuple[Array | None, ...]) -> Array:
-    return x[_places(indices)]
-
-
-@lowers("aten.index_put.default")
+@lowers("aten.index_put.default", "aten._unsafe_index_put.default")
 def aten_index_put_default(
     x: Array, indices: tuple[Array | None, ...], values: Array, accumulate: bool = False
 ) -> Array:
     at = x.at[_places(indices)]
     return at.add(values.astype(x.dtype)) if accumulate else at.set(values.astype(x.dtype))
-
-
-@lowers("aten._unsafe_index_put.default")
-def aten__unsafe_index_put_default(
-    x: Array, indices: tuple[Array | None, ...], values: Array, accumulate: bool = False
-) -> Array:
-    return aten_index_put_default(x, indices, values, accumulate)
 
 
 @lowers("aten.index_select.default")

@@ -9,13 +9,8 @@ from ._dtypes import _wide
 from ._registry import lowers
 
 
-@lowers("aten.mm.default")
+@lowers("aten.mm.default", "aten.bmm.default")
 def aten_mm_default(x: Array, mat2: Array) -> Array:
-    return jnp.matmul(x, mat2)
-
-
-@lowers("aten.bmm.default")
-def aten_bmm_default(x: Array, mat2: Array) -> Array:
     return jnp.matmul(x, mat2)
 
 

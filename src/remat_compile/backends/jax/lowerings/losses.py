@@ -128,7 +128,7 @@ def _class_weights(
     return classes, jnp.where(kept, own, 0)
 
 
-@lowers("aten.nll_loss_forward.default")
+@lowers("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default")
 def aten_nll_loss_forward_default(
     x: Array, target: Array, weight: Array | None, reduction: int, ignore_index: int
 ) -> tuple[Array, Array]:
@@ -144,7 +144,7 @@ def aten_nll_loss_forward_default(
     return (loss / total if reduction == 1 else loss).astype(x.dtype), total.astype(x.dtype)
 
 
-@lowers("aten.nll_loss_backward.default")
+@lowers("aten.nll_loss_backward.default", "aten.nll_loss2d_backward.default")
 def aten_nll_loss_backward_default(
     grad_output: Array,
     x: Array,
@@ -162,25 +162,3 @@ def aten_nll_loss_backward_default(
         jnp.arange(x.shape[axis]), tuple(a for a in range(x.ndim) if a != axis)
     )
     return jnp.where(hit, jnp.expand_dims(-g * weights, axis), 0).astype(x.dtype)
-
-
-@lowers("aten.nll_loss2d_forward.default")
-def aten_nll_loss2d_forward_default(
-    x: Array, target: Array, weight: Array | None, reduction: int, ignore_index: int
-) -> tuple[Array, Array]:
-    return aten_nll_loss_forward_default(x, target, weight, reduction, ignore_index)
-
-
-@lowers("aten.nll_loss2d_backward.default")
-def aten_nll_loss2d_backward_default(
-    grad_output: Array,
-    x: Array,
-    target: Array,
-    weight: Array | None,
-    reduction: int,
-    ignore_index: int,
-    total_weight: Array,
-) -> Array:
-    return aten_nll_loss_backward_default(
-        grad_output, x, target, weight, reduction, ignore_index, total_weight
-    )

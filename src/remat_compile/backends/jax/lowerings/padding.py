@@ -21,49 +21,25 @@ def _unpadded(grad_output: Array, x: Array, padding: tuple[int, ...], mode: str)
     return jnp.asarray(found)
 
 
-@lowers("aten.reflection_pad1d.default")
+@lowers("aten.reflection_pad1d.default", "aten.reflection_pad2d.default")
 def aten_reflection_pad1d_default(x: Array, padding: tuple[int, ...]) -> Array:
     return _padded(x, padding, "reflect")
 
 
-@lowers("aten.reflection_pad1d_backward.default")
+@lowers("aten.reflection_pad1d_backward.default", "aten.reflection_pad2d_backward.default")
 def aten_reflection_pad1d_backward_default(
     grad_output: Array, x: Array, padding: tuple[int, ...]
 ) -> Array:
     return _unpadded(grad_output, x, padding, "reflect")
 
 
-@lowers("aten.reflection_pad2d.default")
-def aten_reflection_pad2d_default(x: Array, padding: tuple[int, ...]) -> Array:
-    return _padded(x, padding, "reflect")
-
-
-@lowers("aten.reflection_pad2d_backward.default")
-def aten_reflection_pad2d_backward_default(
-    grad_output: Array, x: Array, padding: tuple[int, ...]
-) -> Array:
-    return _unpadded(grad_output, x, padding, "reflect")
-
-
-@lowers("aten.replication_pad1d.default")
+@lowers("aten.replication_pad1d.default", "aten.replication_pad2d.default")
 def aten_replication_pad1d_default(x: Array, padding: tuple[int, ...]) -> Array:
     return _padded(x, padding, "edge")
 
 
-@lowers("aten.replication_pad1d_backward.default")
+@lowers("aten.replication_pad1d_backward.default", "aten.replication_pad2d_backward.default")
 def aten_replication_pad1d_backward_default(
-    grad_output: Array, x: Array, padding: tuple[int, ...]
-) -> Array:
-    return _unpadded(grad_output, x, padding, "edge")
-
-
-@lowers("aten.replication_pad2d.default")
-def aten_replication_pad2d_default(x: Array, padding: tuple[int, ...]) -> Array:
-    return _padded(x, padding, "edge")
-
-
-@lowers("aten.replication_pad2d_backward.default")
-def aten_replication_pad2d_backward_default(
     grad_output: Array, x: Array, padding: tuple[int, ...]
 ) -> Array:
     return _unpadded(grad_output, x, padding, "edge")

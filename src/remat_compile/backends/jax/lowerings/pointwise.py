@@ -20,13 +20,8 @@ def aten_neg_default(x: Array) -> Array:
     return -x
 
 
-@lowers("aten.sign.default")
+@lowers("aten.sign.default", "aten.sgn.default")
 def aten_sign_default(x: Array) -> Array:
-    return jnp.sign(x)
-
-
-@lowers("aten.sgn.default")
-def aten_sgn_default(x: Array) -> Array:
     return jnp.sign(x)
 
 
@@ -160,23 +155,20 @@ def aten_erfc_default(x: Array) -> Array:
     return lax.erfc(_floating(x))
 
 
-@lowers("aten.clamp.default")
-def aten_clamp_default(x: Array, min: float | None = None, max: float | None = None) -> Array:
+@lowers("aten.clamp.default", "aten.clamp.Tensor")
+def aten_clamp_default(
+    x: Array, min: ArrayLike | None = None, max: ArrayLike | None = None
+) -> Array:
     return _clamped(x, min, max)
 
 
-@lowers("aten.clamp.Tensor")
-def aten_clamp_Tensor(x: Array, min: Array | None = None, max: Array | None = None) -> Array:
-    return _clamped(x, min, max)
-
-
-@lowers("aten.clamp_min.default")
-def aten_clamp_min_default(x: Array, min: float) -> Array:
+@lowers("aten.clamp_min.default", "aten.clamp_min.Tensor")
+def aten_clamp_min_default(x: Array, min: ArrayLike) -> Array:
     return _clamped(x, min, None)
 
 
-@lowers("aten.clamp_max.default")
-def aten_clamp_max_default(x: Array, max: float) -> Array:
+@lowers("aten.clamp_max.default", "aten.clamp_max.Tensor")
+def aten_clamp_max_default(x: Array, max: ArrayLike) -> Array:
     return _clamped(x, None, max)
 
 
@@ -186,16 +178,6 @@ def _clamped(x: Array, low: ArrayLike | None, high: ArrayLike | None) -> Array:
     if low is not None:
         x = jnp.maximum(x, jnp.asarray(low, x.dtype))
     return x if high is None else jnp.minimum(x, jnp.asarray(high, x.dtype))
-
-
-@lowers("aten.clamp_min.Tensor")
-def aten_clamp_min_Tensor(x: Array, min: Array) -> Array:
-    return _clamped(x, min, None)
-
-
-@lowers("aten.clamp_max.Tensor")
-def aten_clamp_max_Tensor(x: Array, max: Array) -> Array:
-    return _clamped(x, None, max)
 
 
 @lowers("aten.fill.Scalar")

@@ -11,13 +11,8 @@ from ._registry import lowers
 from .views import _slice_bounds
 
 
-@lowers("aten.clone.default")
+@lowers("aten.clone.default", "aten.lift_fresh_copy.default")
 def aten_clone_default(x: Array) -> Array:
-    return x
-
-
-@lowers("aten.lift_fresh_copy.default")
-def aten_lift_fresh_copy_default(x: Array) -> Array:
     return x
 
 
@@ -127,37 +122,12 @@ def aten_select_scatter_default(x: Array, src: Array, dim: int, index: int) -> A
     return x.at[(slice(None),) * (dim % x.ndim) + (index,)].set(src)
 
 
-def _chosen(condition: Array, x: ArrayLike, other: ArrayLike) -> Array:
-    """`x` where the condition holds, else `other`, in their common dtype."""
+@lowers("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")
+def aten_where_self(condition: Array, x: ArrayLike, other: ArrayLike) -> Array:
     first, second = _promoted(x, other)
     return jnp.where(condition, first, second)
 
 
-@lowers("aten.where.self")
-def aten_where_self(condition: Array, x: Array, other: Array) -> Array:
-    return _chosen(condition, x, other)
-
-
-@lowers("aten.where.ScalarSelf")
-def aten_where_ScalarSelf(condition: Array, x: float, other: Array) -> Array:
-    return _chosen(condition, x, other)
-
-
-@lowers("aten.where.ScalarOther")
-def aten_where_ScalarOther(condition: Array, x: Array, other: float) -> Array:
-    return _chosen(condition, x, other)
-
-
-@lowers("aten.where.Scalar")
-def aten_where_Scalar(condition: Array, x: float, other: float) -> Array:
-    return _chosen(condition, x, other)
-
-
-@lowers("aten.masked_fill.Scalar")
-def aten_masked_fill_Scalar(x: Array, mask: Array, value: float) -> Array:
-    return jnp.where(mask, jnp.asarray(value, x.dtype), x)
-
-
-@lowers("aten.masked_fill.Tensor")
-def aten_masked_fill_Tensor(x: Array, mask: Array, value: ArrayLike) -> Array:
+@lowers("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+def aten_masked_fill_Scalar(x: Array, mask: Array, value: ArrayLike) -> Array:
     return jnp.where(mask, jnp.asarray(value, x.dtype), x)

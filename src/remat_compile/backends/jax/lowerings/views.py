@@ -10,23 +10,13 @@ from ._dtypes import _dtype
 from ._registry import lowers
 
 
-@lowers("aten.alias.default")
+@lowers("aten.alias.default", "aten.detach.default")
 def aten_alias_default(x: Array) -> Array:
     return x
 
 
-@lowers("aten.detach.default")
-def aten_detach_default(x: Array) -> Array:
-    return x
-
-
-@lowers("aten.view.default")
+@lowers("aten.view.default", "aten._unsafe_view.default")
 def aten_view_default(x: Array, size: tuple[int, ...]) -> Array:
-    return jnp.reshape(x, tuple(size))
-
-
-@lowers("aten._unsafe_view.default")
-def aten__unsafe_view_default(x: Array, size: tuple[int, ...]) -> Array:
     return jnp.reshape(x, tuple(size))
 
 

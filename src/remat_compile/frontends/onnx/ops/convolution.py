@@ -100,18 +100,13 @@ def max_unpool(call: Call, x: Value, indices: Value, output_shape: Value = None)
         for i in range(rank)
     ]
     shape = [*data.shape[:2], *inferred]
-    if output_shape is not None:
-        target = call.ints(output_shape, "output_shape")
-        flat = torch.zeros(shape, dtype=data.dtype, device=data.device).reshape(-1)
-        placed = flat.scatter(0, index.reshape(-1), data.reshape(-1)).reshape(shape)
-        grow = [
-            n
-            for have, want in zip(shape[:1:-1], target[:1:-1], strict=True)
-            for n in (0, want - have)
-        ]
-        return F.pad(placed, grow)
     flat = torch.zeros(shape, dtype=data.dtype, device=data.device).reshape(-1)
-    return flat.scatter(0, index.reshape(-1), data.reshape(-1)).reshape(shape)
+    placed = flat.scatter(0, index.reshape(-1), data.reshape(-1)).reshape(shape)
+    if output_shape is None:
+        return placed
+    target = call.ints(output_shape, "output_shape")
+    ends = zip(shape[:1:-1], target[:1:-1], strict=True)
+    return F.pad(placed, [n for have, want in ends for n in (0, want - have)])
 
 
 @register("CausalConvWithState")

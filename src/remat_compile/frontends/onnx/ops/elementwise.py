@@ -213,9 +213,18 @@ def is_inf(call: Call, x: Value) -> Tensor:
     return torch.isneginf(data) if negative else torch.zeros_like(data, dtype=torch.bool)
 
 
-@register("LeakyRelu")
-def leaky_relu(call: Call, x: Value) -> Tensor:
-    return F.leaky_relu(call.tensor(x), call.number("alpha", 0.01))
+_WITH_ALPHA: dict[str, tuple[Callable[[Tensor, float], Tensor], float]] = {
+    "Celu": (F.celu, 1.0),
+    "Elu": (F.elu, 1.0),
+    "LeakyRelu": (F.leaky_relu, 0.01),
+}
+"""Activations of one number, and its default."""
+
+
+@register(*_WITH_ALPHA)
+def with_alpha(call: Call, x: Value) -> Tensor:
+    function, default = _WITH_ALPHA[call.op]
+    return function(call.tensor(x), call.number("alpha", default))
 
 
 @register("PRelu")
@@ -226,16 +235,6 @@ def prelu(call: Call, x: Value, slope: Value) -> Tensor:
     if weight.numel() == 1 or per_channel or call.flag("per_channel"):
         return F.prelu(data, weight.reshape(-1))
     return torch.where(data < 0, data * weight, data)
-
-
-@register("Elu")
-def elu(call: Call, x: Value) -> Tensor:
-    return F.elu(call.tensor(x), call.number("alpha", 1.0))
-
-
-@register("Celu")
-def celu(call: Call, x: Value) -> Tensor:
-    return F.celu(call.tensor(x), call.number("alpha", 1.0))
 
 
 @register("Selu")

@@ -17,31 +17,19 @@ _NO_LABEL = -100
 
 @register("NegativeLogLikelihoodLoss")
 def nll_loss(call: Call, x: Value, target: Value, weight: Value = None) -> Tensor:
-    reduction = call.one_of("reduction", "mean", ("none", "sum", "mean"))
-    return _nll(
-        call.tensor(x),
-        call.tensor(target),
-        call.optional(weight),
-        reduction,
-        call.attributes.get("ignore_index"),
-    )
+    return _nll(call, call.tensor(x), target, weight)
 
 
-def _nll(
-    x: Tensor, target: Tensor, weight: Tensor | None, reduction: str, ignore: int | None
-) -> Tensor:
+def _nll(call: Call, logs: Tensor, target: Value, weight: Value) -> Tensor:
     """`F.nll_loss`; without `ignore_index` no label is left out."""
-    labels = target.to(torch.int64)
-    return F.nll_loss(
-        x, labels, weight, ignore_index=_NO_LABEL if ignore is None else ignore, reduction=reduction
-    )
+    reduction = call.one_of("reduction", "mean", ("none", "sum", "mean"))
+    ignored = call.integer("ignore_index", _NO_LABEL)
+    labels, shares = call.tensor(target).to(torch.int64), call.optional(weight)
+    return F.nll_loss(logs, labels, shares, ignore_index=ignored, reduction=reduction)
 
 
 @register("SoftmaxCrossEntropyLoss")
 def softmax_cross_entropy(call: Call, x: Value, target: Value, weight: Value = None) -> Any:
-    reduction = call.one_of("reduction", "mean", ("none", "sum", "mean"))
-    scores, labels = call.tensor(x), call.tensor(target)
-    logs = torch.log_softmax(scores, 1)
-    ignore = call.attributes.get("ignore_index")
-    loss = _nll(logs, labels, call.optional(weight), reduction, ignore)
+    logs = torch.log_softmax(call.tensor(x), 1)
+    loss = _nll(call, logs, target, weight)
     return (loss, logs) if call.has(1) else loss

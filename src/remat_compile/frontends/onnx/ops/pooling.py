@@ -51,26 +51,14 @@ def max_pool(call: Call, x: Value) -> Any:
     window = _Window(call, data)
     want = call.has(1)
     function: Any = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[window.rank - 1]
-    if window.plain:
-        result = function(
-            data,
-            window.kernel,
-            window.strides,
-            window.pads[: window.rank],
-            window.dilations,
-            ceil_mode=window.ceil,
-            return_indices=want,
-        )
-        return (
-            (result[0], _indices(call, result[1], data, [0] * 2 * window.rank)) if want else result
-        )
-    padded = pad_spatial(data, window.grown, -math.inf)
-    result = function(
-        padded, window.kernel, window.strides, 0, window.dilations, return_indices=want
-    )
-    if not want:
-        return result
-    return result[0], _indices(call, result[1], data, window.grown)
+    none = [0] * window.rank
+    padded, added, pads, ceil = data, none + none, window.pads[: window.rank], window.ceil
+    if not window.plain:
+        padded, added, pads = pad_spatial(data, window.grown, -math.inf), window.grown, none
+        ceil = False  # its ends have been grown
+    size, step, dilations = window.kernel, window.strides, window.dilations
+    result = function(padded, size, step, pads, dilations, ceil_mode=ceil, return_indices=want)
+    return (result[0], _indices(call, result[1], data, added)) if want else result
 
 
 def _integer_max_pool(call: Call, data: Tensor) -> Any:

@@ -19,12 +19,10 @@ def constant(call: Call) -> Tensor:
     if "value" in given:
         value: Tensor = given["value"]
         return value
-    for name, dtype in (("value_float", torch.float32), ("value_floats", torch.float32)):
-        if name in given:
-            return torch.tensor(given[name], dtype=dtype)
-    for name in ("value_int", "value_ints"):
-        if name in given:
-            return torch.tensor(given[name], dtype=torch.int64)
+    for kind, dtype in (("float", torch.float32), ("int", torch.int64)):
+        for name in (f"value_{kind}", f"value_{kind}s"):
+            if name in given:
+                return torch.tensor(given[name], dtype=dtype)
     return call.refuse("only tensor and number values are supported")
 
 
