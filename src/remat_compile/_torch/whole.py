@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-__all__ = ["WholeModel", "has_values", "unchanged"]
+from .results import Results, without_cache
+
+__all__ = ["WholeModel", "as_forward_sees", "has_values", "unchanged"]
 
 
 Slot = tuple[dict[str, Any], str]
@@ -20,7 +22,10 @@ Slot = tuple[dict[str, Any], str]
 
 
 class WholeModel(nn.Module):
-    """Calls `model` with its hooks; has the model's own parameters, buffers and submodules.
+    """Calls the forward of `model`; has the model's own parameters, buffers and submodules.
+
+    Hooks of submodules run. Those of the model itself run around a planned step, which takes the
+    place of the forward. With `results`, what is returned are the tensors that those keep.
 
     AOTAutograd puts a traced tensor in the place of each name. Two names of one tensor
     (tied weights) would become two tensors with a gradient each; here every further name
@@ -29,11 +34,13 @@ class WholeModel(nn.Module):
 
     _model: nn.Module
     _ties: list[tuple[Slot, list[Slot]]]
+    _results: Results | None
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, results: Results | None = None):
         super().__init__()
         held = {name: vars(model)[name] for name in ("_parameters", "_buffers", "_modules")}
         self.__dict__.update(held, training=model.training, _model=model)
+        self.__dict__["_results"] = results
         self.__dict__["_ties"] = _ties(model)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -42,7 +49,9 @@ class WholeModel(nn.Module):
             for (first, name), ties in self._ties:
                 for held, key in ties:
                     held[key] = first[name]
-            return self._model(*args, **kwargs)
+            with without_cache(self._model):
+                made = self._model.forward(*args, **kwargs)
+            return made if self._results is None else self._results.tensors(made)
         finally:
             for held, key, tensor in before:
                 held[key] = tensor
@@ -58,6 +67,21 @@ def _ties(model: nn.Module) -> list[tuple[Slot, list[Slot]]]:
                     slots.setdefault(id(tensor), {})[id(held), key] = (held, key)
     of_each = [list(found.values()) for found in slots.values()]
     return [(first, rest) for first, *rest in of_each if rest]
+
+
+def as_forward_sees(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call as the model's own forward pre-hooks leave them."""
+    for key, hook in model._forward_pre_hooks.items():
+        if key in model._forward_pre_hooks_with_kwargs:
+            changed = hook(model, args, kwargs)
+            args, kwargs = (args, kwargs) if changed is None else changed
+            continue
+        given = hook(model, args)
+        if given is not None:
+            args = given if isinstance(given, tuple) else (given,)
+    return args, kwargs
 
 
 def has_values(model: nn.Module) -> bool:

@@ -17,15 +17,12 @@ from ..._torch.lowered import Lowered
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
+from .guards import ModuleGuards, Slot
 from .unused import UnusedOutputs
 
 __all__ = ["Flight", "GuardFailure", "PlannedModule", "PlannedStep", "planned_module"]
 
 _STEP = "_remat_compile_step"
-
-Slot = tuple[dict[str, Any], str, bool]
-"""A tensor of a module: its dictionary, its key, and whether it requires a gradient."""
-
 
 class GuardFailure(FBError):
     """A call that the plan was not made for (FB0910): other shapes, dtypes or modes."""
@@ -75,7 +72,7 @@ class PlannedStep:
         flight: Flight,
         source: str,
     ):
-        exported, owner = lowered.exported, lowered.exported.original
+        exported = lowered.exported
         self.program = lowered.program
         self.schedule = schedule
         self.run = run
@@ -93,22 +90,19 @@ class PlannedStep:
             i for i, leaf in enumerate(exported.flat_args) if isinstance(leaf, Tensor)
         ]
         self._device_type = exported.device.type
-        # Look-ups that each call repeats are flattened once: the dictionaries are the
-        # modules' own, so replaced parameters are seen and replaced modules are caught.
-        self._modes = [(name, m, m.training) for name, m in owner.named_modules()]
-        self._children = [
-            (m._modules, key, child) for _, m, _ in self._modes for key, child in m._modules.items()
-        ]
-        self._state, self._extra = _state_of(lowered)
+        self._state = _state_of(lowered)
+        self._guards = ModuleGuards(exported.original, self._state, exported.changing)
+        self.tensors = exported.tensors
+        self._returns = exported.returns
 
     def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         problems = self._problems(owner, args, kwargs)
         if problems:
             hint = "compile again for this call, or restore what the plan was made for"
-            raise GuardFailure([Diagnostic("FB0910", p, hint=hint) for p in problems])
+            raise GuardFailure(Diagnostic("FB0910", "; ".join(problems), hint=hint))
         outputs = self.run(*[held[name] for held, name, _ in self._state], *args, **kwargs)
         self.flight.start(outputs)
-        return outputs
+        return outputs if self._returns is None else self._returns.put_together(outputs)
 
     def _problems(
         self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -120,19 +114,7 @@ class PlannedStep:
         for index, (leaf, sample) in enumerate(zip(flat, self._sample, strict=True)):
             if (now := _described(leaf)) != sample and not self._fits(index, now, sample, env):
                 found.append(f"argument {index} is {_text(now)}; the plan is for {_text(sample)}")
-        for name, module, training in self._modes:
-            if (owner if name == "" else module).training != training:
-                mode = "eval" if training else "train"
-                found.append(f"module {name or 'itself'} is in {mode} mode, unlike at capture")
-                break
-        for children, key, child in self._children:
-            if children.get(key) is not child:
-                found.append(f"submodule {key} was replaced since capture")
-        for held, name, requires_grad in self._state:
-            tensor = held.get(name)
-            if tensor is None or tensor.requires_grad != requires_grad:
-                what = "was removed" if tensor is None else "has another requires_grad"
-                found.append(f"{name} {what} since capture")
+        found += self._guards.changes(owner)
         if torch.is_autocast_enabled(self._device_type):
             found.append("autocast is on; the plan was made without it")
         return found
@@ -159,7 +141,7 @@ class PlannedStep:
         return bool(now[0] == tuple(evaluate(size, env) for size in self._shapes[index]))
 
 
-def _state_of(lowered: Lowered) -> tuple[list[Slot], dict[str, Tensor | None]]:
+def _state_of(lowered: Lowered) -> list[Slot]:
     """Where each flat input before the arguments is found: a dictionary and a key.
 
     Buffers that only the exported module has (lifted constants) stand in one of their own.
@@ -182,8 +164,8 @@ def _state_of(lowered: Lowered) -> tuple[list[Slot], dict[str, Tensor | None]]:
             held, key = module._buffers, name
         else:
             extra[key] = exported.module.get_buffer(desc.target)
-        slots.append((held, key, held[key].requires_grad))
-    return slots, extra
+        slots.append((held, key, desc.target))
+    return slots
 
 
 def _described(leaf: Any) -> Any:
