@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from ._torch.wanted import ALL_RESULTS, Loss, Outputs, Wanted
 from .driver.make_plan import (
     costed_program,
     plan_in_text,
@@ -48,6 +49,8 @@ def plan(
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
     *,
+    loss: Loss = None,
+    outputs: Outputs = None,
     dynamic_shapes: Any = None,
     progress: Callable[[str], None] | None = None,
     **options: Unpack[PlanKeywords],
@@ -55,17 +58,21 @@ def plan(
     """Plans one training step of `model` at the sample `args` and `kwargs`, and proves it.
 
     `model` may also be the path of an ONNX or `.pt2` file, `file.py:factory`, or a `.fbir`
-    file to plan again. `dynamic_shapes` is that of `torch.export.export`; `progress` is called
-    with a line of text at each stage. Nothing of the model is changed. FBError with a
+    file to plan again. `loss` says what is differentiated where that is not the `loss` of what
+    the model returns: a path (`"losses.total"`, `1` in a tuple) or a function of it; `outputs` are
+    paths of what the step returns. `dynamic_shapes` is that of `torch.export.export`; `progress`
+    is called with a line of text at each stage. Nothing of the model is changed. FBError with a
     diagnostic for everything that is refused.
     """
-    request = _request(model, args, options)
+    request = _request(model, args, options, Wanted(loss, outputs))
     phases = Phases(progress)
     if (path := _text_path(model)) is not None:
         program = read_program(path)
         reads = files_of_plan(path, program.header)
         return replace(plan_program(program, request, phases), _reads=reads)
-    return plan_source(_source(model, args, kwargs, dynamic_shapes, phases), request, phases)
+    return plan_source(
+        _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases), request, phases
+    )
 
 
 @named_keywords(PlanKeywords, read_request)
@@ -74,6 +81,8 @@ def compile(  # the name users expect, as in torch.compile
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
     *,
+    loss: Loss = None,
+    outputs: Outputs = None,
     dynamic_shapes: Any = None,
     progress: Callable[[str], None] | None = None,
     **options: Unpack[PlanKeywords],
@@ -87,9 +96,9 @@ def compile(  # the name users expect, as in torch.compile
         message = f"{path} is a program in text form, which holds no parameters"
         hint = "load(path).bind(model, args) runs the plan in it; plan(path) plans it again"
         raise FBError(Diagnostic("FB0702", message, hint=hint), usage=True)
-    request = _request(model, args, options)
+    request = _request(model, args, options, Wanted(loss, outputs))
     phases = Phases(progress)
-    source = _source(model, args, kwargs, dynamic_shapes, phases)
+    source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
     from .backends.torch import build
     from .frontends.torch_export import ensure_trusted
 
@@ -114,6 +123,8 @@ def sweep(
     budgets: str | Sequence[str | int] | None = None,
     activation_budgets: str | Sequence[str | int] | None = None,
     planners: str | Sequence[str | Planner] = "auto",
+    loss: Loss = None,
+    outputs: Outputs = None,
     dynamic_shapes: Any = None,
     progress: Callable[[str], None] | None = None,
     **options: Unpack[SweepKeywords],
@@ -129,7 +140,7 @@ def sweep(
     request = read_request(errors, **options)
     # After the options, which have a planner's text of their own.
     asked = read_sweep(errors, budgets, activation_budgets, planners)
-    errors.collect(lambda: _check_model(model, args))
+    errors.collect(lambda: _check_model(model, args, Wanted(loss, outputs)))
     errors.raise_if_any()
     assert request is not None
     phases = Phases(progress)
@@ -138,7 +149,7 @@ def sweep(
         reads = files_of_plan(path, text.header)
         program = costed_program(text, request, phases)
     else:
-        source = _source(model, args, kwargs, dynamic_shapes, phases)
+        source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
         reads = source.reads
         program = costed_program(source, request, phases)
     made = run_sweep(program, *asked, time_limit_s=request.time_limit_s, progress=progress)
@@ -169,21 +180,24 @@ def load(
     return replace(read, _exported=load_source(spec).exported, _reads=reads)
 
 
-def _request(model: object, args: object, options: PlanKeywords) -> PlanRequest:
+def _request(model: object, args: object, options: PlanKeywords, wanted: Wanted) -> PlanRequest:
     """Everything that was asked, checked as a whole."""
     errors = Errors()
     if _text_path(model) is None:
         options = {"costs": "measured", **options}
     request = read_request(errors, **options)
-    errors.collect(lambda: _check_model(model, args))
+    errors.collect(lambda: _check_model(model, args, wanted))
     errors.raise_if_any()
     assert request is not None
     return request
 
 
-def _check_model(model: object, args: object) -> None:
+def _check_model(model: object, args: object, wanted: Wanted) -> None:
     if isinstance(model, str | Path):
         check_spec(str(model))
+        if wanted != ALL_RESULTS:
+            message = "loss= and outputs= choose among what a module returns, and a file was given"
+            raise FBError(Diagnostic("FB0517", message, hint="pass the module itself"), usage=True)
     else:
         check_module(model, args)
 
@@ -197,6 +211,7 @@ def _source(
     model: nn.Module | str | Path,
     args: tuple[Any, ...],
     kwargs: dict[str, Any] | None,
+    wanted: Wanted,
     dynamic_shapes: Any,
     phases: Phases,
 ) -> Source:
@@ -205,4 +220,5 @@ def _source(
             return replace(load_source(str(model)), reads=files_of_model(str(model)))
         from .frontends.torch_export import export
 
-        return Source(export(model, tuple(args), kwargs, dynamic_shapes=dynamic_shapes))
+        exported = export(model, tuple(args), kwargs, dynamic_shapes=dynamic_shapes, wanted=wanted)
+        return Source(exported)

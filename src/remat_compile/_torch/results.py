@@ -19,25 +19,18 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..ir.diagnostics import Diagnostic, fail, nearest
+from .wanted import ALL_RESULTS, Wanted
 
-__all__ = ["ALL_RESULTS", "Results", "Wanted", "read_results", "without_cache"]
+__all__ = [
+    "Results",
+    "asks_for_cache",
+    "read_results",
+    "what_to_know",
+    "without_cache",
+]
 
 SHOWN = 5
 """Names in a message; of more, the number is told."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What the user says of the results. `loss` is the path of the tensor that is differentiated
-    (`"loss"`, `"losses.total"`, `1` in a tuple), or a function of what the model returns: what
-    it uses keeps its gradient. `outputs` are the paths of the results to be kept.
-    """
-
-    loss: str | int | Callable[[Any], Tensor] | None = None
-    outputs: str | Sequence[str | int] | None = None
-
-
-ALL_RESULTS = Wanted()
 
 
 @dataclass(frozen=True)
@@ -69,10 +62,11 @@ _Part = _Kept | _Fixed | _Opened
 
 @dataclass(frozen=True)
 class Results:
-    """The form of what a model returns. `notes` is what the user should know of it."""
+    """The form of what a model returns, and the paths of what keeps and loses its gradient."""
 
     _whole: _Part
-    notes: tuple[Diagnostic, ...] = ()
+    trained: tuple[str, ...] = ()
+    detached: tuple[str, ...] = ()
 
     @property
     def is_plain(self) -> bool:
@@ -93,17 +87,16 @@ def read_results(made: Any, wanted: Wanted = ALL_RESULTS) -> Results:
 
     FBError FB0517 where `wanted` names what is not there, FB0507 where nothing is a tensor.
     """
-    leaves = dict(_leaves(made, ()))
-    tensors = {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Tensor)}
+    tensors = {path: leaf for path, leaf in _leaves(made, ()) if isinstance(leaf, Tensor)}
     if not tensors:
         message = f"the model returns no tensor, but a {type(made).__name__}"
         fail("FB0507", message, hint="return tensors, in containers that PyTorch's pytree knows")
-    dropped = [path for path, leaf in leaves.items() if not _is_plain(leaf)]
     kept = _kept(tensors, wanted)
     trained = _trained(made, {path: tensors[path] for path in kept}, wanted)
     detached = [p for p in kept if p not in trained and tensors[p].requires_grad]
     order = {path: _Kept(i, path in detached) for i, path in enumerate(kept)}
-    return Results(_form(made, (), order), _notes(trained, detached, dropped, leaves))
+    names = [tuple(_name(p) for p in paths) for paths in (trained, detached)]
+    return Results(_form(made, (), order), *names)
 
 
 # -- what is kept, and what is differentiated -----------------------------------------
@@ -115,7 +108,7 @@ def _kept(tensors: Mapping[_Path, Tensor], wanted: Wanted) -> list[_Path]:
     if wanted.outputs is None:
         return list(tensors)
     named = wanted.outputs
-    asked = [named] if isinstance(named, str) else list(named)
+    asked: list[str | int] = [named] if isinstance(named, str) else list(named)
     if isinstance(wanted.loss, str | int):
         asked.append(wanted.loss)
     chosen = [path for name in asked for path in _at(name, tensors, "outputs")]
@@ -145,9 +138,7 @@ def _at(name: str | int, tensors: Mapping[_Path, Tensor], option: str) -> list[_
     return found
 
 
-def _used_by(
-    loss: Callable[[Any], Tensor], made: Any, kept: Mapping[_Path, Tensor]
-) -> list[_Path]:
+def _used_by(loss: Callable[[Any], Tensor], made: Any, kept: Mapping[_Path, Tensor]) -> list[_Path]:
     """The results on which the value of a function depends."""
     probes = [t.detach().requires_grad_(t.requires_grad) for t in kept.values()]
     order = {path: _Kept(index, False) for index, path in enumerate(kept)}
@@ -168,27 +159,33 @@ def _used_by(
     ]
 
 
-def _notes(
-    trained: Sequence[_Path],
-    detached: Sequence[_Path],
-    dropped: Sequence[_Path],
-    leaves: Mapping[_Path, Any],
-) -> tuple[Diagnostic, ...]:
-    """One warning with all that a planned step does not give as the model does."""
+def what_to_know(results: Results, original: Any) -> tuple[Diagnostic, ...]:
+    """One warning (FB0518) with all that a planned step does not return as the model does.
+
+    `original` is what the model returns with its caches on.
+    """
     said = []
-    if detached:
-        names = [_name(path) for path in detached]
-        loss = _listed([_name(path) for path in trained])
-        verb = "carries" if len(names) == 1 else "carry"
-        said.append(f"only {loss} is differentiated: {_listed(names)} {verb} no gradient")
-    if dropped:
-        names = [f"{_name(path) or 'all'} ({type(leaves[path]).__name__})" for path in dropped]
-        said.append(f"left out of what the step returns: {_listed(names)}")
+    if results.detached:
+        verb = "carries" if len(results.detached) == 1 else "carry"
+        said.append(
+            f"only {_listed(results.trained)} is differentiated: "
+            f"{_listed(results.detached)} {verb} no gradient"
+        )
+    if dropped := _left_out(results, original):
+        said.append(f"left out of what the step returns: {_listed(dropped)}")
     if not said:
         return ()
-    hint = "name another loss (loss=), or train with the model's own caches off (use_cache=False)"
-    hint = hint if dropped else "name another loss, or what is to be returned: loss=, outputs="
+    hint = "loss= names another loss, outputs= what is to be returned; a cache is for generation"
     return (Diagnostic("FB0518", "; ".join(said), hint=hint),)
+
+
+def _left_out(results: Results, original: Any) -> list[str]:
+    whole, parts = results._whole, _children(original)
+    found = {p: x for p, x in _leaves(original, ()) if not _is_plain(x)}
+    if isinstance(whole, _Opened) and parts is not None:
+        gone = {(key,): part for key, part in parts.items() if key not in whole.parts}
+        found = gone | {p: x for p, x in found.items() if p[:1] not in gone}
+    return [f"{_name(p)} ({type(x).__name__})" if p else type(x).__name__ for p, x in found.items()]
 
 
 # -- containers ------------------------------------------------------------------------
@@ -314,18 +311,20 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
+def asks_for_cache(model: nn.Module) -> list[Any]:
+    """The configurations in `model` with `use_cache`, as `transformers` has them."""
+    configs = (vars(module).get("config") for module in model.modules())
+    return [config for config in configs if getattr(config, "use_cache", None) is True]
+
+
 @contextmanager
 def without_cache(model: nn.Module) -> Iterator[None]:
-    """Inside, no configuration of `model` asks for a cache (`config.use_cache`)."""
-    configs = {
-        id(config): config
-        for module in model.modules()
-        if getattr(config := getattr(module, "config", None), "use_cache", None) is True
-    }
-    for config in configs.values():
+    """Inside, no configuration of `model` asks for a cache."""
+    configs = asks_for_cache(model)
+    for config in configs:
         config.use_cache = False
     try:
         yield
     finally:
-        for config in configs.values():
+        for config in configs:
             config.use_cache = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -25,7 +25,8 @@ class WholeModel(nn.Module):
     """Calls the forward of `model`; has the model's own parameters, buffers and submodules.
 
     Hooks of submodules run. Those of the model itself run around a planned step, which takes the
-    place of the forward. With `results`, what is returned are the tensors that those keep.
+    place of the forward. Caches for the generation of text are off unless `with_cache`. With
+    `results`, what is returned are the tensors that those keep.
 
     AOTAutograd puts a traced tensor in the place of each name. Two names of one tensor
     (tied weights) would become two tensors with a gradient each; here every further name
@@ -35,12 +36,15 @@ class WholeModel(nn.Module):
     _model: nn.Module
     _ties: list[tuple[Slot, list[Slot]]]
     _results: Results | None
+    _with_cache: bool
 
-    def __init__(self, model: nn.Module, results: Results | None = None):
+    def __init__(
+        self, model: nn.Module, results: Results | None = None, *, with_cache: bool = False
+    ):
         super().__init__()
         held = {name: vars(model)[name] for name in ("_parameters", "_buffers", "_modules")}
         self.__dict__.update(held, training=model.training, _model=model)
-        self.__dict__["_results"] = results
+        self.__dict__.update(_results=results, _with_cache=with_cache)
         self.__dict__["_ties"] = _ties(model)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -49,7 +53,7 @@ class WholeModel(nn.Module):
             for (first, name), ties in self._ties:
                 for held, key in ties:
                     held[key] = first[name]
-            with without_cache(self._model):
+            with nullcontext() if self._with_cache else without_cache(self._model):
                 made = self._model.forward(*args, **kwargs)
             return made if self._results is None else self._results.tensors(made)
         finally:

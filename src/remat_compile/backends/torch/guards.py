@@ -48,43 +48,55 @@ class ModuleGuards:
         self._hooks += [("", vars(of_modules)[f"_global{kind}"]) for kind in _HOOKS]
         self._hook_dicts = [hooks for _, hooks in self._hooks]
         self._hook_keys = [tuple(hooks) for hooks in self._hook_dicts]
+        self._hook_ids = list(chain.from_iterable(self._hook_keys))
         self._children = [(p, m._modules, dict(m._modules)) for p, m in modules.items()]
         self._kids = [children for _, children, _ in self._children if children]
         self._forwards = [(p, vars(m), vars(m).get("forward")) for p, m in below.items()]
         self._vars = [now for _, now, _ in self._forwards]
         self._get_own = _getter(self._own)
         self._tensors = [_described(held[key]) for held, key, _ in slots]
-        self._then = self._now(model)
+        self._of_modules = self._modules_now(model)
+        self._of_data: tuple[Any, ...] = ()  # unknown: the first call looks closely
 
-    def changes(self, owner: nn.Module) -> list[str]:
-        """What changed, in words with module paths; `owner` is the planned module."""
+    def changes(self, owner: nn.Module, tensors: Sequence[Any]) -> list[str]:
+        """What changed, in words with module paths.
+
+        `owner` is the planned module, `tensors` what the slots hold now.
+        """
         try:
-            if self._now(owner) == self._then:
-                return []
+            modules, data = self._modules_now(owner), _data_now(tensors)
+            same = modules == self._of_modules and self._has_same_hooks()
         except (KeyError, AttributeError):  # a tensor or an attribute was removed
-            pass
-        return [
+            same, data = False, ()
+        if same and data == self._of_data:
+            return []
+        found = [
             *_told("submodule", "replaced, added or removed", self._replaced()),
             *self._of_tensors(),
             *_of_scalars([*self._scalars, ("", vars(owner), self._own)]),
-            *self._of_hooks(),
+            *self._changed_hooks(),
             *_told(
                 "forward of module",
                 "replaced",
                 [path for path, now, then in self._forwards if now.get("forward") is not then],
             ),
         ]
+        if not found:  # the same tensors at other places
+            self._of_data = data
+        return found
 
-    def _now(self, owner: nn.Module) -> tuple[Any, ...]:
-        tensors = [held[key] for held, key, _ in self._slots]
+    def _modules_now(self, owner: nn.Module) -> tuple[Any, ...]:
         return (
-            [(t.dtype, t.shape, t.device, t.requires_grad) for t in tensors],
             [get(now) for get, now in self._getters],
             self._get_own(vars(owner)),
-            list(chain.from_iterable(self._hook_dicts)),
             [list(children.values()) for children in self._kids],
             [now.get("forward") for now in self._vars],
         )
+
+    def _has_same_hooks(self) -> bool:
+        if not self._hook_ids:  # the common case, five times as fast
+            return not any(self._hook_dicts)
+        return list(chain.from_iterable(self._hook_dicts)) == self._hook_ids
 
     def _replaced(self) -> list[str]:
         return [
@@ -111,7 +123,7 @@ class ModuleGuards:
             more = f", and {len(others) - 1} more changed" if len(others) > 1 else ""
             yield f"{others[0]}, as at capture{more}"
 
-    def _of_hooks(self) -> Iterator[str]:
+    def _changed_hooks(self) -> Iterator[str]:
         pairs = zip(self._hooks, self._hook_keys, strict=True)
         paths = list(dict.fromkeys(path for (path, now), then in pairs if tuple(now) != then))
         if "" in paths:
@@ -176,6 +188,16 @@ def _described(tensor: Tensor | None) -> Any:
 def _text(described: tuple[torch.dtype, torch.Size, torch.device, bool]) -> str:
     dtype, shape, device, _ = described
     return f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}"
+
+
+def _data_now(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    """What cannot stay the same where a tensor is moved, cast or resized; cheap to ask for."""
+    return (
+        [t.data_ptr() for t in tensors],
+        [t.dtype for t in tensors],
+        [t.requires_grad for t in tensors],
+        [t.numel() for t in tensors],
+    )
 
 
 def _told(what: str, happened: str, names: Sequence[str]) -> Iterator[str]:

@@ -24,6 +24,7 @@ __all__ = ["Flight", "GuardFailure", "PlannedModule", "PlannedStep", "planned_mo
 
 _STEP = "_remat_compile_step"
 
+
 class GuardFailure(FBError):
     """A call that the plan was not made for (FB0910): other shapes, dtypes or modes."""
 
@@ -96,16 +97,21 @@ class PlannedStep:
         self._returns = exported.returns
 
     def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        problems = self._problems(owner, args, kwargs)
+        tensors = [held.get(key) for held, key, _ in self._state]
+        problems = self._problems(owner, tensors, args, kwargs)
         if problems:
             hint = "compile again for this call, or restore what the plan was made for"
             raise GuardFailure(Diagnostic("FB0910", "; ".join(problems), hint=hint))
-        outputs = self.run(*[held[name] for held, name, _ in self._state], *args, **kwargs)
+        outputs = self.run(*tensors, *args, **kwargs)
         self.flight.start(outputs)
         return outputs if self._returns is None else self._returns.put_together(outputs)
 
     def _problems(
-        self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        owner: nn.Module,
+        tensors: list[Tensor | None],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> list[str]:
         flat, spec = tree_flatten((args, kwargs))
         if spec != self._spec:
@@ -114,7 +120,7 @@ class PlannedStep:
         for index, (leaf, sample) in enumerate(zip(flat, self._sample, strict=True)):
             if (now := _described(leaf)) != sample and not self._fits(index, now, sample, env):
                 found.append(f"argument {index} is {_text(now)}; the plan is for {_text(sample)}")
-        found += self._guards.changes(owner)
+        found += self._guards.changes(owner, tensors)
         if torch.is_autocast_enabled(self._device_type):
             found.append("autocast is on; the plan was made without it")
         return found

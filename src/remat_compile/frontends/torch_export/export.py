@@ -20,7 +20,8 @@ from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tr
 
 from ..._torch.lowered import Exported
 from ..._torch.places import error_in_model
-from ..._torch.results import ALL_RESULTS, Results, Wanted, without_cache
+from ..._torch.results import Results, without_cache
+from ..._torch.wanted import ALL_RESULTS, Wanted
 from ..._torch.whole import as_forward_sees, has_values, unchanged
 from ...ir.diagnostics import Diagnostic, FBError, fail
 from .places import place_of

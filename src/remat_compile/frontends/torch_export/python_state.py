@@ -13,8 +13,8 @@ import hashlib
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import FrameType
 from typing import Any
@@ -28,7 +28,8 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from ..._torch.joint import as_if_compiling
 from ..._torch.places import Place, paths_of, place_of_caller
-from ..._torch.results import ALL_RESULTS, Results, Wanted, read_results
+from ..._torch.results import Results, asks_for_cache, read_results, what_to_know
+from ..._torch.wanted import ALL_RESULTS, Wanted
 from ..._torch.whole import WholeModel, unchanged
 from ...ir.diagnostics import Diagnostic, FBError
 
@@ -56,6 +57,7 @@ class _Ran:
     drew: tuple[str, ...]
     scalars: Mapping[str, Scalar]
     results: Results | None = None
+    notes: tuple[Diagnostic, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,7 @@ def observe(
     if differing:
         raise FBError(_refusal(differing[0], first.drew, places[1:] == [None] * len(places[1:])))
     changed = {name: v for name, v in first.scalars.items() if before.get(name, v) != v}
-    notes = first.results.notes if first.results is not None else ()
-    warnings = (*_warnings(before, changed, first.drew, drawn_at), *notes)
+    warnings = (*_warnings(before, changed, first.drew, drawn_at), *first.notes)
     return Observed(warnings, frozenset(changed), first.results)
 
 
@@ -187,7 +188,8 @@ def _run(
                     stack.enter_context(recorder)
                     if compiling:
                         stack.enter_context(as_if_compiling())
-                    made = torch.func.functional_call(WholeModel(model), fakes, given, named)
+                    called = WholeModel(model)
+                    made = torch.func.functional_call(called, fakes, given, named)
             except Exception:  # whatever the model's Python raises on data that it needs
                 continue
             drew = [
@@ -198,8 +200,15 @@ def _run(
                 )
                 if changed
             ]
-            results = None if wanted is None else read_results(made, wanted)
-            return _Ran(tuple(recorder.calls), tuple(drew), _scalars(model), results)
+            ran = _Ran(tuple(recorder.calls), tuple(drew), _scalars(model))
+            if wanted is None:
+                return ran
+            results = read_results(made, wanted)
+            if asks_for_cache(model):
+                called = WholeModel(model, with_cache=True)
+                with as_if_compiling() if compiling else nullcontext():
+                    made = torch.func.functional_call(called, fakes, given, named)
+            return replace(ran, results=results, notes=what_to_know(results, made))
     return None
 
 
