@@ -194,10 +194,10 @@ def _request(model: object, args: object, options: PlanKeywords, wanted: Wanted)
 
 def _check_model(model: object, args: object, wanted: Wanted) -> None:
     if isinstance(model, str | Path):
-        check_spec(str(model))
         if wanted != ALL_RESULTS:
             message = "loss= and outputs= choose among what a module returns, and a file was given"
             raise FBError(Diagnostic("FB0517", message, hint="pass the module itself"), usage=True)
+        check_spec(str(model))
     else:
         check_module(model, args)
 

@@ -161,7 +161,9 @@ def _scalars(path: str, module: nn.Module, changing: frozenset[str]) -> dict[str
     return {
         key: value
         for key, value in vars(module).items()
-        if _is_scalar(value) and (f"{path}.{key}" if path else key) not in changing
+        if key != "_is_full_backward_hook"  # goes with the hooks
+        and _is_scalar(value)
+        and (f"{path}.{key}" if path else key) not in changing
     }
 
 

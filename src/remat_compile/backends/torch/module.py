@@ -93,6 +93,7 @@ class PlannedStep:
         self._device_type = exported.device.type
         self._state = _state_of(lowered)
         self._guards = ModuleGuards(exported.original, self._state, exported.changing)
+        self.original = vars(exported.original)
         self.tensors = exported.tensors
         self._returns = exported.returns
 
@@ -198,6 +199,16 @@ class PlannedModule(nn.Module):
         return self.__dict__[_STEP](self, args, kwargs)
 
     @property
+    def _is_full_backward_hook(self) -> bool | None:  # type: ignore[override]
+        """The original's, as the hooks themselves are: which kind those of backward are."""
+        kind: bool | None = self.__dict__[_STEP].original["_is_full_backward_hook"]
+        return kind
+
+    @_is_full_backward_hook.setter
+    def _is_full_backward_hook(self, kind: bool | None) -> None:
+        self.__dict__[_STEP].original["_is_full_backward_hook"] = kind
+
+    @property
     def planned_step(self) -> PlannedStep:
         """The compiled step: its source, its schedule, and the hooks to measure it."""
         step: PlannedStep = self.__dict__[_STEP]
@@ -224,6 +235,7 @@ def planned_module(
     )
     module = cls.__new__(cls)
     module.__dict__.update(original.__dict__)
-    module.__dict__.pop("forward", None)
+    for shared in ("forward", "_is_full_backward_hook"):
+        module.__dict__.pop(shared, None)
     module.__dict__[_STEP] = PlannedStep(lowered, schedule, run, flight, source)
     return module
