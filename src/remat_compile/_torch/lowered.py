@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils._pytree import TreeSpec, tree_leaves
+from torch.utils._pytree import TreeSpec
 
 from ..ir.diagnostics import Diagnostic, fail
 from ..ir.program import Program
 from .joint import Joint
-from .results import Results
+from .results import Results, tensors_of
 from .whole import WholeModel, has_values
 
 __all__ = ["Exported", "Lowered"]
@@ -65,9 +65,7 @@ class Exported:
 
     def tensors(self, made: Any) -> list[Tensor]:
         """The tensors of what `original` returned, or a drop-in for it, as the step has them."""
-        if self.returns is not None:
-            return list(self.returns.tensors(made))
-        return [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
+        return tensors_of(made, self.returns)
 
 
 @dataclass(frozen=True)

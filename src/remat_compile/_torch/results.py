@@ -25,6 +25,7 @@ __all__ = [
     "Results",
     "asks_for_cache",
     "read_results",
+    "tensors_of",
     "what_to_know",
     "without_cache",
 ]
@@ -80,6 +81,13 @@ class Results:
     def put_together(self, tensors: Sequence[Tensor]) -> Any:
         """The container that the model would return, around `tensors`."""
         return _put(self._whole, tensors)
+
+
+def tensors_of(made: Any, results: Results | None) -> list[Tensor]:
+    """The tensors of what a model or its drop-in returned; all of them where nothing is known."""
+    if results is not None:
+        return list(results.tensors(made))
+    return [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, Tensor)]
 
 
 def read_results(made: Any, wanted: Wanted = ALL_RESULTS) -> Results:

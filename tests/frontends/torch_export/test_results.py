@@ -285,6 +285,30 @@ def test_a_refusal_of_the_exporter_names_the_line_and_the_module() -> None:
     assert f"test_results.py:{line} in 1)" in diagnostic.message
 
 
+@torch.library.custom_op("remat_tests::add_one_in_place", mutates_args=("x",))
+def add_one_in_place(x: Tensor) -> None:
+    x.add_(1)
+
+
+class InPlace(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        other = x.detach().clone()
+        add_one_in_place(other)
+        return x + other
+
+
+def test_an_operator_outside_the_language_is_named_once_with_its_places() -> None:
+    parts = [part for _ in range(5) for part in (nn.Linear(8, 8), InPlace())]
+    exported = export(nn.Sequential(*parts), (torch.ones(4, 8),))
+    with pytest.raises(FBError) as error, lower(exported):
+        pass
+    (diagnostic,) = error.value.diagnostics
+    assert diagnostic.code == "FB0507"
+    line = InPlace.forward.__code__.co_firstlineno + 2
+    assert f'(test_results.py:{line} "1", ' in diagnostic.message
+    assert diagnostic.message.endswith(" and 2 more)")
+
+
 def test_a_wrong_graph_is_one_diagnostic() -> None:
     torch.manual_seed(0)
     model, x = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6))), torch.randn(4, 8)

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 
 from ..._torch.alloc import Mark
 from ..._torch.lowered import Lowered
+from ..._torch.results import tensors_of
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
@@ -94,7 +95,6 @@ class PlannedStep:
         self._state = _state_of(lowered)
         self._guards = ModuleGuards(exported.original, self._state, exported.changing)
         self.original = vars(exported.original)
-        self.tensors = exported.tensors
         self._returns = exported.returns
 
     def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -106,6 +106,10 @@ class PlannedStep:
         outputs = self.run(*tensors, *args, **kwargs)
         self.flight.start(outputs)
         return outputs if self._returns is None else self._returns.put_together(outputs)
+
+    def tensors(self, made: Any) -> list[Tensor]:
+        """The flat results in what a call returned."""
+        return tensors_of(made, self._returns)
 
     def _problems(
         self,
@@ -199,7 +203,7 @@ class PlannedModule(nn.Module):
         return self.__dict__[_STEP](self, args, kwargs)
 
     @property
-    def _is_full_backward_hook(self) -> bool | None:  # type: ignore[override]
+    def _is_full_backward_hook(self) -> bool | None:
         """The original's, as the hooks themselves are: which kind those of backward are."""
         kind: bool | None = self.__dict__[_STEP].original["_is_full_backward_hook"]
         return kind
