@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from ._torch.wanted import ALL_RESULTS, Loss, Outputs, Wanted
 from .driver.make_plan import (
@@ -27,6 +27,7 @@ from .driver.request import (
     PlanKeywords,
     PlanRequest,
     SweepKeywords,
+    check_choice,
     named_keywords,
     read_request,
     read_sweep,
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .planners.contract import Planner
+
+OnNewShape = Literal["error", "eager", "replan"]
 
 __all__ = ["compile", "load", "plan", "plan_program", "read_program", "sweep"]
 
@@ -84,11 +87,14 @@ def compile(  # the name users expect, as in torch.compile
     loss: Loss = None,
     outputs: Outputs = None,
     dynamic_shapes: Any = None,
+    on_new_shape: OnNewShape = "error",
     progress: Callable[[str], None] | None = None,
     **options: Unpack[PlanKeywords],
 ) -> nn.Module:
     """A drop-in for `model` that trains within the budget; the arguments of `plan`.
 
+    A call with other shapes is refused (`on_new_shape="error"`, FB0910), runs without a plan and
+    its bound (`"eager"`, FB0913), or is planned like this one and kept (`"replan"`).
     Its parameters are those of `model`. What a user should know about the model comes
     as Python warnings. FB0702 for a `.fbir` file, which holds no parameters.
     """
@@ -96,10 +102,11 @@ def compile(  # the name users expect, as in torch.compile
         message = f"{path} is a program in text form, which holds no parameters"
         hint = "load(path).bind(model, args) runs the plan in it; plan(path) plans it again"
         raise FBError(Diagnostic("FB0702", message, hint=hint), usage=True)
+    check_choice("way with new shapes", on_new_shape, OnNewShape)
     request = _request(model, args, options, Wanted(loss, outputs))
     phases = Phases(progress)
     source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
-    from .backends.torch import build
+    from .backends.torch import build, run_eagerly, run_planned_again
     from .frontends.torch_export import ensure_trusted
 
     with planned_source(source, request, phases) as (made, lowered):
@@ -111,6 +118,16 @@ def compile(  # the name users expect, as in torch.compile
     for diagnostic in made.warnings:
         # Past `named_keywords`, to the caller.
         warnings.warn(render(diagnostic, level="warning"), stacklevel=3)
+    if on_new_shape == "eager":
+        run_eagerly(compiled)
+    elif on_new_shape == "replan":
+        original = source.exported.original
+        chosen = {"loss": loss, "outputs": outputs, "progress": progress, **options}
+
+        def plan_again(args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
+            return compile(original, args, kwargs, **chosen)  # type: ignore[arg-type]
+
+        run_planned_again(compiled, plan_again)
     return compiled
 
 

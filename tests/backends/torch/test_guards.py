@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +14,11 @@ from torch.nn.modules.module import (
     register_module_full_backward_hook,
 )
 
+import remat_compile
 from helpers.emitted.tiny import schedule
-from remat_compile.backends.torch import GuardFailure, PlannedModule, build
+from remat_compile.backends.torch import GuardFailure, PlannedModule, build, run_planned_again
 from remat_compile.frontends.torch_export import export, lower
+from remat_compile.ir.diagnostics import FBError
 
 
 class Inner(nn.Module):
@@ -176,3 +179,63 @@ def test_hooks_of_the_model_itself_fire_once_in_every_step(before: bool) -> None
         made.append([out.detach(), *(p.grad.clone() for p in model.parameters())])
     assert fired == ["forward", "backward"] * 2
     assert all(torch.equal(a, b) for a, b in zip(*made, strict=True))
+
+
+class Shaped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.lin(x).square().mean()
+        return made
+
+
+def steps(module: nn.Module, sizes: tuple[int, ...]) -> list[Tensor]:
+    found = []
+    for size in sizes:
+        module.zero_grad()
+        module(torch.full((size, 4), 0.5)).backward()
+        found += [p.grad.clone() for p in module.parameters() if p.grad is not None]
+    return found
+
+
+@pytest.mark.parametrize("way", ["eager", "replan"])
+def test_other_shapes_run_as_asked(way: Any) -> None:
+    torch.manual_seed(0)
+    model, x = Shaped(), torch.full((3, 4), 0.5)
+    options: dict[str, Any] = {"activation_budget": "100%", "planner": "store-all"}
+    drop_in = remat_compile.compile(model, (x,), on_new_shape=way, **options)
+    expected = steps(model, (3, 2, 5, 2))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = steps(drop_in, (3, 2, 5, 2))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert sum("FB0913" in str(w.message) for w in told) == (1 if way == "eager" else 0)
+    for other in (x.double(), x.clone().requires_grad_()):
+        with pytest.raises(GuardFailure):
+            drop_in(other)
+    model.lin.register_forward_hook(do_nothing)
+    with pytest.raises(GuardFailure, match="hooks of lin"):
+        drop_in(torch.full((2, 4), 0.5))
+
+
+def test_a_shape_is_planned_once() -> None:
+    model, x = Shaped(), torch.ones(3, 4)
+    drop_in, other = planned(model, x), torch.ones(2, 4)
+    asked = []
+
+    def plan_again(args: tuple[Any, ...], _: dict[str, Any]) -> nn.Module:
+        asked.append(args[0].shape)
+        return planned(model, *args)
+
+    run_planned_again(drop_in, plan_again)
+    for _ in range(3):
+        drop_in(other).backward()
+    assert asked == [(2, 4)]
+
+
+def test_a_way_with_shapes_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(FBError, match="replan") as error:
+        remat_compile.compile(Shaped(), (torch.ones(3, 4),), on_new_shape="replam")  # type: ignore[arg-type]
+    assert [d.code for d in error.value.diagnostics] == ["FB0707"]

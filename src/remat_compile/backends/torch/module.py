@@ -23,6 +23,9 @@ from .unused import UnusedOutputs
 
 __all__ = ["Flight", "GuardFailure", "PlannedModule", "PlannedStep", "planned_module"]
 
+OnNewShape = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
+"""Runs a call that differs from the plan in shapes only; of the module and its arguments."""
+
 _STEP = "_remat_compile_step"
 
 
@@ -96,10 +99,13 @@ class PlannedStep:
         self._guards = ModuleGuards(exported.original, self._state, exported.changing)
         self.original = vars(exported.original)
         self._returns = exported.returns
+        self.on_new_shape: OnNewShape | None = None
 
     def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensors = [held.get(key) for held, key, _ in self._state]
-        problems = self._problems(owner, tensors, args, kwargs)
+        problems, is_new_shape = self._problems(owner, tensors, args, kwargs)
+        if is_new_shape and self.on_new_shape is not None:
+            return self.on_new_shape(owner, args, kwargs)
         if problems:
             hint = "compile again for this call, or restore what the plan was made for"
             raise GuardFailure(Diagnostic("FB0910", "; ".join(problems), hint=hint))
@@ -117,18 +123,21 @@ class PlannedStep:
         tensors: list[Tensor | None],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> list[str]:
+    ) -> tuple[list[str], bool]:
+        """What is otherwise than at capture, and whether that is nothing but shapes."""
         flat, spec = tree_flatten((args, kwargs))
         if spec != self._spec:
-            return ["the call passes other arguments than the sample did"]
+            return ["the call passes other arguments than the sample did"], False
         env, found = self._bind_symbols(flat)
+        is_new_shape = True
         for index, (leaf, sample) in enumerate(zip(flat, self._sample, strict=True)):
             if (now := _described(leaf)) != sample and not self._fits(index, now, sample, env):
                 found.append(f"argument {index} is {_text(now)}; the plan is for {_text(sample)}")
-        found += self._guards.changes(owner, tensors)
+                is_new_shape &= _has_another_shape_only(now, sample)
+        changes = self._guards.changes(owner, tensors)
         if torch.is_autocast_enabled(self._device_type):
-            found.append("autocast is on; the plan was made without it")
-        return found
+            changes.append("autocast is on; the plan was made without it")
+        return [*found, *changes], bool(found) and is_new_shape and not changes
 
     def _bind_symbols(self, flat: list[Any]) -> tuple[dict[str, int], list[str]]:
         """The dynamic dimensions of this call, and complaints about those out of range."""
@@ -183,6 +192,10 @@ def _described(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
         return (tuple(leaf.shape), leaf.dtype, leaf.device, leaf.requires_grad)
     return leaf
+
+
+def _has_another_shape_only(now: Any, sample: Any) -> bool:
+    return isinstance(now, tuple) and isinstance(sample, tuple) and now[1:] == sample[1:]
 
 
 def _text(described: Any) -> str:
