@@ -6,8 +6,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from ._torch.wanted import ALL_RESULTS, Loss, Outputs, Wanted
 from .driver.make_plan import (
     costed_program,
     plan_in_text,
@@ -26,6 +27,7 @@ from .driver.request import (
     PlanKeywords,
     PlanRequest,
     SweepKeywords,
+    check_choice,
     named_keywords,
     read_request,
     read_sweep,
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
     from .planners.contract import Planner
 
+OnNewShape = Literal["error", "eager", "replan"]
+
 __all__ = ["compile", "load", "plan", "plan_program", "read_program", "sweep"]
 
 
@@ -48,6 +52,8 @@ def plan(
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
     *,
+    loss: Loss = None,
+    outputs: Outputs = None,
     dynamic_shapes: Any = None,
     progress: Callable[[str], None] | None = None,
     **options: Unpack[PlanKeywords],
@@ -55,17 +61,21 @@ def plan(
     """Plans one training step of `model` at the sample `args` and `kwargs`, and proves it.
 
     `model` may also be the path of an ONNX or `.pt2` file, `file.py:factory`, or a `.fbir`
-    file to plan again. `dynamic_shapes` is that of `torch.export.export`; `progress` is called
-    with a line of text at each stage. Nothing of the model is changed. FBError with a
+    file to plan again. `loss` says what is differentiated where that is not the `loss` of what
+    the model returns: a path (`"losses.total"`, `1` in a tuple) or a function of it; `outputs` are
+    paths of what the step returns. `dynamic_shapes` is that of `torch.export.export`; `progress`
+    is called with a line of text at each stage. Nothing of the model is changed. FBError with a
     diagnostic for everything that is refused.
     """
-    request = _request(model, args, options)
+    request = _request(model, args, options, Wanted(loss, outputs))
     phases = Phases(progress)
     if (path := _text_path(model)) is not None:
         program = read_program(path)
         reads = files_of_plan(path, program.header)
         return replace(plan_program(program, request, phases), _reads=reads)
-    return plan_source(_source(model, args, kwargs, dynamic_shapes, phases), request, phases)
+    return plan_source(
+        _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases), request, phases
+    )
 
 
 @named_keywords(PlanKeywords, read_request)
@@ -74,12 +84,17 @@ def compile(  # the name users expect, as in torch.compile
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
     *,
+    loss: Loss = None,
+    outputs: Outputs = None,
     dynamic_shapes: Any = None,
+    on_new_shape: OnNewShape = "error",
     progress: Callable[[str], None] | None = None,
     **options: Unpack[PlanKeywords],
 ) -> nn.Module:
     """A drop-in for `model` that trains within the budget; the arguments of `plan`.
 
+    A call with other shapes is refused (`on_new_shape="error"`, FB0910), runs without a plan and
+    its bound (`"eager"`, FB0913), or is planned like this one and kept (`"replan"`).
     Its parameters are those of `model`. What a user should know about the model comes
     as Python warnings. FB0702 for a `.fbir` file, which holds no parameters.
     """
@@ -87,10 +102,11 @@ def compile(  # the name users expect, as in torch.compile
         message = f"{path} is a program in text form, which holds no parameters"
         hint = "load(path).bind(model, args) runs the plan in it; plan(path) plans it again"
         raise FBError(Diagnostic("FB0702", message, hint=hint), usage=True)
-    request = _request(model, args, options)
+    check_choice("way with new shapes", on_new_shape, OnNewShape)
+    request = _request(model, args, options, Wanted(loss, outputs))
     phases = Phases(progress)
-    source = _source(model, args, kwargs, dynamic_shapes, phases)
-    from .backends.torch import build
+    source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
+    from .backends.torch import build, run_eagerly, run_planned_again
     from .frontends.torch_export import ensure_trusted
 
     with planned_source(source, request, phases) as (made, lowered):
@@ -102,6 +118,16 @@ def compile(  # the name users expect, as in torch.compile
     for diagnostic in made.warnings:
         # Past `named_keywords`, to the caller.
         warnings.warn(render(diagnostic, level="warning"), stacklevel=3)
+    if on_new_shape == "eager":
+        run_eagerly(compiled)
+    elif on_new_shape == "replan":
+        original = source.exported.original
+        chosen = {"loss": loss, "outputs": outputs, "progress": progress, **options}
+
+        def plan_again(args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
+            return compile(original, args, kwargs, **chosen)  # type: ignore[arg-type]
+
+        run_planned_again(compiled, plan_again)
     return compiled
 
 
@@ -114,6 +140,8 @@ def sweep(
     budgets: str | Sequence[str | int] | None = None,
     activation_budgets: str | Sequence[str | int] | None = None,
     planners: str | Sequence[str | Planner] = "auto",
+    loss: Loss = None,
+    outputs: Outputs = None,
     dynamic_shapes: Any = None,
     progress: Callable[[str], None] | None = None,
     **options: Unpack[SweepKeywords],
@@ -129,7 +157,7 @@ def sweep(
     request = read_request(errors, **options)
     # After the options, which have a planner's text of their own.
     asked = read_sweep(errors, budgets, activation_budgets, planners)
-    errors.collect(lambda: _check_model(model, args))
+    errors.collect(lambda: _check_model(model, args, Wanted(loss, outputs)))
     errors.raise_if_any()
     assert request is not None
     phases = Phases(progress)
@@ -138,7 +166,7 @@ def sweep(
         reads = files_of_plan(path, text.header)
         program = costed_program(text, request, phases)
     else:
-        source = _source(model, args, kwargs, dynamic_shapes, phases)
+        source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
         reads = source.reads
         program = costed_program(source, request, phases)
     made = run_sweep(program, *asked, time_limit_s=request.time_limit_s, progress=progress)
@@ -169,20 +197,23 @@ def load(
     return replace(read, _exported=load_source(spec).exported, _reads=reads)
 
 
-def _request(model: object, args: object, options: PlanKeywords) -> PlanRequest:
+def _request(model: object, args: object, options: PlanKeywords, wanted: Wanted) -> PlanRequest:
     """Everything that was asked, checked as a whole."""
     errors = Errors()
     if _text_path(model) is None:
         options = {"costs": "measured", **options}
     request = read_request(errors, **options)
-    errors.collect(lambda: _check_model(model, args))
+    errors.collect(lambda: _check_model(model, args, wanted))
     errors.raise_if_any()
     assert request is not None
     return request
 
 
-def _check_model(model: object, args: object) -> None:
+def _check_model(model: object, args: object, wanted: Wanted) -> None:
     if isinstance(model, str | Path):
+        if wanted != ALL_RESULTS:
+            message = "loss= and outputs= choose among what a module returns, and a file was given"
+            raise FBError(Diagnostic("FB0517", message, hint="pass the module itself"), usage=True)
         check_spec(str(model))
     else:
         check_module(model, args)
@@ -197,6 +228,7 @@ def _source(
     model: nn.Module | str | Path,
     args: tuple[Any, ...],
     kwargs: dict[str, Any] | None,
+    wanted: Wanted,
     dynamic_shapes: Any,
     phases: Phases,
 ) -> Source:
@@ -205,4 +237,5 @@ def _source(
             return replace(load_source(str(model)), reads=files_of_model(str(model)))
         from .frontends.torch_export import export
 
-        return Source(export(model, tuple(args), kwargs, dynamic_shapes=dynamic_shapes))
+        exported = export(model, tuple(args), kwargs, dynamic_shapes=dynamic_shapes, wanted=wanted)
+        return Source(exported)

@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..ir.diagnostics import fail
+from .places import error_in_model
 
 __all__ = ["Joint", "as_if_compiling", "trace_joint"]
 
@@ -75,10 +76,10 @@ def trace_joint(
         try:
             descriptors = _trace(stack, module, args, kwargs)
         except Exception as error:  # whatever an operator's fake kernel or derivative raises
-            line = (str(error).strip() or type(error).__name__).splitlines()[0]
+            model = getattr(module, "_model", module)  # of a `WholeModel`
             fail(
                 "FB0511",
-                f"PyTorch cannot trace the backward of the model: {line}",
+                f"PyTorch cannot trace the backward of the model: {error_in_model(error, model)}",
                 hint="see whether the model trains under torch.compile(fullgraph=True)",
             )
         yield Joint(descriptors.graph_module, descriptors)

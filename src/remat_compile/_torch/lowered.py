@@ -13,6 +13,7 @@ from torch.utils._pytree import TreeSpec
 from ..ir.diagnostics import Diagnostic, fail
 from ..ir.program import Program
 from .joint import Joint
+from .results import Results, tensors_of
 from .whole import WholeModel, has_values
 
 __all__ = ["Exported", "Lowered"]
@@ -26,7 +27,8 @@ class Exported:
     with `original`. `flat_args` are the sample's leaves; non-tensors were baked in.
     `has_checkpoints` says that `module` may hold regions of `torch.utils.checkpoint`.
     `is_live` says that `original` is the user's own module, whose Python can be run: its joint
-    graph is traced from there, so that custom backwards and hooks are part of it.
+    graph is traced from there, so that custom backwards and hooks are part of it. `results` is the
+    form of what it returns. `changing` names attributes of modules that its forward changes.
     """
 
     original: nn.Module
@@ -43,6 +45,8 @@ class Exported:
     warnings: tuple[Diagnostic, ...] = ()
     has_checkpoints: bool = False
     is_live: bool = False
+    results: Results | None = None
+    changing: frozenset[str] = frozenset()
 
     @property
     def traced(self) -> nn.Module:
@@ -51,8 +55,17 @@ class Exported:
         The policies of `torch.utils.checkpoint` stand in the exported module only.
         """
         if self.is_live and not self.has_checkpoints:
-            return WholeModel(self.original)
+            return WholeModel(self.original, self.results)
         return self.module
+
+    @property
+    def returns(self) -> Results | None:
+        """The form that a traced call's flat tensors are put into; None where they have it."""
+        return None if self.has_checkpoints or not self.is_live else self.results
+
+    def tensors(self, made: Any) -> list[Tensor]:
+        """The tensors of what `original` returned, or a drop-in for it, as the step has them."""
+        return tensors_of(made, self.returns)
 
 
 @dataclass(frozen=True)

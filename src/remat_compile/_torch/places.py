@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,14 @@ import torch.fx.traceback as fx_traceback
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["LIBRARIES", "Place", "paths_of", "place_of_caller", "recorded_places"]
+__all__ = [
+    "LIBRARIES",
+    "Place",
+    "error_in_model",
+    "paths_of",
+    "place_of_caller",
+    "recorded_places",
+]
 
 LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 """Frames in PyTorch and in this package (an ONNX model runs in its modules) are not the user's."""
@@ -60,6 +68,21 @@ def paths_of(model: nn.Module) -> dict[int, tuple[str, type]]:
     for path, module in model.named_modules(remove_duplicate=False):
         found.setdefault(id(module), (path, type(module)))
     return found
+
+
+def error_in_model(error: BaseException, model: nn.Module | None = None) -> str:
+    """The first line of an error, and the line and module of the user's model that raised it."""
+    paths = paths_of(model) if model is not None else {}
+    place = Place("", 0, "")
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        found = paths.get(id(frame.f_locals.get("self")))
+        if found is not None:
+            place = Place(place.file, place.line, found[0])
+        if not file.startswith((*LIBRARIES, "<")) and found is not None:
+            place = Place(file, line, place.module)
+    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return f"{said} ({place})" if str(place) else said
 
 
 class _Recording(TorchFunctionMode):

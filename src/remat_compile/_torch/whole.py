@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-__all__ = ["WholeModel", "has_values", "unchanged"]
+from .results import Results, without_cache
+
+__all__ = ["WholeModel", "as_forward_sees", "has_values", "unchanged"]
 
 
 Slot = tuple[dict[str, Any], str]
@@ -20,7 +22,11 @@ Slot = tuple[dict[str, Any], str]
 
 
 class WholeModel(nn.Module):
-    """Calls `model` with its hooks; has the model's own parameters, buffers and submodules.
+    """Calls the forward of `model`; has the model's own parameters, buffers and submodules.
+
+    Hooks of submodules run. Those of the model itself run around a planned step, which takes the
+    place of the forward. Caches for the generation of text are off unless `with_cache`. With
+    `results`, what is returned are the tensors that those keep.
 
     AOTAutograd puts a traced tensor in the place of each name. Two names of one tensor
     (tied weights) would become two tensors with a gradient each; here every further name
@@ -29,11 +35,16 @@ class WholeModel(nn.Module):
 
     _model: nn.Module
     _ties: list[tuple[Slot, list[Slot]]]
+    _results: Results | None
+    _with_cache: bool
 
-    def __init__(self, model: nn.Module):
+    def __init__(
+        self, model: nn.Module, results: Results | None = None, *, with_cache: bool = False
+    ):
         super().__init__()
         held = {name: vars(model)[name] for name in ("_parameters", "_buffers", "_modules")}
         self.__dict__.update(held, training=model.training, _model=model)
+        self.__dict__.update(_results=results, _with_cache=with_cache)
         self.__dict__["_ties"] = _ties(model)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -42,7 +53,9 @@ class WholeModel(nn.Module):
             for (first, name), ties in self._ties:
                 for held, key in ties:
                     held[key] = first[name]
-            return self._model(*args, **kwargs)
+            with nullcontext() if self._with_cache else without_cache(self._model):
+                made = self._model.forward(*args, **kwargs)
+            return made if self._results is None else self._results.tensors(made)
         finally:
             for held, key, tensor in before:
                 held[key] = tensor
@@ -58,6 +71,21 @@ def _ties(model: nn.Module) -> list[tuple[Slot, list[Slot]]]:
                     slots.setdefault(id(tensor), {})[id(held), key] = (held, key)
     of_each = [list(found.values()) for found in slots.values()]
     return [(first, rest) for first, *rest in of_each if rest]
+
+
+def as_forward_sees(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call as the model's own forward pre-hooks leave them."""
+    for key, hook in model._forward_pre_hooks.items():
+        if key in model._forward_pre_hooks_with_kwargs:
+            changed = hook(model, args, kwargs)
+            args, kwargs = (args, kwargs) if changed is None else changed
+            continue
+        given = hook(model, args)
+        if given is not None:
+            args = given if isinstance(given, tuple) else (given,)
+    return args, kwargs
 
 
 def has_values(model: nn.Module) -> bool:

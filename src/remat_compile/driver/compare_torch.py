@@ -154,13 +154,18 @@ class _Runner:
         args, kwargs = self._prepare()
         with torch.random.fork_rng(devices=_cuda(exported.device)):
             torch.manual_seed(SEED)
-            outputs = _outputs(around(FORWARD, lambda: module(*args, **kwargs)))
+            outputs = self._outputs(around(FORWARD, lambda: module(*args, **kwargs)))
             found = {f"output {i}": o.detach().clone() for i, o in enumerate(outputs)}
             losses = _losses(outputs)
             around(BACKWARD, lambda: torch.autograd.backward(losses))
         found |= self._take_state()
         leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         return found | {f"input {i}": t.grad for i, t in enumerate(leaves) if t.grad is not None}
+
+    def _outputs(self, made: Any) -> list[Tensor]:
+        if isinstance(self.module, PlannedModule):
+            return self.exported.tensors(made)
+        return [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
 
     def _prepare(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Drops gradients; the arguments as the caller passes them."""
@@ -199,17 +204,10 @@ def _cuda(device: torch.device) -> list[torch.device]:
     return [device] if device.type == "cuda" else []
 
 
-def _outputs(made: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
-
-
-def _is_loss(outputs: Sequence[Tensor]) -> bool:
-    return len(outputs) == 1 and outputs[0].dim() == 0
-
-
 def _losses(outputs: Sequence[Tensor]) -> list[Tensor]:
-    if _is_loss(outputs):
-        return list(outputs)
+    trained = [output for output in outputs if output.requires_grad]
+    if len(trained) == 1 and trained[0].dim() == 0:
+        return trained
     return [
         _Tangent.apply(output, SEED + index)  # type: ignore[no-untyped-call]
         for index, output in enumerate(outputs)

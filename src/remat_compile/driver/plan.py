@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from .._torch.wanted import Loss, Outputs, Wanted
 from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ..ir.program import Budget
 from ..ir.semantics.simulate import simulate
@@ -171,11 +172,15 @@ class Plan:
         model: nn.Module | str | Path | None = None,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
+        *,
+        loss: Loss = None,
+        outputs: Outputs = None,
     ) -> GraphCheck:
         """Holds the graph against `model`, captured again: by its text, or executed.
 
         `model` is a module with its sample, a path or `file.py:factory`; it may be left out as
-        in `bind`. FB0720 where the graph is another, FB0721 where that cannot be told.
+        in `bind`; `loss` and `outputs` are those of `plan`. FB0720 where the graph is another,
+        FB0721 where that cannot be told.
         """
         from .compare_graph import check_graph
 
@@ -187,7 +192,8 @@ class Plan:
         elif model is not None:
             from ..frontends.torch_export import export
 
-            exported, name = export(model, tuple(args), kwargs), type(model).__name__
+            exported = export(model, tuple(args), kwargs, wanted=Wanted(loss, outputs))
+            name = type(model).__name__
         if exported is None:
             message = "this plan comes from a file and does not hold its model"
             hint = "pass the model: plan.check_model(model, args)"
@@ -257,12 +263,15 @@ class Plan:
         model: nn.Module | None = None,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
+        *,
+        loss: Loss = None,
+        outputs: Outputs = None,
     ) -> nn.Module:
         """The drop-in that runs this plan.
 
-        `model` with its sample `args` may be left out where the plan was made from a
-        model in this process. FB0709 where there is none; FB0710 where the model gives
-        another graph than the plan's.
+        `model` with its sample `args`, `loss` and `outputs` as in `plan` may be left out where
+        the plan was made from a model in this process. FB0709 where there is none; FB0710 where
+        the model gives another graph than the plan's.
         """
         from .bind import bind
 
@@ -270,7 +279,7 @@ class Plan:
         if model is not None:
             from ..frontends.torch_export import export
 
-            exported = export(model, args, kwargs)
+            exported = export(model, args, kwargs, wanted=Wanted(loss, outputs))
         if exported is None:
             hint = "pass the model and its sample arguments: plan.bind(model, args)"
             message = "this plan comes from a file and does not hold its model"

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def _cases(found: dict[str, dict[str, str]], content: Callable[[str], bytes]) ->
         digest = hashlib.sha256(model)
         for part in data.values():
             digest.update(part)
-        yield Case(name, model, digest.hexdigest(), lambda data=data: _sets(data))
+        yield Case(name, model, digest.hexdigest(), partial(_sets, data))
 
 
 def _sets(data: dict[str, bytes]) -> list[tuple[list[bytes], list[bytes]]]:
@@ -130,7 +131,7 @@ def of_installed() -> Iterator[Case]:
         sets = [([_proto(i) for i in a], [_proto(o) for o in b]) for a, b in test.data_sets]
         model = test.model.SerializeToString()
         digest = hashlib.sha256(model + b"".join(p for pair in sets for s in pair for p in s))
-        yield Case(f"node/{test.name}", model, digest.hexdigest(), lambda sets=sets: sets)
+        yield Case(f"node/{test.name}", model, digest.hexdigest(), partial(list, sets))
     yield from of_folder(Path(onnx.__file__).parent / "backend" / "test" / "data")
 
 

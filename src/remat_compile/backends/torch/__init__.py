@@ -6,5 +6,15 @@ from .build import build
 from .emit import emit
 from .measure import StepUse, measure_step
 from .module import GuardFailure, PlannedModule
+from .new_shapes import run_eagerly, run_planned_again
 
-__all__ = ["GuardFailure", "PlannedModule", "StepUse", "build", "emit", "measure_step"]
+__all__ = [
+    "GuardFailure",
+    "PlannedModule",
+    "StepUse",
+    "build",
+    "emit",
+    "measure_step",
+    "run_eagerly",
+    "run_planned_again",
+]

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from ..._torch.alloc import Mark, measure_regions
 from ...ir.graph import CALLER_KINDS, Graph
@@ -70,7 +69,7 @@ def measure_step(
         try:
             start = time.perf_counter()
             outputs = module(*args, **(kwargs or {}))
-            tensors = [o for o in tree_leaves(outputs) if isinstance(o, Tensor) and o.requires_grad]
+            tensors = [o for o in step.tensors(outputs) if o.requires_grad]
             (loss or _default_loss)(tensors).backward()  # type: ignore[no-untyped-call]
             return time.perf_counter() - start
         finally:

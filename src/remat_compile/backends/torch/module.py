@@ -14,17 +14,19 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 
 from ..._torch.alloc import Mark
 from ..._torch.lowered import Lowered
+from ..._torch.results import tensors_of
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
+from .guards import ModuleGuards, Slot
 from .unused import UnusedOutputs
 
 __all__ = ["Flight", "GuardFailure", "PlannedModule", "PlannedStep", "planned_module"]
 
-_STEP = "_remat_compile_step"
+OnNewShape = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
+"""Runs a call that differs from the plan in shapes only; of the module and its arguments."""
 
-Slot = tuple[dict[str, Any], str, bool]
-"""A tensor of a module: its dictionary, its key, and whether it requires a gradient."""
+_STEP = "_remat_compile_step"
 
 
 class GuardFailure(FBError):
@@ -75,7 +77,7 @@ class PlannedStep:
         flight: Flight,
         source: str,
     ):
-        exported, owner = lowered.exported, lowered.exported.original
+        exported = lowered.exported
         self.program = lowered.program
         self.schedule = schedule
         self.run = run
@@ -93,49 +95,49 @@ class PlannedStep:
             i for i, leaf in enumerate(exported.flat_args) if isinstance(leaf, Tensor)
         ]
         self._device_type = exported.device.type
-        # Look-ups that each call repeats are flattened once: the dictionaries are the
-        # modules' own, so replaced parameters are seen and replaced modules are caught.
-        self._modes = [(name, m, m.training) for name, m in owner.named_modules()]
-        self._children = [
-            (m._modules, key, child) for _, m, _ in self._modes for key, child in m._modules.items()
-        ]
-        self._state, self._extra = _state_of(lowered)
+        self._state = _state_of(lowered)
+        self._guards = ModuleGuards(exported.original, self._state, exported.changing)
+        self.original = vars(exported.original)
+        self._returns = exported.returns
+        self.on_new_shape: OnNewShape | None = None
 
     def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        problems = self._problems(owner, args, kwargs)
+        tensors = [held.get(key) for held, key, _ in self._state]
+        problems, is_new_shape = self._problems(owner, tensors, args, kwargs)
+        if is_new_shape and self.on_new_shape is not None:
+            return self.on_new_shape(owner, args, kwargs)
         if problems:
             hint = "compile again for this call, or restore what the plan was made for"
-            raise GuardFailure([Diagnostic("FB0910", p, hint=hint) for p in problems])
-        outputs = self.run(*[held[name] for held, name, _ in self._state], *args, **kwargs)
+            raise GuardFailure(Diagnostic("FB0910", "; ".join(problems), hint=hint))
+        outputs = self.run(*tensors, *args, **kwargs)
         self.flight.start(outputs)
-        return outputs
+        return outputs if self._returns is None else self._returns.put_together(outputs)
+
+    def tensors(self, made: Any) -> list[Tensor]:
+        """The flat results in what a call returned."""
+        return tensors_of(made, self._returns)
 
     def _problems(
-        self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> list[str]:
+        self,
+        owner: nn.Module,
+        tensors: list[Tensor | None],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[list[str], bool]:
+        """What is otherwise than at capture, and whether that is nothing but shapes."""
         flat, spec = tree_flatten((args, kwargs))
         if spec != self._spec:
-            return ["the call passes other arguments than the sample did"]
+            return ["the call passes other arguments than the sample did"], False
         env, found = self._bind_symbols(flat)
+        is_new_shape = True
         for index, (leaf, sample) in enumerate(zip(flat, self._sample, strict=True)):
             if (now := _described(leaf)) != sample and not self._fits(index, now, sample, env):
                 found.append(f"argument {index} is {_text(now)}; the plan is for {_text(sample)}")
-        for name, module, training in self._modes:
-            if (owner if name == "" else module).training != training:
-                mode = "eval" if training else "train"
-                found.append(f"module {name or 'itself'} is in {mode} mode, unlike at capture")
-                break
-        for children, key, child in self._children:
-            if children.get(key) is not child:
-                found.append(f"submodule {key} was replaced since capture")
-        for held, name, requires_grad in self._state:
-            tensor = held.get(name)
-            if tensor is None or tensor.requires_grad != requires_grad:
-                what = "was removed" if tensor is None else "has another requires_grad"
-                found.append(f"{name} {what} since capture")
+                is_new_shape &= _has_another_shape_only(now, sample)
+        changes = self._guards.changes(owner, tensors)
         if torch.is_autocast_enabled(self._device_type):
-            found.append("autocast is on; the plan was made without it")
-        return found
+            changes.append("autocast is on; the plan was made without it")
+        return [*found, *changes], bool(found) and is_new_shape and not changes
 
     def _bind_symbols(self, flat: list[Any]) -> tuple[dict[str, int], list[str]]:
         """The dynamic dimensions of this call, and complaints about those out of range."""
@@ -159,7 +161,7 @@ class PlannedStep:
         return bool(now[0] == tuple(evaluate(size, env) for size in self._shapes[index]))
 
 
-def _state_of(lowered: Lowered) -> tuple[list[Slot], dict[str, Tensor | None]]:
+def _state_of(lowered: Lowered) -> list[Slot]:
     """Where each flat input before the arguments is found: a dictionary and a key.
 
     Buffers that only the exported module has (lifted constants) stand in one of their own.
@@ -182,14 +184,18 @@ def _state_of(lowered: Lowered) -> tuple[list[Slot], dict[str, Tensor | None]]:
             held, key = module._buffers, name
         else:
             extra[key] = exported.module.get_buffer(desc.target)
-        slots.append((held, key, held[key].requires_grad))
-    return slots, extra
+        slots.append((held, key, desc.target))
+    return slots
 
 
 def _described(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
         return (tuple(leaf.shape), leaf.dtype, leaf.device, leaf.requires_grad)
     return leaf
+
+
+def _has_another_shape_only(now: Any, sample: Any) -> bool:
+    return isinstance(now, tuple) and isinstance(sample, tuple) and now[1:] == sample[1:]
 
 
 def _text(described: Any) -> str:
@@ -208,6 +214,16 @@ class PlannedModule(nn.Module):
         if not torch.is_grad_enabled():
             return super().forward(*args, **kwargs)
         return self.__dict__[_STEP](self, args, kwargs)
+
+    @property
+    def _is_full_backward_hook(self) -> bool | None:
+        """The original's, as the hooks themselves are: which kind those of backward are."""
+        kind: bool | None = self.__dict__[_STEP].original["_is_full_backward_hook"]
+        return kind
+
+    @_is_full_backward_hook.setter
+    def _is_full_backward_hook(self, kind: bool | None) -> None:
+        self.__dict__[_STEP].original["_is_full_backward_hook"] = kind
 
     @property
     def planned_step(self) -> PlannedStep:
@@ -236,6 +252,7 @@ def planned_module(
     )
     module = cls.__new__(cls)
     module.__dict__.update(original.__dict__)
-    module.__dict__.pop("forward", None)
+    for shared in ("forward", "_is_full_backward_hook"):
+        module.__dict__.pop(shared, None)
     module.__dict__[_STEP] = PlannedStep(lowered, schedule, run, flight, source)
     return module

@@ -25,6 +25,9 @@ from .symbols import Symbols
 
 __all__ = ["Builder"]
 
+SHOWN = 3
+"""Places in a message; of more, the number is told."""
+
 
 class Builder:
     """Reads a prepared joint graph once; `assemble` makes the program of what it found."""
@@ -51,7 +54,8 @@ class Builder:
         self.argument_names: list[str] = []
         self.argument_of_plain: dict[int, int] = {}
         self.tangents: dict[Any, str] = {}
-        self.problems: list[Diagnostic] = []
+        self._refused: dict[tuple[str, str], dict[str, None]] = {}
+        self._unknown: set[fx.Node] = set()
         self.accumulations = Accumulations(self.graph)
 
     def read(self) -> None:
@@ -128,6 +132,9 @@ class Builder:
 
     def _call_function(self, node: fx.Node) -> None:
         value = node.meta.get("val")
+        reads_unknown = not self._unknown.isdisjoint(node.all_input_nodes)
+        if reads_unknown:
+            self._unknown.add(node)
         if node.target is operator.getitem:
             parent, index = node.args
             names = self.name_of.get(parent)  # type: ignore[arg-type]
@@ -141,6 +148,8 @@ class Builder:
         if not isinstance(node.target, OpOverload) or node.target._schema.is_mutable:
             self.refuse("FB0507", f"operator {node.target} is outside the language", node)
             return
+        if reads_unknown:
+            return  # what it reads was refused
         if not node.target._schema.returns:
             return  # a check of the exporter; nothing is computed
         tensors = list(value) if isinstance(value, list | tuple) else [value]
@@ -154,7 +163,8 @@ class Builder:
                 tuple((key, self._arg(a)) for key, a in node.kwargs.items()),
             )
         except FBError as error:
-            self.problems.extend(error.diagnostics)
+            for d in error.diagnostics:
+                self.refuse(d.code, d.message, node)
             return
         held = [t is not None and t.untyped_storage()._cdata in self.holder for t in tensors]
         if all(held):
@@ -291,5 +301,18 @@ class Builder:
         return name
 
     def refuse(self, code: str, message: str, node: fx.Node | None) -> None:
-        place = place_of(node) if node is not None else None
-        self.problems.append(Diagnostic(code, f"{message} ({place})" if place else message))
+        places = self._refused.setdefault((code, message), {})
+        if node is not None:
+            self._unknown.add(node)
+            places[str(place_of(node) or "")] = None
+
+    @property
+    def problems(self) -> list[Diagnostic]:
+        """What was refused, each once with the places where it stands."""
+        found = []
+        for (code, message), places in self._refused.items():
+            shown = [place for place in places if place]
+            more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+            at = f" ({', '.join(shown[:SHOWN])}{more})" if shown else ""
+            found.append(Diagnostic(code, f"{message}{at}"))
+        return found

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..._torch.execute import Again, execute
 from ..._torch.lowered import Exported, Lowered
+from ..._torch.whole import WholeModel, unchanged
 from ...ir.analysis.order import capture_order, frees_after_last_use
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.graph import CNode, Graph
@@ -21,6 +22,9 @@ from .operators import is_compared
 
 __all__ = ["check_against_eager", "ensure_trusted"]
 
+
+SHOWN = 5
+"""Names in a message; of more, the number is told."""
 
 _TRUSTED: WeakSet[Exported] = WeakSet()
 
@@ -58,14 +62,13 @@ def check_against_eager(exported: Exported, program: Program, values: Mapping[st
         again = _of_eager(exported, program)
         different = [name for name in different if _same(theirs[name], again[name])]
     if different:
-        raise FBError(
-            Diagnostic(
-                "FB0512",
-                f"the lowered graph computes another {name} than eager PyTorch",
-                hint="please report this with the model; no plan is made from a wrong graph",
-            )
-            for name in different
+        more = f" and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
+        message = (
+            f"the lowered graph computes another {', '.join(different[:SHOWN])}{more} "
+            "than eager PyTorch"
         )
+        hint = "please report this with the model; no plan is made from a wrong graph"
+        raise FBError(Diagnostic("FB0512", message, hint=hint))
 
 
 def _wrong_replay(c: CNode, name: str) -> Diagnostic:
@@ -107,9 +110,10 @@ def _of_graph(
 def _of_eager(exported: Exported, program: Program) -> dict[str, Tensor | None]:
     binding, module = program.binding, exported.original
     buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
-    with _same_random_state(), torch.enable_grad():
+    called = WholeModel(module, exported.returns) if exported.is_live else module
+    with unchanged(module), _same_random_state(), torch.enable_grad():
         outputs = torch.func.functional_call(
-            module, buffers, exported.args, exported.kwargs, tie_weights=True
+            called, buffers, exported.args, exported.kwargs, tie_weights=True
         )
         results = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
         targets: dict[str, Tensor] = {}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,13 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from ..._torch.lowered import Exported
-from ..._torch.whole import has_values, unchanged
+from ..._torch.places import error_in_model
+from ..._torch.results import Results, without_cache
+from ..._torch.wanted import ALL_RESULTS, Wanted
+from ..._torch.whole import as_forward_sees, has_values, unchanged
 from ...ir.diagnostics import Diagnostic, FBError, fail
 from .places import place_of
-from .python_state import check_python_state
+from .python_state import observe
 from .without_values import on_device
 
 __all__ = ["argument_paths", "export", "load_pt2"]
@@ -33,36 +38,60 @@ def export(
     *,
     dynamic_shapes: Any = None,
     strict: bool = False,
+    wanted: Wanted = ALL_RESULTS,
 ) -> Exported:
     """Exports `module` at the sample `(args, kwargs)`.
 
     `dynamic_shapes` and `strict` are those of `torch.export.export`; only with `strict` do
-    the policies of `torch.utils.checkpoint` reach the joint graph. Raises FBError FB0501 when
-    the model cannot be exported, FB0502 when nothing in it can be trained, and FB0513 for
-    Python state that capture would freeze.
+    the policies of `torch.utils.checkpoint` reach the joint graph. `wanted` says which results
+    are kept and differentiated. Raises FBError FB0501 when the model cannot be exported, FB0502
+    when nothing in it can be trained, FB0513 for Python state that capture would freeze, and
+    FB0507 and FB0517 for results that cannot be had.
     """
     kwargs = dict(kwargs or {})
     _check_trainable(module)
     args, kwargs = _unalias(args, kwargs)
     if not has_values(module):
         module, args, kwargs = on_device(module, args, kwargs, torch.device("cpu"))
+    args, kwargs = as_forward_sees(module, args, kwargs)
+    with _quiet():
+        seen = observe(module, args, kwargs, wanted)
+    results = None if strict else seen.results
     try:
         with _quiet(), unchanged(module):
+            if results is not None:
+                _return_what_can_be_exported(module, results)
             program = torch.export.export(
                 module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict
             )
     except Exception as error:  # torch.export raises many types, all about the user's model
         fail(
             "FB0501",
-            f"torch.export cannot export {type(module).__name__}: {_first_line(error)}",
+            f"torch.export cannot export {type(module).__name__}: {error_in_model(error, module)}",
             hint=_what_to_do(error),
         )
     return replace(
         _exported(program, module, args, kwargs),
         has_checkpoints=strict,
         is_live=True,
-        warnings=check_python_state(module, args, kwargs),
+        warnings=seen.warnings,
+        changing=seen.changing,
+        results=results,
     )
+
+
+def _return_what_can_be_exported(module: nn.Module, results: Results) -> None:
+    """Lets the forward return tensors that `torch.export` takes, and no hook of `module` run."""
+    inner = module.forward
+
+    @wraps(inner)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with without_cache(module):
+            made = inner(*args, **kwargs)
+        return made if results.is_plain else results.tensors(made)
+
+    hooks = [key for key in vars(module) if key.endswith("_hooks")]
+    vars(module).update({key: OrderedDict() for key in hooks}, forward=forward)
 
 
 def _what_to_do(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 Capture runs the Python of a model once; a planned step repeats its operators and none of its
 Python. So a forward that draws from Python's or NumPy's random numbers, counts its calls, or
-computes otherwise on its second call, is another one than its plan. `check_python_state` runs
+computes otherwise on its second call, is another one than its plan. `observe` runs
 the forward a few times on fake tensors (no memory, no kernels), with other seeds and with what
 earlier calls have left behind, and compares what operators were called.
 """
@@ -13,8 +13,8 @@ import hashlib
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import FrameType
 from typing import Any
@@ -28,10 +28,12 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from ..._torch.joint import as_if_compiling
 from ..._torch.places import Place, paths_of, place_of_caller
+from ..._torch.results import Results, asks_for_cache, read_results, what_to_know
+from ..._torch.wanted import ALL_RESULTS, Wanted
 from ..._torch.whole import WholeModel, unchanged
 from ...ir.diagnostics import Diagnostic, FBError
 
-__all__ = ["check_python_state"]
+__all__ = ["Observed", "observe"]
 
 SEEDS = (1, 2)
 """Of Python's and NumPy's generators, one for each call after the first."""
@@ -54,12 +56,27 @@ class _Ran:
     calls: tuple[_Called, ...]
     drew: tuple[str, ...]
     scalars: Mapping[str, Scalar]
+    results: Results | None = None
+    notes: tuple[Diagnostic, ...] = ()
 
 
-def check_python_state(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Diagnostic, ...]:
-    """Warnings (FB0514) for Python state that changes and is not seen to matter.
+@dataclass(frozen=True)
+class Observed:
+    """What a few calls of a forward show: what the user should know of its Python state and of
+    what it returns, the attributes of modules that it changes (by path), and its results."""
+
+    warnings: tuple[Diagnostic, ...] = ()
+    changing: frozenset[str] = frozenset()
+    results: Results | None = None
+
+
+def observe(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    wanted: Wanted = ALL_RESULTS,
+) -> Observed:
+    """Warnings (FB0514) for Python state that changes and is not seen to matter, and the results.
 
     Raises FBError FB0513 where the forward computes otherwise under other seeds, or on a later
     call, with the line from which it does. A model whose forward does not run on fake tensors
@@ -67,9 +84,9 @@ def check_python_state(
     """
     with unchanged(model):
         before = _scalars(model)
-        first = _run(model, args, kwargs)
+        first = _run(model, args, kwargs, wanted)
         if first is None:
-            return ()
+            return Observed()
         later = []
         for seed in SEEDS:
             random.seed(seed)
@@ -81,7 +98,9 @@ def check_python_state(
     differing = [place for place in places if place is not None]
     if differing:
         raise FBError(_refusal(differing[0], first.drew, places[1:] == [None] * len(places[1:])))
-    return _warnings(before, first, drawn_at)
+    changed = {name: v for name, v in first.scalars.items() if before.get(name, v) != v}
+    warnings = (*_warnings(before, changed, first.drew, drawn_at), *first.notes)
+    return Observed(warnings, frozenset(changed), first.results)
 
 
 def _refusal(place: Place, drew: Sequence[str], only_first: bool) -> Diagnostic:
@@ -98,21 +117,20 @@ def _refusal(place: Place, drew: Sequence[str], only_first: bool) -> Diagnostic:
 
 
 def _warnings(
-    before: Mapping[str, Scalar], first: _Ran, drawn_at: Place | None
+    before: Mapping[str, Scalar],
+    changed: Mapping[str, Scalar],
+    drew: Sequence[str],
+    drawn_at: Place | None,
 ) -> tuple[Diagnostic, ...]:
     found = []
-    if first.drew:
+    if drew:
         at = f" ({drawn_at})" if drawn_at else ""
-        message = f"the forward draws from {' and '.join(first.drew)}{at}; a planned step does not"
+        message = f"the forward draws from {' and '.join(drew)}{at}; a planned step does not"
         hint = "draw with torch if it can change what is computed"
         found.append(Diagnostic("FB0514", message, hint=hint))
-    changed = [
-        f"{name} (from {before[name]!r} to {value!r})"
-        for name, value in first.scalars.items()
-        if name in before and before[name] != value
-    ]
     if changed:
-        message = f"the forward changes {', '.join(changed[:5])}; a planned step does not"
+        said = [f"{name} (from {before[name]!r} to {new!r})" for name, new in changed.items()]
+        message = f"the forward changes {', '.join(said[:5])}; a planned step does not"
         hint = "change it outside of the forward if something reads it"
         found.append(Diagnostic("FB0514", message, hint=hint))
     return tuple(found)
@@ -149,9 +167,17 @@ def _told(leaf: Any) -> str:
     return repr(leaf)
 
 
-def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Ran | None:
-    """The forward on fake tensors; None if it needs data, also for `torch.compile`."""
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+def _run(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    wanted: Wanted | None = None,
+) -> _Ran | None:
+    """The forward on fake tensors; None if it needs data, also for `torch.compile`.
+
+    The results are read where it is said what is `wanted` of them.
+    """
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.enable_grad():
         fakes = {name: mode.from_tensor(t) for name, t in _state(model)}
         given, named = tree_map_only(Tensor, mode.from_tensor, (args, kwargs))
         for compiling in (False, True):
@@ -162,7 +188,8 @@ def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Ra
                     stack.enter_context(recorder)
                     if compiling:
                         stack.enter_context(as_if_compiling())
-                    torch.func.functional_call(WholeModel(model), fakes, given, named)
+                    called = WholeModel(model)
+                    made = torch.func.functional_call(called, fakes, given, named)
             except Exception:  # whatever the model's Python raises on data that it needs
                 continue
             drew = [
@@ -173,7 +200,15 @@ def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Ra
                 )
                 if changed
             ]
-            return _Ran(tuple(recorder.calls), tuple(drew), _scalars(model))
+            ran = _Ran(tuple(recorder.calls), tuple(drew), _scalars(model))
+            if wanted is None:
+                return ran
+            results = read_results(made, wanted)
+            if asks_for_cache(model):
+                called = WholeModel(model, with_cache=True)
+                with as_if_compiling() if compiling else nullcontext():
+                    made = torch.func.functional_call(called, fakes, given, named)
+            return replace(ran, results=results, notes=what_to_know(results, made))
     return None
 
 

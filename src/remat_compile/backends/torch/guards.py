@@ -1,0 +1,212 @@
+"""What capture took from a module beside its arguments, looked at before every step.
+
+A planned step repeats operators; it would not notice another `Dropout.p`, a parameter in another
+dtype, or a hook. Each call makes lists of what there is now and compares them with those of the
+capture: a few tens of nanoseconds for each module and tensor. Only where they differ is it asked
+what changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as of_modules
+
+__all__ = ["ModuleGuards", "Slot"]
+
+Slot = tuple[dict[str, Any], str, str]
+"""A tensor of a module: its dictionary, its key there, and its path."""
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_SHOWN = 5
+"""Names in a message; of more, the number is told."""
+
+
+class ModuleGuards:
+    """A model as it was when its step was built.
+
+    `changing` are attributes, by path, that the forward itself changes. Hooks of the model itself
+    run around the step, and so are not looked at.
+    """
+
+    def __init__(self, model: nn.Module, slots: Sequence[Slot], changing: frozenset[str]):
+        modules = dict(model.named_modules())
+        below = {path: module for path, module in modules.items() if path}
+        self._slots = slots
+        self._scalars = [(p, vars(m), _scalars(p, m, changing)) for p, m in below.items()]
+        self._own = _scalars("", model, changing)
+        # The planned module has attributes of its own; what is set on the model counts as well.
+        shared = {key: value for key, value in self._own.items() if key != "training"}
+        self._scalars.append(("", vars(model), shared))
+        self._getters = [(_getter(then), now) for _, now, then in self._scalars]
+        self._hooks = [(path, vars(m)[kind]) for path, m in below.items() for kind in _HOOKS]
+        self._hooks += [("", vars(of_modules)[f"_global{kind}"]) for kind in _HOOKS]
+        self._hook_dicts = [hooks for _, hooks in self._hooks]
+        self._hook_keys = [tuple(hooks) for hooks in self._hook_dicts]
+        self._hook_ids = list(chain.from_iterable(self._hook_keys))
+        self._children = [(p, m._modules, dict(m._modules)) for p, m in modules.items()]
+        self._kids = [children for _, children, _ in self._children if children]
+        self._forwards = [(p, vars(m), vars(m).get("forward")) for p, m in below.items()]
+        self._vars = [now for _, now, _ in self._forwards]
+        self._get_own = _getter(self._own)
+        self._tensors = [_described(held[key]) for held, key, _ in slots]
+        self._of_modules = self._modules_now(model)
+        self._of_data: tuple[Any, ...] = ()  # unknown: the first call looks closely
+
+    def changes(self, owner: nn.Module, tensors: Sequence[Any]) -> list[str]:
+        """What changed, in words with module paths.
+
+        `owner` is the planned module, `tensors` what the slots hold now.
+        """
+        try:
+            modules, data = self._modules_now(owner), _data_now(tensors)
+            same = modules == self._of_modules and self._has_same_hooks()
+        except (KeyError, AttributeError):  # a tensor or an attribute was removed
+            same, data = False, ()
+        if same and data == self._of_data:
+            return []
+        found = [
+            *_told("submodule", "replaced, added or removed", self._replaced()),
+            *self._of_tensors(),
+            *_of_scalars([*self._scalars, ("", vars(owner), self._own)]),
+            *self._changed_hooks(),
+            *_told(
+                "forward of module",
+                "replaced",
+                [path for path, now, then in self._forwards if now.get("forward") is not then],
+            ),
+        ]
+        if not found:  # the same tensors at other places
+            self._of_data = data
+        return found
+
+    def _modules_now(self, owner: nn.Module) -> tuple[Any, ...]:
+        return (
+            [get(now) for get, now in self._getters],
+            self._get_own(vars(owner)),
+            [list(children.values()) for children in self._kids],
+            [now.get("forward") for now in self._vars],
+        )
+
+    def _has_same_hooks(self) -> bool:
+        if not self._hook_ids:  # the common case, five times as fast
+            return not any(self._hook_dicts)
+        return list(chain.from_iterable(self._hook_dicts)) == self._hook_ids
+
+    def _replaced(self) -> list[str]:
+        return [
+            f"{path}.{key}" if path else key
+            for path, now, then in self._children
+            for key in {**then, **now}
+            if now.get(key) is not then.get(key)
+        ]
+
+    def _of_tensors(self) -> Iterator[str]:
+        removed, switched, others = [], [], []
+        for (held, key, path), then in zip(self._slots, self._tensors, strict=True):
+            now = _described(held.get(key))
+            if now is None or then is None:
+                removed += [path] if now is not then else []
+            elif now[:3] != then[:3]:
+                others.append(f"{path} is {_text(now)}, not {_text(then)}")
+            elif now != then:
+                switched.append(path)
+        yield from _told("parameter or buffer", "removed", removed)
+        if switched:
+            yield f"{_listed(switched)} has another requires_grad since capture"
+        if others:
+            more = f", and {len(others) - 1} more changed" if len(others) > 1 else ""
+            yield f"{others[0]}, as at capture{more}"
+
+    def _changed_hooks(self) -> Iterator[str]:
+        pairs = zip(self._hooks, self._hook_keys, strict=True)
+        paths = list(dict.fromkeys(path for (path, now), then in pairs if tuple(now) != then))
+        if "" in paths:
+            yield "hooks of all modules were added or removed since capture"
+        if of := [path for path in paths if path]:
+            yield f"hooks of {_listed(of)} were added or removed since capture"
+
+
+def _of_scalars(
+    attributes: Sequence[tuple[str, dict[str, Any], Mapping[str, Any]]],
+) -> Iterator[str]:
+    modes: dict[str, None] = {}
+    others: dict[str, None] = {}
+    training = True
+    for path, now, then in attributes:
+        for key, value in then.items():
+            if key in now and now[key] == value:
+                continue
+            if key == "training":
+                training = bool(value)
+                modes[path or "itself"] = None
+                continue
+            new = repr(now[key]) if key in now else "gone"
+            others[f"{path}.{key} is {new}, not {value!r}".removeprefix(".")] = None
+    if modes:
+        yield f"module {_listed(list(modes))} is in {'eval' if training else 'train'} mode, " + (
+            "unlike at capture"
+        )
+    if others:
+        yield f"{_listed(list(others))}, as at capture"
+
+
+def _scalars(path: str, module: nn.Module, changing: frozenset[str]) -> dict[str, Any]:
+    """Attributes that are numbers, texts, switches, or tuples of them."""
+    return {
+        key: value
+        for key, value in vars(module).items()
+        if key != "_is_full_backward_hook"  # goes with the hooks
+        and _is_scalar(value)
+        and (f"{path}.{key}" if path else key) not in changing
+    }
+
+
+def _is_scalar(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_scalar, value))
+    return isinstance(value, bool | int | float | str | None)
+
+
+def _getter(then: Mapping[str, Any]) -> Callable[[dict[str, Any]], Any]:
+    return itemgetter(*then) if then else _nothing
+
+
+def _nothing(_: dict[str, Any]) -> tuple[()]:
+    return ()
+
+
+def _described(tensor: Tensor | None) -> Any:
+    if tensor is None:
+        return None
+    return (tensor.dtype, tensor.shape, tensor.device, tensor.requires_grad)
+
+
+def _text(described: tuple[torch.dtype, torch.Size, torch.device, bool]) -> str:
+    dtype, shape, device, _ = described
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}"
+
+
+def _data_now(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    """What cannot stay the same where a tensor is moved, cast or resized; cheap to ask for."""
+    return (
+        [t.data_ptr() for t in tensors],
+        [t.dtype for t in tensors],
+        [t.requires_grad for t in tensors],
+        [t.numel() for t in tensors],
+    )
+
+
+def _told(what: str, happened: str, names: Sequence[str]) -> Iterator[str]:
+    if names:
+        yield f"{what} {_listed(names)} was {happened} since capture"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
