@@ -17,6 +17,7 @@ from ..._torch.lowered import Lowered
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
+from .runtime import PlanCopies
 from .unused import UnusedOutputs
 
 __all__ = ["Flight", "GuardFailure", "PlannedModule", "PlannedStep", "planned_module"]
@@ -74,6 +75,7 @@ class PlannedStep:
         run: Callable[..., Any],
         flight: Flight,
         source: str,
+        copies: PlanCopies | None,
     ):
         exported, owner = lowered.exported, lowered.exported.original
         self.program = lowered.program
@@ -81,6 +83,7 @@ class PlannedStep:
         self.run = run
         self.flight = flight
         self.source = source
+        self.copies = copies
         self._spec = exported.in_spec
         self._sample = [_described(leaf) for leaf in exported.flat_args]
         graph = lowered.program.graph
@@ -222,7 +225,12 @@ class PlannedModule(nn.Module):
 
 
 def planned_module(
-    lowered: Lowered, schedule: Schedule, run: Callable[..., Any], flight: Flight, source: str
+    lowered: Lowered,
+    schedule: Schedule,
+    run: Callable[..., Any],
+    flight: Flight,
+    source: str,
+    copies: PlanCopies | None = None,
 ) -> PlannedModule:
     """A module of a subclass of the original's class that shares its state.
 
@@ -237,5 +245,5 @@ def planned_module(
     module = cls.__new__(cls)
     module.__dict__.update(original.__dict__)
     module.__dict__.pop("forward", None)
-    module.__dict__[_STEP] = PlannedStep(lowered, schedule, run, flight, source)
+    module.__dict__[_STEP] = PlannedStep(lowered, schedule, run, flight, source, copies)
     return module
