@@ -56,11 +56,12 @@ class AcceleratorEngine(Engine):
     def issue(
         self, direction: Direction, name: str, tensor: Tensor, host: Sequence[Tensor]
     ) -> _Copy:
+        parts = [*moves(direction, tensor, host)]
         ready = self._event_on(self._of.current(self.device))
         stream = self._streams[direction]
         stream.wait_event(ready)
         with stream:
-            for destination, source in moves(direction, tensor, host):
+            for destination, source in parts:
                 destination.copy_(source, non_blocking=True)
         return _Copy(self._event_on(stream), tensor)
 

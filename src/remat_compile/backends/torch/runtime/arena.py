@@ -8,7 +8,7 @@ finds no gap of its size lies in several: then every plan fits, and the arena is
     %a  2 bytes   steps 0 to 2    at 0..2
     %b  2 bytes   steps 0 to 4    at 2..4    6 bytes at most, at step 1 and from step 2 on;
     %c  2 bytes   steps 0 to 2    at 4..6    %d finds 0..2 and 4..6, and lies in both
-    %d  4 bytes   steps 2 to 4
+    %d  4 bytes   steps 2 to 4               (the largest first: %d at 0..4 and %b at 4..6)
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ from ....ir.program import Program
 from ....ir.schedule import HostFree, Offload, Schedule
 from ....ir.semantics.sizes import Sizes
 
-__all__ = ["HostLayout", "Pieces", "Tenancy", "host_layout", "place", "tenancies"]
+__all__ = [
+    "HostLayout",
+    "Pieces",
+    "Tenancy",
+    "host_layout",
+    "in_order_of_issue",
+    "place",
+    "tenancies",
+]
 
 Pieces = tuple[tuple[int, int], ...]
 """Address and length, in bytes, of each part of one host copy, in the order of its bytes."""
@@ -79,7 +87,7 @@ def place(found: list[Tenancy]) -> tuple[int, list[Pieces]]:
     large enough, then the largest first at the lowest address. What is left is split.
     """
     peak = _peak_bytes(found)
-    in_order = _in_order_of_issue(found, peak)
+    in_order = in_order_of_issue(found, peak)
     if any(len(pieces) > 1 for pieces in in_order):
         return peak, _largest_first(found, peak) or in_order
     return peak, in_order
@@ -97,7 +105,7 @@ def _peak_bytes(found: list[Tenancy]) -> int:
     return peak
 
 
-def _in_order_of_issue(found: list[Tenancy], size_bytes: int) -> list[Pieces]:
+def in_order_of_issue(found: list[Tenancy], size_bytes: int) -> list[Pieces]:
     """Into the smallest gap that is large enough, else into the largest gaps together."""
     placed: list[Pieces] = []
     present: list[int] = []
