@@ -819,7 +819,7 @@ def tensor_in_flight_not_handed_on(tree: ast.Module) -> bool:
         name = call.args[0].value
         taken = [s for s in _unpacked(tree, "backward") if names(s) == [name]]
         uses = [s for s in statements if name in reads(s)]
-        if not taken or uses or [n for n, _ in copy_steps(statements[:index], "prefetch")]:
+        if not taken or uses or any(copy_steps(statements[:index], "prefetch")):
             continue
         statements.remove(taken[0])
         gone = next(s for s in statements if isinstance(s, ast.Delete) and name in names(s))

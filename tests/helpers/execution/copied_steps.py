@@ -53,7 +53,7 @@ class CopiedStep:
             del made
             loss = ones(program, program.sample)
             results = {r.name: found[r.name] for r in program.binding.results}
-            tangents = loss(results)
+            tangents = dict(loss(results))
             args = [*saved, *(tangents.pop(name) for name in interface.tangents)]
             saved.clear()
             grads = space["backward"](args, constants)

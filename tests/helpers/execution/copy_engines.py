@@ -115,12 +115,12 @@ class _Stream:
         self.races.now = "compute"
 
 
-class Races(TorchDispatchMode):
+class Races(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operator. An allocation and a free count as writes of the compute stream,
     as the bytes may have been, or may be, another tensor's there."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now = "compute"
         self.found: list[str] = []
         self.host: set[int] = set()
