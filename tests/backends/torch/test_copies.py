@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import resource
 import sys
@@ -20,7 +21,9 @@ from helpers.models import MODELS
 from helpers.programs.offloading import offload_everything
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile._torch.alloc import measure_peak
+from remat_compile.backends.python.allowed import check_generated
 from remat_compile.backends.torch import PlannedModule, build, emit, measure_step
+from remat_compile.backends.torch.allowed import allowed
 from remat_compile.backends.torch.runtime import (
     Copies,
     Engine,
@@ -30,10 +33,11 @@ from remat_compile.backends.torch.runtime import (
 )
 from remat_compile.backends.torch.runtime.accelerator import pinned_sizes
 from remat_compile.backends.torch.runtime.call import Arena
+from remat_compile.backends.torch.script import replay_helper
 from remat_compile.costs import measured
 from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.diagnostics import FBError
-from remat_compile.ir.schedule import Direction
+from remat_compile.ir.schedule import Compute, Direction, Free, Prefetch, Schedule, Wait
 from remat_compile.ir.semantics.simulate import simulate
 
 
@@ -172,6 +176,63 @@ def test_without_gradients_nothing_is_copied() -> None:
     with torch.no_grad():
         drop_in(x)
     assert copies_of(drop_in).arenas == 0
+
+
+def test_a_deep_copy_of_the_module_runs() -> None:
+    drop_in = planned(Net(), x := torch.randn(4, 6))
+    copy.deepcopy(drop_in)(x).sum().backward()
+
+
+def test_a_saved_result_whose_copy_is_under_way_crosses_the_loss() -> None:
+    """Copied to the host before the loss and waited for behind it; the other one comes back
+    before the loss, and is waited for behind it."""
+    module, x = Net(), torch.randn(4, 6)
+    with lower(export(module, (x,))) as lowered:
+        graph = lowered.program.graph
+        plan = offload_everything(lowered.program)
+        steps = list(plan.steps)
+        loss = steps.index(Compute(graph.loss.name))
+        back = next(s for s in steps[loss:] if isinstance(s, Prefetch))
+        steps.remove(back)
+        steps.insert(loss, back)
+        late = next(s for s in steps if isinstance(s, Wait) and s.anode != back.anode)
+        at = steps.index(late)
+        assert steps[at + 1] == Free(late.anode)
+        del steps[at : at + 2]
+        loss = steps.index(Compute(graph.loss.name))
+        steps[loss + 1 : loss + 1] = [late, Free(late.anode)]
+        drop_in = build(lowered, Schedule("plan", "by hand", tuple(steps)))
+    copies_of(drop_in).engine = engine = LateEngine()
+    torch.manual_seed(0)
+    ours = torch.autograd.grad(drop_in(x).sum(), list(drop_in.parameters()))
+    torch.manual_seed(0)
+    theirs = torch.autograd.grad(module(x).sum(), list(module.parameters()))
+    assert all(map(torch.equal, ours, theirs))
+    assert engine.waits > 0
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        "copies.wait('other')",
+        "copies.offload('tanh', addmm)",
+        "copies.pause()",
+        "copies.flights.clear()",
+        "x = copies.begin()",
+        "x = copies.__class__",
+        "copies = 1; copies.wait('other')",
+    ],
+)
+def test_code_that_asks_other_things_of_copies_is_not_written(foreign: str) -> None:
+    with lower(export(Net(), (torch.randn(4, 6),))) as lowered:
+        program = lowered.program
+    plan = offload_everything(program)
+    source = emit(program, plan)
+    table = allowed(program, plan, replay_helper(program))
+    assert check_generated(source, table) == source
+    changed = source.replace("copies.wait('tanh')", foreign, 1)
+    assert changed != source
+    assert codes(lambda: check_generated(changed, table)) == ["FB0940"]
 
 
 # -- what goes wrong ------------------------------------------------------------------------

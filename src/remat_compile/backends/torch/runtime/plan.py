@@ -54,6 +54,10 @@ class PlanCopies:
         self._numbers = itertools.count(1)
         self._tickets: weakref.WeakValueDictionary[int, _Ticket] = weakref.WeakValueDictionary()
 
+    def __deepcopy__(self, memo: object) -> PlanCopies:
+        # A copy of the module runs the same functions, which know these copies.
+        return self
+
     def begin(self, args: Sequence[Tensor]) -> Copies:
         """The state of a call of the forward with these arguments."""
         env = {name: int(args[i].shape[dim]) for name, (i, dim) in self._dimensions.items()}
