@@ -3,8 +3,9 @@
 It does what `ir/semantics/simulate.py` says and nothing else: each aNode instance is the tensor
 that its writer returned, dropped exactly at `free`; views are derived again from the
 current instance; `accumulate` adds in place; a random operator that runs again restores
-the generator state of its first execution; buffers are written back at the loss. Tests,
-cost sources and the frontend's self-check use it; the torch backend does not.
+the generator state of its first execution; buffers are written back at the loss; a copy to
+the host is one on the same device, made at once. Tests, cost sources and the frontend's
+self-check use it; the torch backend does not.
 """
 
 from __future__ import annotations
@@ -19,11 +20,10 @@ from torch import Tensor
 from ..ir.diagnostics import Diagnostic, FBError, fail
 from ..ir.graph import CALLER_KINDS, CNode
 from ..ir.program import Program
-from ..ir.schedule import Compute, Free, Schedule, Step
+from ..ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
 from ..ir.semantics.simulate import simulate
 from .alloc import Mark
 from .callable import check_operators
-from .copies import refuse_copies
 from .instances import Instances, get_rng_state, plain_mode, run_cnode
 from .ops import from_torch_dtype, to_torch, torch_dtype
 
@@ -134,14 +134,12 @@ def execute(
     given, it does the work of the random operators, each time they run. `again` sees what is
     computed a second time while the first is alive. Raises FBError
     for a schedule that is not valid (as the simulator does), FB0904/FB0905 where the
-    tensors do not fit the graph, FB0942 for operators that may not be called, and FB0912
-    for steps that copy to the host.
+    tensors do not fit the graph, FB0942 for operators that may not be called.
     """
     at = program.sample if env is None else env
     check_operators(program.graph)
     check_values(program, values, at)
-    steps = tuple(steps)
-    refuse_copies(steps)
+    steps = Schedule("executed", "", tuple(steps)).elementary.steps
     marked = mark or _unmarked
     device = torch.device(program.header.device)
     with plain_mode(device):
@@ -149,11 +147,20 @@ def execute(
             program, steps, values, at, loss or ones(program, at), write_back, draw, again
         )
         for index, step in enumerate(run.steps):
-            if isinstance(step, Compute):
-                with marked(str(index)):
-                    run.compute(step)
-            elif isinstance(step, Free):
-                run.instances.drop(step.anode)
+            match step:
+                case Compute():
+                    with marked(str(index)):
+                        run.compute(step)
+                case Free(name):
+                    run.instances.drop(name)
+                case Offload(name):
+                    run.host[name] = run.instances[name].clone()
+                case Prefetch(name):
+                    run.instances.put(name, run.host[name].clone())
+                case HostFree(name):
+                    del run.host[name]
+                case Wait():  # nothing is asynchronous here
+                    pass
         return run.finish()
 
 
@@ -187,6 +194,7 @@ class _Executor:
         self.instances = Instances(program.graph, env, values)
         self.total = trace.executions
         self.done: dict[str, int] = {}
+        self.host: dict[str, Tensor] = {}
 
     def compute(self, step: Compute) -> None:
         c = self.program.graph.cnode[step.cnode]

@@ -24,13 +24,11 @@ __all__ = ["bind", "graph_differences", "lowered_again"]
 def bind(program: Program, schedule: Schedule, exported: Exported) -> nn.Module:
     """The drop-in module; FB0710 where the model gives another graph than the plan's.
 
-    FB0912 for a plan that copies to the host. The graph is run once against eager before
-    the module is handed out (FB0512).
+    FB0912 for a plan that copies to the host on a device that cannot. The graph is run
+    once against eager before the module is handed out (FB0512).
     """
-    from .._torch.copies import refuse_copies
     from ..backends.torch import build
 
-    refuse_copies(schedule.steps)
     with lowered_again(program, exported) as lowered:
         module = build(lowered.with_program(program), schedule)
     return module  # noqa: RET504  # the block ends with a check

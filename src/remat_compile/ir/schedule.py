@@ -142,3 +142,8 @@ class Schedule:
         """The same with every step about storage in its parts; for who knows those only."""
         parts = ((s,) if isinstance(s, Compute) else s.parts() for s in self.steps)
         return replace(self, steps=tuple(chain.from_iterable(parts)))
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether anything is copied to or from the host."""
+        return any(isinstance(step, CopyStep) for step in self.elementary.steps)

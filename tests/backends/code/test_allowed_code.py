@@ -109,9 +109,9 @@ OUTSIDE = {
 
 
 def rules(form: str) -> Allowed:
-    program, _ = planned()
+    program, schedule = planned()
     if form == "torch":
-        return of_torch(program, HELPER)
+        return of_torch(program, schedule, HELPER)
     operators = operators_of(program)
     return {"jax": of_jax, "annotated": of_annotated}[form](source_of(operators), operators)
 

@@ -159,9 +159,13 @@ def test_hooks_of_the_model_itself_fire_once_in_every_step(before: bool) -> None
     model, x = Outer(), torch.randn(3, 4, requires_grad=True)
     fired: list[str] = []
 
+    def tripled(_: nn.Module, __: object, made: Tensor) -> Tensor:
+        fired.append("forward")
+        return made * 3
+
     def add_hooks() -> None:
         model.register_forward_pre_hook(lambda _, args: (args[0] * 2,))
-        model.register_forward_hook(lambda _, __, made: fired.append("forward") or made * 3)
+        model.register_forward_hook(tripled)
         model.register_full_backward_hook(lambda *_: fired.append("backward"))
 
     if before:

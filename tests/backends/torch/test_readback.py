@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from helpers.emitted.torch_faults import FAULTS
+from helpers.emitted.torch_faults import COPY_FAULTS, FAULTS
 from helpers.execution.random_models import RANDOM_MODELS
 from helpers.programs.random_plans import random_plan
 from remat_compile.backends.torch import emit
@@ -29,19 +29,20 @@ def program_of(name: str) -> Program:
 
 
 @cache
-def plan_of(name: str, seed: int) -> tuple[Program, Schedule, str]:
+def plan_of(name: str, seed: int, copy: float = 0.0) -> tuple[Program, Schedule, str]:
     program = program_of(name)
-    schedule = random_plan(Random(seed), program)
+    schedule = random_plan(Random(seed), program, copy=copy)
     program = program.with_schedule(schedule)
     return program, schedule, emit(program, schedule)
 
 
 def fault_found(name: str) -> FBError:
     """What the first random plan that has a place for the fault is refused with."""
+    fault, copy = (FAULTS | COPY_FAULTS)[name], 0.1 if name in COPY_FAULTS else 0.0
     for seed in range(60):
-        program, schedule, source = plan_of("conv-bn-dropout-tied", seed)
+        program, schedule, source = plan_of("conv-bn-dropout-tied", seed, copy)
         tree = ast.parse(source)
-        if not FAULTS[name](tree):
+        if not fault(tree):
             continue
         changed = ast.unparse(ast.fix_missing_locations(tree))
         assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source)), "nothing changed"
@@ -51,10 +52,10 @@ def fault_found(name: str) -> FBError:
     pytest.fail(f"no plan has a place for {name}")
 
 
-UNREADABLE = ("other_statement", "in_place_method", "other_import")
+UNREADABLE = ("other_statement", "in_place_method", "other_import", "unknown_method_of_copies")
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", [*FAULTS, *COPY_FAULTS])
 def test_fault_is_caught(name: str) -> None:
     (diagnostic,) = fault_found(name).diagnostics
     assert diagnostic.code == ("FB0946" if name in UNREADABLE else "FB0945"), diagnostic.message
@@ -65,12 +66,14 @@ def test_fault_is_caught(name: str) -> None:
 
 def test_there_are_twenty_kinds_of_faults() -> None:
     assert len(FAULTS) >= 20
+    assert len(COPY_FAULTS) >= 10
 
 
 @pytest.mark.parametrize("name", ["conv-bn-dropout-tied", "resnet"])
-def test_random_plans_pass(name: str) -> None:
+@pytest.mark.parametrize("copy", [0.0, 0.1])
+def test_random_plans_pass(name: str, copy: float) -> None:
     for seed in range(12):
-        program, schedule, source = plan_of(name, seed)
+        program, schedule, source = plan_of(name, seed, copy)
         saved = check_source(source, program, schedule)
         assert saved == saved_at_loss(program, schedule)
 

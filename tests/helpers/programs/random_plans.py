@@ -48,7 +48,7 @@ KINDS = (
 """What a plan may hold, as the tables of the runners name it."""
 
 COPIES = frozenset(("copy to the host", "copy back", "wait for a copy", "host copy freed"))
-"""Those that PyTorch code does not do yet."""
+"""Those about copies to the host."""
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """The machine of spec/semantics.md over abstract values: what each step is to read and write.
 
 `next_copy_or_computation` goes from one copy or computation to the next; the frees between them
-are done on the way.
+are done on the way. Waits and frees on the host are where code has them (`says_waits`), and else
+done on the way too.
 """
 
 from __future__ import annotations
@@ -60,11 +61,12 @@ class Execution:
 
 
 class AbstractMachine:
-    """`live` and `host` say which instance of each aNode is there; `draws` counts the draws
-    from the random stream so far. `changes` lists what began and ended to be live, in order,
-    until someone takes it."""
+    """`live` and `host` say which instance of each aNode is there, `flying` which of them are
+    being copied; `draws` counts the draws from the random stream so far. `changes` lists what
+    began and ended to be live, in order, until someone takes it."""
 
-    def __init__(self, program: Program, schedule: Schedule):
+    def __init__(self, program: Program, schedule: Schedule, *, says_waits: bool = False):
+        self.says_waits = says_waits
         self.program, self.graph = program, program.graph
         self.steps = schedule.steps
         self.at = 0
@@ -74,6 +76,7 @@ class AbstractMachine:
             a.name: Instance(a.name, 0) for a in self.graph.anodes if a.kind in CALLER_KINDS
         }
         self.host: dict[str, Instance | RandomState] = {}
+        self.flying: dict[str, None] = {}
         self.changes: list[tuple[Instance | RandomState, bool]] = []
         self._replayed = {
             name
@@ -104,13 +107,11 @@ class AbstractMachine:
                     if name not in self.live:
                         raise Dead(name)
                     self._leave(name)
-                case HostFree(name):
-                    self.host.pop(name, None)
-                case Wait():
-                    pass
+                    self.at += 1
+                case HostFree() | Wait() if not self.says_waits:
+                    self.end_copy(step)
                 case _:
                     return step
-            self.at += 1
         return None
 
     def execution(self) -> Execution:
@@ -181,6 +182,7 @@ class AbstractMachine:
         if step.anode not in self.live:
             raise Dead(step.anode)
         self.at += 1
+        self.flying[step.anode] = None
         self.host[step.anode] = self.live[step.anode]
         return self.live[step.anode]
 
@@ -189,12 +191,18 @@ class AbstractMachine:
         if step.anode not in self.host:
             raise Dead(step.anode)
         self.at += 1
+        self.flying[step.anode] = None
         self._made += 1
         # The copy of a token is the same state wherever it lies.
         held = self.host[step.anode]
         back = held if isinstance(held, RandomState) else Instance(step.anode, self._made)
         self._enter(step.anode, back)
         return back
+
+    def end_copy(self, step: Wait | HostFree) -> None:
+        """Waits for a copy, or gives its bytes on the host back."""
+        self.at += 1
+        (self.flying if isinstance(step, Wait) else self.host).pop(step.anode, None)
 
     # -- values -----------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from ...ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, S
 from ...ir.graph import Atom
 
 __all__ = [
+    "CallCopies",
     "Instance",
     "Items",
     "Literal",
@@ -63,6 +64,11 @@ class OnHost:
 
 
 @dataclass(frozen=True, slots=True)
+class CallCopies:
+    """The host copies of the call, which its forward hands to its backward."""
+
+
+@dataclass(frozen=True, slots=True)
 class Literal:
     """A Python constant by its `repr`, so that 1, 1.0 and True differ and nan equals nan."""
 
@@ -100,7 +106,7 @@ class Size:
     poly: Poly
 
 
-Value = Instance | RandomState | OnHost | Literal | Items | ViewValue | Size | Atom
+Value = Instance | RandomState | OnHost | CallCopies | Literal | Items | ViewValue | Size | Atom
 
 
 def storages(value: Value) -> Iterator[Instance | RandomState]:
@@ -114,7 +120,7 @@ def storages(value: Value) -> Iterator[Instance | RandomState]:
         case ViewValue(_, args, kwargs):
             for part in (*args, *(v for _, v in kwargs)):
                 yield from storages(part)
-        case OnHost() | Literal() | Size() | Atom():
+        case OnHost() | CallCopies() | Literal() | Size() | Atom():
             return
         case _:
             assert_never(value)
@@ -257,6 +263,8 @@ def shown(value: Value) -> str:
             return f"the random state after {draws} draws"
         case OnHost(of):
             return f"the host's copy of {shown(of)}"
+        case CallCopies():
+            return "the copies of the call"
         case Literal(text):
             return text
         case Items(parts):

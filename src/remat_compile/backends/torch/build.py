@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ..._torch.copies import refuse_copies
 from ..._torch.lowered import Lowered
 from ...ir.diagnostics import fail
 from ...ir.expr import evaluate
@@ -22,8 +21,9 @@ from ...ir.schedule import Schedule
 from ..python.names import symbol_key
 from ..python.quote import comment
 from .emit import emit_with_saved
-from .interface import Interface
+from .interface import COPIES, Interface, copies_of
 from .module import Flight, PlannedModule, planned_module
+from .runtime import PlanCopies
 from .unused import UnusedOutputs
 
 __all__ = ["build"]
@@ -37,9 +37,9 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
     `schedule` must have been verified on `lowered.program`. Call it inside the `with`
     block that gave `lowered`; the result outlives the block. Raises FBError FB0901 for
     an operator that is missing, FB0911 when PyTorch refuses the partition, FB0912 for a
-    plan that copies to the host, FB0945 or FB0946 where the code read back is another step.
+    plan that copies to the host on a device that cannot, FB0945 or FB0946 where the code
+    read back is another step.
     """
-    refuse_copies(schedule.steps)
     interface = Interface(
         inputs=lowered.placeholders,
         outputs=lowered.forward_outputs,
@@ -47,6 +47,8 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
         grads=lowered.backward_outputs,
     )
     program = lowered.program
+    keys = copies_of(schedule)
+    copies = PlanCopies(program, schedule, interface.inputs) if keys else None
     source, saved = emit_with_saved(program, schedule, interface)
     title = comment(f"<remat-compile {program.graph.name} @{schedule.name}>")
     forward, backward = _load(source, title)
@@ -55,7 +57,7 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
     def partition(
         joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        return _borders(lowered, joint, interface, saved)
+        return _borders(lowered, joint, interface, (*saved, *keys))
 
     flight = Flight(UnusedOutputs(lowered))
 
@@ -63,19 +65,26 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
         flight.end()
         return flight.unused.leave_out(backward(args, constants))
 
-    try:
-        run = lowered.joint.compile(
-            partition,
-            lambda *_: _boxed(forward, constants, flight, "forward"),
-            lambda *_: _boxed(run_backward, constants, flight, "backward"),
+    boxed = (
+        _boxed(forward, constants, flight, "forward"),
+        _boxed(run_backward, constants, flight, "backward"),
+    )
+    if copies is not None:
+        boxed = (
+            _begins(boxed[0], copies, len(interface.outputs) + len(saved)),
+            _ends(boxed[1], copies, len(program.symbols) + len(saved)),
         )
+    for function in boxed:
+        function._boxed_call = True  # type: ignore[attr-defined]
+    try:
+        run = lowered.joint.compile(partition, lambda *_: boxed[0], lambda *_: boxed[1])
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         fail(
             "FB0911",
             f"PyTorch {torch.__version__} refuses the generated step: {error}",
             hint="please report this with the model; the plan itself was verified",
         )
-    return planned_module(lowered, schedule, run, flight, source)
+    return planned_module(lowered, schedule, run, flight, source, copies)
 
 
 def _load(source: str, name: str) -> tuple[Function, Function]:
@@ -95,7 +104,30 @@ def _boxed(
         with flight.mark(region):
             return function(args, constants)
 
-    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _begins(forward: Function, copies: PlanCopies, place: int) -> Function:
+    """The forward with copies of its own, and in the place where it saves them their ticket."""
+
+    def run(args: list[Any]) -> Any:
+        call = copies.begin(args)
+        args.append(call)
+        made = forward(args)
+        return (*made[:place], copies.ticket(call), *made[place + 1 :])
+
+    return run
+
+
+def _ends(backward: Function, copies: PlanCopies, place: int) -> Function:
+    """The backward, given the copies of its own forward for the ticket in that place."""
+
+    def run(args: list[Any]) -> Any:
+        call = args[place] = copies.redeem(args[place])
+        made = backward(args)
+        copies.end(call)
+        return made
+
     return run
 
 
@@ -168,8 +200,12 @@ class _Values:
                 argument = lowered.program.binding.arguments[symbol.argument].name
                 return lowered.nodes[argument].meta["val"].shape[symbol.dim]
         if name in graph.anode and graph.anode[name].kind == "rng":
-            size = evaluate(graph.anode[name].size, {})
-            some = next(n.meta["val"] for n in lowered.nodes.values())
-            with some.fake_mode:
-                return torch.empty(size, dtype=torch.uint8)
+            return self._on_host(evaluate(graph.anode[name].size, {}), torch.uint8)
+        if name == COPIES:
+            return self._on_host(1, torch.int64)
         return lowered.nodes[name].meta["val"]
+
+    def _on_host(self, size: int, dtype: torch.dtype) -> Tensor:
+        some = next(n.meta["val"] for n in self._lowered.nodes.values())
+        with some.fake_mode:
+            return torch.empty(size, dtype=dtype)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from textwrap import wrap
 
 from ..._torch.callable import check_operators
-from ..._torch.copies import refuse_copies
 from ...ir.graph import CALLER_KINDS
 from ...ir.program import Program
 from ...ir.schedule import Compute, Schedule
@@ -26,9 +25,9 @@ from ..views import identities, without_identities
 from .allowed import allowed
 from .expressions import Expressions
 from .function import FunctionBody, Progress
-from .interface import Interface, default_interface, saved_at_loss
+from .interface import COPIES, Interface, copies_of, default_interface, saved_at_loss
 from .readback import check_source
-from .script import IMPORTS, SCRIPT, replay_helper, script_tables, tables_text
+from .script import replay_helper, script_imports, script_tables, script_text, tables_text
 
 __all__ = ["emit", "emit_with_saved"]
 
@@ -58,9 +57,8 @@ def emit(program: Program, schedule: Schedule, interface: Interface | None = Non
     against it; without an interface, a module that can be run as a script.
 
     Raises FBError FB0901 for an operator that this PyTorch does not have, FB0942 for one
-    that a plan may not call, FB0912 for a plan that copies to the host, FB0940 or FB0941
-    should the source hold anything but the calls of the plan, and FB0945 or FB0946 where
-    it is not the schedule.
+    that a plan may not call, FB0940 or FB0941 should the source hold anything but the calls
+    of the plan, and FB0945 or FB0946 where it is not the schedule.
     """
     return emit_with_saved(program, schedule, interface)[0]
 
@@ -75,7 +73,8 @@ def emit_with_saved(
 
 
 def _written(program: Program, schedule: Schedule, interface: Interface | None) -> str:
-    refuse_copies(schedule.steps)
+    schedule = schedule.elementary
+    steps, copies = schedule.steps, copies_of(schedule)
     check_operators(program.graph)
     given = interface or default_interface(program)
     original, same = program, identities(program.graph)
@@ -87,22 +86,22 @@ def _written(program: Program, schedule: Schedule, interface: Interface | None) 
     symbols = tuple(s.name for s in program.symbols)
     expressions = Expressions(program)
     progress = Progress(
-        total=Counter(s.cnode for s in schedule.steps if isinstance(s, Compute)),
+        total=Counter(s.cnode for s in steps if isinstance(s, Compute)),
         live={a.name for a in graph.anodes if a.kind in CALLER_KINDS},
     )
 
-    notes = _notes(original, same)
+    notes = _notes(original, same) | {COPIES: "the copies of this call"}
     forward = FunctionBody(program, expressions, progress)
-    forward.unpack(given.inputs, notes)
+    forward.unpack((*given.inputs, *copies), notes)
     forward.bind_symbols()
-    forward.steps(schedule.steps[:border])
-    forward.give_back(given.outputs, notes, (*saved, *map(symbol_key, symbols)))
+    forward.steps(steps[:border])
+    forward.give_back(given.outputs, notes, (*saved, *copies, *map(symbol_key, symbols)))
 
     progress.executions[graph.loss.name] = 1
     progress.live.update(graph.loss.results)
     backward = FunctionBody(program, expressions, progress)
-    backward.unpack((*map(symbol_key, symbols), *saved, *given.tangents), notes)
-    backward.steps(schedule.steps[border + 1 :])
+    backward.unpack((*map(symbol_key, symbols), *saved, *copies, *given.tangents), notes)
+    backward.steps(steps[border + 1 :])
     backward.give_back(given.grads, notes)
 
     helper = replay_helper(program)
@@ -114,8 +113,9 @@ def _written(program: Program, schedule: Schedule, interface: Interface | None) 
         "\n\ndef backward(args, constants=()):\n" + backward.text(),
     ]
     if interface is None:
-        parts += ["\n\n", tables_text(script_tables(original, schedule)), "\n", SCRIPT]
-    return check_generated("".join(parts), allowed(program, helper))
+        tables = tables_text(script_tables(original, schedule))
+        parts += ["\n\n", tables, "\n", script_text(copies=bool(copies))]
+    return check_generated("".join(parts), allowed(program, schedule, helper))
 
 
 def _header(program: Program, schedule: Schedule, *, is_script: bool) -> str:
@@ -127,7 +127,8 @@ def _header(program: Program, schedule: Schedule, *, is_script: bool) -> str:
         version=__version__,
         script=_AS_SCRIPT if is_script else "",
     )
-    return head + (IMPORTS if is_script else "import torch\n") + "\n"
+    imports = script_imports(copies=bool(copies_of(schedule)))
+    return head + (imports if is_script else "import torch\n") + "\n"
 
 
 def _operators(expressions: Expressions) -> Iterator[str]:

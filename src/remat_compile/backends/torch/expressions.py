@@ -10,6 +10,7 @@ from ...ir.graph import Atom, Call, Ref
 from ...ir.program import Program
 from ..python.names import VariableNames
 from ..python.quote import literal
+from .interface import COPIES
 from .script import SCRIPT_NAMES
 
 __all__ = ["ADD_IN_PLACE", "METHODS", "RESERVED", "Expressions"]
@@ -28,7 +29,10 @@ METHODS = {
 }
 
 RESERVED = frozenset(
-    (*("torch", "inf", "nan", "args", "constants", "replay", "forward", "backward"), *SCRIPT_NAMES)
+    (
+        *("torch", "inf", "nan", "args", "constants", "replay", "forward", "backward", "copies"),
+        *SCRIPT_NAMES,
+    )
 )
 
 
@@ -37,6 +41,7 @@ class Expressions(VariableNames):
 
     def __init__(self, program: Program):
         super().__init__(program, RESERVED)
+        self._variables[COPIES] = "copies"
         self.operators: dict[str, str] = {}
 
     def operator(self, op: str) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import assert_never
 
-from ..._torch.copies import refuse_copies
 from ...ir.graph import Call, CNode
 from ...ir.program import Program
-from ...ir.schedule import Compute, Free, Step
+from ...ir.schedule import Compute, ElementaryStep, Free, HostFree, Offload, Prefetch, Wait
 from ..python.layout import clipped, fitted, one_a_line, wrapped
 from ..python.names import symbol_key
-from ..python.quote import comment
+from ..python.quote import comment, literal
 from .expressions import ADD_IN_PLACE, Expressions
 
 __all__ = ["FunctionBody", "Progress"]
@@ -78,15 +78,23 @@ class FunctionBody:
                 f"{self.x.variable(argument)}.shape[{symbol.dim}]"
             )
 
-    def steps(self, steps: Iterable[Step]) -> None:
+    def steps(self, steps: Iterable[Compute | ElementaryStep]) -> None:
         for step in steps:
             match step:
                 case Free(name):
                     self._free(name)
                 case Compute(name, nosave):
                     self._compute(self.graph.cnode[name], nosave)
+                case Offload(name):
+                    self._say(f"copies.offload({literal(name)}, {self.x.variable(name)})")
+                case Prefetch(name):
+                    self._say(f"{self.x.variable(name)} = copies.prefetch({literal(name)})")
+                    self.progress.live.add(name)
+                    self._bound.add(name)
+                case Wait(name) | HostFree(name):
+                    self._say(f"copies.{step.word}({literal(name)})")
                 case _:
-                    refuse_copies((step,))
+                    assert_never(step)
 
     def _free(self, name: str) -> None:
         self.progress.live.discard(name)

@@ -7,10 +7,15 @@ from dataclasses import dataclass
 
 from ...ir.graph import CALLER_KINDS
 from ...ir.program import Program
-from ...ir.schedule import Compute, Free, Schedule
+from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
 from ..python.names import loss_index
 
-__all__ = ["Interface", "default_interface", "saved_at_loss"]
+__all__ = ["COPIES", "Interface", "copies_of", "default_interface", "saved_at_loss"]
+
+
+COPIES = "copies of the call"
+"""The key of what is saved last by the forward of a plan that copies to the host; it is also
+the last input of that forward. No aNode has a name with blanks."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,7 @@ class Interface:
 
     forward: `inputs -> (*outputs, *saved, *symbols)`;
     backward: `(*symbols, *saved, *tangents) -> grads`.
+    With copies to the host: `(*inputs, COPIES)` and `(*saved, COPIES)`.
     """
 
     inputs: tuple[str | None, ...]
@@ -53,22 +59,41 @@ def default_interface(program: Program) -> Interface:
     )
 
 
+def copies_of(schedule: Schedule) -> tuple[str, ...]:
+    """`COPIES` where the schedule copies to the host, else nothing."""
+    return (COPIES,) if schedule.has_copies else ()
+
+
 def saved_at_loss(program: Program, schedule: Schedule) -> tuple[str, ...]:
     """aNodes carried from forward to backward, in order of declaration.
 
-    Every instance made before the loss that something after it reads: activations,
-    tokens, and what the caller holds; constants excepted.
+    Every instance made before the loss that something after it reads or copies, or of which a
+    copy is under way: activations, tokens, and what the caller holds; constants excepted.
     """
-    graph = program.graph
+    graph, schedule = program.graph, schedule.elementary
     border = loss_index(graph, schedule)
     executions: Counter[str] = Counter()
     carried = {a.name for a in graph.anodes if a.kind in CALLER_KINDS}
     needed: set[str] = set()
+    flying: set[str] = set()
     for index, step in enumerate(schedule.steps):
-        if isinstance(step, Free):
-            carried.discard(step.anode)
+        match step:
+            case Free(name):
+                carried.discard(name)
+            case Offload(name):
+                needed.update({name} & carried if index > border else ())
+                flying.add(name)
+            case Prefetch(name):
+                carried.update((name,) if index < border else ())
+                flying.add(name)
+            case Wait(name):
+                flying.discard(name)
+            case HostFree() | Compute():
+                pass
         if not isinstance(step, Compute):
             continue
+        if index == border:
+            needed.update(flying)
         c = graph.cnode[step.cnode]
         executions[c.name] += 1
         n = executions[c.name]

@@ -28,7 +28,7 @@ class StepUse:
     """Device bytes of one step, all of them comparable with a budget.
 
     The measured peaks are those of the generated forward and backward, from entry to
-    exit of each, over what the plan says is held at entry.
+    exit of each, over what the plan says is held at entry. Those of the host are of the copies.
     """
 
     forward_measured_bytes: int
@@ -36,6 +36,8 @@ class StepUse:
     backward_measured_bytes: int
     backward_predicted_bytes: int
     time_s: float
+    host_measured_bytes: int = 0
+    host_predicted_bytes: int = 0
 
     @property
     def measured_bytes(self) -> int:
@@ -85,6 +87,8 @@ def measure_step(
         backward_measured_bytes=between + uses["backward"].peak_bytes_over_entry,
         backward_predicted_bytes=max(trace.during[border + 1 :], default=0),
         time_s=seconds,
+        host_measured_bytes=0 if step.copies is None else step.copies.last_host_peak_bytes,
+        host_predicted_bytes=trace.host_peak_bytes,
     )
 
 

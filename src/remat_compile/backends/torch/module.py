@@ -19,6 +19,7 @@ from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
 from .guards import ModuleGuards, Slot
+from .runtime import PlanCopies
 from .unused import UnusedOutputs
 
 __all__ = ["Flight", "GuardFailure", "PlannedModule", "PlannedStep", "planned_module"]
@@ -76,6 +77,7 @@ class PlannedStep:
         run: Callable[..., Any],
         flight: Flight,
         source: str,
+        copies: PlanCopies | None,
     ):
         exported = lowered.exported
         self.program = lowered.program
@@ -83,6 +85,7 @@ class PlannedStep:
         self.run = run
         self.flight = flight
         self.source = source
+        self.copies = copies
         self._spec = exported.in_spec
         self._sample = [_described(leaf) for leaf in exported.flat_args]
         graph = lowered.program.graph
@@ -238,7 +241,12 @@ class PlannedModule(nn.Module):
 
 
 def planned_module(
-    lowered: Lowered, schedule: Schedule, run: Callable[..., Any], flight: Flight, source: str
+    lowered: Lowered,
+    schedule: Schedule,
+    run: Callable[..., Any],
+    flight: Flight,
+    source: str,
+    copies: PlanCopies | None = None,
 ) -> PlannedModule:
     """A module of a subclass of the original's class that shares its state.
 
@@ -254,5 +262,5 @@ def planned_module(
     module.__dict__.update(original.__dict__)
     for shared in ("forward", "_is_full_backward_hook"):
         module.__dict__.pop(shared, None)
-    module.__dict__[_STEP] = PlannedStep(lowered, schedule, run, flight, source)
+    module.__dict__[_STEP] = PlannedStep(lowered, schedule, run, flight, source, copies)
     return module

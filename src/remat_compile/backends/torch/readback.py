@@ -3,10 +3,11 @@
 Each function is run over abstract values: a variable holds an instance of an aNode, a view of
 one, a state of the random stream, a size. Compared are, in the order of the schedule: the
 operator of each execution, its arguments (through views, as instances), its random state, and
-its results by position; before each execution and at the end of each function, that what the
-variables keep alive is what is live in the schedule, no more and no less; what crosses from
-forward to backward, what is returned, and the dimensions read as symbols. Trusted are Python
-and PyTorch's own meaning of an operator's name. It knows nothing of how code is emitted.
+its results by position; each step of a copy to the host or back, what it copies and what that
+becomes; before each execution, before each of these steps and at the end of each function, that
+what the variables keep alive is what is live in the schedule, no more and no less; what crosses
+from forward to backward, what is returned, and the dimensions read as symbols. Trusted are
+Python and PyTorch's own meaning of an operator's name. It knows nothing of how code is emitted.
 """
 
 from __future__ import annotations
@@ -17,13 +18,23 @@ from dataclasses import replace
 from typing import NoReturn
 
 from ...ir.program import Program
-from ...ir.schedule import Compute, Schedule
+from ...ir.schedule import (
+    STORAGE_STEPS,
+    Compute,
+    HostFree,
+    Offload,
+    Prefetch,
+    Schedule,
+    Step,
+    Wait,
+)
 from ..python.allowed import statements
 from ..readback.expressions import OperatorCall, Unbound
 from ..readback.machine import AbstractMachine, Dead, Execution
 from ..readback.mismatch import differs, unreadable
 from ..readback.names import Held, Variables
 from ..readback.values import (
+    CallCopies,
     Instance,
     Literal,
     RandomState,
@@ -34,9 +45,9 @@ from ..readback.values import (
     storages,
     viewed,
 )
-from .interface import Interface, default_interface
+from .interface import Interface, copies_of, default_interface
 from .reader import TorchReader
-from .script import IMPORTS, SCRIPT, replay_helper, script_tables
+from .script import replay_helper, script_imports, script_tables, script_text
 
 __all__ = ["check_source"]
 
@@ -54,13 +65,17 @@ def check_source(
     file = f"<torch code of @{schedule.name}>"
     on_cuda = program.header.device.split(":")[0] == "cuda"
     tables = script_tables(program, schedule) if interface is None else {}
-    operators, functions = _module(tree, file, replay_helper(program), tables)
-    machine = AbstractMachine(program, schedule)
+    schedule = schedule.elementary
+    copies = [CallCopies() for _ in copies_of(schedule)]
+    texts = (script_imports(copies=bool(copies)), script_text(copies=bool(copies)))
+    fixed = frozenset().union(*map(statements, texts))
+    operators, functions = _module(tree, file, fixed, replay_helper(program), tables)
+    machine = AbstractMachine(program, schedule, says_waits=True)
     reader = TorchReader(file, operators, "replay" in functions, on_cuda)
     for name in ("forward", "backward"):
         if name not in functions:
             unreadable(tree, file, f"no function {name}")
-    border = _Border(program, interface or default_interface(program))
+    border = _Border(program, interface or default_interface(program), copies)
     forward = _Function(machine, reader, functions["forward"], file)
     border.enter_forward(forward)
     forward.run()
@@ -73,11 +88,14 @@ def check_source(
 
 
 def _module(
-    tree: ast.Module, file: str, helper: str, tables: Mapping[str, object]
+    tree: ast.Module,
+    file: str,
+    fixed: frozenset[str],
+    helper: str,
+    tables: Mapping[str, object],
 ) -> tuple[dict[str, str], dict[str, ast.FunctionDef]]:
     """Operators by variable, and functions by name; each is bound once. `tables` are those of
-    a script, whose own functions are the same in every module."""
-    fixed = statements(IMPORTS) | statements(SCRIPT)
+    a script, and `fixed` its statements that are the same in every module."""
     (replay,) = statements(helper)
     operators: dict[str, str] = {}
     functions: dict[str, ast.FunctionDef] = {}
@@ -147,7 +165,7 @@ class _Function:
             step = self.machine.next_copy_or_computation()
             is_loss = isinstance(step, Compute) and self.machine.graph.cnode[step.cnode].is_loss
             if step is not None and not (is_loss and self.node.name == "forward"):
-                self.differs(last, f"{self.node.name} ends before {step}")
+                self.differs(last, f"{self.node.name} ends before {self._next_step()}")
             self._check_held(last, "the end", ())
         except Dead as dead:
             self.differs(last, f"%{dead} is not live")
@@ -160,10 +178,16 @@ class _Function:
 
     def _next_step(self) -> str:
         try:
-            step = self.machine.next_copy_or_computation()
-            return str(self.machine.execution()) if isinstance(step, Compute) else "the end"
+            return self._said(self.machine.next_copy_or_computation())
         except Dead as dead:
             return f"a step that reads %{dead}"
+
+    def _said(self, step: Step | None) -> str:
+        if step is None:
+            return "the end"
+        if isinstance(step, Compute):
+            return str(self.machine.execution())
+        return f"step {self.machine.at + 1} ({step.word} %{step.anode})"
 
     def differs(self, where: ast.AST, what: str, step: str | None = None) -> NoReturn:
         name = step or f"the end of the {self.node.name}"
@@ -199,6 +223,17 @@ class _Function:
                             node, f"`del {target.id}`, which holds nothing", self._next_step()
                         )
                     self.variables.unbind(target.id)
+            case ast.Expr(
+                value=ast.Call(func=ast.Attribute(value=ast.Name(id="copies")), keywords=[]) as call
+            ):
+                self._copy(node, call, None)
+            case ast.Assign(
+                targets=[target],
+                value=ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="copies")), keywords=[]
+                ) as call,
+            ):
+                self._copy(node, call, target)
             case ast.Assign(targets=[target], value=value):
                 self._assign(node, target, value)
             case _:
@@ -209,6 +244,8 @@ class _Function:
             unreadable(target, self.file, f"{ast.unparse(target)} is bound")
         if target.id in ("torch", "args", "constants", *self.reader.operators):
             unreadable(target, self.file, f"{target.id} is bound again")
+        if (target.id == "copies") != isinstance(value, CallCopies):
+            self.differs(target, f"{target.id} holds {shown(value)}", "the arguments")
         self.variables.bind(target.id, value)
 
     def _assign(self, node: ast.stmt, target: ast.expr, value: ast.expr) -> None:
@@ -244,6 +281,46 @@ class _Function:
         assert isinstance(value, ViewValue)
         return tuple(replace(value, part=i) for i in range(called.parts))
 
+    # -- copies -----------------------------------------------------------------------
+
+    def _copy(self, node: ast.stmt, call: ast.Call, target: ast.expr | None) -> None:
+        """`copies.wait("a")` and the like: the step at hand, of the tensor at hand."""
+        assert isinstance(call.func, ast.Attribute)
+        self.reader.value(call.func.value, self.variables)
+        source: Value | None = None
+        match call.func.attr, call.args:
+            case "offload", [ast.Constant(value=str(name)), given] if target is None:
+                source = self.reader.value(given, self.variables)
+            case "wait" | "hostfree", [ast.Constant(value=str(name))] if target is None:
+                pass
+            case "prefetch", [ast.Constant(value=str(name))] if target is not None:
+                pass
+            case _:
+                unreadable(node, self.file, ast.unparse(node))
+        machine = self.machine
+        try:
+            step = machine.next_copy_or_computation()
+        except Dead as dead:
+            self.differs(node, f"%{dead} is not live in the schedule", f"step {machine.at + 1}")
+        now = self._said(step)
+        kind = STORAGE_STEPS[call.func.attr]
+        if step is None or isinstance(step, Compute) or not isinstance(step, kind):
+            self.differs(node, f"it runs {call.func.attr} %{name}", now)
+        if step.anode != name:
+            self.differs(node, f"it is about %{name}", now)
+        self._check_held(node, now, ())
+        match step:
+            case Offload():
+                if source != machine.offload(step):
+                    copied = "nothing" if source is None else shown(source)
+                    self.differs(node, f"it copies {copied}", now)
+            case Prefetch() if target is not None:
+                self._bind(target, machine.prefetch(step))
+            case Wait() | HostFree():
+                machine.end_copy(step)
+            case _:
+                unreadable(node, self.file, ast.unparse(node))
+
     # -- one computation --------------------------------------------------------------
 
     def _compute(self, node: ast.stmt, called: OperatorCall) -> Value | tuple[Value, ...]:
@@ -251,7 +328,7 @@ class _Function:
         try:
             step = machine.next_copy_or_computation()
             if not isinstance(step, Compute):
-                self.differs(node, f"it runs {called}, and the schedule nothing more")
+                self.differs(node, f"it runs {called}", self._said(step))
             now = machine.execution()
         except Dead as dead:
             self.differs(node, f"%{dead} is not live in the schedule", f"step {machine.at + 1}")
@@ -312,30 +389,37 @@ class _Border:
     """What the functions are given and give: from the caller, to each other, to the caller.
 
     `forward: inputs -> (*outputs, *saved, *symbols)`, `backward: (*symbols, *saved,
-    *tangents) -> grads`, as PyTorch's autograd wrappers hand them on.
+    *tangents) -> grads`, as PyTorch's autograd wrappers hand them on; `copies` are the forward's
+    last input and the last that is saved.
     """
 
-    def __init__(self, program: Program, interface: Interface):
-        self.program, self.interface = program, interface
+    def __init__(self, program: Program, interface: Interface, copies: list[CallCopies]):
+        self.program, self.interface, self.copies = program, interface, copies
         self.saved: tuple[str, ...] = ()
         self._saved: list[Instance | RandomState] = []
 
     def enter_forward(self, f: _Function) -> None:
-        f.given([Literal("None") if n is None else Instance(n, 0) for n in self.interface.inputs])
+        given = [Literal("None") if n is None else Instance(n, 0) for n in self.interface.inputs]
+        f.given([*given, *self.copies])
 
     def leave_forward(self, f: _Function) -> None:
-        count, symbols = len(self.interface.outputs), self._symbols(f.machine)
-        ends = len(f.returned) - len(symbols)
+        count = len(self.interface.outputs)
+        last = [*self.copies, *self._symbols(f.machine)]
+        ends = len(f.returned) - len(last)
         if ends < count:
             f.differs(f.end, f"{len(f.returned)} values are returned")
         self._compare(f, f.returned[:count], self.interface.outputs, "output")
-        if f.returned[ends:] != symbols:
-            f.differs(f.end, "the last values returned are not the symbols")
+        if f.returned[ends:] != last:
+            wanted = ", ".join(map(shown, last))
+            f.differs(f.end, f"the last values returned are not these: {wanted}")
         names = {value: name for name, value in f.machine.live.items()}
         for value in f.returned[count:ends]:
             if not isinstance(value, Instance | RandomState) or value not in names:
                 f.differs(f.end, f"{shown(value)} is saved, which is no live aNode")
             self._saved.append(value)
+        for name in f.machine.flying:
+            if f.machine.live[name] not in self._saved:
+                f.differs(f.end, f"%{name} is not saved, and a copy of it is under way")
         self.saved = tuple(names[value] for value in self._saved)
         f.machine.compute(f.machine.execution())
 
@@ -350,7 +434,7 @@ class _Border:
         for storage in given:
             f.held.want(storage, True)
         machine.changes.clear()
-        f.given([*self._symbols(machine), *saved, *tangents])
+        f.given([*self._symbols(machine), *saved, *self.copies, *tangents])
 
     def leave_backward(self, f: _Function) -> None:
         if len(f.returned) != len(self.interface.grads):

@@ -10,20 +10,22 @@ from ...ir.semantics.simulate import simulate
 from ..python.layout import one_a_line
 from ..python.quote import literal
 from .interface import default_interface
+from .runtime.arena import host_layout
 
 __all__ = [
-    "IMPORTS",
-    "SCRIPT",
     "SCRIPT_NAMES",
     "TABLES",
     "replay_helper",
+    "script_imports",
     "script_tables",
+    "script_text",
     "tables_text",
 ]
 
-IMPORTS = "import sys\nfrom pathlib import Path\n\nimport torch\n"
+_IMPORTS = "import sys\nfrom pathlib import Path\n\nimport torch\n"
+_COPIES_IMPORT = "from remat_compile.backends.torch.runtime import single_call\n"
 
-SCRIPT = '''
+_SCRIPT = '''
 def load(path):
     """Tensors by kind and name, from a file that `torch.save` wrote: a model's `state_dict`,
     or {"param": {name: tensor}, "arg": {"0": tensor}, ...} of the kinds in the tables above."""
@@ -120,7 +122,19 @@ def main():
 if __name__ == "__main__":
     sys.exit(main())
 '''
-"""The same in every module."""
+_BEFORE_STEP = '    given = stored.get("tangent", {})\n'
+_BEGIN_COPIES = "    args.append(single_call(DEVICE, HOST_BYTES, HOST_SLOTS))\n"
+
+
+def script_imports(*, copies: bool) -> str:
+    """The same in every module that copies to the host, or does not."""
+    return _IMPORTS + ("\n" + _COPIES_IMPORT if copies else "")
+
+
+def script_text(*, copies: bool) -> str:
+    """Likewise what makes a module a script."""
+    return _SCRIPT.replace(_BEFORE_STEP, _BEGIN_COPIES + _BEFORE_STEP) if copies else _SCRIPT
+
 
 _REPLAY = '''
 
@@ -143,9 +157,12 @@ def replay_helper(program: Program) -> str:
 
 TABLES = (
     *("DEVICE", "PLANNED_PEAK", "SIZES", "INPUTS", "CONSTANTS", "OUTPUTS", "TANGENTS", "GRADS"),
-    "REFERENCES",
+    *("REFERENCES", "HOST_BYTES", "HOST_SLOTS"),
 )
-SCRIPT_NAMES = ("sys", "Path", "load", "tensor", "step", "measured", "main", *TABLES)
+SCRIPT_NAMES = (
+    *("sys", "Path", "single_call", "load", "tensor", "step", "measured", "main"),
+    *TABLES,
+)
 """What the script binds in its module."""
 
 _COMMENTS = {
@@ -155,6 +172,8 @@ _COMMENTS = {
     "OUTPUTS": "what it gives first, then what `backward` takes first",
     "TANGENTS": "what `backward` takes last: name, and to which output it belongs",
     "GRADS": "what `backward` gives",
+    "HOST_BYTES": "on the host, for copies",
+    "HOST_SLOTS": "per tensor and copy of it: pieces, each an address and its bytes",
 }
 
 
@@ -174,7 +193,11 @@ def script_tables(program: Program, schedule: Schedule) -> dict[str, object]:
 
     updates = tuple(("new_buffer", b.names[0]) for b in binding.buffers if b.update is not None)
     results = tuple(("output", str(i)) for i, _ in enumerate(binding.results))
-    return {
+    host = {}
+    if schedule.has_copies:
+        layout = host_layout(program, schedule)
+        host = {"HOST_BYTES": layout.size_bytes, "HOST_SLOTS": tuple(layout.slots.items())}
+    return host | {
         "DEVICE": program.header.device,
         "PLANNED_PEAK": simulate(program, schedule).peak_bytes,
         "SIZES": len(program.symbols),

@@ -1,0 +1,22 @@
+"""What generated PyTorch code calls to copy to the host and back: the state of one call, its
+host memory, and the engines that move the bytes."""
+
+from .accelerator import AcceleratorEngine
+from .arena import HostLayout, host_layout
+from .call import Copies, single_call
+from .choice import engine_for
+from .cpu import ThreadEngine
+from .engine import Engine
+from .plan import PlanCopies
+
+__all__ = [
+    "AcceleratorEngine",
+    "Copies",
+    "Engine",
+    "HostLayout",
+    "PlanCopies",
+    "ThreadEngine",
+    "engine_for",
+    "host_layout",
+    "single_call",
+]

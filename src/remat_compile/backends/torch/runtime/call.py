@@ -1,0 +1,190 @@
+"""The copies of one call of a step: what is on the host, and what is under way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from ....ir.diagnostics import fail
+from ....ir.schedule import Direction
+from .arena import Pieces
+from .choice import engine_for
+from .engine import Engine, Flight
+
+__all__ = ["Arena", "Copies", "single_call"]
+
+
+class Arena:
+    """Host memory of one call at a time, in blocks that follow one another."""
+
+    def __init__(self, engine: Engine, size_bytes: int) -> None:
+        """FB0951 where the memory is not to be had."""
+        self.size_bytes = size_bytes
+        try:
+            self.blocks = engine.host_memory(size_bytes)
+        except RuntimeError as error:
+            line = str(error).strip().splitlines()[0]
+            fail(
+                "FB0951",
+                f"{size_bytes} bytes of host memory for copies are not to be had: {line}",
+                hint="plan with a smaller --host-budget, or let more memory be pinned (ulimit -l)",
+            )
+        # Of the call before, when the next one begins: copies that nobody waited for, and the
+        # computations after which it left the arena.
+        self.abandoned: list[Flight] = []
+        self.left: Flight | None = None
+
+    def views(self, pieces: Pieces) -> tuple[Tensor, ...]:
+        """The bytes of `pieces`, in order, as parts of blocks."""
+        found, first = [], 0
+        for block in self.blocks:
+            last = first + block.numel()
+            for address, length in pieces:
+                begin, end = max(address, first), min(address + length, last)
+                if begin < end:
+                    found.append((address, begin, block[begin - first : end - first]))
+            first = last
+        places = {address: place for place, (address, _) in enumerate(pieces)}
+        found.sort(key=lambda part: (places[part[0]], part[1]))
+        return tuple(part for _, _, part in found)
+
+
+@dataclass(frozen=True)
+class _HostCopy:
+    """The bytes of a tensor, and what makes a tensor of them again."""
+
+    host: tuple[Tensor, ...]
+    size_bytes: int
+    dtype: torch.dtype
+    device: torch.device
+    shape: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+    kept: Tensor | None
+    """A tensor that lies on the host of an accelerator anyway, such as a random state."""
+
+    def empty(self) -> Tensor:
+        """A tensor like the one that was copied, with bytes of its own on the same device."""
+        made = torch.empty(self.size_bytes, dtype=torch.uint8, device=self.device)
+        like = torch.empty(0, dtype=self.dtype, device=self.device)
+        storage = made.untyped_storage()
+        return like.set_(storage, self.offset, self.shape, self.stride)
+
+
+class Copies:
+    """What generated code calls `copies`: it belongs to one call, forward and backward.
+
+    `host_bytes` are those of the copies that are there now, `host_peak_bytes` the most so far,
+    `moved_bytes` those copied in each direction. A step that no valid schedule has is FB0955.
+    """
+
+    def __init__(
+        self, engine: Engine, arena: Arena, slots: Mapping[str, tuple[Pieces, ...]]
+    ) -> None:
+        self.host_bytes = self.host_peak_bytes = 0
+        self.moved_bytes: Counter[str] = Counter()
+        self.flights: dict[str, Flight | None] = {}
+        self._engine, self._arena, self._slots = engine, arena, slots
+        self._turns: Counter[str] = Counter()
+        self._host: dict[str, _HostCopy] = {}
+
+    def offload(self, name: str, tensor: Tensor) -> None:
+        """Begins to copy a tensor to the host. FB0954 where it is larger than was planned."""
+        turn = self._turns[name]
+        if name in self._host or name in self.flights or turn >= len(self._slots.get(name, ())):
+            _misused("offload", name)
+        pieces = self._slots[name][turn]
+        size, planned = tensor.untyped_storage().nbytes(), sum(length for _, length in pieces)
+        if size > planned:
+            fail(
+                "FB0954",
+                f"%{name} is to be copied to the host and takes {size} bytes, {planned} planned",
+                hint="plan with --costs measured, which looks at the real sizes",
+            )
+        self._turns[name] += 1
+        on_host = tensor.device.type == "cpu" != self._engine.device.type
+        host = () if on_host else self._arena.views(_first(pieces, size))
+        self._host[name] = _HostCopy(
+            host,
+            size,
+            tensor.dtype,
+            tensor.device,
+            tensor.shape,
+            tensor.stride(),
+            int(tensor.storage_offset()),
+            tensor if on_host else None,
+        )
+        self.host_bytes += size
+        self.host_peak_bytes = max(self.host_peak_bytes, self.host_bytes)
+        self._issue("d2h", name, tensor)
+
+    def prefetch(self, name: str) -> Tensor:
+        """Begins to copy a tensor back; what is given may be read after its wait."""
+        if name not in self._host or name in self.flights:
+            _misused("prefetch", name)
+        copy = self._host[name]
+        tensor = copy.empty() if copy.kept is None else copy.kept
+        self._issue("h2d", name, tensor)
+        return tensor
+
+    def wait(self, name: str) -> None:
+        """What follows runs after the copy under way. FB0952 where it failed."""
+        if name not in self.flights:
+            _misused("wait", name)
+        flight = self.flights.pop(name)
+        if flight is None:
+            return
+        try:
+            self._engine.wait(flight)
+        except Exception as error:
+            message = f"a copy of %{name} between host and device failed: {error}"
+            fail("FB0952", message, hint="this step is lost; the next one begins anew")
+
+    def hostfree(self, name: str) -> None:
+        """Gives the host bytes of a copy back."""
+        if name not in self._host or name in self.flights:
+            _misused("hostfree", name)
+        copy = self._host.pop(name)
+        self.host_bytes -= copy.size_bytes
+        self._engine.forget(copy.host)
+
+    def pause(self) -> None:
+        """Is called at the end of the forward and of the backward."""
+        self._arena.left = self._engine.mark()
+
+    def _issue(self, direction: Direction, name: str, tensor: Tensor) -> None:
+        copy = self._host[name]
+        self.moved_bytes[direction] += copy.size_bytes
+        moves = copy.kept is None
+        self.flights[name] = (
+            self._engine.issue(direction, name, tensor, copy.host) if moves else None
+        )
+
+
+def single_call(
+    device: str, size_bytes: int, slots: Iterable[tuple[str, tuple[Pieces, ...]]]
+) -> Copies:
+    """The copies of a step that runs once, as a script of generated code does."""
+    engine = engine_for(torch.device(device))
+    return Copies(engine, Arena(engine, size_bytes), dict(slots))
+
+
+def _first(pieces: Pieces, size_bytes: int) -> Pieces:
+    """The pieces that the first bytes take."""
+    found = []
+    for address, length in pieces:
+        used = min(length, size_bytes)
+        if used:
+            found.append((address, used))
+        size_bytes -= used
+    return tuple(found)
+
+
+def _misused(step: str, name: str) -> NoReturn:
+    message = f"{step} %{name} is not possible here: the code that runs is not the plan's"
+    fail("FB0955", message, hint="run the code as it was generated")

@@ -1,0 +1,26 @@
+"""Which engine copies on a device."""
+
+from __future__ import annotations
+
+import torch
+
+from ....ir.diagnostics import fail
+from .accelerator import AcceleratorEngine
+from .cpu import ThreadEngine
+from .engine import Engine
+
+__all__ = ["engine_for"]
+
+
+def engine_for(device: torch.device) -> Engine:
+    """FB0912 for a device of which PyTorch has no streams here."""
+    if device.type == "cpu":
+        return ThreadEngine()
+    here = torch.accelerator.current_accelerator()
+    if here is None or here.type != device.type or device.type == "mps":
+        fail(
+            "FB0912",
+            f"this plan copies to the host, and PyTorch has no streams on {device.type} here",
+            hint="plan without offloading, or run it on the CPU or an accelerator that is there",
+        )
+    return AcceleratorEngine(device)

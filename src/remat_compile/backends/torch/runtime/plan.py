@@ -1,0 +1,130 @@
+"""The copies of all calls of one plan: each call has a state of its own, which ends with it.
+
+The forward hands its state to its own backward as a tensor, the ticket, among all else that
+autograd keeps for it. The ticket's memory owns the state: it ends when autograd lets go of the
+ticket, be that after the backward, or because there never is one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ....ir.diagnostics import fail
+from ....ir.program import Program
+from ....ir.schedule import Schedule
+from .arena import HostLayout, host_layout
+from .call import Arena, Copies
+from .choice import engine_for
+from .engine import Engine, Flight
+
+__all__ = ["PlanCopies"]
+
+
+class _Ticket(bytearray):
+    """The memory of a ticket, which is its number; it keeps the state of a call alive."""
+
+    copies: Copies | None = None
+
+
+class PlanCopies:
+    """Begins the copies of each call, and keeps one arena from call to call.
+
+    `engine` may be exchanged between two calls; `arenas` counts those that are there, idle or
+    not; `last_host_peak_bytes` is of the call that ended a forward or a backward last.
+    """
+
+    def __init__(self, program: Program, schedule: Schedule, inputs: Sequence[str | None]) -> None:
+        """`inputs` are the aNodes of the forward's arguments. FB0912 for a device that cannot
+        copy beside its computations."""
+        self.engine = engine_for(torch.device(program.header.device))
+        self.arenas = 0
+        self.last_host_peak_bytes = 0
+        self._program, self._schedule = program, schedule
+        arguments = program.binding.arguments
+        self._dimensions = {
+            s.name: (inputs.index(arguments[s.argument].name), s.dim) for s in program.symbols
+        }
+        self._layouts: dict[tuple[int, ...], HostLayout] = {}
+        self._idle: list[tuple[Engine, Arena]] = []
+        self._numbers = itertools.count(1)
+        self._tickets: weakref.WeakValueDictionary[int, _Ticket] = weakref.WeakValueDictionary()
+
+    def __deepcopy__(self, memo: object) -> PlanCopies:
+        # A copy of the module runs the same functions, which know these copies.
+        return self
+
+    def begin(self, args: Sequence[Tensor]) -> Copies:
+        """The state of a call of the forward with these arguments."""
+        env = {name: int(args[i].shape[dim]) for name, (i, dim) in self._dimensions.items()}
+        layout = self._layout(env)
+        engine, arena = self._arena(layout.size_bytes)
+        copies = Copies(engine, arena, layout.slots)
+        ended = weakref.finalize(copies, self._end, engine, arena, copies.flights)
+        ended.atexit = False
+        return copies
+
+    def ticket(self, copies: Copies) -> Tensor:
+        """What stands for a state while autograd keeps it: int64[1]. The forward is done."""
+        copies.pause()
+        self.last_host_peak_bytes = copies.host_peak_bytes
+        number = next(self._numbers)
+        memory = _Ticket(number.to_bytes(8, "little"))
+        memory.copies = copies
+        self._tickets[number] = memory
+        return torch.frombuffer(memory, dtype=torch.int64)
+
+    def redeem(self, ticket: Tensor) -> Copies:
+        """The state behind a ticket, once. FB0953 where it has ended."""
+        memory = self._tickets.get(int(ticket.item()))
+        if memory is None or memory.copies is None:
+            fail(
+                "FB0953",
+                "the host copies of this call are gone: they serve one backward",
+                hint="call the module again; leave out retain_graph and hooks on saved tensors",
+            )
+        copies, memory.copies = memory.copies, None
+        return copies
+
+    def end(self, copies: Copies) -> None:
+        """The backward is done."""
+        copies.pause()
+        self.last_host_peak_bytes = copies.host_peak_bytes
+
+    def _layout(self, env: Mapping[str, int]) -> HostLayout:
+        key = tuple(env.values())
+        if key not in self._layouts:
+            if len(self._layouts) >= 64:  # of as many sizes of a batch
+                self._layouts.clear()
+            self._layouts[key] = host_layout(self._program, self._schedule, env)
+        return self._layouts[key]
+
+    def _arena(self, size_bytes: int) -> tuple[Engine, Arena]:
+        """One from an earlier call, after its last copies, or a new one."""
+        while self._idle:
+            engine, arena = self._idle.pop()
+            for flight in arena.abandoned:
+                engine.settle(flight)
+            arena.abandoned.clear()
+            if arena.left is not None:
+                engine.wait(arena.left)
+            if engine is self.engine and arena.size_bytes >= size_bytes:
+                break
+            self.arenas -= 1
+        else:
+            engine, arena = self.engine, Arena(self.engine, size_bytes)
+            self.arenas += 1
+        return engine, arena
+
+    def _end(self, engine: Engine, arena: Arena, flights: dict[str, Flight | None]) -> None:
+        """A call is over. This may run in any thread, so it waits for nothing: what is under
+        way is settled before the next call begins."""
+        arena.abandoned += [flight for flight in flights.values() if flight is not None]
+        if self._idle:
+            self.arenas -= 1  # one is kept, for the ordinary case of one call at a time
+        else:
+            self._idle.append((engine, arena))
