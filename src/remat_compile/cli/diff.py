@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,9 +22,13 @@ def command(
     first: Annotated[str, typer.Argument(metavar="A.fbir", help="- for standard input.")],
     second: Annotated[str, typer.Argument(metavar="B.fbir", help="- for standard input.")],
     all: Annotated[bool, typer.Option("--all", help="Do not shorten the lists.")] = False,
+    schedules: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,NAME", help="Which schedules of A and B (the last of each)."),
+    ] = None,
     quiet: Quiet = False,
 ) -> int:
-    """What the last plan of A and the last of B keep, recompute and move differently.
+    """What a plan of A and one of B keep, recompute and move differently.
 
     Exit code 0 where graph and steps are the same, 1 where they differ, 2 for trouble.
     """
@@ -35,8 +40,15 @@ def command(
     if first == second == "-":
         message = "both plans are to come from standard input"
         raise FBError(Diagnostic("FB0731", message, hint="name a file for one"), usage=True)
+    names: Sequence[str | None] = (None, None) if schedules is None else schedules.split(",")
+    if len(names) != 2:
+        message = f'cannot read --schedules "{schedules}"'
+        raise FBError(
+            Diagnostic("FB0707", message, hint="write for example fast,small"), usage=True
+        )
     try:
-        plans = [read_plan(path)._subject for path in (first, second)]
+        files = zip((first, second), names, strict=True)
+        plans = [read_plan(path, name)._subject for path, name in files]
         found = differences(*plans)
     except FBError as error:  # as of diff: 1 says that they differ
         raise FBError(error.diagnostics, usage=True) from None
@@ -55,9 +67,12 @@ def _lines(found: Differences, all: bool) -> list[str]:
             if names:
                 more = f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
                 lines.append(f"only in the {what}: {', '.join(names[:SHOWN])}{more}")
+    elif not found.same_costs:
+        lines.append("the graph is the same; times, workspaces or targets differ")
     elif not found.changes:
         lines.append("the same is kept, recomputed and moved; only the order of steps differs")
-    for what in ("kept", "recomputed", "moved"):
+    kinds: tuple[What, ...] = ("kept", "recomputed", "moved")
+    for what in kinds:
         lines += _table(found, what, all)
     return lines
 
@@ -74,7 +89,9 @@ def _figures(before: Subject, after: Subject) -> list[str]:
         ("host copies", one.host_peak_bytes, two.host_peak_bytes),
     ):
         sign = "+" if now > was else "-" if now < was else ""
-        rows.append((name, format_bytes(was), format_bytes(now), sign + format_bytes(abs(now - was))))
+        rows.append(
+            (name, format_bytes(was), format_bytes(now), sign + format_bytes(abs(now - was)))
+        )
     was, now = one.time_ns, two.time_ns
     sign = "+" if now > was else "-" if now < was else ""
     rows.append(("time", format_ns(was), format_ns(now), sign + format_ns(abs(now - was))))

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Backend",
-    "Emitted",
     "BoundKeywords",
     "CostKeywords",
     "Costs",
+    "Emitted",
     "Errors",
     "Grads",
     "JaxStyle",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from ..ir.program import Program
 from .subject import Subject
 
 __all__ = ["Change", "Differences", "What", "differences"]
@@ -34,13 +35,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Differences:
-    """`same` is about graph and steps; `same_graph` about the graph alone. Where graphs differ,
-    what only one of them has is named, and changes are told of what they share."""
+    """`same` is about everything; `same_graph` and `same_costs` (bytes of workspaces, times,
+    target) about the graph. Where graphs differ, what only one of them has is named, and changes
+    are told of what they share."""
 
     before: Subject
     after: Subject
     same: bool
     same_graph: bool
+    same_costs: bool
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
     changes: tuple[Change, ...]
@@ -49,8 +52,8 @@ class Differences:
 def differences(before: Subject, after: Subject) -> Differences:
     """From one valid plan to another. FBError where one is not valid."""
     one, two = before.program, after.program
-    same_graph = one.graph == two.graph and one.symbols == two.symbols
-    costs = before.trace._sizes == after.trace._sizes and one.target == two.target
+    same_graph = _without_costs(one) == _without_costs(two)
+    same_costs = one.target == two.target and _costs(one) == _costs(two)
     names_one, names_two = (
         {c.name for c in p.graph.cnodes} | {f"%{a.name}" for a in p.graph.anodes}
         for p in (one, two)
@@ -58,16 +61,36 @@ def differences(before: Subject, after: Subject) -> Differences:
     return Differences(
         before,
         after,
-        same_graph and costs and before.schedule.steps == after.schedule.steps,
+        same_graph and same_costs and before.schedule.steps == after.schedule.steps,
         same_graph,
+        same_costs,
         tuple(sorted(names_one - names_two)),
         tuple(sorted(names_two - names_one)),
         tuple(sorted(_changes(before, after), key=_rank)),
     )
 
 
+def _without_costs(program: Program) -> object:
+    """What must be equal for two graphs to be one; a model measured again is the same graph."""
+    graph = program.graph
+    computations = tuple(
+        (c.name, c.phase, c.writes, repr(c.call), repr(c.call_at(2)), c.token, c.of)
+        for c in graph.cnodes
+    )
+    views = tuple((v.name, v.base, repr(v.call), v.index) for v in graph.views)
+    return program.symbols, program.binding, graph.anodes, views, computations
+
+
+def _costs(program: Program) -> object:
+    return [
+        (c.workspace, c.workspace_at(2), c.time_ns_at(1), c.time_ns_at(2))
+        for c in program.graph.cnodes
+    ]
+
+
 def _rank(change: Change) -> tuple[What, int, str]:
-    return change.what, -max(change.bytes, change.ns), change.name
+    weight = change.ns * abs(change.after - change.before)
+    return change.what, -(weight if change.what == "recomputed" else change.bytes), change.name
 
 
 def _changes(before: Subject, after: Subject) -> Iterator[Change]:

@@ -115,8 +115,17 @@ def charts(subject: Subject) -> dict[str, Spec]:
 
 
 def _memory(subject: Subject, parts: Sequence[Stretch], held: Sequence[Moment]) -> Spec:
-    rows = [row for part, moment in zip(parts, held, strict=True) for row in _stack(subject, part, moment)]
-    lines = [{"bytes": subject.trace.peak_bytes, "line": f"peak {format_bytes(subject.trace.peak_bytes)}"}]
+    rows = [
+        row
+        for part, moment in zip(parts, held, strict=True)
+        for row in _stack(subject, part, moment)
+    ]
+    lines = [
+        {
+            "bytes": subject.trace.peak_bytes,
+            "line": f"peak {format_bytes(subject.trace.peak_bytes)}",
+        }
+    ]
     if subject.proven is not None:
         bound = subject.proven.device_bytes
         lines.append({"bytes": bound, "line": f"proven peak {format_bytes(bound)}"})
@@ -124,8 +133,7 @@ def _memory(subject: Subject, parts: Sequence[Stretch], held: Sequence[Moment]) 
         lines.append({"bytes": budget, "line": f"budget {format_bytes(budget)}"})
     before = subject.without
     curve = [
-        {"x": part.start, "bytes": before.trace.during[part.largest]}
-        for part in stretches(before)
+        {"x": part.start, "bytes": before.trace.during[part.largest]} for part in stretches(before)
     ]
     curve.append({"x": _at(before, len(before.schedule.steps)), "bytes": before.trace.after[-1]})
     x = _axis(subject)
@@ -158,7 +166,12 @@ def _memory(subject: Subject, parts: Sequence[Stretch], held: Sequence[Moment]) 
     }
     without = {
         "data": {"name": "without", "values": curve},
-        "mark": {"type": "line", "interpolate": "step-after", "strokeDash": [4, 3], "color": "#888"},
+        "mark": {
+            "type": "line",
+            "interpolate": "step-after",
+            "strokeDash": [4, 3],
+            "color": "#888",
+        },
         "encoding": {"x": {"field": "x", **x}, "y": {"field": "bytes", **y}},
     }
     level = {"y": {"field": "bytes", **y}, "color": {"value": LINE_COLOR}}
@@ -173,7 +186,10 @@ def _memory(subject: Subject, parts: Sequence[Stretch], held: Sequence[Moment]) 
         ],
     }
     loss = {
-        "data": {"name": "loss", "values": [{"x": _at(subject, subject.trace.loss_step), "line": "loss"}]},
+        "data": {
+            "name": "loss",
+            "values": [{"x": _at(subject, subject.trace.loss_step), "line": "loss"}],
+        },
         "mark": {"type": "rule", "strokeDash": [2, 2], "color": "#9c79b8", "tooltip": True},
         "encoding": {"x": {"field": "x", **x}, "tooltip": {"field": "line"}},
     }
@@ -356,7 +372,8 @@ def _lives(subject: Subject) -> Spec:
             },
             "color": _colors("held", {k: COLORS[k] for k in ("saved", "recomputed")}),
             "tooltip": [
-                {"field": name, "type": "nominal"} for name in ("tensor", "size", "kind", "held", "at")
+                {"field": name, "type": "nominal"}
+                for name in ("tensor", "size", "kind", "held", "at")
             ],
         },
     }

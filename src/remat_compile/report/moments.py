@@ -31,7 +31,7 @@ parameters) at the bottom, what passes at the top. `saved` is what first executi
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A tensor (with its `%`), or `(workspace)`, `(dropped x)`, `(existing gradients)`, with its bytes."""
+    """A tensor with its bytes: `%x`, `(workspace)`, `(dropped %x)` or `(existing gradients)`."""
 
     name: str
     kind: Kind
@@ -54,9 +54,7 @@ class Moment:
         return found
 
 
-def moments(
-    program: Program, schedule: Schedule, steps: Collection[int]
-) -> Mapping[int, Moment]:
+def moments(program: Program, schedule: Schedule, steps: Collection[int]) -> Mapping[int, Moment]:
     """The moments of `steps` (indices) of a valid schedule."""
     wanted = frozenset(steps)
     again: set[str] = set()

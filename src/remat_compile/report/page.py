@@ -141,7 +141,10 @@ def _head(subject: Subject) -> Iterator[str]:
     name = shown(f"@{subject.schedule.name} of @{subject.program.graph.name}")
     yield f"<h1>{escape(name)}</h1><p class=dim>{escape(f'A plan{by}')}</p>"
     if not subject.planned:
-        yield "<p><strong>The file holds no schedule</strong>: shown is the step with nothing recomputed.</p>"
+        yield (
+            "<p><strong>The file holds no schedule</strong>: "
+            "shown is the step with nothing recomputed.</p>"
+        )
     again = sum(n - 1 for n in trace.executions.values())
     floor, floor_at = subject.floor
     slower = f"{trace.time_ns / before.time_ns:.3f} ×" if before.time_ns else ""
@@ -154,7 +157,14 @@ def _head(subject: Subject) -> Iterator[str]:
     ]
     for kind, size in subject.budgets.items():
         rows.append((f"budget ({kind})", f"{format_bytes(size)} ({size})", "", ""))
-    rows.append(("no plan takes less than", f"{format_bytes(floor)} ({floor})", "", f"for {shown(floor_at, 40)}"))
+    rows.append(
+        (
+            "no plan takes less than",
+            f"{format_bytes(floor)} ({floor})",
+            "",
+            f"for {shown(floor_at, 40)}",
+        )
+    )
     yield _table("Before and after; predicted", ("", "this plan", "nothing recomputed", ""), rows)
 
 
@@ -174,7 +184,8 @@ def _peak(subject: Subject) -> Iterator[str]:
     at = f"step {step + 1} of {len(subject.schedule.steps)}: {subject.step_text(step)}"
     yield _section("peak")
     where = f" at {place}" if place else ""
-    yield f"<p>{escape(f'{format_bytes(trace.peak_bytes)} ({trace.peak_bytes} bytes) at {at}{where}')}</p>"
+    size = f"{format_bytes(trace.peak_bytes)} ({trace.peak_bytes} bytes)"
+    yield f"<p>{escape(f'{size} at {at}{where}')}</p>"
     kinds = [(k, n, _share(n, trace.peak_bytes)) for k, n in moment.by_kind.items() if n]
     yield _table("By kind", ("kind", "bytes", "share"), kinds)
     owners: list[tuple[Cell, ...]] = [
@@ -210,7 +221,10 @@ def _operators(subject: Subject, drawn: bool) -> Iterator[str]:
 def _modules(subject: Subject) -> Iterator[str]:
     root = by_module(subject.program.graph, subject.timeline.runs)
     yield _section("modules")
-    yield "<p class=dim>Open a module with Enter. Backward counts with its forward; <span class=again>recomputation</span> is highlighted.</p>"
+    yield (
+        "<p class=dim>Open a module with Enter. Backward counts with its forward; "
+        "<span class=again>recomputation</span> is highlighted.</p>"
+    )
     if not root.parts:
         yield "<p>The plan names no modules.</p>"
     left = [MOST_MODULES]
@@ -239,7 +253,8 @@ def _node_figures(node: ModuleTime, root: ModuleTime) -> str:
         f'<span class="bar" style="width:{first:.1f}px"></span>'
         f'<span class="bar again" style="width:{again:.1f}px"></span>'
     )
-    return f'<span class="share" aria-hidden="true">{bars}</span><span class="took">{format_ns(node.first_ns)}{more}</span>'
+    took = f'<span class="took">{format_ns(node.first_ns)}{more}</span>'
+    return f'<span class="share" aria-hidden="true">{bars}</span>{took}'
 
 
 def _again(subject: Subject) -> Iterator[str]:
@@ -252,12 +267,21 @@ def _again(subject: Subject) -> Iterator[str]:
         yield "<p>Nothing is recomputed.</p></section>"
         return
     rows = [
-        (shown(c.name), shown(c.call.op), counts[c.name] - 1, _time(cost[c.name], subject), shown(str(c.loc or "")))
+        (
+            shown(c.name),
+            shown(c.call.op),
+            counts[c.name] - 1,
+            _time(cost[c.name], subject),
+            shown(str(c.loc or "")),
+        )
         for c in found[:RECOMPUTED]
     ]
     total = format_ns(sum(cost.values()))
     caption = f"{len(found)} computations run again, which adds {total}"
-    yield _table(caption, ("computation", "operator", "times", "adds", "made at"), rows) + "</section>"
+    yield (
+        _table(caption, ("computation", "operator", "times", "adds", "made at"), rows)
+        + "</section>"
+    )
 
 
 def _trust(subject: Subject) -> Iterator[str]:
@@ -265,19 +289,24 @@ def _trust(subject: Subject) -> Iterator[str]:
     yield _section("trust")
     rows: list[tuple[Cell, ...]] = []
     if proven is None:
-        rows.append(("proven", "nothing is recorded as proven; remat-compile verify proves the plan"))
+        rows.append(
+            ("proven", "nothing is recorded as proven; remat-compile verify proves the plan")
+        )
     else:
         text = (
-            f"recorded by {proven.prover}: device <= {proven.device_bytes} bytes, activations <= "
-            f"{proven.activation_bytes}, host <= {proven.host_bytes}; {', '.join(proven.obligations)}"
+            f"recorded by {proven.prover}: device <= {proven.device_bytes} bytes, "
+            f"activations <= {proven.activation_bytes}, host <= {proven.host_bytes}; "
+            f"{', '.join(proven.obligations)}"
         )
         rows.append(("proven", shown(text, 400)))
         rows.append(("", "this page does not prove it again; remat-compile verify does"))
-    rows.append(("predicted", "bytes of every step, by simulation; times, from those of the operators"))
+    rows.append(
+        ("predicted", "bytes of every step, by simulation; times, from those of the operators")
+    )
     match header.costs:
         case "measured":
-            text = f"times and workspaces of the operators, on {header.device}, torch {header.torch_version}"
-            rows.append(("measured", shown(text)))
+            where = f"on {header.device}, torch {header.torch_version}"
+            rows.append(("measured", shown(f"times and workspaces of the operators, {where}")))
         case "roofline":
             rows.append(("measured", "nothing: times are estimated from the figures of the device"))
         case "none":

@@ -13,7 +13,7 @@ from ..ir.schedule import Compute, Schedule
 from ..ir.semantics.simulate import Trace, simulate
 from ..ir.terminal import printable
 from .moments import Moment, moments
-from .timeline import Timeline
+from .timeline import Life, Timeline
 
 __all__ = ["MARK", "MOST_LETTERS", "Subject", "place_of", "shown", "store_all"]
 
@@ -61,6 +61,25 @@ class Subject:
         """Bytes below which no schedule gets, and the cNode that needs them."""
         return floor_bytes(self.program)
 
+    @cached_property
+    def lives_of(self) -> Mapping[str, tuple[Life, ...]]:
+        """The instances of each aNode that the step makes, in order."""
+        found: dict[str, list[Life]] = {}
+        for life in sorted(self.timeline.lives, key=lambda life: life.born):
+            found.setdefault(life.anode, []).append(life)
+        return {name: tuple(lives) for name, lives in found.items()}
+
+    @cached_property
+    def touched(self) -> tuple[frozenset[str], ...]:
+        """The aNodes that each step reads, writes, frees or copies; random state included."""
+        graph = self.program.graph
+        return tuple(
+            frozenset((*graph.reads(c), *c.results, *((c.token,) if c.token else ())))
+            if isinstance(step, Compute) and (c := graph.cnode[step.cnode])
+            else frozenset(() if isinstance(step, Compute) else (step.anode,))
+            for step in self.schedule.steps
+        )
+
     @property
     def proven(self) -> Proven | None:
         """What is recorded as proven of the schedule."""
@@ -70,7 +89,7 @@ class Subject:
     @property
     def budgets(self) -> Mapping[str, int]:
         """The budgets of the plan by kind: as it was made, or as its certificate records."""
-        known = () if self.budget is None else (self.budget,)
+        known: tuple[Budget, ...] = () if self.budget is None else (self.budget,)
         if not known and self.proven is not None and self.proven.certificate is not None:
             known = self.proven.certificate.budgets
         return {b.kind: b.bytes for b in known}

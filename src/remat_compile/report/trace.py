@@ -82,9 +82,7 @@ def _copies(subject: Subject) -> Iterator[Event]:
             yield _complete("wait", "waiting", "compute", begin, copy.stall_ns / 1e3, args)
 
 
-def _complete(
-    name: str, category: str, lane: str, start: float, took: float, args: Event
-) -> Event:
+def _complete(name: str, category: str, lane: str, start: float, took: float, args: Event) -> Event:
     event: Event = {"ph": "X", "name": name, "cat": category, "pid": PROCESS}
     return {**event, "tid": THREADS[lane], "ts": start, "dur": took, "args": args}
 
@@ -100,7 +98,9 @@ def _counters(subject: Subject) -> Iterator[Event]:
         amounts = {str(kind): amount for kind, amount in held[step].by_kind.items()}
         yield _counter("device bytes", _at(subject, step), amounts)
         if subject.trace.copies:
-            yield _counter("host bytes", _at(subject, step), {"copies": subject.trace.during_host[step]})
+            yield _counter(
+                "host bytes", _at(subject, step), {"copies": subject.trace.during_host[step]}
+            )
 
 
 def _counter(name: str, at: float, amounts: dict[str, int]) -> Event:
