@@ -12,11 +12,11 @@ from typing import Any
 
 from ..ir.units import format_bytes, format_ns
 from .moments import KINDS, Kind, Moment, moments
-from .rollup import OperatorTime
+from .rollup import OperatorTime, by_operator
 from .subject import Subject, place_of, shown
 from .timeline import Life, Run
 
-__all__ = ["COLORS", "Stretch", "charts", "stretches"]
+__all__ = ["COLORS", "Stretch", "charts", "stretch_moments", "stretches"]
 
 Spec = dict[str, Any]
 
@@ -97,15 +97,19 @@ def _at(subject: Subject, step: int) -> float:
     return subject.timeline.clock_ns[step] / 1e6 if subject.has_times else float(step)
 
 
-def charts(subject: Subject) -> dict[str, Spec]:
-    """Vega-Lite specifications by name: `memory`, `streams`, `lives`, `operators`."""
-    from .rollup import by_operator
-
+def stretch_moments(subject: Subject) -> list[tuple[Stretch, Moment]]:
+    """Every stretch with what is held during its largest step."""
     parts = stretches(subject)
     held = moments(subject.program, subject.schedule, [p.largest for p in parts])
+    return [(part, held[part.largest]) for part in parts]
+
+
+def charts(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> dict[str, Spec]:
+    """Vega-Lite specifications by name: `memory`, `streams`, `lives`, `operators`. `held` are the
+    `stretch_moments`."""
     graph = subject.program.graph
     found = {
-        "memory": _memory(subject, parts, [held[p.largest] for p in parts]),
+        "memory": _memory(subject, held),
         "streams": _streams(subject),
         "lives": _lives(subject),
     }
@@ -114,12 +118,8 @@ def charts(subject: Subject) -> dict[str, Spec]:
     return found
 
 
-def _memory(subject: Subject, parts: Sequence[Stretch], held: Sequence[Moment]) -> Spec:
-    rows = [
-        row
-        for part, moment in zip(parts, held, strict=True)
-        for row in _stack(subject, part, moment)
-    ]
+def _memory(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> Spec:
+    rows = [row for part, moment in held for row in _stack(subject, part, moment)]
     lines = [
         {
             "bytes": subject.trace.peak_bytes,

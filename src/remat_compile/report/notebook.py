@@ -7,7 +7,7 @@ from html import escape
 
 from ..ir.diagnostics import FBError
 from ..ir.units import format_bytes, format_ns
-from .charts import charts
+from .charts import charts, stretch_moments
 from .library import converter
 from .subject import Subject
 
@@ -43,7 +43,11 @@ def summary_html(subject: Subject, title: str) -> str:
 def memory_svg(subject: Subject) -> str:
     """Memory over the step as SVG. FB0712 where the library that draws is missing."""
     package = converter()
-    spec = {**charts(subject)["memory"], "width": WIDTH, "background": "white"}
+    spec = {
+        **charts(subject, stretch_moments(subject))["memory"],
+        "width": WIDTH,
+        "background": "white",
+    }
     return str(package.vegalite_to_svg(json.dumps(spec), vl_version="6.4"))
 
 

@@ -14,9 +14,9 @@ from importlib.resources import files
 from typing import Any
 
 from ..ir.units import format_bytes, format_ns
-from .charts import Stretch, charts, stretches
+from .charts import Stretch, charts, stretch_moments
 from .library import vega
-from .moments import KINDS, moments
+from .moments import KINDS, Moment
 from .rollup import ModuleTime, by_module, by_operator
 from .subject import MARK, Subject, place_of, shown
 
@@ -46,18 +46,18 @@ SECTIONS = {
 def page(subject: Subject) -> str:
     """The page as text. FB0712 where the library that draws is missing."""
     library = vega()
-    specs = charts(subject)
-    parts = stretches(subject)
+    held = stretch_moments(subject)
+    specs = charts(subject, held)
     data = {
         "charts": specs,
         "kinds": list(KINDS),
         "steps": len(subject.schedule.steps),
         "peak_bytes": subject.trace.peak_bytes,
         "time_ns": subject.trace.time_ns,
-        "moments": list(_moments(subject, parts)),
+        "moments": list(_moments(subject, held)),
     }
     name = shown(f"@{subject.schedule.name} of @{subject.program.graph.name}")
-    body = "\n".join(_body(subject, parts, specs))
+    body = "\n".join(_body(subject, [part for part, _ in held], specs))
     source = files(__package__)
     css = source.joinpath("page.css").read_text(encoding="utf-8")
     script = source.joinpath("page.js").read_text(encoding="utf-8")
@@ -90,19 +90,17 @@ def _json(data: object) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _moments(subject: Subject, parts: Sequence[Stretch]) -> Iterator[list[Any]]:
+def _moments(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> Iterator[list[Any]]:
     """What the slider shows: step, bytes, what runs, where, bytes by kind, largest tensors."""
-    held = moments(subject.program, subject.schedule, [part.largest for part in parts])
-    for part in parts:
-        moment = held[part.largest]
-        kinds = moment.by_kind
+    for _, moment in held:
+        step, kinds = moment.step, moment.by_kind
         tensors = [
             [shown(h.name, 40), KINDS.index(h.kind), h.bytes]
             for h in moment.holdings[:TENSORS_PER_MOMENT]
         ]
-        what, place = subject.step_text(part.largest), subject.step_place(part.largest)
+        what, place = subject.step_text(step), subject.step_place(step)
         amounts = [kinds[kind] for kind in KINDS]
-        yield [part.largest + 1, subject.trace.during[part.largest], what, place, amounts, tensors]
+        yield [step + 1, subject.trace.during[step], what, place, amounts, tensors]
 
 
 def _body(subject: Subject, parts: Sequence[Stretch], specs: dict[str, Any]) -> Iterator[str]:

@@ -19,7 +19,7 @@ Event = dict[str, Any]
 
 THREADS = {"compute": 1, "to host": 2, "from host": 3}
 PROCESS = 1
-MOST_COUNTERS = 5000
+MOST_COUNTERS = 1000
 """Counter samples; of a longer schedule the largest step of each stretch is sampled."""
 
 
