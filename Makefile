@@ -2,7 +2,9 @@
 # make matrix: every planner on every graph, with its results written down.
 # make mutants: seeds faults into correct plans and counts those that the verifier misses (some minutes).
 # make redteam: what was found against the verifier, the reader and the generated code must not come back (minutes).
-# make test: the whole test suite, in JOBS processes of one thread each. Both make the virtual environment if there is none.
+# make test: every promise at a small size, in JOBS processes of one thread each; ten minutes on two cores.
+# make check: that and what takes longer: slow tests, matrix, mutants, red team; before a change is called done.
+# Each makes the virtual environment if there is none.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,7 +12,7 @@ DEMO ?= .demo
 JOBS ?= 2
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint coverage matrix mutants redteam faults install clean
+.PHONY: demo test check check-slow check-matrix check-runners lint coverage matrix mutants redteam faults install clean
 
 demo: install
 	@mkdir -p $(DEMO)
@@ -19,8 +21,29 @@ demo: install
 	$(BIN)/remat-compile verify $(DEMO)/gpt2.fbir
 	$(BIN)/remat-compile run $(DEMO)/gpt2.fbir --model $(DEMO)/gpt2.onnx
 
+# worksteal: a process has neighbouring tests, which share captures and fixtures.
 test: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# About an hour on two cores: `make test`, then its three parts side by side, each in one process.
+# The matrix has half the time per cell here, and leaves the results of `make matrix` as they are.
+check: lint test
+	@mkdir -p $(DEMO)
+	$(MAKE) --no-print-directory -j $(JOBS) check-matrix check-slow check-runners
+
+check-matrix: install
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/conformance.py --time-limit 2 -o $(DEMO)/matrix.csv
+
+check-slow: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --deselect tests/planners/test_matrix.py
+
+check-runners: mutants
+	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_checker.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_reader_fuzz.py --inputs 2000
+	$(BIN)/python tests/runners/run_second_solver.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_faults.py --seconds 20
+	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_random_plans.py --plans 120
+	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_random_plans.py --backend jax --plans 24
 
 # Every planner on every graph under six budgets: about 50 minutes. Writes benchmarks/results.
 matrix: install
@@ -30,6 +53,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
+	cd tests && $(abspath $(BIN))/mypy --strict --config-file ../pyproject.toml .
 
 # Which lines of src no test of `make test` runs: a table, and .coverage-html. Half as slow again as `make test`.
 coverage: install

@@ -194,7 +194,7 @@ def texts_with_options(path: Path) -> Iterator[str]:
         if named or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
             skipped |= {id(inner) for inner in ast.walk(node)}
         elif id(node) not in skipped and isinstance(node, ast.Constant):
-            yield from (text for text in (node.value,) if OPTION.search(str(text)))
+            yield from (text for text in (str(node.value),) if OPTION.search(text))
 
 
 def test_no_message_names_an_option_to_users_of_python() -> None:

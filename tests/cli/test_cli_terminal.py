@@ -15,7 +15,7 @@ from rich.console import Console
 import remat_compile
 import remat_compile.cli
 from helpers.cli import Cli, chain_text
-from remat_compile.cli import _app, _terminal, main
+from remat_compile.cli import _terminal, main
 from remat_compile.driver.files import read_text
 from remat_compile.driver.table import columns
 from remat_compile.ir.diagnostics import Diagnostic, FBError, Note, render
@@ -215,13 +215,13 @@ def test_a_mistake_of_ours_is_one_message(
         raise RecursionError(HOSTILE)
 
     monkeypatch.setattr("remat_compile.ir.text.parser.parse_program", broken)
-    monkeypatch.delenv(_app.TRACEBACK, raising=False)
+    monkeypatch.delenv("REMAT_COMPILE_TRACEBACK", raising=False)
     assert main(["show", str(chain)]) == 1
     err = capsys.readouterr().err
     assert err.startswith("error[FB0722]: remat-compile itself fails: RecursionError: \\x1b]8")
     assert acts(err) == []
     assert "Traceback" not in err
-    monkeypatch.setenv(_app.TRACEBACK, "1")
+    monkeypatch.setenv("REMAT_COMPILE_TRACEBACK", "1")
     with pytest.raises(RecursionError):
         main(["show", str(chain)])
 

@@ -8,18 +8,43 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.execution.captures import BUDGETS, capture
+from helpers.execution.captures import BUDGETS, Captured, capture
 from helpers.models import BASE, LOSS_INSIDE, MODELS, VARIANTS
+from helpers.slow import default_only
+from helpers.training import assert_bit_equal
+from remat_compile.planners.registry import parse_planner
 
 DTYPES = {"f32": torch.float32, "f64": torch.float64}
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", BASE)
+CASES = [(name, dtype) for name in BASE for dtype in DTYPES]
+IN_FLOAT64 = ("mlp",)
+"""In every run; with all models in float32."""
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    default_only(CASES, [c for c in CASES if c[1] == "f32" or c[0] in IN_FLOAT64]),
+)
 def test_bit_equal(name: str, dtype: str) -> None:
-    capture(lambda: MODELS[name](DTYPES[dtype])).check(BUDGETS)
+    capture(lambda: MODELS[name](DTYPES[dtype])).check(BUDGETS, "auto" if dtype == "f32" else "dtr")
 
 
-@pytest.mark.parametrize("name", [*LOSS_INSIDE, *VARIANTS])
+@pytest.mark.parametrize(
+    "name",
+    default_only([*LOSS_INSIDE, *VARIANTS], ["mlp-loss", "gpt-loss", "resnet-loss", *VARIANTS]),
+)
 def test_relatives(name: str) -> None:
     capture(lambda: MODELS[name](torch.float32)).check(("range:0.5", "least"))
+
+
+@pytest.mark.parametrize("planner", ["rotor", "rockmate", "rk-checkmate", "polish", "reorder"])
+def test_plans_of_planners(mlp: Captured, planner: str) -> None:
+    plan = mlp.plan(mlp.budget("range:0.6"), parse_planner(planner))
+    assert max(plan.trace.executions.values()) > 1, "nothing runs again"
+    assert_bit_equal(mlp.train(plan), mlp.eager)
+
+
+@pytest.fixture(scope="module")
+def mlp() -> Captured:
+    return capture(lambda: MODELS["mlp"](torch.float32))

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--vocab", "32", "--seq", "8"]
 
@@ -59,6 +61,7 @@ def test_phases_benchmark(tmp_path: Path) -> None:
     assert sum(s for name, s in seconds.items() if name != "total") <= seconds["total"] * 1.01
 
 
+@pytest.mark.slow
 def test_plans_of_planners_run(tmp_path: Path) -> None:
     """12 layers at half of the bytes: equal bits, and the measured peak within the budget.
     `multichain` runs on towers, which it is made for."""

@@ -141,13 +141,13 @@ def hidden_state(code: str) -> Iterator[str]:
     """What a module keeps between two calls of its functions: tables that can change, context
     variables, remembered results, `global`, handlers at exit. UPPER_CASE tables are constants."""
     tree = ast.parse(code)
-    for node in tree.body:
-        for target in _assigned(node):
-            value = node.value  # type: ignore[attr-defined]
+    for statement in tree.body:
+        for target in _assigned(statement):
+            value = statement.value  # type: ignore[attr-defined]
             constant = target.lstrip("_").isupper() and isinstance(value, MUTABLE)
             made = isinstance(value, ast.Call) and _name(value.func) in STATEFUL
             if target != "__all__" and (made or isinstance(value, MUTABLE)) and not constant:
-                yield f"line {node.lineno}: {target}"
+                yield f"line {statement.lineno}: {target}"
     for node in ast.walk(tree):
         if isinstance(node, ast.Global):
             yield f"line {node.lineno}: global {', '.join(node.names)}"

@@ -34,7 +34,8 @@ class Dropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = torch.relu(self.up(x))
-        return self.down(torch.dropout(hidden, 0.5, train=True)).square().sum()
+        out: Tensor = self.down(torch.dropout(hidden, 0.5, train=True)).square().sum()
+        return out
 
 
 def text(model: nn.Module, args: tuple[Tensor, ...], plans: dict[str, float]) -> str:

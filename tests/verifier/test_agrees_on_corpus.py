@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.planners.graphs import residual, stochastic
+from helpers.planners.matrix import USE_UP_THEIR_LIMIT
 from helpers.programs.strategies import scheduled
+from helpers.slow import default_only
 from helpers.verifier.breaks import BREAKS
 from helpers.verifier.mutants import Case, cases
 from helpers.verifier.reference import harm, interpret
@@ -117,7 +119,9 @@ def test_plans_with_copies_and_what_breaks_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("planner", available())
+@pytest.mark.parametrize(
+    "planner", default_only(available(), set(available()) - USE_UP_THEIR_LIMIT)
+)
 def test_every_planner_at_every_budget(planner: str, graph: str) -> None:
     program = GRAPHS[graph]()
     low = lower_bound_bytes(program, "device")[0]

@@ -41,7 +41,7 @@ from remat_compile.verifier.smt import (
     OutOfTime,
 )
 from remat_compile.verifier.solvers.cvc5 import Cvc5
-from remat_compile.verifier.solvers.solver import identity
+from remat_compile.verifier.solvers.solver import Solver, identity
 from remat_compile.verifier.solvers.z3 import Z3
 
 VALID = ROOT / "spec/conformance/valid"
@@ -165,7 +165,8 @@ def test_a_certificate_says_who_proved(solver: Any) -> None:
     verdict = verify(program, schedule, solver=solver)
     assert isinstance(verdict, ProvenPlan)
     proven = verdict.proven
-    by = {"cvc5": [Cvc5()], "both": [Z3(), Cvc5()]}[solver]
+    solvers: dict[str, list[Solver]] = {"cvc5": [Cvc5()], "both": [Z3(), Cvc5()]}
+    by = solvers[solver]
     assert proven.prover == ", ".join(map(identity, by))
 
     def codes(*provers: str) -> list[str]:

@@ -75,7 +75,8 @@ class _Interpreter:
         """Whether every read and draw is right, and everything is as it should be at the end."""
         runs: dict[str, int] = {}
         total = [s.cnode for s in plan.steps if isinstance(s, Compute)]
-        host: dict[str, Term] = {}
+        host: dict[str, tuple[Term, int]] = {}
+        nothing: tuple[Term, int] = ("nothing", 0)
         version: dict[str, int] = {}
         good, losses = True, 0
         for step in plan.steps:
@@ -85,7 +86,7 @@ class _Interpreter:
                 case Offload(name):
                     host[name] = self.store.get(name, "nothing"), version.get(name, 0)
                 case Prefetch(name):
-                    term, made_at = host.get(name, ("nothing", 0))  # type: ignore[misc]
+                    term, made_at = host.get(name, nothing)
                     if made_at == version.get(name, 0):
                         self.store.setdefault(name, term)
                     else:

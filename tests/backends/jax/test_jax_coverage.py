@@ -7,6 +7,7 @@ all of them and records those of each model; it needs `transformers`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,10 @@ def operators_of(sample: Any) -> frozenset[str]:
 
 
 CASES: dict[str, Callable[[], Any]] = {
-    **{name: lambda make=make: make(torch.float32) for name, make in MODELS.items()},
-    **{f"hf-{name}": lambda make=make: make(torch.float32) for name, make in HF_MODELS.items()},
+    **{name: partial(make, torch.float32) for name, make in MODELS.items()},
+    **{f"hf-{name}": partial(make, torch.float32) for name, make in HF_MODELS.items()},
     **{
-        f"hf-{name}-p0": lambda make=make: make(torch.float32, dropout=False)
+        f"hf-{name}-p0": partial(make, torch.float32, dropout=False)
         for name, make in HF_MODELS.items()
     },
 }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import io
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jax
 import numpy as np
@@ -253,16 +252,20 @@ def test_all_that_jax_cannot_do_is_told_at_once(folder: Path) -> None:
 def test_both_files_or_neither(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("old")
 
-    def fails(file: io.BufferedWriter) -> None:
+    def writes(data: bytes) -> Callable[[IO[bytes]], None]:
+        def write(file: IO[bytes]) -> None:
+            file.write(data)
+
+        return write
+
+    def fails(file: IO[bytes]) -> None:
         file.write(b"half")
         raise RuntimeError("no more")
 
     with pytest.raises(RuntimeError):
-        write_together({tmp_path / "a": lambda f: f.write(b"new"), tmp_path / "b": fails})  # type: ignore
+        write_together({tmp_path / "a": writes(b"new"), tmp_path / "b": fails})
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a": "old"}
-    write_together(
-        {tmp_path / "a": lambda f: f.write(b"1"), tmp_path / "b": lambda f: f.write(b"2")}
-    )  # type: ignore
+    write_together({tmp_path / "a": writes(b"1"), tmp_path / "b": writes(b"2")})
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a": "1", "b": "2"}
     (tmp_path / "d").mkdir()
     with pytest.raises(FBError, match="FB0703"):

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from helpers.jax.arrays import quick_compilation, to_numpy, translated
 from helpers.jax.samples import RANDOM, SAMPLES, Call, samples
+from helpers.slow import default_only
 from remat_compile._torch.ops import resolve_op
 from remat_compile.backends.jax.honoured import OMITTED, honoured, omitted
 from remat_compile.backends.jax.lowerings import is_random, table
@@ -103,7 +104,10 @@ def test_float64(op: str) -> None:
     check(op, torch.float64)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "dtype",
+    default_only([torch.float32, torch.bfloat16, torch.float16], [torch.float32, torch.bfloat16]),
+)
 @pytest.mark.parametrize("op", sorted(SAMPLES))
 def test_narrower(op: str, dtype: torch.dtype) -> None:
     check(op, dtype, at_most=1 if dtype == torch.float16 else 2)

@@ -14,6 +14,7 @@ import torch
 from helpers.jax.arrays import quick_compilation, to_numpy
 from helpers.jax.torch_reference import Reference, interpreted, reference
 from helpers.models import BASE, GPT, LOSS_INSIDE, MODELS
+from helpers.slow import default_only
 from remat_compile._torch.lowered import Lowered
 from remat_compile.backends.jax.runtime.interpret import Interpreted
 from remat_compile.frontends.torch_export import export, lower
@@ -76,33 +77,33 @@ def assert_equal(ours: Interpreted, ref: Reference, tolerance: float) -> None:
     assert {what: d for what, d in found.items() if not d <= tolerance} == {}
 
 
+DEFAULT = ("mlp", "gpt", "resnet", "two-inputgrad")
+
+
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", [*BASE, "gpt-p0", "two-inputgrad"])
+@pytest.mark.parametrize("name", default_only([*BASE, "gpt-p0", "two-inputgrad"], DEFAULT))
 def test_float64(name: str) -> None:
     ref = lowered_reference(MODELS[name](torch.float64))
     assert_equal(interpreted(ref), ref, TOLERANCE[torch.float64])
 
 
-QUICK = ("mlp-loss", "resnet-loss", "two-loss")
-SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in LOSS_INSIDE if n not in QUICK]
-
-
 @pytest.mark.usefixtures("x32")
 @pytest.mark.filterwarnings("error:Explicitly requested dtype")
-@pytest.mark.parametrize("name", [*QUICK, *SLOW])
+@pytest.mark.parametrize("name", default_only(LOSS_INSIDE, ("mlp-loss", "resnet-loss")))
 def test_float32_without_x64(name: str) -> None:
     ref = lowered_reference(MODELS[name](torch.float32))
     assert_equal(interpreted(ref), ref, TOLERANCE[torch.float32])
 
 
 @pytest.mark.usefixtures("x32")
-def test_bfloat16() -> None:
-    ref = lowered_reference(MODELS["gpt-loss"](torch.bfloat16))
+@pytest.mark.parametrize("name", default_only(["mlp-loss", "gpt-loss"], ["mlp-loss"]))
+def test_bfloat16(name: str) -> None:
+    ref = lowered_reference(MODELS[name](torch.bfloat16))
     assert_equal(interpreted(ref), ref, 5e-2)
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("batch", [2, 11])
+@pytest.mark.parametrize("batch", default_only([2, 11], [11]))
 def test_dynamic_batch(batch: int) -> None:
     """Sizes are Python integers when the step is traced, again for each batch."""
     with torch.random.fork_rng(devices=[]):
@@ -132,7 +133,7 @@ def test_a_wrong_mask_is_seen() -> None:
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", ["gpt2", "bart", "bert", "vit", "convnext"])
 def test_transformers_float64(name: str) -> None:
-    hf_models = pytest.importorskip("hf_models")
+    hf_models = pytest.importorskip("helpers.jax.hf_models")
     ref = lowered_reference(hf_models.HF_MODELS[name](torch.float64))
     assert_equal(interpreted(ref), ref, TOLERANCE[torch.float64])
 
@@ -144,7 +145,7 @@ def test_transformers_with_float32_inside(name: str) -> None:
     """These compute norms, angles and the weights of attention in float32 whatever their
     dtype. PyTorch's sums, cosines and exponentials in float32 are its own, to the last bit;
     with float64 in their place the same graph agrees as every other does."""
-    hf_models = pytest.importorskip("hf_models")
+    hf_models = pytest.importorskip("helpers.jax.hf_models")
     module, args, kwargs = hf_models.HF_MODELS[name](torch.float64)
     with lower(export(module, args, kwargs)) as lowered:
         ref, wide = reference(lowered), reference(widened(lowered))

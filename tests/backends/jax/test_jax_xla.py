@@ -36,8 +36,10 @@ def x64() -> Iterator[None]:
     "name",
     [
         "mlp-loss",
-        "two-loss",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in (*SLOW, "hf-gpt2", "hf-llama")),
+        *(
+            pytest.param(n, marks=pytest.mark.slow)
+            for n in (*SLOW, "two-loss", "hf-gpt2", "hf-llama")
+        ),
     ],
 )
 def test_bytes_fall_with_the_budget(name: str) -> None:

@@ -22,11 +22,11 @@ Stored = Mapping[str, Mapping[str, Any]]
 def float64() -> Iterator[None]:
     """JAX in float64 and without most of XLA's optimisations: compiling takes the time."""
     with jax.enable_x64(True):
-        jax.config.update("jax_disable_most_optimizations", True)
+        jax.config.update("jax_disable_most_optimizations", True)  # type: ignore[no-untyped-call]
         try:
             yield
         finally:
-            jax.config.update("jax_disable_most_optimizations", False)
+            jax.config.update("jax_disable_most_optimizations", False)  # type: ignore[no-untyped-call]
 
 
 def stored_values(base: Plan) -> Stored:

@@ -23,11 +23,11 @@ def quick_compilation(*, x64: bool) -> Iterator[None]:
     """XLA without most of its optimisations: compiling is what these tests spend time on.
     What the optimised code does is tested where plans are emitted."""
     with jax.enable_x64(x64):
-        jax.config.update("jax_disable_most_optimizations", True)
+        jax.config.update("jax_disable_most_optimizations", True)  # type: ignore[no-untyped-call]
         try:
             yield
         finally:
-            jax.config.update("jax_disable_most_optimizations", False)
+            jax.config.update("jax_disable_most_optimizations", False)  # type: ignore[no-untyped-call]
 
 
 def from_torch(tensor: Tensor) -> jax.Array:

@@ -28,7 +28,7 @@ from remat_compile.driver.jax.reference import held_tensors
 from remat_compile.driver.jax.run import inspect_compiled
 from remat_compile.ir.graph import Graph
 from remat_compile.ir.schedule import Schedule
-from remat_compile.planners.contract import Infeasible, Planner
+from remat_compile.planners.contract import Infeasible, NotApplicable, Planner
 from remat_compile.planners.registry import parse_planner
 
 __all__ = ["Captured", "Case", "capture", "captured", "case", "run_python"]
@@ -157,7 +157,7 @@ def schedule_of(model: Captured, planner: Planner, budget: str | None) -> Schedu
     if budget is not None:
         bound = resolve_budget(parse_budget(budget), base.baseline)
     answer = planner.plan(base.program, bound)
-    assert not isinstance(answer, Infeasible), answer
+    assert not isinstance(answer, Infeasible | NotApplicable), answer
     assert answer.schedule is not None
     return answer.schedule
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from time import monotonic
 
+from helpers.planners.matrix import peak_bytes
 from remat_compile.ir.analysis.liveness import BudgetKind, lower_bound_bytes
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.semantics.simulate import Trace, simulate
@@ -27,15 +28,11 @@ def reachable(program: Program, share: float) -> Budget:
     return Budget(int(low + share * (high - low)), "activation")
 
 
-def peak(trace: Trace, kind: BudgetKind) -> int:
-    return trace.peak_bytes if kind == "device" else trace.activation_peak_bytes
-
-
 def holds(program: Program, budget: Budget, result: PlanResult) -> Trace:
     """Asserts that a result has a plan that keeps its word; the trace of the plan."""
     assert isinstance(result, Optimal | Feasible)
     trace = simulate(program, result.schedule)
-    assert peak(trace, budget.kind) <= budget.bytes
+    assert peak_bytes(trace, budget.kind) <= budget.bytes
     assert trace.time_ns == result.time_ns
     assert result.lower_bound_ns is not None
     assert result.lower_bound_ns <= result.time_ns

@@ -11,6 +11,8 @@ from helpers.planners.dijkstra import least_cost
 from remat_compile.planners.chains.stages import SavingOption, Skim, Stage, Way
 
 Mode = Literal["any", "persistent", "dropping"]
+ChainState = tuple[frozenset[tuple[str, int]], int, frozenset[int]]
+MultiState = tuple[frozenset[tuple[int, int]], tuple[int, ...], bool]
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def least_time(chain: ThesisChain, memory: int, mode: Mode) -> float:
     def size(stored: frozenset[tuple[str, int]]) -> int:
         return sum(chain.a[i] if kind == "a" else chain.a_bar[i] for kind, i in stored)
 
-    def moves(state: tuple[frozenset, int, frozenset]) -> Iterable[tuple[float, Any]]:
+    def moves(state: ChainState) -> Iterable[tuple[float, Any]]:
         stored, turn, pinned = state
         if mode == "dropping":
             for item in stored:
@@ -88,7 +90,7 @@ def least_time(chain: ThesisChain, memory: int, mode: Mode) -> float:
             left = stored - {("bar", turn), ("a", turn), ("a", turn - 1)}
             yield chain.u_b[turn - 1], (left, turn - 1, pinned - {turn - 1})
 
-    start = (frozenset([("a", 0)]), n, frozenset())
+    start = (frozenset([("a", 0)]), n, frozenset[int]())
     found = least_cost(start, 0.0, lambda state: state[1] == 0, moves)
     return inf if found is None else found
 
@@ -98,7 +100,7 @@ def least_multi_time(lengths: Sequence[int], slots: int) -> float:
     operation may put its output where its input was."""
     branches = range(len(lengths))
 
-    def moves(state: tuple[frozenset, tuple[int, ...], bool]) -> Iterable[tuple[float, Any]]:
+    def moves(state: MultiState) -> Iterable[tuple[float, Any]]:
         stored, turns, lost = state
         for item in stored:
             yield 0, (stored - {item}, turns, lost)

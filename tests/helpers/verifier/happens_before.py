@@ -131,6 +131,7 @@ def conflicts(one: Operation, other: Operation) -> Iterator[tuple[str, str]]:
 
 
 Found = tuple[int, int, str, str]
+State = tuple[tuple[int, bool], ...]
 """A race: the steps of both operations, the earlier first, and side and aNode."""
 
 
@@ -160,7 +161,7 @@ def races_by_enumeration(program: Program, schedule: Schedule) -> set[Found]:
     }
     found: set[Found] = set()
     # Per stream: how many have ended, and whether the next one runs.
-    start = ((0, False), (0, False), (0, False))
+    start: State = ((0, False), (0, False), (0, False))
     seen = {start}
     todo = [start]
     while todo:
@@ -180,7 +181,7 @@ def races_by_enumeration(program: Program, schedule: Schedule) -> set[Found]:
                 following = (count, True)
             else:
                 continue
-            reached = (*state[:at], following, *state[at + 1 :])
+            reached: State = (*state[:at], following, *state[at + 1 :])
             if reached not in seen:
                 seen.add(reached)
                 todo.append(reached)

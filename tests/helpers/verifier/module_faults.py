@@ -32,7 +32,7 @@ from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.ir.text.parser import parse_program, read_syntax
 from remat_compile.ir.text.printer import format_program
 from remat_compile.verifier import Disagreement, Largest, ProvenPlan, prove_largest, verify
-from remat_compile.verifier.smt import Deadline
+from remat_compile.verifier.answer import Deadline
 from remat_compile.verifier.solvers.z3 import Z3
 
 __all__ = ["CHECKER", "MODULES", "Entry", "Outcome", "corpus", "entries_for", "mutants_of"]
@@ -361,8 +361,8 @@ def _run(module: str, tree: ast.Module, entries: Sequence[Entry]) -> Any:
 
         return listen
 
-    prove.agree_on_plan = listening(prove.agree_on_plan)
-    prove.agree_on_largest = listening(prove.agree_on_largest)
+    for agree in ("agree_on_plan", "agree_on_largest"):
+        setattr(prove, agree, listening(getattr(prove, agree)))
     if module == "ir/text/printer.py":
         return list(_printed(prove, entries))
     checks = importlib.import_module("remat_compile.verifier.check")

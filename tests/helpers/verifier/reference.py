@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from remat_compile.ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
 from remat_compile.ir.graph import Arg, Call, CNode, Ref, View
@@ -106,18 +105,18 @@ def harm(program: Program, schedule: Schedule, *budgets: Budget) -> list[str]:
 
 def _wanted(program: Program) -> tuple[Terms, Run]:
     """The unplanned step and the terms it is told in; the last program's is kept."""
-    if _last and _last[0] is program:
-        return _last[1]
+    if _last and _last[0][0] is program:
+        return _last[0][1]
     terms = Terms()
     machine = _Machine(program, unplanned(program), terms, captured=True)
     machine.run()
     wanted = machine.result
     assert not wanted.faults, wanted.faults
-    _last[:] = [program, (terms, wanted)]
+    _last[:] = [(program, (terms, wanted))]
     return terms, wanted
 
 
-_last: list[Any] = []
+_last: list[tuple[Program, tuple[Terms, Run]]] = []
 
 
 def names_of(call: Call) -> Iterator[str]:

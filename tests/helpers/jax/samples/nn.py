@@ -209,7 +209,7 @@ add("max_pool2d_with_indices.default", _max_pool)
 
 def _max_pool_backward(m: Make) -> list[Call]:
     found = []
-    defaults = ([], [0, 0], [1, 1], False)
+    defaults: tuple[Any, ...] = ([], [0, 0], [1, 1], False)
     for c in _max_pool(m):
         x, kernel, *rest = c.args
         how = (kernel, *rest, *defaults[len(rest) :])

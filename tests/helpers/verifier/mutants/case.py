@@ -146,9 +146,9 @@ class Case:
         runs: Counter[str] = Counter()
         for index, step in enumerate(self.steps):
             if not isinstance(step, Compute):
-                frees = (step.anode,) if isinstance(step, Free) else ()
-                made = (step.anode,) if isinstance(step, Prefetch) else ()
-                yield Event(index, step, None, 0, {}, made, None, frees)
+                freed = (step.anode,) if isinstance(step, Free) else ()
+                fetched = (step.anode,) if isinstance(step, Prefetch) else ()
+                yield Event(index, step, None, 0, {}, fetched, None, freed)
                 continue
             c = self.cnodes[step.cnode]
             runs[c.name] += 1
@@ -157,12 +157,12 @@ class Case:
             reads = {self.base[name]: name for name in reversed(list(names_of(form.call)))}
             if c.token is not None and n > 1:
                 reads[c.token] = c.token
-            made = [name for name in form.writes if name is not None]
+            written = [name for name in form.writes if name is not None]
             if c.token is not None and n == 1 and self.total[c.name] > 1:
-                made.append(c.token)
+                written.append(c.token)
             ends = self.base[next(names_of(c.call))] if c.call.op == "accumulate" else None
-            frees = [name for name in made if step.nosave and self.kind[name] == "phantom"]
-            yield Event(index, step, c, n, reads, tuple(made), ends, tuple(frees))
+            unsaved = (n for n in written if step.nosave and self.kind[n] == "phantom")
+            yield Event(index, step, c, n, reads, tuple(written), ends, tuple(unsaved))
 
     @cached_property
     def lives(self) -> list[Life]:

@@ -114,8 +114,8 @@ def stale(case: Case, kind: str) -> Iterator[Mutant]:
                 edit.insert(step, before=event.index)
             key = edit.after(event.index, Prefetch(name))
             last = key
-            for step in (Wait(name), HostFree(name), Free(name)):
-                last = edit.after(last, step)
+            for ending in (Wait(name), HostFree(name), Free(name)):
+                last = edit.after(last, ending)
             yield case.mutant(kind, edit, "FB0853", key, words=f"%{name}")
 
 

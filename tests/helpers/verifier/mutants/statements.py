@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -21,8 +21,9 @@ def _graph(program: Program, **changes: Any) -> Program:
     return replace(program, graph=replace(program.graph, **changes))
 
 
-def _with_cnode(program: Program, name: str, change: Callable[[CNode], CNode]) -> Program:
-    cnodes = tuple(change(c) if c.name == name else c for c in program.graph.cnodes)
+def _with_cnode(program: Program, changed: CNode, **fields: Any) -> Program:
+    made = replace(changed, **fields)
+    cnodes = tuple(made if c.name == changed.name else c for c in program.graph.cnodes)
     return _graph(program, cnodes=cnodes)
 
 
@@ -34,7 +35,7 @@ def _refs_of(c: CNode) -> list[str]:
 def workspace(case: Case, kind: str) -> Iterator[Mutant]:
     for c in case.cnodes.values():
         if c.workspace != Const(0):
-            made = _with_cnode(case.program, c.name, lambda c: replace(c, workspace=Const(0)))
+            made = _with_cnode(case.program, c, workspace=Const(0))
             yield case.mutant(kind, None, HASH, program=made)
 
 
@@ -82,7 +83,7 @@ def batch_norm(case: Case, kind: str) -> Iterator[Mutant]:
                                                     for n in c.writes):  # fmt: skip
             continue
         if event.again and event.index > case.loss:
-            made = _with_cnode(case.program, c.name, lambda c: replace(c, replay=None))
+            made = _with_cnode(case.program, c, replay=None)
             words = "after its new contents were written back"
             yield case.mutant(kind, None, "FB0807", event.index, words=words, program=made)
 
@@ -91,7 +92,7 @@ def batch_norm(case: Case, kind: str) -> Iterator[Mutant]:
 def no_token(case: Case, kind: str) -> Iterator[Mutant]:
     for c in case.cnodes.values():
         if c.token is not None and case.total[c.name] == 1:
-            made = _with_cnode(case.program, c.name, lambda c: replace(c, token=None))
+            made = _with_cnode(case.program, c, token=None)
             anodes = tuple(a for a in case.program.graph.anodes if a.name != c.token)
             yield case.mutant(kind, None, HASH, program=_graph(made, anodes=anodes))
 
@@ -100,7 +101,7 @@ def no_token(case: Case, kind: str) -> Iterator[Mutant]:
 def shared_token(case: Case, kind: str) -> Iterator[Mutant]:
     drawn = [c for c in case.cnodes.values() if c.token is not None]
     for one, two in pairwise(drawn):
-        made = _with_cnode(case.program, two.name, lambda c, t=one.token: replace(c, token=t))
+        made = _with_cnode(case.program, two, token=one.token)
         yield case.mutant(kind, None, "FB0802", words=f"is written by {one.name}", program=made,
                           place=two.span)  # fmt: skip
 
@@ -114,7 +115,7 @@ def operands(case: Case, kind: str) -> Iterator[Mutant]:
             args = tuple(swap[a.name] if isinstance(a, Ref) and a.name in swap else a
                          for a in c.call.args)  # fmt: skip
             call = replace(c.call, args=args)
-            made = _with_cnode(case.program, c.name, lambda c, call=call: replace(c, call=call))
+            made = _with_cnode(case.program, c, call=call)
             yield case.mutant(kind, None, HASH, program=made)
 
 
@@ -140,9 +141,7 @@ def two_writers(case: Case, kind: str) -> Iterator[Mutant]:
     for one, two in pairwise(plain):
         written = next(filter(None, one.writes), None)
         if written is not None:
-            made = _with_cnode(
-                case.program, two.name, lambda c, w=written: replace(c, writes=(*c.writes, w))
-            )
+            made = _with_cnode(case.program, two, writes=(*two.writes, written))
             words = f"%{written} is written by {one.name} and by {two.name}"
             yield case.mutant(kind, None, "FB0802", words=words, program=made, place=two.span)
 
@@ -152,7 +151,7 @@ def undeclared(case: Case, kind: str) -> Iterator[Mutant]:
     for c in case.cnodes.values():
         if c.phase != "loss" and c.call.op != "accumulate" and _refs_of(c):
             call = replace(c.call, args=(Ref("nothing"), *c.call.args[1:]))
-            made = _with_cnode(case.program, c.name, lambda c, call=call: replace(c, call=call))
+            made = _with_cnode(case.program, c, call=call)
             words = f"{c.name} reads %nothing"
             yield case.mutant(kind, None, "FB0802", words=words, program=made, place=c.span)
 

@@ -1,17 +1,19 @@
-"""Every planner on every graph at every budget simulates to what it claims."""
+"""The planners that solve nothing: claims under both kinds of budget, and what they run again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.planners.graphs import chain, random_dag, residual, stochastic, transformer, unet
+from helpers.planners import matrix
+from helpers.planners.graphs import chain, random_dag, residual, stochastic, transformer
+from helpers.planners.matrix import SMALL, peak_bytes, program_of
 from helpers.programs.strategies import programs
-from remat_compile.ir.analysis.liveness import BudgetKind, floor_bytes, lower_bound_bytes
+from remat_compile.ir.analysis.liveness import BudgetKind, lower_bound_bytes
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Compute, Schedule
@@ -20,33 +22,16 @@ from remat_compile.planners import (
     Feasible,
     Infeasible,
     Optimal,
-    PlanResult,
     TimedOut,
     parse_planner,
 )
 
-GRAPHS: dict[str, Callable[[], Program]] = {
-    "chain": lambda: chain(9),
-    "uneven chain": lambda: chain(14, seed=2),
-    "residual": residual,
-    "unet": unet,
-    "stochastic": stochastic,
-    "transformer": lambda: transformer(1),
-    "random 1": lambda: random_dag(1),
-    "random 7": lambda: random_dag(7),
-    "random 40": lambda: random_dag(40, nodes=25),
-}
 PLANNERS = [
     *("store-all", "periodic", "chen", "dtr"),
     "periodic{segments=3}",
     "dtr{scope=forward, rounds=3}",
 ]
-"""Under both kinds of budget; `test_matrix.py` has all planners."""
 KINDS: tuple[BudgetKind, ...] = ("device", "activation")
-
-
-def peak(trace: Trace, kind: BudgetKind) -> int:
-    return trace.peak_bytes if kind == "device" else trace.activation_peak_bytes
 
 
 def unplanned(program: Program) -> Trace:
@@ -54,34 +39,16 @@ def unplanned(program: Program) -> Trace:
     return simulate(program, Schedule("plan", "", steps))
 
 
-def check(program: Program, budget: Budget, result: PlanResult) -> None:
-    """The claims of a result hold on the simulator."""
-    if isinstance(result, Infeasible):
-        assert result.floor_bytes == lower_bound_bytes(program, budget.kind)[0]
-        assert result.why.code == "FB0407"
-        if result.min_budget is not None:
-            assert budget.bytes < result.min_budget.bytes
-            assert result.floor_bytes <= result.min_budget.bytes
-        return
-    assert not isinstance(result, TimedOut)
-    trace = simulate(program, result.schedule)
-    assert peak(trace, budget.kind) <= budget.bytes
-    assert trace.time_ns == result.time_ns
-    assert result.lower_bound_ns is not None
-    assert result.lower_bound_ns <= result.time_ns
-    assert floor_bytes(program, budget.kind)[0] <= peak(trace, budget.kind)
-    if isinstance(result, Optimal):
-        assert result.time_ns == result.lower_bound_ns
-    else:
-        assert result.gap == result.time_ns / result.lower_bound_ns - 1
+check = partial(matrix.check, prove=False)
+"""The matrix proves the plans of all planners, under budgets of activations."""
 
 
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("graph", SMALL)
 @pytest.mark.parametrize("planner", PLANNERS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_plans_keep_their_word(planner: str, graph: str, kind: BudgetKind) -> None:
-    program = GRAPHS[graph]()
-    high = peak(unplanned(program), kind)
+    program = program_of(graph)
+    high = peak_bytes(unplanned(program), kind)
     low = lower_bound_bytes(program, kind)[0]
     for share in (1.0, 0.7, 0.4, 0.1):
         budget = Budget(int(low + share * (high - low)), kind)
@@ -91,10 +58,10 @@ def test_plans_keep_their_word(planner: str, graph: str, kind: BudgetKind) -> No
             assert isinstance(result, Optimal)
 
 
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("graph", SMALL)
 @pytest.mark.parametrize("planner", ["periodic", "chen", "dtr"])
 def test_the_least_budget_named_is_reachable(planner: str, graph: str) -> None:
-    program = GRAPHS[graph]()
+    program = program_of(graph)
     low = lower_bound_bytes(program, "activation")[0]
     refused = parse_planner(planner).plan(program, Budget(max(1, low - 1), "activation"))
     assert isinstance(refused, Infeasible)
@@ -123,7 +90,7 @@ def test_without_a_budget_segments_are_made_as_told(planner: str) -> None:
 
 @pytest.mark.parametrize("graph", ["uneven chain", "residual", "transformer", "random 40"])
 def test_less_memory_is_never_faster_by_much(graph: str) -> None:
-    program = GRAPHS[graph]()
+    program = program_of(graph)
     high = unplanned(program).activation_peak_bytes
     low = lower_bound_bytes(program, "activation")[0]
     times = []
@@ -209,7 +176,7 @@ def test_periodic_runs_each_inner_cnode_twice_and_the_last_segment_once() -> Non
 @given(st.integers(0, 10_000), st.integers(1, 18), st.sampled_from(KINDS), st.floats(0, 1))
 def test_random_graphs(seed: int, nodes: int, kind: BudgetKind, share: float) -> None:
     program = random_dag(seed, nodes)
-    high = peak(unplanned(program), kind)
+    high = peak_bytes(unplanned(program), kind)
     low = lower_bound_bytes(program, kind)[0]
     budget = Budget(max(1, int(low + share * (high - low))), kind)
     for planner in ("periodic{segments=2}", "chen", "dtr{rounds=5}"):
@@ -219,7 +186,7 @@ def test_random_graphs(seed: int, nodes: int, kind: BudgetKind, share: float) ->
 @settings(max_examples=25)
 @given(programs(), st.sampled_from(KINDS), st.floats(0, 1))
 def test_generated_programs(program: Program, kind: BudgetKind, share: float) -> None:
-    high = peak(unplanned(program), kind)
+    high = peak_bytes(unplanned(program), kind)
     low = lower_bound_bytes(program, kind)[0]
     budget = Budget(max(1, int(low + share * (high - low))), kind)
     for planner in ("store-all", "periodic{segments=2}", "dtr{rounds=5}"):
