@@ -125,6 +125,20 @@ def test_the_numbers_of_the_page_are_those_of_the_plan(path: Path, name: str) ->
         assert any(str(size) in row[1:2] for row in reader.rows)
 
 
+def test_budget_and_proven_peak_are_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "chain.fbir"
+    path.write_text(chain_text(4))
+    made = remat_compile.plan(path, budget="90%", planner="dtr")
+    made.save(path)
+    bound = made.trusted().proven
+    assert made.budget is not None
+    assert bound is not None
+    for plan in (made.trusted(), remat_compile.load(path)):
+        layers = data_of(plan.report())["charts"]["memory"]["layer"]
+        lines = {row["line"].split()[0]: row["bytes"] for row in layers[2]["data"]["values"]}
+        assert lines == {"proven": bound.device_bytes, "budget": made.budget.bytes}
+
+
 def test_recomputation_is_listed_and_drawn() -> None:
     text = page(read_plan(GPT, "least")._subject)
     rows = {row[0]: row for row in read(text).rows if row}

@@ -6,7 +6,7 @@ stretch has the bytes of its largest step, so the peak is always on the chart.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,17 +120,7 @@ def charts(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> dict[str
 
 def _memory(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> Spec:
     rows = [row for part, moment in held for row in _stack(subject, part, moment)]
-    lines = [
-        {
-            "bytes": subject.trace.peak_bytes,
-            "line": f"peak {format_bytes(subject.trace.peak_bytes)}",
-        }
-    ]
-    if subject.proven is not None:
-        bound = subject.proven.device_bytes
-        lines.append({"bytes": bound, "line": f"proven peak {format_bytes(bound)}"})
-    if (budget := subject.budgets.get("device")) is not None:
-        lines.append({"bytes": budget, "line": f"budget {format_bytes(budget)}"})
+    lines = list(_lines(subject))
     before = subject.without
     curve = [
         {"x": part.start, "bytes": before.trace.during[part.largest]} for part in stretches(before)
@@ -179,10 +169,15 @@ def _memory(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> Spec:
         "data": {"name": "lines", "values": lines},
         "layer": [
             {"mark": {"type": "rule", "strokeWidth": 1.5}, "encoding": level},
-            {
-                "mark": {"type": "text", "align": "right", "dy": -5, "fontSize": 11},
-                "encoding": {**level, "x": {"value": "width"}, "text": {"field": "line"}},
-            },
+            *(
+                {
+                    "transform": [{"filter": f"datum.side == '{side}'"}],
+                    "mark": {"type": "text", "align": side, "dy": dy, "fontSize": 11},
+                    "encoding": {**level, "x": {"value": x_at}, "text": {"field": "line"}},
+                }
+                for side, x_at, dy in (("left", 4, 10), ("right", "width", -5))
+                if any(line["side"] == side for line in lines)
+            ),
         ],
     }
     loss = {
@@ -194,6 +189,18 @@ def _memory(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> Spec:
         "encoding": {"x": {"field": "x", **x}, "tooltip": {"field": "line"}},
     }
     return {**_frame(320), "layer": [stack, without, marks, loss]}
+
+
+def _lines(subject: Subject) -> Iterator[Spec]:
+    """Levels across the chart: the budget, the proven bound, and the peak where it is less."""
+    peak, proven = subject.trace.peak_bytes, subject.proven
+    if proven is None or proven.device_bytes != peak:
+        yield {"bytes": peak, "line": f"peak {format_bytes(peak)}", "side": "left"}
+    if proven is not None:
+        what = f"proven peak {format_bytes(proven.device_bytes)}"
+        yield {"bytes": proven.device_bytes, "line": what, "side": "left"}
+    if (budget := subject.budgets.get("device")) is not None:
+        yield {"bytes": budget, "line": f"budget {format_bytes(budget)}", "side": "right"}
 
 
 def _stack(subject: Subject, part: Stretch, moment: Moment) -> list[Spec]:
