@@ -127,7 +127,7 @@ def _memory(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> Spec:
     ]
     curve.append({"x": _at(before, len(before.schedule.steps)), "bytes": before.trace.after[-1]})
     x = _axis(subject)
-    y = {
+    y: Spec = {
         "type": "quantitative",
         "title": None,
         "axis": {"labelExpr": BYTES_LABEL, "minExtent": 70, "maxExtent": 70, "tickCount": 6},
@@ -164,17 +164,13 @@ def _memory(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> Spec:
         },
         "encoding": {"x": {"field": "x", **x}, "y": {"field": "bytes", **y}},
     }
-    level = {"y": {"field": "bytes", **y}, "color": {"value": LINE_COLOR}}
-    marks = {
+    level: Spec = {"y": {"field": "bytes", **y}, "color": {"value": LINE_COLOR}}
+    marks: Spec = {
         "data": {"name": "lines", "values": lines},
         "layer": [
             {"mark": {"type": "rule", "strokeWidth": 1.5}, "encoding": level},
             *(
-                {
-                    "transform": [{"filter": f"datum.side == '{side}'"}],
-                    "mark": {"type": "text", "align": side, "dy": dy, "fontSize": 11},
-                    "encoding": {**level, "x": {"value": x_at}, "text": {"field": "line"}},
-                }
+                _labels(level, side, x_at, dy)
                 for side, x_at, dy in (("left", 4, 10), ("right", "width", -5))
                 if any(line["side"] == side for line in lines)
             ),
@@ -201,6 +197,14 @@ def _lines(subject: Subject) -> Iterator[Spec]:
         yield {"bytes": proven.device_bytes, "line": what, "side": "left"}
     if (budget := subject.budgets.get("device")) is not None:
         yield {"bytes": budget, "line": f"budget {format_bytes(budget)}", "side": "right"}
+
+
+def _labels(level: Spec, side: str, x_at: int | str, dy: int) -> Spec:
+    """The names of the levels that are labelled on one side of the chart."""
+    encoding: Spec = {**level, "x": {"value": x_at}, "text": {"field": "line"}}
+    mark = {"type": "text", "align": side, "dy": dy, "fontSize": 11}
+    wanted = {"filter": f"datum.side == '{side}'"}
+    return {"transform": [wanted], "mark": mark, "encoding": encoding}
 
 
 def _stack(subject: Subject, part: Stretch, moment: Moment) -> list[Spec]:
