@@ -9,7 +9,7 @@ import pytest
 from remat_compile.driver.look import read_plan
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.report.changes import differences
-from remat_compile.report.charts import stretches
+from remat_compile.report.drawing import stretches
 from remat_compile.report.moments import moments
 from remat_compile.report.reasons import of_module, of_peak, of_tensor
 from remat_compile.report.rollup import by_module, by_operator

@@ -14,7 +14,8 @@ from importlib.resources import files
 from typing import Any
 
 from ..ir.units import format_bytes, format_ns
-from .charts import Stretch, charts, stretch_moments
+from .charts import charts, stretch_moments
+from .drawing import Stretch
 from .library import vega
 from .moments import KINDS, Moment
 from .rollup import ModuleTime, by_module, by_operator
