@@ -83,6 +83,9 @@ def test_there_are_enough_files() -> None:
 def test_the_valid_files_use_every_construct() -> None:
     """Every alternative of the grammar that is a rule of its own appears in a valid file."""
     grammar = (SPEC.parent / "src/remat_compile/ir/text/fbir.lark").read_text(encoding="utf-8")
+    grammar = re.sub(
+        r"^(\w+:[^|\n]*?) +-> \w+$", r"\1", grammar, flags=re.M
+    )  # lists by their names
     rules = {m for m in re.findall(r"^\??(\w+):", grammar, re.M) if m.islower()}
     rules |= set(re.findall(r"-> (\w+)", grammar))
     rules -= {r for r in rules if r.startswith("_")}

@@ -51,6 +51,7 @@ def test_gpt2_onnx_refuses_what_cannot_be(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_phases_benchmark(tmp_path: Path) -> None:
     figures = tmp_path / "phases.json"
     arguments = ["--budget", "range:1.0", "--json", str(figures), "--check"]

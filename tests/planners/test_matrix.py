@@ -52,7 +52,7 @@ pytestmark = pytest.mark.usefixtures("drop_largest")
     default_only(CELLS, [c for c in CELLS if c[0] not in USE_UP_THEIR_LIMIT or c[1] in DIFFERENT]),
 )
 def test_plans_keep_their_word(planner: str, graph: str) -> None:
-    keep_their_word(planner, graph, TWO)
+    keep_their_word(planner, graph, TWO[:1] if planner in USE_UP_THEIR_LIMIT else TWO)
 
 
 @pytest.mark.slow
@@ -72,12 +72,11 @@ def keep_their_word(planner: str, graph: str, shares: Iterable[float]) -> None:
 
 def test_plans_are_near_their_bounds() -> None:
     """A bound that says nothing would not pass."""
-    planners = ("dtr", "rotor", "periodic")
     found = [
         outcome(planner, graph, share, TIME_LIMIT_S)
-        for planner in planners
+        for planner in ("dtr", "rotor", "periodic")
         for graph in SMALL
-        for share in TWO
+        for share in (*TWO, SHARES[5])
     ]
     assert median(gaps(found)) <= 0.10
 
@@ -104,7 +103,9 @@ TINY: dict[str, Callable[[], Program]] = {
 }
 
 
-@pytest.mark.parametrize("graph", TINY)
+@pytest.mark.parametrize(
+    "graph", default_only(TINY, ["chain", "uneven chain", "residual", "random"])
+)
 def test_optimal_planners_equal_exhaustive_search(graph: str) -> None:
     program = TINY[graph]()
     base = Baseline.of(program)
@@ -134,7 +135,7 @@ def test_optimal_planners_equal_exhaustive_search(graph: str) -> None:
             assert exact.time_ns == forward_only
 
 
-@settings(max_examples=12, derandomize=True)
+@settings(max_examples=8, derandomize=True)
 @given(st.integers(0, 10_000), st.integers(2, 12), st.sampled_from(SHARES))
 def test_random_graphs(seed: int, nodes: int, share: float) -> None:
     program = random_dag(seed, nodes)

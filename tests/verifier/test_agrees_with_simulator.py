@@ -25,7 +25,7 @@ def _simulated(program: Program, schedule: Schedule) -> Trace | None:
         return None
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(scheduled())
 def test_valid_schedules_are_proven_with_the_simulated_peaks(
     case: tuple[Program, Schedule],
@@ -43,7 +43,7 @@ def test_valid_schedules_are_proven_with_the_simulated_peaks(
 @pytest.mark.parametrize("name", BREAKS)
 def test_broken_schedules_get_the_same_verdict(name: str) -> None:
     refuted = 0
-    for seed in range(40):
+    for seed in range(20):
         rng = Random(f"{name} {seed}")
         program = random_program(rng, size=6)
         schedule = random_schedule(rng, program)
@@ -63,7 +63,7 @@ def test_broken_schedules_get_the_same_verdict(name: str) -> None:
     assert refuted >= 3, "this way of breaking a schedule breaks too few"
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(scheduled(), st.sampled_from(("device", "activation")))
 def test_one_byte_less_than_the_peak_is_refuted_where_the_simulator_peaks(
     case: tuple[Program, Schedule], kind: str

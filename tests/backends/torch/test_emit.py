@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from helpers.emitted.tiny import Tiny, replayable, schedule, tiny
 from helpers.models import MODELS
+from helpers.slow import default_only
 from remat_compile.backends.torch import build, emit
 from remat_compile.backends.torch.interface import saved_at_loss
 from remat_compile.frontends.torch_export import export, lower
@@ -117,7 +118,7 @@ def test_an_operator_that_does_not_exist() -> None:
     assert error.value.diagnostics[0].code == "FB0901"
 
 
-@pytest.mark.parametrize("name", ["two", "resnet", "gpt"])
+@pytest.mark.parametrize("name", default_only(["two", "resnet", "gpt"], ["two", "resnet"]))
 def test_a_computation_replayed_alone(name: str) -> None:
     """One cNode in each third of the forward runs again just after the loss."""
     module, args, _ = MODELS[name](torch.float64)

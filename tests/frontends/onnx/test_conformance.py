@@ -97,7 +97,8 @@ def check(test: Any, got: list[Any], wanted: list[Any]) -> None:
         assert actual.numpy().dtype == expected.dtype
         if DRAWN.search(test.name):
             continue
-        rtol, atol = (2e-2, 4e-3) if small else (max(test.rtol, 1e-3), max(test.atol, 1e-7))
+        least = 1e-6 if "_dft_" in test.name else 1e-7  # stored with the rounding of a float32 FFT
+        rtol, atol = (2e-2, 4e-3) if small else (max(test.rtol, 1e-3), max(test.atol, least))
         np.testing.assert_allclose(actual.numpy(), expected, rtol=rtol, atol=atol)
 
 
@@ -120,6 +121,6 @@ def test_every_float_test_passes_or_is_refused_with_a_code(tmp_path: Path) -> No
         passed += 1
         operators.update(node.op_type for node in test.model.graph.node)
     assert set(refused) <= {"FB0604", "FB0607", "FB0612", "FB0614"}, refused
-    assert passed >= 810, refused
+    assert passed >= 868, refused
     assert len(operators & set(own_operators())) >= 110
     assert set(own_operators()) >= RANDOM

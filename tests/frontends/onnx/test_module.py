@@ -194,10 +194,10 @@ def test_batch_norm_keeps_pytorch_momentum_and_statistics(tmp_path: Path) -> Non
     file = batch_norm(tmp_path / "m.onnx", module)
     before = copy.deepcopy(module)
     fixed = build_module(file)
-    assert [w.code for w in fixed.warnings] == ["FB0654"]
+    assert [w.code for w in fixed.warnings] == ["FB0654", "FB0631"]
     assert torch.equal(fixed.module(*fixed.args), before.eval()(*fixed.args))
     trained = build_module(file, train_bn=True)
-    assert trained.warnings == ()
+    assert [w.code for w in trained.warnings] == ["FB0631"]
     assert torch.equal(trained.module(*trained.args), module(*trained.args))
     for name, buffer in trained.module.named_buffers():
         assert torch.equal(buffer, module.get_buffer(name))
@@ -214,7 +214,7 @@ def test_batch_norm_in_training_mode(tmp_path: Path) -> None:
     file = write(tmp_path / "m.onnx", [node], {"x": [5, 3]}, weights, outputs=outputs)
     for train_bn in (False, True):
         built = build_module(file, train_bn=train_bn)
-        assert built.warnings == ()
+        assert [w.code for w in built.warnings] == ["FB0631"]
         x = built.args[0]
         y, mean, _ = built.module(x)
         s, b, m, _ = (torch.from_numpy(weights[n]) for n in "sbmv")
@@ -226,7 +226,7 @@ def test_batch_norm_in_training_mode(tmp_path: Path) -> None:
 
 def test_train_bn_without_batch_norm_is_a_warning(tmp_path: Path) -> None:
     built = build_module(linear(tmp_path / "m.onnx"), train_bn=True)
-    assert [w.code for w in built.warnings] == ["FB0655"]
+    assert [w.code for w in built.warnings] == ["FB0655", "FB0631"]
 
 
 def test_folded_batch_norms_are_named(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_made_up_names_and_shared_vectors_are_warned_about(tmp_path: Path) -> No
     weights = {"val_12": ONES, "ln.bias": np.ones(2, np.float32)}
     built = build_module(write(tmp_path / "m.onnx", nodes, {"x": [4, 3]}, weights))
     found = {w.code: w.message for w in built.warnings}
-    assert set(found) == {"FB0652", "FB0653"}
+    assert set(found) == {"FB0652", "FB0653", "FB0631"}
     assert '"val_12"' in found["FB0652"]
     assert '"ln.bias"' in found["FB0653"]
 

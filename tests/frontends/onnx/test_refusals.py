@@ -38,7 +38,7 @@ def test_a_file_that_is_no_onnx_model(tmp_path: Path, content: bytes) -> None:
     assert refusal(lambda: build_module(tmp_path / "t.onnx")).code == "FB0603"
 
 
-@pytest.mark.parametrize(("opset", "word"), [(99, "99"), (6, "opset 6")])
+@pytest.mark.parametrize(("opset", "word"), [(99, "99"), (0, "opset 0")])
 def test_opset_out_of_range(tmp_path: Path, opset: int, word: str) -> None:
     file = linear(tmp_path / "m.onnx")
     model = onnx.load(file)

@@ -12,8 +12,11 @@ from torch import Tensor, nn
 
 from ...ir.diagnostics import Diagnostic, FBError
 from .builder import Builder
+from .constants import NodeWeights, float_results, node_weights
+from .convert import metadata
 from .inputs import bind_dims, declared_inputs, read_sample, sample_inputs
-from .load import all_nodes, read
+from .load import all_nodes, read, reason_of
+from .record import STRAIGHT_THROUGH, TrainingRecord, training_record
 from .repair import repair
 from .warn import warnings_of
 from .weights import Role, classify, torch_record
@@ -53,27 +56,58 @@ def build_module(
     use and update batch statistics; `trainable` are patterns (`*`, `?`) of the initialisers
     to train, where the rule of `weights` does not suit. Raises `FBError` (FB06xx).
     """
+    try:
+        return _built(path, dims or {}, sample, train_bn, trainable)
+    except FBError:
+        raise
+    except Exception as error:  # whatever a malformed file leads to has a code
+        message = f'"{os.fspath(path)}" is malformed: {reason_of(error)}'
+        refusal = FBError(Diagnostic("FB0620", message, hint="export or copy the file again"))
+    raise refusal
+
+
+def _built(
+    path: str | os.PathLike[str],
+    dims: Mapping[str, str | int],
+    sample: str | os.PathLike[str] | None,
+    train_bn: bool,
+    trainable: Sequence[str] | None,
+) -> OnnxModel:
     source = read(path)
-    inputs = declared_inputs(source.model.graph)
+    graph, base = source.model.graph, source.path.parent
+    inputs = declared_inputs(graph)
     arrays = None if sample is None else read_sample(sample)
-    bound = bind_dims(inputs, dims or {}, arrays or {})
+    bound = bind_dims(inputs, dims, arrays or {})
     args = sample_inputs(inputs, bound, arrays)
-    record = torch_record(source.model)
-    base = source.path.parent
+    record, training = torch_record(source.model), training_record(source.model)
+    ties = _tie(graph, training)
     mended = repair(source.model, record, base) if record is not None else None
     gone = [] if mended is None else [*mended.missing, *mended.absent]
-    roles = classify(source.model, record, trainable, gone)
-    builder = Builder(source.opset, base, train_bn)
+    inner = NodeWeights() if record is not None else node_weights(graph, trainable)
+    others = float_results(graph) if trainable is not None else ()
+    roles = classify(source.model, record, trainable, gone, training=training, others=others)
+    builder = Builder(
+        source.opset,
+        base,
+        train_bn,
+        opsets=source.opsets,
+        promoted=inner.roles,
+        straight_through=metadata(source.model, STRAIGHT_THROUGH) == "yes",
+    )
     names = tuple(item.name for item in inputs)
-    outputs = tuple(value.name for value in source.model.graph.output)
+    outputs = tuple(value.name for value in graph.output)
     for name, value in zip(names, args, strict=True):
         builder.add_input(name, value)
-    _add_initialisers(builder, source.model.graph, roles)
+    _add_initialisers(builder, graph, roles)
+    for name, stored in ties.items():
+        builder.add_tie(name, stored)
     with torch.enable_grad():
-        builder.run(source.model.graph, set(outputs))
+        builder.run(graph, set(outputs))
     module = builder.finish(names, outputs)
     _check_trains(os.fspath(path), builder, outputs)
-    warnings = warnings_of(source.model, roles, mended, builder.batch_norms, train_bn)
+    warnings = warnings_of(
+        source.model, roles, mended, builder.batch_norms, train_bn, inner=inner, training=training
+    )
     return OnnxModel(
         module=module,
         args=args,
@@ -84,6 +118,18 @@ def build_module(
         output_names=outputs,
         dims=bound,
     )
+
+
+def _tie(graph: Any, training: TrainingRecord | None) -> dict[str, str]:
+    """Let nodes read one copy of each tied parameter; the ties whose parameter is stored."""
+    if training is None:
+        return {}
+    tensors = {tensor.name for tensor in graph.initializer}
+    ties = {a: b for a, b in training.ties.items() if b in tensors and a != b}
+    for node in all_nodes(graph):
+        node.input[:] = [ties.get(name, name) for name in node.input]
+    read_names = {name for node in all_nodes(graph) for name in node.input}
+    return {a: b for a, b in ties.items() if b in read_names}
 
 
 def _add_initialisers(builder: Builder, graph: Any, roles: Mapping[str, Role]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,20 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
 )
 
 from ...ir.diagnostics import Diagnostic, FBError
 from .call import Call, Known, Lowering, Value, known, literals_of
 from .convert import attributes_of, clean, metadata, name_of, path_of, to_tensor
+from .limits import LARGEST_BYTES, Allowance, bytes_of, check_bytes, quiet_torch
+from .load import reason_of
 from .module import OnnxModule, Slot, Step, as_outputs, last_uses, node_module, reserve
+from .record import FX_NODE, origin_of
 from .table import RANDOM, lowering_of
-from .weights import FX_NODE, Role
+from .unroll import unroll
+from .weights import Role
 
 __all__ = ["Builder"]
 
@@ -27,11 +33,42 @@ _LOOKED_AT = {"Shape": {0}, "Size": {0}, "EyeLike": {0}, "CastLike": {1}}
 """Inputs of which only shape or type matter, both known at build time."""
 
 
+_PRODUCTS = frozenset(
+    {
+        "Attention",
+        "Conv",
+        "ConvTranspose",
+        "Einsum",
+        "FusedMatMul",
+        "GRU",
+        "Gemm",
+        "LSTM",
+        "MatMul",
+        "RNN",
+    }
+)
+"""Operators whose first inputs must have one type, which fake tensors do not ask for."""
+
+
 class Builder:
     """Builds an `OnnxModule`. `values` maps ONNX names to what they are at build time."""
 
-    def __init__(self, opset: int, base: Path, train_bn: bool):
+    def __init__(
+        self,
+        opset: int,
+        base: Path,
+        train_bn: bool,
+        *,
+        opsets: Mapping[str, int] | None = None,
+        limit_bytes: int = LARGEST_BYTES,
+        promoted: Mapping[str, Role] | None = None,
+        straight_through: bool = False,
+    ):
+        """`promoted` are results of nodes that are stored like initialisers."""
         self.opset = opset
+        self.opsets = opsets or {}
+        self.promoted = promoted or {}
+        self.straight_through = straight_through
         self.base = base
         self.train_bn = train_bn
         self.root = OnnxModule()
@@ -42,8 +79,10 @@ class Builder:
         self.parameters: set[str] = set()
         self.batch_norms: dict[str, bool] = {}
         """Every BatchNormalization, and whether it uses batch statistics."""
+        self.allowance = Allowance(self.mode, limit_bytes)
         self._contents: dict[tuple[Any, ...], str] = {}
         self._taken: set[str] = set()
+        self._paths: dict[int, str] = {}
         self._alive: list[Any] = []  # `keys` goes by identity: nothing may be collected
 
     def add_input(self, name: str, sample: Tensor) -> None:
@@ -51,27 +90,38 @@ class Builder:
 
     def add_initialiser(self, proto: Any, role: Role) -> None:
         """Store an initialiser under its own (dotted) name."""
-        data = to_tensor(proto, self.base)
+        self._store(proto.name, to_tensor(proto, self.base), role)
+
+    def add_tie(self, name: str, stored: str) -> None:
+        """Let a stored parameter be found under a second name too."""
+        place, leaf = reserve(self.root, [clean(part) for part in name.split(".")])
+        place.register_parameter(leaf, self.root.get_parameter(self.root.stored[stored]))
+
+    def _store(self, name: str, data: Tensor, role: Role) -> None:
         if role is Role.CONSTANT:
-            self.values[proto.name] = known(proto.name, data)
+            self.values[name] = known(name, data)
             return
-        place, leaf = reserve(self.root, [clean(part) for part in proto.name.split(".")])
-        if role is Role.TRAINED:
-            data = nn.Parameter(data)
+        place, leaf = reserve(self.root, [clean(part) for part in name.split(".")])
+        if role in (Role.TRAINED, Role.FROZEN):
+            data = nn.Parameter(data, requires_grad=role is Role.TRAINED)
             place.register_parameter(leaf, data)
-            self.parameters.add(proto.name)
+            if role is Role.TRAINED:
+                self.parameters.add(name)
         else:
             place.register_buffer(leaf, data)
-        self._remember(proto.name, place, leaf)
-        self._enter(proto.name, self.mode.from_tensor(data))
+        self._remember(name, place, leaf)
+        self._enter(name, self.mode.from_tensor(data))
 
     def run(self, graph: Any, needed: set[str]) -> None:
         """Evaluate or record every node that leads to a name in `needed`."""
         for node in _useful(graph, needed):
-            if node.op_type == "If":
-                self._branch(node)
-            else:
-                self._node(node)
+            match node.op_type:
+                case "If":
+                    self._branch(node)
+                case "Loop" | "Scan":
+                    unroll(self, node)
+                case _:
+                    self._node(node)
 
     def finish(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> OnnxModule:
         self.root.input_names = inputs
@@ -90,21 +140,23 @@ class Builder:
         self.keys[id(value)] = self._fresh(name)
 
     def _remember(self, name: str, place: nn.Module, leaf: str) -> None:
-        paths = {id(module): path for path, module in self.root.named_modules()}
-        prefix = paths[id(place)]
+        prefix = self._path(place)
         self.root.stored[name] = f"{prefix}.{leaf}" if prefix else leaf
         self.root.onnx_names[self.root.stored[name]] = name
+
+    def run_inner(self, graph: Any) -> list[Value]:
+        """The results of a graph inside a node; its inputs stand in `values`."""
+        for tensor in graph.initializer:
+            self.values[tensor.name] = known(tensor.name, to_tensor(tensor, self.base))
+        self.run(graph, {value.name for value in graph.output})
+        return [self.values[value.name] for value in graph.output]
 
     def _branch(self, node: Any) -> None:
         condition = self.values[node.input[0]]
         call = Call("If", name_of(node), "", self.opset, {}, tuple(node.output))
         chosen = "then_branch" if call.scalar(condition, "the condition") else "else_branch"
         graph = next(a.g for a in node.attribute if a.name == chosen)
-        for tensor in graph.initializer:
-            self.values[tensor.name] = known(tensor.name, to_tensor(tensor, self.base))
-        self.run(graph, {value.name for value in graph.output})
-        for outer, inner in zip(node.output, graph.output, strict=True):
-            self.values[outer] = self.values[inner.name]
+        self.values.update(zip(node.output, self.run_inner(graph), strict=True))
 
     def _node(self, node: Any) -> None:
         lowering = lowering_of(node.domain, node.op_type)
@@ -113,22 +165,28 @@ class Builder:
             node.op_type,
             name_of(node),
             "",
-            self.opset,
+            self.opsets.get(node.domain, self.opset),
             attributes_of(node, self.base),
             tuple(node.output),
             train_bn=self.train_bn,
             literals=_literals(node) if node.op_type in ("Cast", "CastLike") else (),
             trained=frozenset(i for i, n in enumerate(node.input) if n in self.parameters),
+            origin=origin_of(node),
+            straight_through=self.straight_through,
         )
         inputs = [self.values[name] if name else None for name in node.input]
         if self._is_known(node.op_type, inputs):
             results = self._evaluate(call, lowering, inputs)
             for name, result in zip(node.output, results, strict=False):
-                if name:
+                if name in self.promoted:
+                    self._store(name, result.detach().clone(), self.promoted[name])
+                elif name:
                     self.values[name] = _as_known(name, result)
             return
         if node.op_type == "BatchNormalization":
             self.batch_norms[call.name] = self.train_bn or call.flag("training_mode")
+        if node.op_type in _PRODUCTS:
+            _check_types(call, inputs[:2])
         results = self._evaluate(call, lowering, self._faked(inputs))
         self._record(node, call, lowering, inputs, results)
 
@@ -147,15 +205,23 @@ class Builder:
         return [self._fake(item) for item in value] if isinstance(value, list) else value
 
     def _evaluate(self, call: Call, lowering: Lowering, inputs: list[Value]) -> tuple[Any, ...]:
+        self.allowance.node = f'node "{call.name}" ({call.op})'
         try:
-            return as_outputs(lowering(call, *inputs))
+            with self.allowance, quiet_torch():
+                results = as_outputs(lowering(call, *inputs))
+            for result in results:
+                if isinstance(result, Tensor) and not isinstance(result, FakeTensor):
+                    check_bytes(self.allowance.node, bytes_of(result), self.allowance.left_bytes)
+            return results
         except FBError:
             raise
         except (DataDependentOutputException, DynamicOutputShapeException):
-            call.refuse("the size of a result depends on the values of the inputs", "FB0613")
-        except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
-            reason = str(error).strip().splitlines()
-            call.refuse(reason[0] if reason else type(error).__name__, "FB0606")
+            refusal = call.refusal(
+                "the size of a result depends on the values of the inputs", "FB0613"
+            )
+        except Exception as error:  # a lowering is given whatever the file holds
+            refusal = call.refusal(reason_of(error), "FB0606")
+        raise refusal  # outside the handlers: torch's own traceback tells users nothing
 
     def _record(
         self,
@@ -179,7 +245,7 @@ class Builder:
         place, leaf = reserve(self.root, path_of(node))
         module = node_module(call, lowering, template)
         place.add_module(leaf, module)
-        prefix = next(path for path, found in self.root.named_modules() if found is place)
+        prefix = self._path(place)
         call.path = f"{prefix}.{leaf}" if prefix else leaf
         writes: list[str | None] = []
         for name, result in wanted:
@@ -189,6 +255,12 @@ class Builder:
             else:
                 writes.append(None)
         self.steps.append(Step(call.path, tuple(reads), tuple(writes)))
+
+    def _path(self, place: nn.Module) -> str:
+        """Where a container stands; all are looked up again only for one that is new."""
+        if id(place) not in self._paths:
+            self._paths = {id(module): path for path, module in self.root.named_modules()}
+        return self._paths[id(place)]
 
     def _fresh(self, name: str) -> str:
         """A run-time name; branches of `If` may use the same ONNX name again."""
@@ -226,6 +298,13 @@ class Builder:
             self._contents[content] = self._fresh(value.name)
             self._remember(self._contents[content], place, leaf)
         return self._contents[content]
+
+
+def _check_types(call: Call, values: list[Value]) -> None:
+    tensors = [v.data if isinstance(v, Known) else v for v in values]
+    kinds = {str(t.dtype).removeprefix("torch.") for t in tensors if isinstance(t, Tensor)}
+    if len(kinds) > 1:
+        call.refuse(f"its inputs have different types: {', '.join(sorted(kinds))}", "FB0606")
 
 
 def _known(value: Value) -> bool:

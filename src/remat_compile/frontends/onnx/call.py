@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ...ir.diagnostics import Diagnostic, FBError
+from .record import Origin
 
 __all__ = [
     "DTYPES",
@@ -101,11 +102,18 @@ class Call:
     """Numbers in the text of the PyTorch call that this node comes from."""
     trained: frozenset[int] = frozenset()
     """Positions of inputs that are parameters."""
+    origin: Origin = field(default_factory=Origin)
+    straight_through: bool = False
+    """Whether rounding counts as the identity in gradients."""
 
     def refuse(self, message: str, code: str = "FB0612", hint: str | None = None) -> NoReturn:
         """Stop with a diagnostic that names this node."""
+        raise self.refusal(message, code, hint)
+
+    def refusal(self, message: str, code: str = "FB0612", hint: str | None = None) -> FBError:
+        """A diagnostic that names this node."""
         text = f'node "{self.name}" ({self.op}, opset {self.opset}): {message}'
-        raise FBError(Diagnostic(code, text, hint=hint))
+        return FBError(Diagnostic(code, text, hint=hint))
 
     def has(self, index: int) -> bool:
         """Whether output `index` is wanted."""

@@ -17,8 +17,9 @@ from torch import Tensor
 from ...ir.diagnostics import Diagnostic, FBError
 from .call import DTYPES
 from .load import load_weights
+from .sparse import dense_of
 
-__all__ = ["attributes_of", "metadata", "name_of", "path_of", "to_tensor", "type_name"]
+__all__ = ["attributes_of", "metadata", "name_of", "path_of", "scopes_of", "to_tensor", "type_name"]
 
 
 def type_name(elem_type: int) -> str:
@@ -32,9 +33,15 @@ def to_tensor(proto: Any, base: Path) -> Tensor:
         kind = type_name(proto.data_type)
         raise FBError(Diagnostic("FB0614", f'tensor "{proto.name}" has element type {kind}'))
     load_weights(proto, base)
-    array = np.asarray(onnx.numpy_helper.to_array(proto))
     dtype = DTYPES[proto.data_type]
+    try:
+        array = np.asarray(onnx.numpy_helper.to_array(proto))
+    except (ValueError, TypeError, OverflowError) as error:
+        message = f'tensor "{proto.name}" of shape {list(proto.dims)} cannot be read: {error}'
+        raise FBError(Diagnostic("FB0606", message)) from None
     if dtype == torch.bfloat16:
+        if array.dtype == np.float32:  # onnx before 1.19
+            return torch.from_numpy(array.copy()).to(dtype)
         bits = torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
         return bits.reshape(array.shape)
     return torch.from_numpy(np.array(array, copy=True, order="C"))
@@ -47,6 +54,8 @@ def attributes_of(node: Any, base: Path) -> dict[str, Any]:
         value = onnx.helper.get_attribute_value(attribute)
         if attribute.type == onnx.AttributeProto.TENSOR:
             value = to_tensor(value, base)
+        elif attribute.type == onnx.AttributeProto.SPARSE_TENSOR:
+            value = to_tensor(dense_of(value), base)
         elif attribute.type in (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS):
             value = list(value)
         found[attribute.name] = value
@@ -72,11 +81,20 @@ def path_of(node: Any) -> tuple[str, ...]:
     scopes = metadata(node, "pkg.torch.onnx.name_scopes")
     leaf = name_of(node)
     if scopes:
-        modules = [scope for scope in ast.literal_eval(scopes)[:-1] if scope]
+        modules = [scope for scope in scopes_of(scopes)[:-1] if scope]
         outer = modules[-1].split(".") if modules else []
         return tuple(clean(part) for part in (*outer, leaf))
     parts = [clean(part) for part in re.split(r"[/.]", leaf) if part]
     return tuple(parts) or (clean(leaf),)
+
+
+def scopes_of(text: str) -> list[str]:
+    """The exporter's list of module paths; empty where it is none."""
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return []
+    return [str(scope) for scope in found] if isinstance(found, list | tuple) else []
 
 
 def clean(name: str) -> str:

@@ -13,7 +13,9 @@ from torch import nn
 
 from ...ir.diagnostics import Diagnostic, FBError
 from .call import literals_of, widened
-from .weights import FX_NODE, KEPT
+from .capture import captured
+from .record import FX_NODE, TRAINING, TrainingRecord
+from .weights import KEPT
 
 __all__ = ["export_trainable"]
 
@@ -30,15 +32,18 @@ def export_trainable(
 ) -> None:
     """Write `module` to `path` with every parameter under its own name, unfolded and untied.
 
-    The exporter runs without its optimiser. With `fold`, the optimiser then runs while the
-    floating-point initialisers pose as graph inputs, so that shape arithmetic disappears
-    and no weight is touched. Needs `onnxscript` (FB0617).
+    The file records which parameters are frozen (`requires_grad`) or tied, where gradients are
+    cut (`detach`, `no_grad`), and the padding rows of embeddings. The exporter runs without its
+    optimiser. With `fold`, the optimiser then runs while the floating-point initialisers pose
+    as graph inputs, so that shape arithmetic disappears and no weight is touched. Needs
+    `onnxscript` (FB0617).
     """
     if find_spec("onnxscript") is None:
         message = "exporting needs the package onnxscript"
         raise FBError(Diagnostic("FB0617", message, hint="pip install onnxscript"))
+    capture = captured(module, args, kwargs, dynamic_shapes)
     program = torch.onnx.export(
-        module,
+        module if capture is None else capture,
         tuple(args),
         kwargs=dict(kwargs) if kwargs else None,
         dynamo=True,
@@ -50,9 +55,27 @@ def export_trainable(
     if program is None:
         raise FBError(Diagnostic("FB0617", "torch.onnx.export returned nothing"))
     program.model.metadata_props[KEPT] = "yes"
+    record = _record(module, set(program.model.graph.initializers), capture is not None)
+    program.model.metadata_props[TRAINING] = record.text()
     if fold:
         _fold(program.model)
     program.save(os.fspath(path))
+
+
+def _record(module: nn.Module, stored: set[str], cuts: bool) -> TrainingRecord:
+    """Frozen parameters, and the names of those that the file holds under another."""
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    kept: dict[int, str] = {}
+    for name, parameter in parameters.items():
+        if name in stored:
+            kept.setdefault(id(parameter), name)
+    ties = {
+        name: kept[id(parameter)]
+        for name, parameter in parameters.items()
+        if kept.get(id(parameter), name) != name
+    }
+    frozen = tuple(name for name, p in parameters.items() if not p.requires_grad)
+    return TrainingRecord(frozen, ties, cuts)
 
 
 def _widen(graph: Any) -> None:
@@ -88,9 +111,19 @@ def _fold(model: Any) -> None:
         graph.initializers.pop(value.name)
         graph.inputs.append(value)
         value.const_value = None
+    # The optimiser removes every Identity, and with it the places that stop a gradient.
+    cuts = [
+        node
+        for node in graph
+        if node.op_type == "Identity" and "aten.detach." in node.metadata_props.get(FX_NODE, "")
+    ]
+    for node in cuts:
+        node.domain, node.op_type = "remat_compile", "Detach"
     try:
         optimizer.optimize(model)
     finally:
+        for node in cuts:
+            node.domain, node.op_type = "", "Identity"
         for value, content in zip(weights, contents, strict=True):
             graph.inputs.remove(value)
             value.const_value = content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +15,14 @@ from torch import Tensor
 from ...ir.diagnostics import Diagnostic, FBError, nearest
 from .call import DTYPES
 from .convert import type_name
+from .limits import LARGEST_BYTES
 
 __all__ = ["Declared", "bind_dims", "declared_inputs", "sample_inputs"]
 
 _SEED = 0
+
+_NUMPY_BITS = {torch.bfloat16: np.dtype(np.uint16)}
+"""How `.npz` files hold types that numpy lacks: as their bits, without a name of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,10 @@ def declared_inputs(graph: Any) -> tuple[Declared, ...]:
             problems.append(Diagnostic("FB0614", f'input "{value.name}" has type {what}'))
             continue
         dims = tuple(
-            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{value.name}[{i}]"
+            # Old exporters write -1 for a dimension that they do not know.
+            dim.dim_value
+            if dim.HasField("dim_value") and dim.dim_value >= 0
+            else dim.dim_param or f"{value.name}[{i}]"
             for i, dim in enumerate(tensor.shape.dim)
         )
         found.append(Declared(value.name, DTYPES[tensor.elem_type], dims))
@@ -127,6 +135,9 @@ def sample_inputs(
     or the arrays of the sample, which must fit (FB0610)."""
     if sample is None:
         generator = torch.Generator().manual_seed(_SEED)
+        shapes = [_shape(item, bound) for item in inputs]
+        sizes = [math.prod(s) * i.dtype.itemsize for i, s in zip(inputs, shapes, strict=True)]
+        _check_size(sum(sizes))
         return tuple(_made(item, _shape(item, bound), generator) for item in inputs)
     wanted = [item.name for item in inputs]
     problems = [
@@ -141,10 +152,14 @@ def sample_inputs(
             problems += _compare(item, _shape(item, bound), array)
     if problems:
         raise FBError(problems)
-    return tuple(
-        torch.from_numpy(np.ascontiguousarray(sample[n])).reshape(np.shape(sample[n]))
-        for n in wanted
-    )
+    return tuple(_from_array(item, sample[item.name]) for item in inputs)
+
+
+def _check_size(wanted_bytes: int) -> None:
+    if wanted_bytes > LARGEST_BYTES:
+        message = f"sample inputs of {wanted_bytes:,} bytes; {LARGEST_BYTES:,} are made at most"
+        hint = "give smaller sizes, or inputs of your own: --sample inputs.npz"
+        raise FBError(Diagnostic("FB0618", message, hint=hint))
 
 
 def _mismatch(message: str) -> Diagnostic:
@@ -156,14 +171,18 @@ def _compare(item: Declared, shape: tuple[int, ...], array: Any) -> list[Diagnos
     if array.shape != shape:
         text = f'"{item.name}" has shape {list(array.shape)}, the model wants {list(shape)}'
         problems.append(_mismatch(text))
-    if item.dtype == torch.bfloat16:
-        problems.append(_mismatch(f'"{item.name}" is bfloat16, which .npz files cannot hold'))
-    else:
-        wanted = torch.empty(0, dtype=item.dtype).numpy().dtype
-        if array.dtype != wanted:
-            text = f'"{item.name}" has type {array.dtype}, the model wants {wanted}'
-            problems.append(_mismatch(text))
+    wanted = _NUMPY_BITS.get(item.dtype) or torch.empty(0, dtype=item.dtype).numpy().dtype
+    if array.dtype != wanted and not (item.dtype == torch.bfloat16 and array.dtype.str == "|V2"):
+        kind = "bfloat16 (its bits as uint16)" if item.dtype == torch.bfloat16 else wanted
+        problems.append(_mismatch(f'"{item.name}" has type {array.dtype}, the model wants {kind}'))
     return problems
+
+
+def _from_array(item: Declared, array: Any) -> Tensor:
+    flat = np.array(array, order="C").reshape(-1)
+    if item.dtype in _NUMPY_BITS:
+        return torch.from_numpy(flat.view(np.int16)).view(item.dtype).reshape(np.shape(array))
+    return torch.from_numpy(flat).reshape(np.shape(array))
 
 
 def _shape(item: Declared, bound: Mapping[str, int]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,24 @@ from typing import Any
 import onnx
 import onnx.checker
 import onnx.defs
+import onnx.helper
 import onnx.inliner
+import onnx.version_converter
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor
 
 from ...ir.diagnostics import Diagnostic, FBError
-from .table import lowering_of, own_operators
+from .machine_learning import SPREAD, spread_machine_learning
+from .sparse import spread_sparse
+from .table import MICROSOFT, ML, lowering_of, own_operators
 
-__all__ = ["OLDEST_OPSET", "Source", "all_nodes", "external_files", "read"]
+__all__ = ["OLDEST_OPSET", "Source", "all_nodes", "external_files", "read", "reason_of"]
 
-OLDEST_OPSET = 7
-"""The first opset with today's broadcasting."""
+OLDEST_OPSET = 1
 
-_CONTROL = frozenset({"If"})
+_BROADCASTING = 7
+"""The first opset with today's broadcasting; older files are converted to it."""
+
+_CONTROL = frozenset({"If", "Loop", "Scan"})
 """Operators that the builder handles itself."""
 
 
@@ -35,6 +41,8 @@ class Source:
     sha256: str
     model: Any
     opset: int
+    opsets: Mapping[str, int]
+    """The version of every other domain."""
 
 
 def read(path: str | os.PathLike[str]) -> Source:
@@ -45,7 +53,7 @@ def read(path: str | os.PathLike[str]) -> Source:
     try:
         model.ParseFromString(data)
     except Exception as error:  # protobuf raises its own DecodeError, not exported by onnx
-        raise _broken(file, f"{error}") from error
+        raise _broken(file, reason_of(error)) from None
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise _broken(file, "it holds no graph")
     opset = _check_opset(file, model)
@@ -54,11 +62,40 @@ def read(path: str | os.PathLike[str]) -> Source:
     try:
         onnx.checker.check_model(str(file))
     except Exception as error:
-        reason = str(error).strip().splitlines()[0]
-        raise FBError(Diagnostic("FB0606", f'"{file}" is not a valid model: {reason}')) from error
+        reason = reason_of(error)
+        raise FBError(Diagnostic("FB0606", f'"{file}" is not a valid model: {reason}')) from None
+    model = _converted(file, model, opset) if opset < _BROADCASTING else model
+    opset = max(opset, _BROADCASTING)
     model = _inline(model)
     _check_operators(file, model, opset)
-    return Source(file, hashlib.sha256(data).hexdigest(), model, opset)
+    spread_machine_learning(model)
+    spread_sparse(model)
+    others = {o.domain: int(o.version) for o in model.opset_import if o.domain}
+    return Source(file, hashlib.sha256(data).hexdigest(), model, opset, others)
+
+
+def _converted(file: Path, model: Any, opset: int) -> Any:
+    """A file from before today's broadcasting, as one of the first opset with it."""
+    for tensor in all_tensors(model):
+        load_weights(tensor, file.parent)
+    try:
+        found = onnx.version_converter.convert_version(model, _BROADCASTING)
+    except Exception as error:  # the converter is C++ and says RuntimeError, or worse
+        reason = reason_of(error)
+        message = f'"{file}" uses opset {opset}, which cannot be converted: {reason}'
+        hint = "export it with a newer opset_version"
+        raise FBError(Diagnostic("FB0604", message, hint=hint)) from None
+    for node in all_nodes(found.graph):
+        if node.op_type == "PRelu":  # the converter leaves the slopes of channels as they were
+            node.attribute.append(onnx.helper.make_attribute("per_channel", 1))
+    return found
+
+
+def reason_of(error: Exception) -> str:
+    """The first line of what an exception says; its kind where that says nothing by itself."""
+    lines = str(error).strip().splitlines() or [""]
+    plain = isinstance(error, RuntimeError | ValueError | TypeError | IndexError) and lines[0]
+    return lines[0] if plain else f"{type(error).__name__} {lines[0]}".strip()
 
 
 def _bytes_of(file: Path) -> bytes:
@@ -80,6 +117,8 @@ def _broken(file: Path, reason: str) -> FBError:
 def _check_opset(file: Path, model: Any) -> int:
     versions = [int(o.version) for o in model.opset_import if o.domain in ("", "ai.onnx")]
     newest = int(onnx.defs.onnx_opset_version())
+    if not versions and model.opset_import and all(node.domain for node in model.graph.node):
+        return newest  # nothing of ONNX's own in it
     if not versions:
         raise FBError(Diagnostic("FB0604", f'"{file}" names no ONNX opset'))
     version = max(versions)
@@ -178,12 +217,13 @@ def load_weights(tensor: Any, base: Path) -> None:
         load_external_data_for_tensor(tensor, str(base.resolve()))
 
 
-def _expandable(node: Any, opset: int) -> bool:
+def _expandable(node: Any, versions: Mapping[str, int]) -> bool:
     """Whether ONNX itself defines the operator by others."""
-    if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type):
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    if domain not in versions or not onnx.defs.has(node.op_type, domain):
         return False
     try:
-        schema = onnx.defs.get_schema(node.op_type, opset, "")
+        schema = onnx.defs.get_schema(node.op_type, versions[domain], domain)
     except Exception:  # no version of the operator is that old
         return False
     return bool(schema.has_function or schema.has_context_dependent_function)
@@ -192,14 +232,15 @@ def _expandable(node: Any, opset: int) -> bool:
 def _check_operators(file: Path, model: Any, opset: int) -> None:
     local = {(f.domain, f.name) for f in model.functions}
     found: dict[tuple[str, str], list[Any]] = {}
+    versions = {o.domain: int(o.version) for o in model.opset_import} | {"": opset}
     for node in all_nodes(model.graph):
         key = (node.domain, node.op_type)
         known = lowering_of(*key) or key in local or node.op_type in _CONTROL
-        if not known and not _expandable(node, opset):
+        known = known or (node.domain == ML and node.op_type in SPREAD)
+        if not known and not _expandable(node, versions):
             found.setdefault(key, []).append(node)
     if not found:
         return
-    versions = {o.domain: o.version for o in model.opset_import}
     lines = []
     for (domain, op), nodes in sorted(found.items()):
         name = f"{domain}.{op}" if domain else op
@@ -216,7 +257,8 @@ def _inline(model: Any) -> Any:
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     own = {("", op) for op in (*own_operators(), *_CONTROL)}
-    used = {("", n.op_type) for n in all_nodes(model.graph) if n.domain in ("", "ai.onnx")}
+    own |= {(MICROSOFT, op) for op in own_operators(MICROSOFT)} | {(ML, op) for op in SPREAD}
+    used = {("" if n.domain == "ai.onnx" else n.domain, n.op_type) for n in all_nodes(model.graph)}
     if used <= own:
         return model
     try:

@@ -21,7 +21,8 @@ import onnx.numpy_helper
 
 from .convert import metadata
 from .load import load_weights
-from .weights import FX_NODE, KEPT, TorchRecord
+from .record import FX_NODE
+from .weights import KEPT, TorchRecord
 
 __all__ = ["Repair", "repair"]
 

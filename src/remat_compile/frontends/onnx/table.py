@@ -7,10 +7,16 @@ from functools import cache
 from importlib import import_module
 
 from .call import Lowering
+from .unsigned import with_unsigned
 
-__all__ = ["RANDOM", "lowering_of", "own_operators", "register"]
+__all__ = ["MICROSOFT", "ML", "RANDOM", "lowering_of", "own_operators", "register"]
 
-_TABLE: dict[str, Lowering] = {}
+MICROSOFT = "com.microsoft"
+"""The domain of what ONNX Runtime's optimiser fuses."""
+
+ML = "ai.onnx.ml"
+
+_TABLE: dict[tuple[str, str], Lowering] = {}
 RANDOM: set[str] = set()
 """Operators that draw random numbers; they are never evaluated at build time."""
 
@@ -18,12 +24,16 @@ _MODULES = (
     "attention",
     "convolution",
     "elementwise",
+    "fourier",
+    "fused",
     "indexing",
     "linear",
     "losses",
     "normalization",
     "pooling",
+    "quantization",
     "random",
+    "recurrent",
     "reduction",
     "resize",
     "sequence",
@@ -32,12 +42,12 @@ _MODULES = (
 )
 
 
-def register(*names: str, random: bool = False) -> Callable[[Lowering], Lowering]:
-    """Enter the decorated function as the lowering of `names` (default domain)."""
+def register(*names: str, random: bool = False, domain: str = "") -> Callable[[Lowering], Lowering]:
+    """Enter the decorated function as the lowering of `names` of a domain."""
 
     def enter(function: Lowering) -> Lowering:
         for name in names:
-            _TABLE[name] = function
+            _TABLE[domain, name] = with_unsigned(function) if not domain else function
         if random:
             RANDOM.update(names)
         return function
@@ -46,17 +56,17 @@ def register(*names: str, random: bool = False) -> Callable[[Lowering], Lowering
 
 
 @cache
-def _loaded() -> dict[str, Lowering]:
+def _loaded() -> dict[tuple[str, str], Lowering]:
     for module in _MODULES:
         import_module(f".ops.{module}", __package__)
     return _TABLE
 
 
 def lowering_of(domain: str, op: str) -> Lowering | None:
-    """The lowering of an operator of the default domain, if there is one."""
-    return _loaded().get(op) if domain in ("", "ai.onnx") else None
+    """The lowering of an operator, if there is one."""
+    return _loaded().get(("" if domain == "ai.onnx" else domain, op))
 
 
-def own_operators() -> tuple[str, ...]:
-    """Operators of the default domain with a lowering, sorted."""
-    return tuple(sorted(_loaded()))
+def own_operators(domain: str = "") -> tuple[str, ...]:
+    """Operators of a domain with a lowering, sorted."""
+    return tuple(sorted(name for home, name in _loaded() if home == domain))

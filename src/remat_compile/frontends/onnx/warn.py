@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...ir.diagnostics import Diagnostic
-from .convert import metadata, name_of
+from .constants import NodeWeights
+from .convert import metadata, name_of, scopes_of
 from .load import all_nodes
+from .record import FX_NODE, TrainingRecord
 from .repair import Repair
 from .weights import Role, uses_of
 
@@ -24,14 +25,19 @@ def warnings_of(
     mended: Repair | None,
     batch_norms: Mapping[str, bool],
     train_bn: bool,
+    *,
+    inner: NodeWeights,
+    training: TrainingRecord | None,
 ) -> tuple[Diagnostic, ...]:
-    """FB0650 to FB0657, in this order; each names what it is about."""
+    """FB0650 to FB0657, FB0630 and FB0631; each names what it is about."""
     found = [
         *_about_repair(mended),
         _renamed(roles),
         _shared(model, roles, mended),
         _batch_norm(batch_norms, train_bn),
         _lost_dropout(model),
+        _in_nodes(inner),
+        _not_recorded(model, roles, training),
     ]
     return tuple(warning for warning in found if warning is not None)
 
@@ -119,7 +125,7 @@ def _lost_dropout(model: Any) -> Diagnostic | None:
     scopes = [_scope(node) for node in nodes if node.op_type == "Dropout"]
     lost: dict[tuple[str, ...], str] = {}
     for node in nodes:
-        text = metadata(node, "pkg.torch.onnx.fx_node") or ""
+        text = metadata(node, FX_NODE) or ""
         match = re.search(
             r"scaled_dot_product_attention\.default\]\(args = \((.*?)\), kwargs = (.*)\)", text
         )
@@ -136,9 +142,47 @@ def _lost_dropout(model: Any) -> Diagnostic | None:
     return Diagnostic("FB0656", message, hint="export attention written out, with nn.Dropout")
 
 
+def _in_nodes(inner: NodeWeights) -> Diagnostic | None:
+    """Weights that are written as `Constant` or `ConstantOfShape` nodes."""
+    trained = [name for name, role in inner.roles.items() if role is Role.TRAINED]
+    parts = []
+    if trained:
+        parts.append(f"{len(trained)} are read as weights and trained: {_names(trained)}")
+    if inner.doubtful:
+        count = len(inner.doubtful)
+        parts.append(f"{count} may be weights and are not trained: {_names(inner.doubtful)}")
+    if not parts:
+        return None
+    message = "of the tensors in Constant and ConstantOfShape nodes, " + "; ".join(parts)
+    return Diagnostic("FB0630", message, hint="trainable= (--trainable) names what is trained")
+
+
+def _not_recorded(
+    model: Any, roles: Mapping[str, Role], training: TrainingRecord | None
+) -> Diagnostic | None:
+    """What a file without the record of `export_trainable` cannot say about training."""
+    if training is not None and training.cuts:
+        return None
+    unknown = ["where gradients are cut (detach, no_grad)"]
+    if training is None:
+        unknown.append("which parameters are frozen")
+        tables = [
+            node.input[0]
+            for node in all_nodes(model.graph)
+            if node.op_type == "Gather"
+            and roles.get(node.input[0]) is Role.TRAINED
+            and metadata(node, FX_NODE) is None
+        ]
+        if tables:
+            unknown.append(f"which rows of {_names(sorted(set(tables)))} are padding")
+    message = f"the file does not record {', '.join(unknown)}: everything is trained"
+    hint = "export with remat_compile.frontends.onnx.export_trainable, or name what is: trainable="
+    return Diagnostic("FB0631", message, hint=hint)
+
+
 def _scope(node: Any) -> tuple[str, ...]:
     text = metadata(node, "pkg.torch.onnx.name_scopes")
-    return tuple(ast.literal_eval(text)) if text else ()
+    return tuple(scopes_of(text)) if text else ()
 
 
 def _is_positive(text: str) -> bool:

@@ -5,13 +5,14 @@ The rule, in this order:
 1. patterns given by the caller (`trainable=`) decide alone, among floating-point initialisers;
 2. mean and variance of a `BatchNormalization` are statistics (buffers);
 3. where `torch.onnx.export` recorded it, a PARAMETER is trained, and a BUFFER or constant is not;
+   a parameter that `export_trainable` recorded as frozen stays one, without gradient;
 4. in a file that records it, an initialiser without record was computed by the exporter from
    others: it is trained only if a node that reads it as a weight (`WEIGHT_INPUTS`) comes from
    a PyTorch call on a parameter that is gone from the file;
 5. otherwise a floating-point initialiser is trained, unless it is 0-dimensional, holds an
    infinity or NaN (a mask), or is used only as a setting (`SETTING_INPUTS`).
 
-Integers, booleans and `Constant` nodes are never trained.
+Integers and booleans are never trained; for `Constant` nodes see `constants`.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ import onnx
 from ...ir.diagnostics import Diagnostic, FBError, nearest
 from .convert import metadata
 from .load import all_nodes
+from .record import FX_NODE, TrainingRecord
 
-__all__ = ["Role", "TorchRecord", "classify", "torch_record"]
+__all__ = ["Role", "TorchRecord", "classify", "torch_record", "uses_of"]
 
 KEPT = "remat_compile.weights_kept"
 """Model metadata written by `export_trainable`: no weight was folded."""
 
-_FLOATS = (1, 10, 11, 16)
+FLOATS = (1, 10, 11, 16)
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
-FX_NODE = "pkg.torch.onnx.fx_node"
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 
 SETTING_INPUTS = frozenset(
@@ -81,9 +82,11 @@ WEIGHT_INPUTS = frozenset(
 
 
 class Role(Enum):
-    """What an initialiser becomes: `nn.Parameter`, persistent buffer, or constant."""
+    """What an initialiser becomes: a parameter with or without gradient, a persistent buffer,
+    or a constant."""
 
     TRAINED = "trained"
+    FROZEN = "frozen"
     STATISTIC = "statistic"
     CONSTANT = "constant"
 
@@ -129,15 +132,20 @@ def classify(
     record: TorchRecord | None,
     patterns: Sequence[str] | None,
     missing: Sequence[str] = (),
+    *,
+    training: TrainingRecord | None = None,
+    others: Sequence[str] = (),
 ) -> dict[str, Role]:
-    """The role of every initialiser; `missing` are parameters that the file lost.
+    """The role of every initialiser; `missing` are parameters that the file lost, `others`
+    names that patterns may match besides.
 
     Raises FB0615 for a pattern that matches none.
     """
+    frozen = () if training is None or patterns is not None else training.frozen
     graph = model.graph
-    floating = [t for t in graph.initializer if t.data_type in _FLOATS]
+    floating = [t for t in graph.initializer if t.data_type in FLOATS]
     if patterns is not None:
-        _check_patterns([t.name for t in floating], patterns)
+        _check_patterns([*(t.name for t in floating), *others], patterns)
     uses = uses_of(graph)
     roles = {tensor.name: Role.CONSTANT for tensor in graph.initializer}
     for tensor in floating:
@@ -146,7 +154,8 @@ def classify(
         role = _role(tensor, places, record, patterns)
         if role is None:
             role = Role.TRAINED if _replaces(readers, record, missing) else Role.CONSTANT
-        roles[tensor.name] = role
+        is_frozen = role is Role.TRAINED and tensor.name in frozen
+        roles[tensor.name] = Role.FROZEN if is_frozen else role
     return roles
 
 

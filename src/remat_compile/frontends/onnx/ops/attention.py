@@ -157,8 +157,8 @@ def rotary_embedding(
     if positions is not None:
         index = call.tensor(positions)
         table = [part[index] for part in table]
-    c, s = (part.unsqueeze(1) for part in table)
     width = call.integer("rotary_embedding_dim", 0) or split.shape[-1]
+    c, s = (part[..., : width // 2].unsqueeze(1) for part in table)
     turned, rest = split[..., :width], split[..., width:]
     pairs = turned.reshape(*turned.shape[:-1], -1, 2).unbind(-1)
     first, second = pairs if call.flag("interleaved") else turned.chunk(2, -1)

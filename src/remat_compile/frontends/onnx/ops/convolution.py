@@ -112,3 +112,18 @@ def max_unpool(call: Call, x: Value, indices: Value, output_shape: Value = None)
         return F.pad(placed, grow)
     flat = torch.zeros(shape, dtype=data.dtype, device=data.device).reshape(-1)
     return flat.scatter(0, index.reshape(-1), data.reshape(-1)).reshape(shape)
+
+
+@register("CausalConvWithState")
+def causal_convolution(
+    call: Call, x: Value, w: Value, b: Value = None, past: Value = None
+) -> tuple[Tensor, Tensor]:
+    """Each channel with its own kernel over current and earlier positions; and the new state."""
+    data, kernel = call.tensor(x), call.tensor(w)
+    reach = kernel.shape[-1] - 1
+    before = data.new_zeros(*data.shape[:2], reach) if past is None else call.tensor(past)
+    whole = torch.cat([before, data], -1)
+    out = F.conv1d(whole, kernel, call.optional(b), groups=data.shape[1])
+    if call.one_of("activation", "none", ("none", "silu", "swish")) != "none":
+        out = F.silu(out)
+    return out, whole.narrow(-1, whole.shape[-1] - reach, reach)

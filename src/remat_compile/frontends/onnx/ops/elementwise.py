@@ -94,9 +94,6 @@ def binary(call: Call, a: Value, b: Value) -> Tensor:
 @register(*_COMPARE)
 def compare(call: Call, a: Value, b: Value) -> Tensor:
     left, right = call.tensor(a), call.operand(b, a)
-    if left.dtype in (torch.uint16, torch.uint32, torch.uint64):
-        left = left.to(torch.int64)
-        right = right.to(torch.int64) if isinstance(right, Tensor) else right
     return _COMPARE[call.op](left, right)
 
 
@@ -137,8 +134,6 @@ def bit_shift(call: Call, x: Value, y: Value) -> Tensor:
     data = call.tensor(x)
     wide = data.to(torch.int64)
     shift = call.tensor(y).to(torch.int64)
-    if data.dtype == torch.uint64:
-        call.refuse("uint64 is not supported")
     out = torch.bitwise_left_shift(wide, shift) if left else torch.bitwise_right_shift(wide, shift)
     return out.to(data.dtype)
 
@@ -196,7 +191,9 @@ def bit_cast(call: Call, x: Value) -> Tensor:
 def clip(call: Call, x: Value, low: Value = None, high: Value = None) -> Tensor:
     data = call.tensor(x)
     if call.opset < 11:
-        return torch.clamp(data, call.attributes.get("min"), call.attributes.get("max"))
+        given = call.attributes
+        ends = [call.number(name, 0.0) if name in given else None for name in ("min", "max")]
+        return data if ends == [None, None] else torch.clamp(data, *ends)
     if low is None and high is None:
         return data
     if all(bound is None or isinstance(bound, Known) for bound in (low, high)):
@@ -226,7 +223,7 @@ def prelu(call: Call, x: Value, slope: Value) -> Tensor:
     data, weight = call.tensor(x), call.tensor(slope)
     channels = data.shape[1] if data.ndim > 1 else 1
     per_channel = weight.ndim == data.ndim - 1 and weight.numel() == weight.shape[0] == channels
-    if weight.numel() == 1 or per_channel:
+    if weight.numel() == 1 or per_channel or call.flag("per_channel"):
         return F.prelu(data, weight.reshape(-1))
     return torch.where(data < 0, data * weight, data)
 

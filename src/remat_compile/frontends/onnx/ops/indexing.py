@@ -27,7 +27,13 @@ def gather(call: Call, x: Value, indices: Value) -> Tensor:
     if index.dtype not in (torch.int32, torch.int64):
         index = index.to(torch.int64)
     if 0 in call.trained and data.ndim == 2 and axis == 0:
-        return F.embedding(index, data)
+        origin = call.origin
+        return F.embedding(
+            index,
+            data,
+            padding_idx=origin.padding_row,
+            scale_grad_by_freq=origin.scaled_by_frequency,
+        )
     return data[(slice(None),) * axis + (index,)]
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..call import Call, Value
+from ..limits import check_bytes
 from ..table import register
 
 _COORDINATES = (
@@ -36,7 +37,8 @@ class _Axis:
 
 @register("Upsample")
 def upsample(call: Call, x: Value, scales: Value = None) -> Tensor:
-    """The predecessor of `Resize`: asymmetric coordinates, floor."""
+    """The predecessor of `Resize`: asymmetric coordinates; floor where it enlarges, ceil where
+    it shrinks (as ONNX Runtime, and the tests of ONNX 1.5, read opset 10)."""
     data = call.tensor(x)
     mode = call.one_of("mode", "nearest", ("nearest", "linear"))
     found = call.attributes.get("scales")
@@ -45,7 +47,9 @@ def upsample(call: Call, x: Value, scales: Value = None) -> Tensor:
         _Axis(i, n, math.floor(n * f), f, (0.0, 1.0))
         for i, (n, f) in enumerate(zip(data.shape, factors, strict=True))
     ]
-    return _apply(call, data, plan, mode, "asymmetric", "floor")
+    for part in plan:
+        data = _apply(call, data, [part], mode, "asymmetric", "ceil" if part.scale < 1 else "floor")
+    return data
 
 
 @register("Resize")
@@ -144,6 +148,8 @@ def _apply(
     for part in plan:
         if part.size == part.out and part.scale == 1.0 and part.roi == (0.0, 1.0):
             continue
+        cells = part.out if mode == "nearest" else part.out * part.size
+        check_bytes(f'node "{call.name}" ({call.op})', 64 * cells)  # a Python number and its list
         places = [_place(part, y, where) for y in range(part.out)]
         if mode == "nearest":
             index = [min(max(_round(x, rounding), 0), part.size - 1) for x in places]

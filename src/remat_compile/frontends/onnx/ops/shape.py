@@ -15,7 +15,10 @@ from ..table import register
 
 @register("Identity")
 def identity(call: Call, x: Value) -> Any:
-    return x if isinstance(x, list) else call.tensor(x)
+    if isinstance(x, list):
+        return x
+    data = call.tensor(x)
+    return data.detach() if call.origin.detached else data
 
 
 @register("Reshape")

@@ -34,6 +34,24 @@ def constant_of_shape(call: Call, shape: Value) -> Tensor:
     return value.reshape(()).expand(call.ints(shape, "shape")).clone()
 
 
+_COSINES = {
+    "BlackmanWindow": (0.42, -0.5, 0.08),
+    "HammingWindow": (25 / 46, -21 / 46),
+    "HannWindow": (0.5, -0.5),
+}
+"""Coefficients of the cosines that a window is the sum of."""
+
+
+@register(*_COSINES)
+def window(call: Call, size: Value) -> Tensor:
+    count = int(call.scalar(size, "size"))
+    span = count if call.flag("periodic", True) else count - 1
+    steps = torch.arange(count, dtype=torch.float64) * (2 * torch.pi / max(span, 1))
+    total = sum(a * torch.cos(k * steps) for k, a in enumerate(_COSINES[call.op]))
+    assert isinstance(total, Tensor)
+    return total.to(DTYPES[call.integer("output_datatype", 1)])
+
+
 @register("Range")
 def range_(call: Call, start: Value, limit: Value, delta: Value) -> Tensor:
     first = start.data if isinstance(start, Known) else call.tensor(start)

@@ -1,0 +1,176 @@
+"""Runs the stored tests of ONNX releases through the frontend.
+
+    python tests/runners/run_onnx_operators.py [WHEEL ...] [--write docs/onnx_operators.md]
+
+Each WHEEL is one of the package `onnx` (`pip download --no-deps onnx==1.12.0`); it is read as a
+zip file. The installed package is always run. Ends with 1 where a case gives a wrong result or an
+exception without a code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+import sys
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from helpers.onnx.cases import Case, Ending, Outcome, of_installed, of_wheel, run
+
+FAULTY: tuple[tuple[str, str, str], ...] = (
+    (
+        r"1\.6\..*",
+        "resize_upsample_sizes_nearest_(ceil|floor|round_prefer_ceil)_",
+        "the model lacks the attribute nearest_mode that its result was made with; 1.7 adds it",
+    ),
+    (
+        r"1\.9\..*",
+        "convtranspose_autopad_same$",
+        "the model says SAME_LOWER, its result is that of SAME_UPPER; 1.10 corrects the model",
+    ),
+    (r"1\.13\..*", "col2im_pads$", "1.14 stores another result for the same model and inputs"),
+    (
+        r"1\.1[567]\..*",
+        "averagepool_3d_dilations_large_count_include_pad_is_1_ceil_mode_is_True$",
+        "1.18 stores another result for the same model and inputs",
+    ),
+    (
+        r"1\.18\..*",
+        "attention_(3d|4d_gqa)",
+        "heads were taken apart in the wrong order; 1.19 stores other results for the same models",
+    ),
+    (
+        r"1\.(18|19|20|21)\..*",
+        "attention_.*qk_matmul",
+        "modes 1 and 2 of qk_matmul_output were exchanged; 1.22 corrects models, results and text",
+    ),
+    (
+        r"1\.(19|20)\..*",
+        "l2normalization_axis_0$",
+        "0 / 0 at a zero vector; 1.21 stores 0 for the same model and inputs",
+    ),
+)
+"""Patterns of releases and cases, and why the stored result is not what the standard says."""
+
+
+@dataclass
+class Tally:
+    """What became of the cases of a release."""
+
+    release: str
+    floats: Counter[Ending] = field(default_factory=Counter)
+    others: Counter[Ending] = field(default_factory=Counter)
+    faulty: int = 0
+
+
+def faulty(release: str, name: str) -> str | None:
+    """Why a stored result is known to be wrong, or None."""
+    for releases, cases, reason in FAULTY:
+        if re.fullmatch(releases, release) and re.search(cases, name):
+            return reason
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("wheels", nargs="*", type=Path)
+    parser.add_argument("--write", type=Path)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    releases: list[tuple[str, Iterable[Case]]] = [
+        (wheel.name.split("-")[1], of_wheel(wheel)) for wheel in given.wheels
+    ]
+    releases.sort(key=lambda pair: [int(part) for part in pair[0].split(".")])
+    releases.append((onnx.__version__, of_installed()))
+    seen: dict[str, Outcome] = {}
+    tallies, refused, bad = [], defaultdict(set), []
+    for release, cases in releases:
+        tally = Tally(release)
+        for case in cases:
+            if case.digest not in seen:
+                seen[case.digest] = run(case)
+            outcome = seen[case.digest]
+            if outcome.ending is Ending.WRONG and faulty(release, case.name):
+                tally.faulty += 1
+                continue
+            (tally.floats if case.is_float else tally.others)[outcome.ending] += 1
+            if outcome.ending is Ending.REFUSED and case.is_float:
+                refused[kind_of(outcome)].add(case.name)
+            elif outcome.ending in (Ending.WRONG, Ending.CRASHED):
+                bad.append(f"{release} {case.name}: {outcome.ending.value}: {outcome.reason}")
+                print(bad[-1], flush=True)
+        tallies.append(tally)
+        print(row(tally), flush=True)
+    if given.write is not None:
+        given.write.write_text(report(tallies, refused), encoding="utf-8")
+    return 1 if bad else 0
+
+
+def kind_of(outcome: Outcome) -> str:
+    """The reason of a refusal without the names of one case."""
+    if outcome.code == "FB0607":
+        names = sorted(set(re.findall(r"([\w.]+) \(opset", outcome.reason)))
+        return f"{outcome.code} not supported: {', '.join(names)}"
+    text = re.sub(r'^node "[^"]*" \((\w+), opset \d+\)', r"\1", outcome.reason)
+    text = re.sub(r'(input|output|tensor) "[^"]*"', r"\1", text)
+    return f"{outcome.code} {re.sub(r'[0-9]+', 'N', text)[:110]}"
+
+
+def row(tally: Tally) -> str:
+    """A row of the table."""
+    f, o = tally.floats, tally.others
+    total = sum(f.values())
+    share = 100 * f[Ending.PASSED] / total if total else 0.0
+    wrong, crashed = f[Ending.WRONG] + o[Ending.WRONG], f[Ending.CRASHED] + o[Ending.CRASHED]
+    return (
+        f"| {tally.release} | {total} | {f[Ending.PASSED]} | {share:.1f} % | "
+        f"{f[Ending.REFUSED]} | {sum(o.values())} | {o[Ending.PASSED]} | {wrong} | {crashed} | "
+        f"{tally.faulty} |"
+    )
+
+
+def report(tallies: list[Tally], refused: dict[str, set[str]]) -> str:
+    """The page."""
+    head = (
+        "| release | float cases | pass | share | refused | other cases | pass | wrong | "
+        "without code | stored result at fault |"
+    )
+    lines = [
+        "# The operators, by the tests of ONNX releases",
+        "",
+        f"Written by `tests/runners/run_onnx_operators.py` on {datetime.date.today()} with onnx "
+        f"{onnx.__version__} and torch {torch.__version__}. A float case has a floating-point "
+        "input and output. Operators written out as functions are left out. Every refusal has a "
+        "code.",
+        "",
+        head,
+        "|" + "---|" * 10,
+        *(row(tally) for tally in tallies),
+        "",
+        "## Stored results that are not the standard's",
+        "",
+        *(f"* onnx {releases}, `{cases}`: {why}" for releases, cases, why in FAULTY),
+        "",
+        "## Float cases that are refused",
+        "",
+        "Over all releases, each name once.",
+        "",
+        "| reason | cases | for example |",
+        "|---|---|---|",
+    ]
+    for reason, names in sorted(refused.items(), key=lambda pair: -len(pair[1])):
+        lines.append(f"| {reason.replace('|', '/')} | {len(names)} | `{min(names)}` |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
