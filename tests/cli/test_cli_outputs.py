@@ -47,6 +47,9 @@ WRITING: dict[str, list[str]] = {
     "plan": ["PLAN", "-o", "OUT"],
     "torch": ["PLAN", "--emit", "torch", "-o", "OUT"],
     "jax": ["PLAN", "--emit", "jax", "-o", "OUT"],
+    "report": ["report", "PLAN", "-o", "OUT"],
+    "trace": ["PLAN", "--emit", "trace", "-o", "OUT"],
+    "dot": ["PLAN", "--emit", "dot", "-o", "OUT"],
     "import": ["import-plan", "PLAN", "--from", "jax-names", "--save", "x3", "-o", "OUT"],
     "sweep": ["sweep", "PLAN", "-o", "OUT", "--activation-budgets", "100%"],
 }

@@ -17,6 +17,9 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS = {
     "verify": "Prove the plan in a file again.",
     "show": "What a plan does: its peak, what fills it, what runs again.",
+    "report": "A plan as one HTML page: memory, streams, lifetimes, time by module.",
+    "explain": "Why the peak is where it is, or what a tensor costs.",
+    "diff": "What two plans keep, recompute and move differently.",
     "run": "Run one step of a plan and compare it with ordinary autograd.",
     "import-plan": "Prove what another tool saves and computes again.",
     "sweep": "The time that planners need under a range of budgets.",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..driver.request import Backend, JaxStyle
+from ..driver.request import Emitted, JaxStyle
 from ._options import TrustSource
 
 if TYPE_CHECKING:
@@ -24,7 +24,10 @@ __all__ = ["Code"]
 class Code:
     """The options of a plan that is written as code; `source` is that of `--model`."""
 
-    emit: Annotated[Backend | None, typer.Option(help="Write the plan as code instead.")] = None
+    emit: Annotated[
+        Emitted | None,
+        typer.Option(help="Write the plan as code instead; as a trace (Perfetto) or graph (dot)."),
+    ] = None
     jax_style: Annotated[
         JaxStyle | None,
         typer.Option(help="How --emit jax writes: every step, or jax.checkpoint by name."),
@@ -77,6 +80,8 @@ class Code:
 
         if self.emit is None:
             check_output(output, "plan", reads, all_known=all_known)
+        elif self.emit in ("trace", "dot"):
+            check_output(output, "picture", reads, all_known=all_known)
         else:
             has_values = self.emit == "jax" and output.endswith(".py")
             check_code(output, reads, has_values=has_values, all_known=all_known)
@@ -100,7 +105,7 @@ class Code:
 
         self.check_output(output, plan._reads)
         if self.emit != "jax":
-            write_text(output, plan.emit("torch"))
+            write_text(output, plan.emit(self.emit or "torch"))
             return [output]
         from ..driver.jax.source import write_module
         from ._terminal import progress

@@ -14,6 +14,7 @@ from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
 from ..ir.semantics.simulate import simulate
+from ..ir.units import format_bytes
 
 __all__ = [
     "Baseline",
@@ -197,13 +198,3 @@ def resolve_budget(budget: BudgetText, baseline: Baseline) -> Budget:
         case "range":
             amount = floor + budget.amount * (peak - floor)
     return Budget(int(amount), budget.kind)
-
-
-def format_bytes(count: int) -> str:
-    """For people: four digits or fewer and a binary unit, as in `1.5 GiB`."""
-    if abs(count) < 1024:
-        return f"{count} B"
-    power = min((abs(count).bit_length() - 1) // 10, 4)
-    size = count / 1024**power
-    digits = 2 if abs(size) < 10 else 1 if abs(size) < 100 else 0
-    return f"{size:.{digits}f} {'KMGT'[power - 1]}iB"

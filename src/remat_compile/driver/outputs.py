@@ -26,11 +26,12 @@ __all__ = [
     "values_beside",
 ]
 
-Kind = Literal["plan", "python", "values", "sweep"]
-"""What is written: a program in text form, code, the `.npz` file beside it, a sweep."""
+Kind = Literal["plan", "python", "values", "sweep", "picture"]
+"""What is written: a program in text form, code, the `.npz` file beside it, a sweep; a report, a
+trace or a graph."""
 
 MARK = b"enerated by remat-compile"
-"""What the docstring of generated code says."""
+"""What the docstring of generated code says, and the head of a picture."""
 HEAD_BYTES = 1 << 16
 
 
@@ -123,7 +124,7 @@ def _is_ours(path: Path, suffix: str, kind: Kind) -> bool:
         case "sweep":
             head = _head(path)
             return head.startswith(b"planner,") or (b'"baseline"' in head and b'"cells"' in head)
-        case "python":
+        case "python" | "picture":
             # A `.py` file by hand may be the only one there is.
             return MARK in _head(path)
         case "values":

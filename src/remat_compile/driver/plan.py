@@ -24,7 +24,7 @@ from .prove import (
     prove_with_scripts,
     proven_program,
 )
-from .request import Backend, JaxStyle, check_choice, named_keywords
+from .request import Emitted, JaxStyle, check_choice, named_keywords
 from .table import columns
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..ir.program import Program, Proven
     from ..ir.schedule import Schedule
     from ..ir.semantics.simulate import Trace
+    from ..report.subject import Subject
     from ..verifier import Assumption, Choice, Largest, Refuted, Script, Undecided, Verdict
     from .compare_graph import GraphCheck
     from .files import FileRead
@@ -240,15 +241,24 @@ class Plan:
         check_output(path, "plan", self._reads)
         write_text(path, format_program(self.trusted().program))
 
-    def emit(self, backend: Backend = "torch", *, jax_style: JaxStyle = "explicit") -> str:
-        """The plan as the source of `backend`: "torch" or "jax".
+    def emit(self, backend: Emitted = "torch", *, jax_style: JaxStyle = "explicit") -> str:
+        """The plan as the source of `backend`: "torch" or "jax"; or as a "trace" (Chrome,
+        Perfetto) or a "dot" graph of what is simulated, for which nothing is proven.
 
         FB0707 for one that does not exist, FB0931 where JAX is missing, FB0920 and FB0933
         for what JAX cannot express. `jax_style` is `"explicit"`, `"annotated"` or
         `"annotated-nearest"`; see docs/jax.md.
         """
-        check_choice("backend", backend, Backend)
+        check_choice("backend", backend, Emitted)
         check_choice("JAX style", jax_style, JaxStyle)
+        if backend == "trace":
+            from ..report.trace import trace_json
+
+            return trace_json(self._subject)
+        if backend == "dot":
+            from ..report.dot import dot
+
+            return dot(self._subject)
         plan = self.trusted()
         if backend == "torch":
             from ..backends.torch import emit
@@ -286,6 +296,38 @@ class Plan:
             raise FBError(Diagnostic("FB0709", message, hint=hint))
         plan = self.trusted()
         return bind(plan.program, plan.schedule, exported)
+
+    @cached_property
+    def _subject(self) -> Subject:
+        """What reports are made of."""
+        from ..report.subject import Subject
+        from ..verifier import cost_assumptions
+
+        known = {a.key: a.text for a in (*self.assuming, *cost_assumptions(self.program))}
+        assuming = tuple(known.values())
+        return Subject(self.program, self.schedule, self.budget, assuming)
+
+    def report(self, path: str | Path | None = None) -> str:
+        """The plan as one HTML page that needs nothing else, written to `path` if that is given.
+
+        What it shows is simulated. FB0712 without the extra `[report]`; FB0703 and FB0719 as
+        `save`.
+        """
+        from ..report.page import page
+        from .outputs import check_output
+
+        if path is not None:
+            check_output(path, "picture", self._reads)
+        text = page(self._subject)
+        if path is not None:
+            write_text(path, text)
+        return text
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the summary, and memory over the step where the extra `[report]` is."""
+        from ..report.notebook import summary_html
+
+        return summary_html(self._subject, repr(self))
 
     def trusted(self) -> Plan:
         """This plan once it is proven, with the proof recorded. FB0714 where it is not."""

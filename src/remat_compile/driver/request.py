@@ -28,6 +28,7 @@ __all__ = [
     "BoundKeywords",
     "CostKeywords",
     "Costs",
+    "Emitted",
     "Errors",
     "Grads",
     "JaxStyle",
@@ -49,6 +50,8 @@ USUAL_BUDGETS = "20%..100%:9"
 Costs = Literal["measured", "roofline"]
 Grads = Literal["fresh", "accumulate"]
 Backend = Literal["torch", "jax"]
+Emitted = Literal["torch", "jax", "trace", "dot"]
+"""What a plan can be written as: code of a backend, a trace for Perfetto, a graph for Graphviz."""
 JaxStyle = Literal["explicit", "annotated", "annotated-nearest"]
 T = TypeVar("T")
 P = ParamSpec("P")

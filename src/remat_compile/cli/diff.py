@@ -1,0 +1,128 @@
+"""`remat-compile diff`: what two plans do differently."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ._options import Quiet
+
+if TYPE_CHECKING:
+    from ..report.changes import Differences, What
+    from ..report.subject import Subject
+
+__all__ = ["command"]
+
+SHOWN = 20
+
+
+def command(
+    first: Annotated[str, typer.Argument(metavar="A.fbir", help="- for standard input.")],
+    second: Annotated[str, typer.Argument(metavar="B.fbir", help="- for standard input.")],
+    all: Annotated[bool, typer.Option("--all", help="Do not shorten the lists.")] = False,
+    schedules: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,NAME", help="Which schedules of A and B (the last of each)."),
+    ] = None,
+    quiet: Quiet = False,
+) -> int:
+    """What a plan of A and one of B keep, recompute and move differently.
+
+    Exit code 0 where graph and steps are the same, 1 where they differ, 2 for trouble.
+    """
+    from ..driver.look import read_plan
+    from ..ir.diagnostics import Diagnostic, FBError
+    from ..report.changes import differences
+    from ._terminal import echo
+
+    if first == second == "-":
+        message = "both plans are to come from standard input"
+        raise FBError(Diagnostic("FB0731", message, hint="name a file for one"), usage=True)
+    names: Sequence[str | None] = (None, None) if schedules is None else schedules.split(",")
+    if len(names) != 2:
+        message = f'cannot read --schedules "{schedules}"'
+        raise FBError(
+            Diagnostic("FB0707", message, hint="write for example fast,small"), usage=True
+        )
+    try:
+        files = zip((first, second), names, strict=True)
+        plans = [read_plan(path, name)._subject for path, name in files]
+        found = differences(*plans)
+    except FBError as error:  # as of diff: 1 says that they differ
+        raise FBError(error.diagnostics, usage=True) from None
+    if not quiet:
+        echo(*_lines(found, all))
+    return 0 if found.same else 1
+
+
+def _lines(found: Differences, all: bool) -> list[str]:
+    if found.same:
+        return ["the plans are the same"]
+    lines = _figures(found.before, found.after)
+    if not found.same_graph:
+        lines.append("the plans are of different graphs; what follows is about names in both")
+        for what, names in (("first", found.only_before), ("second", found.only_after)):
+            if names:
+                more = f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
+                lines.append(f"only in the {what}: {', '.join(names[:SHOWN])}{more}")
+    elif not found.same_costs:
+        lines.append("the graph is the same; times, workspaces or targets differ")
+    elif not found.changes:
+        lines.append("the same is kept, recomputed and moved; only the order of steps differs")
+    kinds: tuple[What, ...] = ("kept", "recomputed", "moved")
+    for what in kinds:
+        lines += _table(found, what, all)
+    return lines
+
+
+def _figures(before: Subject, after: Subject) -> list[str]:
+    from ..driver.table import columns
+    from ..ir.units import format_bytes, format_ns
+
+    one, two = before.trace, after.trace
+    rows = [("", f"@{before.schedule.name}", f"@{after.schedule.name}", "change")]
+    for name, was, now in (
+        ("peak", one.peak_bytes, two.peak_bytes),
+        ("activations", one.activation_peak_bytes, two.activation_peak_bytes),
+        ("host copies", one.host_peak_bytes, two.host_peak_bytes),
+    ):
+        sign = "+" if now > was else "-" if now < was else ""
+        rows.append(
+            (name, format_bytes(was), format_bytes(now), sign + format_bytes(abs(now - was)))
+        )
+    was, now = one.time_ns, two.time_ns
+    sign = "+" if now > was else "-" if now < was else ""
+    rows.append(("time", format_ns(was), format_ns(now), sign + format_ns(abs(now - was))))
+    return columns(rows)
+
+
+def _table(found: Differences, what: What, all: bool) -> list[str]:
+    """The changes of one kind, the largest first; nothing where there are none."""
+    from ..driver.table import columns
+    from ..ir.units import format_bytes, format_ns
+
+    those = [c for c in found.changes if c.what == what]
+    if not those:
+        return []
+    head = {
+        "kept": "kept on the device over the loss",
+        "recomputed": "runs again",
+        "moved": "copies to the host",
+    }[what]
+    listed = those if all else those[:SHOWN]
+    rows = [(head, "first", "second", "bytes", "one run", "made at")]
+    for c in listed:
+        was, now = (_as_words(what, n) for n in (c.before, c.after))
+        rows.append((c.name, was, now, format_bytes(c.bytes), format_ns(c.ns), c.place))
+    lines = ["", *columns(rows, "<>>>><")]
+    if len(those) > len(listed):
+        lines.append(f"and {len(those) - len(listed)} more (--all)")
+    return lines
+
+
+def _as_words(what: What, count: int) -> str:
+    if what == "kept":
+        return "yes" if count else "no"
+    return f"{count}x"

@@ -1,0 +1,195 @@
+"""`remat-compile explain`: why the peak is where it is, or what a tensor or a module costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, assert_never
+
+import typer
+
+from ._options import PlanFile, ScheduleOption
+
+if TYPE_CHECKING:
+    from ..report.reasons import TensorReasons
+    from ..report.subject import Subject
+    from ..report.variants import Effect
+
+__all__ = ["command"]
+
+HELD, REMEDIES, TENSORS = 10, 3, 25
+
+
+def command(
+    plan: PlanFile,
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[%TENSOR|MODULE]", help="A tensor, as %x, or a module, as blocks.0; the peak."
+        ),
+    ] = None,
+    schedule: ScheduleOption = None,
+    all: Annotated[bool, typer.Option("--all", help="Do not shorten the lists.")] = False,
+) -> None:
+    """Why the peak is where it is and which one change would lower it most; or why a tensor is
+    kept, recomputed or moved, and what else would cost.
+
+    Effects of a change are those of the changed plan, simulated.
+    """
+    from ..driver.look import read_plan
+    from ._terminal import echo
+
+    subject = read_plan(plan, schedule)._subject
+    if what is None:
+        echo(*_peak(subject, all))
+    elif what.startswith("%"):
+        echo(*_tensor(subject, what[1:]))
+    else:
+        echo(*_module(subject, what, all))
+
+
+def _peak(subject: Subject, all: bool) -> list[str]:
+    from ..driver.table import columns
+    from ..ir.units import format_bytes
+    from ..report.reasons import of_peak
+
+    found, trace = of_peak(subject), subject.trace
+    count = len(subject.schedule.steps)
+    place = subject.step_place(found.step)
+    held = trace.peak_bytes - found.own_bytes
+    lines = [
+        f"peak: {format_bytes(trace.peak_bytes)} at step {found.step + 1} of {count}: "
+        f"{subject.step_text(found.step)}{' at ' + place if place else ''}",
+        ", ".join(f"{kind} {format_bytes(n)}" for kind, n in subject.peak.by_kind.items() if n),
+        f"the step itself needs {format_bytes(found.own_bytes)}, with what the caller holds; "
+        f"{format_bytes(held)} are held for later",
+    ]
+    floor, at = subject.floor
+    lines.append(f"no plan takes less than {format_bytes(floor)}, which {at} needs")
+    waiting = [h for h in found.held if h.next_use != found.step and h.holding.kind != "parameters"]
+    listed = waiting if all else waiting[:HELD]
+    rows = [("waits", "bytes", "kind", "next used", "made at")]
+    for h in listed:
+        name = h.holding.name
+        use = "kept for the caller" if h.next_use is None else _step(subject, h.next_use)
+        place = _place(subject, name)
+        rows.append((name, format_bytes(h.holding.bytes), h.holding.kind, use, place))
+    if listed:
+        lines += ["", *columns(rows, "<><<<")]
+    if len(waiting) > len(listed):
+        lines.append(f"and {len(waiting) - len(listed)} more (--all)")
+    lines.append("")
+    if not found.remedies:
+        second = format_bytes(found.next_peak_bytes)
+        lines.append(
+            f"no one change of {found.tried} tried lowers the peak; "
+            f"the largest of the other steps takes {second}"
+        )
+    for i, remedy in enumerate(found.remedies[: None if all else REMEDIES]):
+        how = "making %{} again" if remedy.how == "recompute" else "copying %{} to the host"
+        start = "the one change that lowers it most: " if i == 0 else "or "
+        lines.append(f"{start}{how.format(remedy.anode)}: {_effect(remedy.effect)}")
+    return lines
+
+
+def _step(subject: Subject, index: int) -> str:
+    return f"step {index + 1}: {subject.step_text(index)}"
+
+
+def _place(subject: Subject, name: str) -> str:
+    from ..report.subject import place_of
+
+    return place_of(subject.program, name)
+
+
+def _effect(effect: Effect) -> str:
+    from ..ir.units import format_bytes, format_ns
+
+    def signed(value: int, text: str) -> str:
+        return f"{'+' if value > 0 else '-' if value < 0 else '±'}{text}"
+
+    peak = signed(effect.more_bytes, format_bytes(abs(effect.more_bytes)))
+    time = signed(effect.more_ns, format_ns(abs(effect.more_ns)))
+    return f"peak {format_bytes(effect.peak_bytes)} ({peak}), time {time}"
+
+
+def _tensor(subject: Subject, name: str) -> list[str]:
+    from ..ir.expr import format_expr
+    from ..ir.units import format_bytes
+    from ..report.reasons import of_tensor
+
+    found = of_tensor(subject, name)
+    node = found.node
+    view = f" (%{name} is a view of it)" if name != node.name else ""
+    shape = ", ".join(map(format_expr, node.shape))
+    made = _place(subject, node.name)
+    lines = [
+        f"%{node.name}{view}: {node.kind} {node.dtype}[{shape}], {format_bytes(found.size_bytes)}"
+        + (f", made by {made}" if made else ""),
+        _treatment(found),
+    ]
+    for life in found.lives:
+        until = "the end" if life.died == len(subject.schedule.steps) else f"step {life.died + 1}"
+        lines.append(f"  held from step {life.born + 1} to {until}{' (made again)' * life.again}")
+    if found.at_peak:
+        share = 100 * found.size_bytes / subject.trace.peak_bytes
+        lines.append(f"it is there at the peak, {share:.1f} % of it")
+    else:
+        lines.append("it is not there at the peak")
+    budget = subject.budgets.get("device")
+    if found.kept_effect is not None:
+        over = " (more than the budget)" * (
+            budget is not None and found.kept_effect.peak_bytes > budget
+        )
+        lines.append(f"keeping it throughout: {_effect(found.kept_effect)}{over}")
+    elif found.treatment in ("recomputed", "moved"):
+        lines.append("keeping it throughout alone makes no valid plan")
+    if found.dropped is not None:
+        lines.append(f"making it again over the peak: {_effect(found.dropped)}")
+    if found.moved is not None:
+        lines.append(f"copying it to the host over the peak: {_effect(found.moved)}")
+    return lines
+
+
+def _treatment(found: TensorReasons) -> str:
+    from ..ir.units import format_ns
+
+    match found.treatment:
+        case "caller's":
+            return "the caller holds it: no plan can free it"
+        case "kept":
+            return "kept on the device from forward to backward"
+        case "recomputed":
+            again = f"{found.runs - 1} time{'s' * (found.runs != 2)}"
+            took = format_ns(found.again_ns)
+            return f"recomputed {again}, which takes {took}, and not held meanwhile"
+        case "moved":
+            return f"moved to the host and back, in {found.copies} copies"
+        case "passing":
+            return "made, used and freed on one side of the loss"
+        case "never made":
+            return "never made: nothing needs it"
+        case _:
+            assert_never(found.treatment)
+
+
+def _module(subject: Subject, path: str, all: bool) -> list[str]:
+    from ..driver.table import columns
+    from ..ir.units import format_bytes, format_ns
+    from ..report.reasons import of_module
+
+    found = of_module(subject, path)
+    lines = [
+        f"{path}: {format_ns(found.first_ns)}, and {format_ns(found.again_ns)} of recomputation",
+        f"at the peak it holds {format_bytes(found.peak_bytes)} of "
+        f"{format_bytes(subject.trace.peak_bytes)}",
+    ]
+    totals: dict[str, int] = {}
+    for _, size, treatment in found.tensors:
+        totals[treatment] = totals.get(treatment, 0) + size
+    lines.append(", ".join(f"{what} {format_bytes(n)}" for what, n in totals.items()))
+    listed = found.tensors if all else found.tensors[:TENSORS]
+    rows = [("tensor", "bytes", "what is done", "made at")]
+    rows += [(f"%{n}", format_bytes(b), what, _place(subject, n)) for n, b, what in listed]
+    lines += ["", *columns(rows, "<><<")]
+    if len(found.tensors) > len(listed):
+        lines.append(f"and {len(found.tensors) - len(listed)} more (--all)")
+    return lines

@@ -1,0 +1,23 @@
+"""Bytes and times as people read them."""
+
+from __future__ import annotations
+
+__all__ = ["format_bytes", "format_ns"]
+
+
+def format_bytes(count: int) -> str:
+    """For people: four digits or fewer and a binary unit, as in `1.5 GiB`."""
+    if abs(count) < 1024:
+        return f"{count} B"
+    power = min((abs(count).bit_length() - 1) // 10, 4)
+    size = count / 1024**power
+    digits = 2 if abs(size) < 10 else 1 if abs(size) < 100 else 0
+    return f"{size:.{digits}f} {'KMGT'[power - 1]}iB"
+
+
+def format_ns(count: int) -> str:
+    """For people: four digits, in ns, µs, ms or s."""
+    for unit, scale in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
+        if abs(count) >= scale:
+            return f"{count / scale:.4g} {unit}"
+    return f"{count} ns"

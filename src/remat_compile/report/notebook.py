@@ -1,0 +1,55 @@
+"""What a notebook shows of a plan: a few figures, and memory over the step."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+
+from ..ir.diagnostics import FBError
+from ..ir.units import format_bytes, format_ns
+from .charts import charts, stretch_moments
+from .library import converter
+from .subject import Subject
+
+__all__ = ["memory_svg", "summary_html"]
+
+WIDTH = 720
+"""Pixels of a picture that stands still."""
+
+
+def summary_html(subject: Subject, title: str) -> str:
+    """A heading, a table, and a picture where the extra `[report]` is installed."""
+    trace, before = subject.trace, subject.without.trace
+    rows = (
+        ("device memory", format_bytes(trace.peak_bytes), format_bytes(before.peak_bytes)),
+        (
+            "activations",
+            format_bytes(trace.activation_peak_bytes),
+            format_bytes(before.activation_peak_bytes),
+        ),
+        ("time, predicted", _time(trace.time_ns), _time(before.time_ns)),
+    )
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+    )
+    table = f"<table><tr><th></th><th>this plan</th><th>nothing recomputed</th></tr>{body}</table>"
+    try:
+        picture = memory_svg(subject)
+    except FBError:
+        picture = ""
+    return f"<div><p><code>{escape(title)}</code></p>{table}{picture}</div>"
+
+
+def memory_svg(subject: Subject) -> str:
+    """Memory over the step as SVG. FB0712 where the library that draws is missing."""
+    package = converter()
+    spec = {
+        **charts(subject, stretch_moments(subject))["memory"],
+        "width": WIDTH,
+        "background": "white",
+    }
+    return str(package.vegalite_to_svg(json.dumps(spec), vl_version="6.4"))
+
+
+def _time(ns: int) -> str:
+    return format_ns(ns) if ns else "not known"

@@ -1,0 +1,172 @@
+"""What reports read off the simulator: bytes by kind, times, instances, changed plans."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from remat_compile.driver.look import read_plan
+from remat_compile.ir.diagnostics import FBError
+from remat_compile.report.changes import differences
+from remat_compile.report.drawing import stretches
+from remat_compile.report.moments import moments
+from remat_compile.report.reasons import of_module, of_peak, of_tensor
+from remat_compile.report.rollup import by_module, by_operator
+from remat_compile.report.subject import Subject
+
+ROOT = Path(__file__).parents[2]
+GPT = ROOT / "tests/verifier/mutants/plans/gpt.fbir"
+OFFLOAD = ROOT / "spec/conformance/valid/offload.fbir"
+PLANS = {
+    "least": (GPT, "least"),
+    "segments": (GPT, "segments"),
+    "copies": (OFFLOAD, "one_stream"),
+    "batchnorm": (ROOT / "spec/conformance/valid/batchnorm.fbir", None),
+    "dropout": (ROOT / "spec/conformance/valid/dropout.fbir", None),
+    "accumulate": (ROOT / "spec/conformance/valid/accumulate.fbir", None),
+}
+
+
+def subject(name: str) -> Subject:
+    path, schedule = PLANS[name]
+    return read_plan(path, schedule)._subject
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_parts_of_every_step_are_the_simulated_bytes(name: str) -> None:
+    made = subject(name)
+    steps = range(len(made.schedule.steps))
+    if name in ("least", "segments"):
+        steps = range(0, len(made.schedule.steps), 17)
+    found = moments(made.program, made.schedule, steps)
+    for step in steps:
+        assert sum(h.bytes for h in found[step].holdings) == made.trace.during[step]
+        assert sum(found[step].by_kind.values()) == made.trace.during[step]
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_times_add_up(name: str) -> None:
+    made = subject(name)
+    ran = sum(run.end_ns - run.start_ns for run in made.timeline.runs)
+    assert ran + made.trace.stall_ns == made.trace.time_ns
+    assert made.timeline.clock_ns[-1] == made.trace.time_ns
+    root = by_module(made.program.graph, made.timeline.runs)
+    assert root.total_ns == ran
+    operators = by_operator(made.program.graph, made.timeline.runs)
+    assert sum(t.first_ns + t.again_ns for t in operators) == ran
+    again = sum(n - 1 for n in made.trace.executions.values())
+    assert root.again_runs == sum(t.again_runs for t in operators) == again
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_instances_are_those_that_are_alive(name: str) -> None:
+    """After every step: an instance that began and has not ended is what the simulator counts."""
+    made = subject(name)
+    sizes = made.trace._sizes.anode
+    caller = made.trace.after[0] - sum(
+        sizes[life.anode] for life in made.timeline.lives if life.born <= 0 < life.died
+    )
+    for step, after in enumerate(made.trace.after):
+        held = sum(
+            sizes[life.anode] for life in made.timeline.lives if life.born <= step < life.died
+        )
+        assert held + caller == after, step
+
+
+def test_modules_hold_their_parts() -> None:
+    made = subject("least")
+    root = by_module(made.program.graph, made.timeline.runs)
+    blocks = root.parts["blocks"]
+    assert set(blocks.parts) == {"0", "1", "2"}
+    attn = blocks.parts["0"].parts["attn"]
+    assert 0 < attn.again_ns < blocks.parts["0"].again_ns < blocks.again_ns <= root.again_ns
+
+
+def test_kinds_of_the_peak() -> None:
+    kinds = subject("least").peak.by_kind
+    assert kinds["parameters"] == 163072
+    assert kinds["recomputed"] == 32768
+    copies = subject("copies")
+    flying = moments(copies.program, copies.schedule, (3,))[3]
+    assert flying.by_kind["in transfer"] == 136  # %a and %m, both on their way
+
+
+@pytest.mark.parametrize("most", [1, 3, 50, 10_000])
+def test_stretches_cover_every_step_once_and_have_the_peak(most: int) -> None:
+    made = subject("least")
+    parts = stretches(made, most)
+    assert [s for p in parts for s in range(p.first, p.last + 1)] == list(
+        range(len(made.schedule.steps))
+    )
+    assert len(parts) <= most + 1
+    assert max(made.trace.during[p.largest] for p in parts) == made.trace.peak_bytes
+    assert all(p.start < p.end for p in parts)
+
+
+def test_the_peak_is_explained() -> None:
+    made = subject("copies")
+    found = of_peak(made)
+    assert found.step == made.trace.peak_step
+    assert sum(h.holding.bytes for h in found.held) == made.trace.peak_bytes
+    (best, *_) = found.remedies
+    assert (best.anode, best.how, best.effect.more_bytes) == ("g1", "move", -16)
+    # With nothing recomputed, there is a tensor to recompute, and the figures are exact.
+    eager = subject("least").without
+    best = of_peak(eager).remedies[0]
+    writer = eager.program.graph.writer[best.anode]
+    assert best.effect.more_bytes == -32768
+    assert best.effect.more_ns == writer.time_ns_at(2)
+
+
+def test_keeping_what_is_recomputed_saves_time_and_takes_bytes() -> None:
+    made = subject("segments")
+    names = [n for n, lives in made.lives_of.items() if len(lives) > 1]
+    assert len(names) > 50
+    for name in names[::6]:
+        effect = of_tensor(made, name).kept_effect
+        assert effect is not None, name
+        assert effect.more_ns <= 0
+        assert effect.more_bytes >= 0
+    # What keeping everything would save is all of the recomputation.
+    whole = made.trace.time_ns - made.without.trace.time_ns
+    best = min(e.more_ns for n in names[::6] if (e := of_tensor(made, n).kept_effect))
+    assert -whole <= best < 0
+
+
+def test_tensors_are_treated_as_the_plan_says() -> None:
+    made = subject("least")
+    assert of_tensor(made, "gelu").treatment == "recomputed"
+    assert of_tensor(made, "view").node.name == "native_layer_norm_0"
+    assert of_tensor(made, "tok_weight").treatment == "caller's"
+    assert of_tensor(made, "add_3").treatment == "kept"
+    assert of_tensor(subject("copies"), "a").treatment == "moved"
+    module = of_module(made, "blocks.0.attn")
+    counts = made.trace.executions
+    again = [
+        c.time_ns_at(2) * (counts[c.name] - 1)
+        for c in made.program.graph.cnodes
+        if c.loc and c.loc.module.startswith("blocks.0.attn") and counts[c.name] > 1
+    ]
+    assert module.again_ns == sum(again) > 0
+    assert {t for _, _, t in module.tensors} == {"recomputed", "passing"}
+
+
+def test_changed_plans_of_one_graph() -> None:
+    same = differences(subject("least"), subject("least"))
+    assert (same.same, same.changes) == (True, ())
+    found = differences(subject("least").without, subject("least"))
+    assert (found.same, found.same_graph, found.same_costs) == (False, True, True)
+    (gelu,) = [c for c in found.changes if (c.what, c.name) == ("kept", "%gelu")]
+    assert (gelu.before, gelu.after, gelu.bytes) == (1, 0, 32768)
+    again = {c.name: c.after for c in found.changes if c.what == "recomputed"}
+    counts = subject("least").trace.executions
+    assert again == {name: n - 1 for name, n in counts.items() if n > 1}
+
+
+def test_names_that_do_not_exist() -> None:
+    made = subject("least")
+    with pytest.raises(FBError, match="FB0730"):
+        of_tensor(made, "gelo")
+    with pytest.raises(FBError, match="FB0730"):
+        of_module(made, "blocks.9")
