@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from ..ir.graph import Arg, Call, CNode, Graph, Ref
 
-__all__ = ["identities", "with_calls", "without_identities"]
-
 _SELF_INVERSE = frozenset(("aten.t.default", "aten.transpose.int"))
 _NOTHING = frozenset(("aten.detach.default", "aten.alias.default"))
 

@@ -13,8 +13,6 @@ from math import prod
 from ..ir.graph import Call, Ref
 from ._shapes import Shape, value_of
 
-__all__ = ["flops_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Shapes:

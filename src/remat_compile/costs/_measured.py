@@ -22,8 +22,6 @@ from ._meter import Meter, Sample
 from ._stores import Layouts, RealRun, Store
 from ._symbolic import Corners, Point, at_least, bound
 
-__all__ = ["measured"]
-
 
 def measured(
     program: Program,

@@ -13,8 +13,6 @@ from ._flops import flops_of
 from ._shapes import Shape, shapes_of
 from .device import Device
 
-__all__ = ["roofline"]
-
 
 def roofline(program: Program, device: Device) -> Program:
     """The program with the time of each cNode on `device`, at the sample of the symbols.

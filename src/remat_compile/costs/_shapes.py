@@ -13,8 +13,6 @@ from typing import cast
 from ..ir.expr import evaluate
 from ..ir.graph import Arg, Atom, Call, Graph, Ref, View
 
-__all__ = ["Shape", "shapes_of", "value_of"]
-
 Shape = tuple[int, ...]
 
 

@@ -15,8 +15,6 @@ from ..ir.graph import CNode
 from ..ir.program import Program
 from ._meter import Meter, Sample, with_data, without_data
 
-__all__ = ["Layouts", "RealRun", "Store", "layouts_at", "materialise"]
-
 
 class Store(Protocol):
     """Runs a graph in the order of capture, one cNode at a time."""

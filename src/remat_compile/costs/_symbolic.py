@@ -31,8 +31,6 @@ from ..ir.program import Program
 from ._meter import Meter, Sample
 from ._stores import layouts_at, materialise
 
-__all__ = ["Corners", "Point", "at_least", "bound"]
-
 _MOST_POINTS = 24
 
 Point = tuple[Mapping[str, int], int]

@@ -15,8 +15,6 @@ from ..ir.graph import DTYPE_BYTES
 from ..ir.program import Target
 from ..ir.span import Span
 
-__all__ = ["Device", "device_names", "load_device"]
-
 
 @dataclass(frozen=True, slots=True)
 class Device:

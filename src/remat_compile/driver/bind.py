@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ..ir.program import Program
     from ..ir.schedule import Schedule
 
-__all__ = ["bind", "graph_differences", "lowered_again"]
-
 
 def bind(program: Program, schedule: Schedule, exported: Exported) -> nn.Module:
     """The drop-in module; FB0710 where the model gives another graph than the plan's.

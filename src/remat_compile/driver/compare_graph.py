@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ..ir.program import Program
     from ..ir.span import Span
 
-__all__ = ["GraphCheck", "GraphSeen", "check_graph"]
-
 
 class GraphSeen(Enum):
     """How the graph of a plan was held against a model."""

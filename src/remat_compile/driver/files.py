@@ -17,20 +17,6 @@ from typing import IO, TextIO
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.terminal import printable_lines
 
-__all__ = [
-    "STREAM",
-    "FileRead",
-    "check_writable",
-    "fill_closed_streams",
-    "keep_text",
-    "read_text",
-    "sha256_of",
-    "text_of",
-    "text_writer",
-    "write_text",
-    "write_together",
-]
-
 STREAM = "-"
 """The name under which the command line knows standard input and standard output."""
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from ..frontends.decisions import Decision
     from ..ir.program import Program
 
-__all__ = ["SOLVERS", "TOOLS", "Imported", "Tool", "ToolOptions", "import_plan", "import_source"]
-
 Tool = Literal["sac", "partitioner", "jax-names"]
 TOOLS: tuple[Tool, ...] = ("sac", "partitioner", "jax-names")
 SOLVERS = ("dp", "greedy", "ilp", "dp_knapsack_sliding_hirschberg")

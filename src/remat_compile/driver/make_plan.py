@@ -23,17 +23,6 @@ if TYPE_CHECKING:
     from .._torch.lowered import Lowered
     from ..costs import Device
 
-__all__ = [
-    "costed",
-    "costed_program",
-    "plan_in_text",
-    "plan_program",
-    "plan_source",
-    "planned_source",
-    "read_program",
-    "read_program_text",
-]
-
 
 def read_program(path: str | Path) -> Program:
     """The program in a `.fbir` file, or on standard input for `-`."""

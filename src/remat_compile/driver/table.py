@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from ..ir.terminal import printable, width
 
-__all__ = ["columns"]
-
 
 def columns(rows: Sequence[tuple[str, ...]], align: str = "<") -> list[str]:
     """Rows of cells as lines, the cells of a column below each other.

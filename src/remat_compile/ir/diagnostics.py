@@ -14,8 +14,6 @@ from typing import Literal, NoReturn
 from .span import Span
 from .terminal import printable, width
 
-__all__ = ["Diagnostic", "FBError", "Level", "Note", "fail", "nearest", "render"]
-
 Level = Literal["error", "warning"]
 
 

@@ -14,28 +14,6 @@ from typing import Literal, get_args
 from .expr import Const, Expr
 from .span import Loc, Span
 
-__all__ = [
-    "ACCUMULATE_OP",
-    "ANODE_KINDS",
-    "ATOM_KINDS",
-    "CALLER_KINDS",
-    "DTYPE_BYTES",
-    "LOSS_OP",
-    "PHASES",
-    "ANode",
-    "ANodeKind",
-    "Arg",
-    "Atom",
-    "AtomKind",
-    "CNode",
-    "Call",
-    "Graph",
-    "Phase",
-    "Ref",
-    "Replay",
-    "View",
-]
-
 ANodeKind = Literal[
     "input",
     "param",

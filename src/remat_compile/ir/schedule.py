@@ -14,23 +14,6 @@ from typing import ClassVar, Literal, get_args
 
 from .span import Span
 
-__all__ = [
-    "STORAGE_STEPS",
-    "Compute",
-    "CopyStep",
-    "Direction",
-    "ElementaryStep",
-    "Free",
-    "HostFree",
-    "Offload",
-    "Prefetch",
-    "Schedule",
-    "Side",
-    "Step",
-    "StorageStep",
-    "Wait",
-]
-
 Side = Literal["device", "host"]
 
 Direction = Literal["d2h", "h2d"]

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from unicodedata import combining, east_asian_width
 
-__all__ = ["printable", "printable_lines", "width"]
-
 
 def printable(text: str) -> str:
     """`text` on one line, with all that is no visible character written as an escape.

@@ -8,8 +8,6 @@ from typing import Self
 
 from .diagnostics import Diagnostic
 
-__all__ = ["Worded", "on_command_line", "worded"]
-
 _FLAGS = {"time_limit_s": "time-limit"}
 """Keywords whose option is not simply the same words with dashes."""
 

@@ -12,8 +12,6 @@ from .programs.checkmate import checkmate_model, rounded_orders
 from .solvers import MilpSolver
 from .solvers.milp import Status, Vector
 
-__all__ = ["Checkmate"]
-
 _MOST_EXACT = 120
 _MOST_ROUNDED = 400
 """cNodes; the program grows with their square."""

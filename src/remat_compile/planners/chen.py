@@ -10,8 +10,6 @@ from typing import ClassVar
 from .eviction.segments import cut_forward, forward_cnodes, segment_order
 from .kit import Budget, PlanResult, Program, Progress, Task
 
-__all__ = ["Chen"]
-
 
 @dataclass(frozen=True)
 class Chen:

@@ -14,17 +14,6 @@ from ..ir.diagnostics import Diagnostic
 from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
 
-__all__ = [
-    "Feasible",
-    "Infeasible",
-    "NotApplicable",
-    "Optimal",
-    "PlanResult",
-    "Planner",
-    "Progress",
-    "TimedOut",
-]
-
 Progress = Callable[[str], None]
 """Takes one line for people on how far the planner has come."""
 

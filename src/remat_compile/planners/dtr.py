@@ -10,8 +10,6 @@ from .eviction.search import Search
 from .kit import Budget, PlanResult, Program, Progress, Task, TimedOut, format_planner
 from .spelling.options import Checked, at_least
 
-__all__ = ["Dtr"]
-
 
 @dataclass(frozen=True)
 class Dtr(Checked):

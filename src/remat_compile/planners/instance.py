@@ -18,8 +18,6 @@ from ..ir.program import Program
 from ..ir.schedule import Schedule
 from ..ir.semantics.simulate import KEPT_KINDS, Sizes
 
-__all__ = ["Instance", "Order"]
-
 Order = list[int]
 """cNode indices in the order they run; frees are implied (after the last use)."""
 

@@ -31,8 +31,6 @@ from .solvers.milp import Status
 from .solvers.process import Message, Worker
 from .spelling.options import Checked, at_least
 
-__all__ = ["Moccasin"]
-
 _MOST = 300
 _MODULE = f"{__package__}.solvers.cpsat"
 

@@ -25,8 +25,6 @@ from .kit import (
     format_planner,
 )
 
-__all__ = ["Multichain"]
-
 _MOST_ENTRIES = 50_000_000
 """Larger tables are refused (400 MB)."""
 

@@ -21,8 +21,6 @@ from .kit import (
 )
 from .spelling.options import Checked, at_least
 
-__all__ = ["Periodic"]
-
 
 @dataclass(frozen=True)
 class Periodic(Checked):

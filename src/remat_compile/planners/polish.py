@@ -31,8 +31,6 @@ from .results import Task, peak_of
 from .solvers import MilpSolver
 from .spelling.options import Checked
 
-__all__ = ["Polish"]
-
 _SMALLEST, _FIRST, _LARGEST = 40, 150, 4000
 """Options of a window: the least, those of the first one, and the most."""
 _QUICK_S, _SLOW_S = 1.0, 10.0

@@ -25,8 +25,6 @@ from .results import Task, peak_of
 from .solvers import MilpSolver
 from .spelling.options import Checked
 
-__all__ = ["Reorder"]
-
 _FOR_ORDER = 0.35
 """The share of the time limit that looking for an order may take."""
 

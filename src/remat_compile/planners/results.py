@@ -16,8 +16,6 @@ from ..ir.text.printer import format_step
 from .contract import Feasible, Infeasible, Optimal, PlanResult, TimedOut
 from .instance import Instance, Order
 
-__all__ = ["Task", "check_budget", "kind_of", "peak_of"]
-
 _SHOWN = 8
 """So many tensors are named where a budget cannot be met."""
 

@@ -23,8 +23,6 @@ from .kit import (
 )
 from .spelling.options import Checked, at_least
 
-__all__ = ["Revolve"]
-
 
 @dataclass(frozen=True)
 class Revolve(Checked):

@@ -23,8 +23,6 @@ from .programs.solve_compact import solve_compact
 from .solvers import MilpSolver
 from .spelling.options import Checked, at_least
 
-__all__ = ["RkCheckmate"]
-
 _MOST_COMPACT = 1500
 _MOST_THESIS = 120
 """cNodes; the program grows with their square."""

@@ -35,8 +35,6 @@ from .kit import (
 from .solvers import MilpSolver
 from .spelling.options import Checked, at_least
 
-__all__ = ["Rockmate"]
-
 _FOR_BLOCKS = 0.35
 """The share of the time limit that the blocks may take."""
 _JOINED = 20

@@ -10,8 +10,6 @@ from .chains.answer import persistent_answer, saving_stages
 from .kit import Budget, NotApplicable, PlanResult, Program, Progress, Task, format_planner
 from .spelling.options import Checked, at_least
 
-__all__ = ["Rotor"]
-
 
 @dataclass(frozen=True)
 class Rotor(Checked):

@@ -32,8 +32,6 @@ from .kit import (
 )
 from .spelling.options import Checked, at_least
 
-__all__ = ["RotorFloating"]
-
 _MOST_ENTRIES = 100_000_000
 """Larger tables (400 MB) are made coarser."""
 _LEAST_SLOTS = 20

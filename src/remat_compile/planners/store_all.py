@@ -7,8 +7,6 @@ from typing import ClassVar
 
 from .kit import Budget, PlanResult, Program, Progress, Task
 
-__all__ = ["StoreAll"]
-
 
 @dataclass(frozen=True)
 class StoreAll:

@@ -6,8 +6,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["TACTICS", "Answer", "Deadline", "Late", "Model", "NoModel", "OutOfTime"]
-
 TACTICS = ("simplify", "propagate-values", "solve-eqs", "smt")
 """Of z3, where an encoding names no others."""
 

@@ -7,8 +7,6 @@ from enum import StrEnum
 
 from ..ir.program import Proven
 
-__all__ = ["FULL_PROOF", "Obligation", "is_at_sample_only", "obligation_of", "written_obligations"]
-
 
 class Obligation(StrEnum):
     """The obligations of `spec/verification.md`; the second is asked in up to three parts."""

@@ -30,8 +30,6 @@ from .read.statements import Statements
 from .smt import NoModel, OutOfTime
 from .verdict import Bound, ProvenPlan, Refuted, Undecided, Verdict
 
-__all__ = ["PlanProof", "Scope"]
-
 Scope = Literal["widest", "range", "sample"]
 """For which sizes memory must be proven: for all in the ranges where that can be and else at the
 sample; for all; at the sample only."""

@@ -7,8 +7,6 @@ from .answer import Deadline, OutOfTime
 from .inquiry import Script
 from .solvers.solver import identity, solvers_of
 
-__all__ = ["prove_script"]
-
 
 def prove_script(script: Script, deadline: Deadline) -> str:
     """cvc5's proof in the Alethe format that the assertions of `script` have no model.

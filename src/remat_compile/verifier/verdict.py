@@ -9,8 +9,6 @@ from ..ir.diagnostics import Diagnostic
 from ..ir.program import Proven
 from .assumptions import Assumption
 
-__all__ = ["Bound", "Disagreement", "Largest", "ProvenPlan", "Refuted", "Undecided", "Verdict"]
-
 
 @dataclass(frozen=True)
 class Bound:

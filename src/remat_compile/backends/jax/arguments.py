@@ -11,8 +11,6 @@ from ...ir.expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym, ev
 from ...ir.graph import Arg, Atom, Ref
 from .dtypes import dtype_name
 
-__all__ = ["jax_dtype", "to_jax"]
-
 
 def jax_dtype(name: str) -> Any:
     """`f32` -> `jnp.float32`. Raises FBError FB0902 for an unknown name."""

@@ -11,8 +11,6 @@ from ...ir.span import Span
 from ...ir.wording import worded
 from .emit.tables import needs_x64
 
-__all__ = ["OLDEST", "check_expressible", "check_remat3", "check_x64", "need_jax"]
-
 OLDEST = (0, 10)
 """The oldest JAX whose memory spaces and compiler options the generated code can use."""
 

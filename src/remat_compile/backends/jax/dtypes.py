@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ...ir.diagnostics import fail, nearest
 
-__all__ = ["JAX_DTYPES", "dtype_name"]
-
 JAX_DTYPES: dict[str, str] = {
     "f64": "float64",
     "f32": "float32",

@@ -18,8 +18,6 @@ from ...ir.graph import Arg, Atom, Call
 from ...ir.program import Program
 from ..views import with_calls
 
-__all__ = ["OMITTED", "Omitted", "for_jax", "honoured", "omitted", "unhonoured"]
-
 
 @dataclass(frozen=True, slots=True)
 class Omitted:

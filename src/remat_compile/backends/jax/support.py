@@ -11,8 +11,6 @@ from ...ir.span import Span
 from .honoured import honoured, unhonoured
 from .lowerings import is_random, table
 
-__all__ = ["operators", "require_lowerings"]
-
 _STRUCTURE = frozenset((ACCUMULATE_OP, LOSS_OP))
 _SHOWN = 3
 

@@ -27,8 +27,6 @@ from ...ir.diagnostics import Note, fail
 from ...ir.span import Span
 from .quote import comment
 
-__all__ = ["LITERAL", "Allowed", "check_generated", "statements"]
-
 LITERAL = "LITERAL"
 """A name that stands, in a statement of `Allowed.templates`, for any literal."""
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from io import StringIO
 from itertools import pairwise
 
-__all__ = ["WIDTH", "clipped", "fitted", "one_a_line", "wrapped"]
-
 WIDTH = 120
 """Columns of generated code; only what cannot be broken (one long name or text) is longer."""
 

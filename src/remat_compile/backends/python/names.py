@@ -16,8 +16,6 @@ from ...ir.program import Program
 from ...ir.schedule import Compute, Schedule
 from .quote import literal
 
-__all__ = ["VariableNames", "called_operators", "keywords", "loss_index", "symbol_key"]
-
 _SYMBOL = "symbol "
 _OF_PYTHON = frozenset((*keyword.kwlist, *keyword.softkwlist, *dir(builtins)))
 

@@ -10,8 +10,6 @@ and string arguments may come from a file that anyone wrote. Three places can ho
 
 from __future__ import annotations
 
-__all__ = ["LONGEST", "comment", "docstring", "literal", "scope"]
-
 LONGEST = 400
 """Characters of a foreign text that a comment or docstring shows; the rest is left out."""
 

@@ -24,8 +24,6 @@ from .values import (
     shown,
 )
 
-__all__ = ["DTYPES", "OperatorCall", "Reader", "Unbound"]
-
 DTYPES = {
     "float64": "f64",
     "float32": "f32",

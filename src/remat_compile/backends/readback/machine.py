@@ -28,8 +28,6 @@ from .values import (
     viewed,
 )
 
-__all__ = ["AbstractMachine", "Dead", "Execution"]
-
 
 class Dead(Exception):
     """The schedule reads what it has not got: it was not verified."""

@@ -8,8 +8,6 @@ from typing import NoReturn
 from ...ir.diagnostics import fail
 from ...ir.span import Span
 
-__all__ = ["differs", "unreadable"]
-
 _HINT = "this is an error of remat-compile: please report it with the plan; nothing was run"
 
 

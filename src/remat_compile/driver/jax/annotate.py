@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ...ir.program import Program
     from ...ir.schedule import Schedule
 
-__all__ = ["annotated_source", "residuals_of_source"]
-
 
 def annotated_source(
     program: Program, schedule: Schedule, source_of: SourceOf, *, nearest: bool

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ...backends.jax.runtime.step import JaxStep
     from ..plan import Plan
 
-__all__ = ["jax_step"]
-
 
 @named_keywords()
 def jax_step(

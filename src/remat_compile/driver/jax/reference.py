@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ...ir.graph import CNode
     from ...ir.program import Program
 
-__all__ = ["held_tensors", "reference_step"]
-
 
 def held_tensors(program: Program, exported: Exported) -> dict[str, Tensor]:
     """The model's tensors of everything that the caller holds, by aNode name.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ...ir.program import Program
     from ..plan import Plan
 
-__all__ = ["JaxReport", "compare", "inspect_compiled", "inspect_step", "run_step", "set_precision"]
-
 
 @dataclass(frozen=True)
 class JaxReport:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ..files import FileRead
     from ..request import JaxStyle
 
-__all__ = ["check_output", "source_of_plan", "write_module"]
-
 
 def source_of_plan(program: Program, schedule: Schedule, style: JaxStyle = "explicit") -> str:
     """The JAX module of a plan that has been proven."""

@@ -10,8 +10,6 @@ from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.graph import CALLER_KINDS, Graph
 from ...ir.schedule import Compute, Free, Schedule, Step
 
-__all__ = ["Decision", "schedule_of"]
-
 
 @dataclass(frozen=True)
 class Decision:

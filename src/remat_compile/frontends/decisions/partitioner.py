@@ -25,8 +25,6 @@ from ...ir.wording import worded
 from .decision import Decision
 from .ties import cnode_of_node, storage_of_node
 
-__all__ = ["decide_partitioner"]
-
 
 def decide_partitioner(lowered: Lowered, memory_budget: float, solver: str = "dp") -> Decision:
     """What the partitioner does at `memory_budget` (0: recompute all, 1: its own optimum).

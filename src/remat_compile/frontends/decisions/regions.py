@@ -17,8 +17,6 @@ from ...ir.graph import CALLER_KINDS, CNode, Graph
 from ...ir.program import Program
 from .decision import Decision
 
-__all__ = ["Region", "decide_regions"]
-
 
 @dataclass(frozen=True)
 class Region:

@@ -8,8 +8,6 @@ from torch import Tensor, fx
 
 from ..._torch.lowered import Lowered
 
-__all__ = ["cnode_of_node", "storage_of_node"]
-
 
 def cnode_of_node(lowered: Lowered) -> dict[str, str]:
     """The cNode that a node of the joint graph became, by the node's name. Views and nodes

@@ -21,8 +21,6 @@ from .repair import repair
 from .warn import warnings_of
 from .weights import Role, classify, torch_record
 
-__all__ = ["OnnxModel", "build_module"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxModel:

@@ -27,8 +27,6 @@ from .table import RANDOM, lowering_of
 from .unroll import unroll
 from .weights import Role
 
-__all__ = ["Builder"]
-
 _LOOKED_AT = {"Shape": {0}, "Size": {0}, "EyeLike": {0}, "CastLike": {1}}
 """Inputs of which only shape or type matter, both known at build time."""
 

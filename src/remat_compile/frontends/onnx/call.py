@@ -20,18 +20,6 @@ from torch import Tensor
 from ...ir.diagnostics import Diagnostic, FBError
 from .record import Origin
 
-__all__ = [
-    "DTYPES",
-    "Call",
-    "Known",
-    "Lowering",
-    "Value",
-    "decimal_float",
-    "known",
-    "literals_of",
-    "widened",
-]
-
 _READABLE = 4096
 """Largest number of elements that an input describing a shape may have."""
 

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-__all__ = ["captured"]
-
 _REGION = torch.ops.higher_order.wrap_with_set_grad_enabled
 
 

@@ -17,8 +17,6 @@ from .capture import captured
 from .record import FX_NODE, TRAINING, TrainingRecord
 from .weights import KEPT
 
-__all__ = ["export_trainable"]
-
 
 def export_trainable(
     module: nn.Module,

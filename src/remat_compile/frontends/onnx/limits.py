@@ -20,8 +20,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ...ir.diagnostics import Diagnostic, FBError
 
-__all__ = ["LARGEST_BYTES", "Allowance", "bytes_of", "check_bytes", "quiet_torch"]
-
 LARGEST_BYTES = 2**30
 """What constants, or made-up sample inputs, may take beyond the tensors that the file holds."""
 

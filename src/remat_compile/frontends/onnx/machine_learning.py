@@ -16,8 +16,6 @@ import onnx.numpy_helper
 from ...ir.diagnostics import Diagnostic, FBError
 from .table import ML
 
-__all__ = ["SPREAD", "spread_machine_learning"]
-
 _POST = {"NONE": None, "SOFTMAX": "Softmax", "LOGISTIC": "Sigmoid"}
 
 

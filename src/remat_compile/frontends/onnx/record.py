@@ -15,16 +15,6 @@ from typing import Any
 
 from ...ir.diagnostics import Diagnostic, FBError
 
-__all__ = [
-    "FX_NODE",
-    "STRAIGHT_THROUGH",
-    "TRAINING",
-    "Origin",
-    "TrainingRecord",
-    "origin_of",
-    "training_record",
-]
-
 FX_NODE = "pkg.torch.onnx.fx_node"
 """Node metadata: the text of the PyTorch call that a node comes from."""
 

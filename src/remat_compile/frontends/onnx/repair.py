@@ -24,8 +24,6 @@ from .load import load_weights
 from .record import FX_NODE
 from .weights import KEPT, TorchRecord
 
-__all__ = ["Repair", "repair"]
-
 _CALL = re.compile(r"target=torch\.ops\.aten\.(\w+)\.\w+\]\(args = \((.*)\), kwargs", re.S)
 
 _SOURCES: dict[tuple[str, str], dict[int, int]] = {

@@ -13,8 +13,6 @@ import onnx.numpy_helper
 from ...ir.diagnostics import Diagnostic, FBError
 from .limits import check_bytes
 
-__all__ = ["dense_of", "spread_sparse"]
-
 
 def spread_sparse(model: Any) -> None:
     """Make every sparse initialiser a dense one of its values, and a scatter into zeros.

@@ -9,8 +9,6 @@ from importlib import import_module
 from .call import Lowering
 from .unsigned import with_unsigned
 
-__all__ = ["MICROSOFT", "ML", "RANDOM", "lowering_of", "own_operators", "register"]
-
 MICROSOFT = "com.microsoft"
 """The domain of what ONNX Runtime's optimiser fuses."""
 

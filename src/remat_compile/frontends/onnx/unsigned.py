@@ -17,8 +17,6 @@ from torch.utils._pytree import tree_map
 
 from .call import Call, Known, Lowering, Value
 
-__all__ = ["with_unsigned"]
-
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 _LEAST = -(2**63)
 

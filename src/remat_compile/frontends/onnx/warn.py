@@ -14,8 +14,6 @@ from .record import FX_NODE, TrainingRecord
 from .repair import Repair
 from .weights import Role, uses_of
 
-__all__ = ["warnings_of"]
-
 _ADVICE = "export with remat_compile.frontends.onnx.export_trainable, or with optimize=False"
 
 

@@ -9,16 +9,6 @@ from ..graph import CALLER_KINDS, CNode, Graph
 from ..program import Program
 from ..semantics.simulate import KEPT_KINDS, NON_ACTIVATION_KINDS, Sizes
 
-__all__ = [
-    "BudgetKind",
-    "counted_sizes",
-    "floor_bytes",
-    "held_bytes",
-    "lower_bound_bytes",
-    "required_cnodes",
-    "working_set",
-]
-
 BudgetKind = Literal["device", "activation"]
 
 

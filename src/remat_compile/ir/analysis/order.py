@@ -9,8 +9,6 @@ from ..graph import CALLER_KINDS, Graph
 from ..schedule import Compute, Free
 from ..semantics.simulate import KEPT_KINDS
 
-__all__ = ["capture_order", "frees_after_last_use"]
-
 
 def capture_order(graph: Graph) -> tuple[str, ...]:
     """Every cNode once, in the order of capture: the unplanned step."""

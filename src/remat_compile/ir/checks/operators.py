@@ -13,8 +13,6 @@ from ..program import Program
 from ..span import Span
 from .findings import Findings
 
-__all__ = ["check_operators"]
-
 _WRITES = re.compile(
     r"aten\.(?:"
     r"(?:[A-Za-z0-9_]*[A-Za-z0-9])_(?:\..*)?"  # aten.add_.Tensor

@@ -15,8 +15,6 @@ from .numbers import check_numbers
 from .operators import check_operators
 from .text import check_text
 
-__all__ = ["check_program"]
-
 
 def check_program(
     program: Program, text: str | None = None, file: str = "<text>"

@@ -10,8 +10,6 @@ from ..program import Target
 from ..schedule import Direction, Schedule, StorageStep
 from ..span import Span
 
-__all__ = ["Copies", "Copy", "Streams"]
-
 
 @dataclass(frozen=True, slots=True)
 class Copy:

@@ -12,8 +12,6 @@ from ..span import Span
 from .copies import Copies
 from .sizes import KEPT_KINDS, NON_ACTIVATION_KINDS, Sizes, existing_grads
 
-__all__ = ["During", "Machine"]
-
 
 @dataclass(frozen=True, slots=True)
 class During:

@@ -9,8 +9,6 @@ from ..expr import evaluate
 from ..graph import CALLER_KINDS, CNode
 from ..program import Program
 
-__all__ = ["KEPT_KINDS", "NON_ACTIVATION_KINDS", "Sizes", "existing_grads"]
-
 NON_ACTIVATION_KINDS: frozenset[str] = CALLER_KINDS | {"param_grad"}
 """What an activation budget leaves out."""
 

@@ -16,8 +16,6 @@ from ..schedule import Compute, Schedule, Step
 from ..span import Loc
 from .syntax import PLACE, TITLE, WORD, format_amount, format_duration, quote
 
-__all__ = ["format_program", "format_schedule", "format_statement", "format_step", "graph_sha256"]
-
 
 def format_program(program: Program) -> str:
     """The text of a program, ending in a newline."""

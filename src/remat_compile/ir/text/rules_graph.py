@@ -11,8 +11,6 @@ from ..graph import ANode, ANodeKind, Call, CNode, Graph, Phase, View
 from ..span import Span
 from .tokens import Entry, once, span_of, title
 
-__all__ = ["GraphRules"]
-
 
 class GraphRules:
     """Nodes with their places in `file`, out of what the rules inside a statement made."""

@@ -8,30 +8,6 @@ from fractions import Fraction
 
 from ..schedule import STORAGE_STEPS
 
-__all__ = [
-    "ATOM_VALUE",
-    "KEY",
-    "MAX_DEPTH",
-    "MAX_NUMBER",
-    "NAME",
-    "NO_TEXT",
-    "OPERATOR",
-    "PLACE",
-    "REF",
-    "RESERVED_STEPS",
-    "RESERVED_SYMBOLS",
-    "TITLE",
-    "WORD",
-    "NoText",
-    "amount",
-    "duration_ns",
-    "format_amount",
-    "format_duration",
-    "quote",
-    "rate",
-    "unquote",
-]
-
 REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]*")
 """What may follow `%`: the name of an aNode or a view."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")

@@ -17,22 +17,6 @@ from .syntax import MAX_NUMBER, NoText, amount, duration_ns, rate, unquote
 if TYPE_CHECKING:
     from lark import Token
 
-__all__ = [
-    "Entry",
-    "amount_of",
-    "double",
-    "duration_of",
-    "integer",
-    "name_of",
-    "once",
-    "refuse",
-    "short",
-    "span_of",
-    "string",
-    "title",
-    "word",
-]
-
 
 class Entry(NamedTuple):
     """What a statement says of one `field` of the data model, introduced by `word`."""

@@ -16,8 +16,6 @@ from ..instance import Instance
 from ..solvers import MilpSolver
 from .relaxation import lower_bound_ns
 
-__all__ = ["TimeBounds", "keeps_capture_order"]
-
 _SHARE = 0.1
 _LONGEST_S = 5.0
 _SHORTEST_S = 0.7

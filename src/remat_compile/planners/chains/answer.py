@@ -16,21 +16,6 @@ from .choices import Operation, operations, reserve_tokens, slot_bytes
 from .persistent import DeadlinePassed, Least, Persistent
 from .stages import Stage, save_all, stages_of
 
-__all__ = [
-    "Slots",
-    "answer_or_refuse",
-    "chain_for",
-    "falling_orders",
-    "first_fit",
-    "least_order",
-    "no_chain",
-    "order_of",
-    "persistent_answer",
-    "persistent_orders",
-    "refuse",
-    "saving_stages",
-]
-
 _ABOVE = 0.1
 """Tables reach so much above the budget: sizes were rounded up, so schedules that seem
 too large may fit."""

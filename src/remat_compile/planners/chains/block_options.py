@@ -20,8 +20,6 @@ from ..solvers import MilpSolver
 from .chain import Chain
 from .stages import BlockOption, needed_at_start, written_by
 
-__all__ = ["Grid", "block_instance", "option_of"]
-
 _EACH_S = 5.0
 """No single program of a block gets more than this."""
 

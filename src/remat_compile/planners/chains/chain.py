@@ -32,16 +32,6 @@ from ...ir.analysis.blocks import fingerprint
 from ...ir.analysis.separators import chain_of, globals_of
 from ..instance import Instance
 
-__all__ = [
-    "Chain",
-    "chain_from_stages",
-    "chain_of_program",
-    "fingerprints",
-    "grouped",
-    "period_of",
-    "shortened",
-]
-
 
 @dataclass(frozen=True)
 class Chain:

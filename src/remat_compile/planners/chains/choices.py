@@ -24,17 +24,6 @@ from typing import Literal, assert_never
 
 from .stages import Run, Stage
 
-__all__ = [
-    "Choice",
-    "Operation",
-    "Save",
-    "Split",
-    "Thresholds",
-    "operations",
-    "reserve_tokens",
-    "slot_bytes",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Save:

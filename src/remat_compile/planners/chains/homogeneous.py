@@ -41,8 +41,6 @@ from numpy.typing import NDArray
 
 from .persistent import DeadlinePassed
 
-__all__ = ["Adjoint", "Move", "MultiChain", "MultiMove", "least_slots", "states"]
-
 Move = tuple[str, int]
 """("forward", i): run step i, its input is kept by whoever needs it; ("back", i): the
 backward of step i."""

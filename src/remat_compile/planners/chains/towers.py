@@ -22,8 +22,6 @@ from ...ir.analysis.separators import globals_of
 from ..instance import Instance
 from .chain import Chain, chain_from_stages
 
-__all__ = ["Towers", "towers_of"]
-
 
 @dataclass(frozen=True)
 class Towers:

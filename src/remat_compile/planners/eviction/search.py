@@ -18,8 +18,6 @@ from ..instance import Instance, Order
 from .keep import keep_what_fits
 from .walk import Heuristic, Scope, Walk, WalkFailed
 
-__all__ = ["Search"]
-
 _HEURISTICS: tuple[Heuristic, ...] = tuple(
     Heuristic(distance_power, cost_power, shared)
     for distance_power, cost_power, shared in (

@@ -20,8 +20,6 @@ from ..contract import Planner, Progress
 from .endings import Ending, Overdue, run_here
 from .planner_process import START_S, PlannerProcess, Progressed, Ready, RunMessage
 
-__all__ = ["Crew", "Ended", "run_planner_apart"]
-
 
 @dataclass(frozen=True)
 class Ended:

@@ -20,17 +20,6 @@ from ..contract import (
     TimedOut,
 )
 
-__all__ = [
-    "Answered",
-    "Ending",
-    "Failed",
-    "NoResult",
-    "Overdue",
-    "Refused",
-    "Unloadable",
-    "run_here",
-]
-
 
 @dataclass(frozen=True)
 class Answered:

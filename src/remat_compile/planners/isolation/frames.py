@@ -13,8 +13,6 @@ from typing import IO, TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Arrays", "Message", "receive", "send"]
-
 Arrays = Mapping[str, "NDArray[Any]"]
 Message = tuple[dict[str, Any], "dict[str, NDArray[Any]]"]
 

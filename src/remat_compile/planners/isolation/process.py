@@ -18,8 +18,6 @@ from dataclasses import dataclass
 
 from .frames import Arrays, Message, receive, send
 
-__all__ = ["ProcessEnded", "WorkProcess"]
-
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.stdin.buffer.readline()); "
     "import runpy; runpy.run_module(sys.argv[1], run_name='__main__')"

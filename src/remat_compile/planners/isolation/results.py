@@ -16,8 +16,6 @@ from ...ir.text.printer import format_schedule
 from ..contract import PlanResult
 from .endings import Ending, NoResult
 
-__all__ = ["decode", "decode_ending", "encode", "parse_schedule"]
-
 _HEAD = "fbir 1\ngraph @g {\n}\nbind {\n  grads fresh\n}\n"
 _KINDS = {kind.__name__: kind for kind in (*get_args(PlanResult), *get_args(Ending))}
 

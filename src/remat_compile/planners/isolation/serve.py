@@ -12,8 +12,6 @@ from typing import Any
 
 from .frames import Arrays, Message, receive, send
 
-__all__ = ["Say", "serve"]
-
 Say = Callable[..., None]
 """Sends a message: `say(head, arrays)`, or without arrays."""
 

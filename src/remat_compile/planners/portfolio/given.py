@@ -10,8 +10,6 @@ from ...ir.semantics.simulate import simulate
 from ..contract import Feasible, PlanResult, Progress
 from ..isolation.results import parse_schedule
 
-__all__ = ["Given"]
-
 
 @dataclass(frozen=True)
 class Given:

@@ -14,17 +14,6 @@ from ..instance import Instance, Order
 from ..results import Task
 from ..solvers.milp import Status
 
-__all__ = [
-    "Incumbent",
-    "OnOrder",
-    "ProgramAnswer",
-    "conclude",
-    "quick_order",
-    "reporter",
-    "saved_bytes_of",
-    "too_large",
-]
-
 OnOrder = Callable[[Order, int], None]
 """Takes each better order as it is found, with its time in ns."""
 

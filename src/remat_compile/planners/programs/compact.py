@@ -43,8 +43,6 @@ from ..instance import Instance
 from ..solvers.milp import Milp, MilpBuilder, Vector
 from .events import Event
 
-__all__ = ["CompactModel", "compact_model"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Alive:

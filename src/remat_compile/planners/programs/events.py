@@ -22,18 +22,6 @@ from random import Random
 
 from ..instance import Instance, Order
 
-__all__ = [
-    "FEW",
-    "Event",
-    "Pairs",
-    "Window",
-    "Windows",
-    "all_events",
-    "order_of",
-    "useful_pairs",
-    "window_events",
-]
-
 FEW = 500
 """So many pairs are never thinned out."""
 

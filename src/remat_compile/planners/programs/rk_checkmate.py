@@ -34,8 +34,6 @@ from dataclasses import dataclass
 from ..instance import Instance, Order
 from ..solvers.milp import Milp, MilpBuilder, Terms, Vector, merged
 
-__all__ = ["ThesisModel", "thesis_model"]
-
 
 @dataclass(frozen=True, eq=False)
 class ThesisModel:

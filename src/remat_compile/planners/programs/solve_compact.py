@@ -16,8 +16,6 @@ from .answer import Incumbent, OnOrder, ProgramAnswer, saved_bytes_of
 from .compact import CompactModel, compact_model
 from .events import Event, all_events, order_of, useful_pairs
 
-__all__ = ["solve_compact", "solve_events"]
-
 
 def solve_compact(
     instance: Instance,

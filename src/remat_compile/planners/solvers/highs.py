@@ -14,8 +14,6 @@ import numpy as np
 from ..isolation.frames import Arrays
 from ..isolation.serve import Say, serve
 
-__all__ = ["OPTIONS", "STATUS"]
-
 OPTIONS: dict[str, object] = {
     "output_flag": False,
     "threads": 1,

@@ -14,18 +14,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "INFINITY",
-    "Answer",
-    "Milp",
-    "MilpBuilder",
-    "OnPoint",
-    "Status",
-    "Terms",
-    "Vector",
-    "merged",
-]
-
 INFINITY = float("inf")
 
 Vector = NDArray[np.float64]

@@ -15,8 +15,6 @@ import numpy as np
 from .milp import Answer, Milp, OnPoint, Status, Vector
 from .process import Message, Worker
 
-__all__ = ["SOLVERS", "MilpSolver"]
-
 SOLVERS: dict[str, str] = {"highs": f"{__package__}.highs"}
 """Modules to run, by the name that options use."""
 

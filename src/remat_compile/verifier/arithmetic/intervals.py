@@ -10,8 +10,6 @@ from typing import Literal, assert_never
 
 from ...ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
 
-__all__ = ["Box", "Direction", "bounds", "corner", "direction", "halves", "names_of"]
-
 Box = Mapping[str, tuple[int, int]]
 """The least and the greatest value of every symbol."""
 

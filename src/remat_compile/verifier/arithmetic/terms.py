@@ -15,8 +15,6 @@ from ...ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, S
 from ..smt import Encoding, numeral
 from .intervals import Box, names_of
 
-__all__ = ["Terms", "ground", "is_multiple", "symbol_constant", "total"]
-
 
 def total(terms: Iterable[str]) -> str:
     """The sum of some terms, as a term."""

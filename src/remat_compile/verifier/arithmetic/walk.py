@@ -11,8 +11,6 @@ from ..read.events import Event
 from ..read.sizes import Sizes
 from ..read.statements import Statements
 
-__all__ = ["BESIDE_ACTIVATIONS", "Alive", "Bytes", "counted", "peaks", "walk"]
-
 BESIDE_ACTIVATIONS = CALLER_KINDS | {"param_grad"}
 """The kinds that an activation budget leaves out."""
 

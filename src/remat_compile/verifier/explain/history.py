@@ -12,8 +12,6 @@ from ...ir.schedule import Compute, CopyStep, Schedule
 from ..read.events import Event
 from ..read.statements import Statements
 
-__all__ = ["Fate", "History"]
-
 
 class Fate(StrEnum):
     """Why an aNode is not alive, as a message says it."""

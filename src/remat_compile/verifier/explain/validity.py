@@ -14,8 +14,6 @@ from ..read.statements import Statements
 from .copies import explain_copy, explain_race, independent_clauses, races_by_copy
 from .history import Fate, History
 
-__all__ = ["explain_broken"]
-
 
 def explain_broken(
     statements: Statements,

@@ -14,8 +14,6 @@ from ..read.events import Event
 from ..read.statements import Statements
 from .history import History
 
-__all__ = ["explain_claims", "explain_wrong"]
-
 
 def explain_wrong(
     statements: Statements, schedule: Schedule, events: Sequence[Event], wrong: WrongValues

@@ -16,8 +16,6 @@ from ..smt import Late, OutOfTime
 from .memory import Limits
 from .memory_ranges import Everywhere, Somewhere, prove_ranges
 
-__all__ = ["Greatest", "find_largest"]
-
 
 @dataclass(frozen=True)
 class Greatest:

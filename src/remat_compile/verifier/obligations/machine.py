@@ -15,8 +15,6 @@ from ..read.events import Event
 from ..read.statements import Statements
 from ..smt import Facts, boolean
 
-__all__ = ["Change", "Machine", "advance"]
-
 
 @dataclass(frozen=True, slots=True)
 class Change:

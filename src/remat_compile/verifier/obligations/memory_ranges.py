@@ -24,8 +24,6 @@ from ..read.statements import Statements
 from ..smt import Encoding, Late, Model, NoModel, OutOfTime, numeral
 from .memory import Excess, Limits, Tally, encode_memory, prove_memory
 
-__all__ = ["Everywhere", "Somewhere", "check_sizes", "prove_ranges"]
-
 
 @dataclass(frozen=True)
 class Everywhere:

@@ -43,8 +43,6 @@ from ..observe.predict import predicted_temp_bytes
 from ..readback.annotated import check_annotated
 from .form import Form, form_of, misfit, schedule_of
 
-__all__ = ["emit_form", "fitting_form", "names_of"]
-
 
 def names_of(program: Program, form: Form) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names that the policy keeps on the device, and those that it offloads."""

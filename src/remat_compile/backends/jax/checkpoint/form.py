@@ -16,8 +16,6 @@ from ....ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule
 from ...python.names import loss_index
 from ..emit.executions import constants
 
-__all__ = ["Form", "Misfit", "form_of", "misfit", "schedule_of"]
-
 
 @dataclass(frozen=True)
 class Form:

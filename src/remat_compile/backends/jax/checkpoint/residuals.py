@@ -12,8 +12,6 @@ from jax.extend import core
 from ....ir.diagnostics import Diagnostic, FBError
 from ....ir.wording import worded
 
-__all__ = ["Residuals", "check_residuals", "residuals_of"]
-
 _PASS_ON = frozenset(("reduce_precision", "device_put", "optimization_barrier"))
 
 

@@ -12,15 +12,6 @@ from ..dtypes import JAX_DTYPES
 from .template import ANNOTATED_RUN, CHECK, IMPORTS, KEEP, RUN
 from .text import function_name
 
-__all__ = [
-    "MODULE_NAMES",
-    "NAMED_IMPORT",
-    "allowed",
-    "allowed_annotated",
-    "defined_names",
-    "segment_name",
-]
-
 NAMED_IMPORT = "from jax.ad_checkpoint import checkpoint_name\n"
 _TABLES = ("NEEDS_X64", "RANDOM", "SEED", "TOLERANCE", "KINDS", "ARGUMENTS", "RESULTS")
 _NAME_LISTS = ("KEPT", "OFFLOADED")

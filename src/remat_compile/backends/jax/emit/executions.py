@@ -7,8 +7,6 @@ from ....ir.schedule import Compute, Free, Offload, Prefetch, Schedule
 from ....ir.semantics.simulate import KEPT_KINDS
 from .order import Numbered, numbered
 
-__all__ = ["constants", "dead_executions"]
-
 
 def constants(graph: Graph) -> frozenset[str]:
     """cNodes that depend on nothing that the caller gives: XLA computes them beforehand."""

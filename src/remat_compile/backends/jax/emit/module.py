@@ -22,16 +22,6 @@ from .tables import tables
 from .template import CHECK, RUN, header
 from .text import BASE_KEY, KEY, JaxText
 
-__all__ = [
-    "SourceOf",
-    "dict_text",
-    "emit",
-    "function_text",
-    "operators_of",
-    "tuple_text",
-    "unpack_arguments",
-]
-
 SourceOf = Callable[[Sequence[str]], str]
 """The source text of operators, their imports included."""
 

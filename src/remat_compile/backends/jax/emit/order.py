@@ -11,8 +11,6 @@ from itertools import islice
 from ....ir.graph import CNode, Graph
 from ....ir.schedule import Compute, ElementaryStep, Free, Offload, Prefetch, Schedule, Step
 
-__all__ = ["AccessHistory", "Numbered", "numbered"]
-
 
 @dataclass(frozen=True, slots=True)
 class Numbered:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ....ir.program import Program
 
-__all__ = ["KINDS", "SEED", "TOLERANCES", "needs_x64", "tables", "tolerance"]
-
 KINDS = ("param", "buffer", "arg", "tangent", "output", "new_buffer", "grad", "input_grad")
 """What the file of arrays beside a module holds; entries are `kind|name|dtype`."""
 

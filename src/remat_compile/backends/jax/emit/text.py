@@ -9,8 +9,6 @@ from ....ir.program import Program
 from ...python.names import VariableNames
 from ..dtypes import dtype_name
 
-__all__ = ["BASE_KEY", "KEY", "JaxText", "function_name"]
-
 KEY = "key"
 """The variable of the base key, from which each random operator derives its own."""
 

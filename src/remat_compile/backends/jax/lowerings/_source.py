@@ -9,8 +9,6 @@ from functools import lru_cache
 from types import FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["IMPORTS", "gather"]
-
 IMPORTS = """\
 import jax
 import jax.numpy as jnp

@@ -11,8 +11,6 @@ from ..emit.body import scope_name
 from ..emit.executions import constants, dead_executions
 from ..emit.order import numbered
 
-__all__ = ["Absence", "absences", "planned_scopes"]
-
 
 class Absence(Enum):
     """Why there is nothing of an execution to be found, in words that follow its name."""

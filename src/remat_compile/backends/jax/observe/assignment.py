@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["scratch_bytes"]
-
 _ALLOCATIONS = 3  # BufferAssignmentProto.buffer_allocations
 _SIZE, _IS_PARAMETER, _IS_RESULT, _ASSIGNED, _IS_TUPLE = 2, 5, 7, 9, 11  # BufferAllocationProto
 _ASSIGNED_SIZE = 3  # BufferAllocationProto.Assigned

@@ -23,8 +23,6 @@ from ....ir.schedule import Offload, Prefetch, Schedule
 from .absences import Absence, absences, planned_scopes
 from .assignment import scratch_bytes
 
-__all__ = ["Observed", "compiled_step", "look"]
-
 _ALL: frozenset[str] = frozenset()
 _PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
 _HLO_PRODUCT = re.compile(

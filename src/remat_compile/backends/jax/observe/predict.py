@@ -9,8 +9,6 @@ from ....ir.program import Program
 from ....ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
 from ....ir.semantics.simulate import Sizes
 
-__all__ = ["predicted_temp_bytes"]
-
 _NOT_TEMPORARY = CALLER_KINDS | {"output", "param_grad", "pending", "tangent", "rng"}
 """Arguments and results of the compiled step, and random states, which JAX keeps as keys."""
 

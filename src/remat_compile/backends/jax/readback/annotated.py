@@ -28,8 +28,6 @@ from .expressions import JaxReader
 from .function import Function
 from .module import check_fixed, definitions
 
-__all__ = ["check_annotated"]
-
 
 def check_annotated(source: str, program: Program, schedule: Schedule, form: Form) -> None:
     """Holds an annotated module against a form of `schedule`. FB0945 with the place in the text

@@ -12,8 +12,6 @@ from ...readback.values import Instance, Items, Literal, OnHost, Value, ViewValu
 from .expressions import KEY, JaxReader
 from .function import Function
 
-__all__ = ["EndedFunction"]
-
 
 class EndedFunction(Function):
     """A forward or a backward: `saved` is what the one leaves for the other."""

@@ -31,8 +31,6 @@ from .expressions import JaxReader
 from .module import check_fixed, definitions
 from .repeats import check_told_apart
 
-__all__ = ["check_source"]
-
 
 def check_source(source: str, program: Program, schedule: Schedule) -> None:
     """Holds an explicit module against `schedule`. FB0945 with the place in the text and the

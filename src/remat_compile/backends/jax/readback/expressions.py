@@ -12,8 +12,6 @@ from ...readback.mismatch import unreadable
 from ...readback.names import Variables
 from ...readback.values import Literal, Value
 
-__all__ = ["KEY", "JaxReader", "function_of"]
-
 KEY = Literal("<the key>")
 """What the variable `key` holds: no Python constant has this `repr`."""
 

@@ -24,8 +24,6 @@ from ...readback.values import (
 )
 from .expressions import JaxReader, function_of
 
-__all__ = ["Function"]
-
 
 class Function:
     """Runs the statements of one function, with the schedule in step."""

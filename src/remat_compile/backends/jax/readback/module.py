@@ -6,8 +6,6 @@ import ast
 
 from ...readback.mismatch import differs, unreadable
 
-__all__ = ["check_fixed", "definitions"]
-
 
 def check_fixed(tree: ast.Module, fixed: str, file: str) -> None:
     """FB0945 where a statement of `fixed` does not stand in the module, docstrings aside."""

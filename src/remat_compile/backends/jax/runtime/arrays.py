@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Stored", "to_numpy", "to_tensor", "write_npz"]
-
 Stored = Mapping[str, Mapping[str, Any]]
 """Arrays by kind (`param`, `grad`, ...) and name."""
 

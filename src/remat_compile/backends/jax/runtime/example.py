@@ -11,8 +11,6 @@ from ....ir.program import Program
 from ..arguments import jax_dtype
 from ..emit.tables import SEED
 
-__all__ = ["example"]
-
 
 def example(program: Program) -> tuple[Any, ...]:
     """Abstract arguments of a generated `step` at the sample: parameters, buffers, inputs,

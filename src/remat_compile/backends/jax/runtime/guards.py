@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ....ir.graph import ANode
     from ....ir.program import Program
 
-__all__ = ["check_call"]
-
 
 def check_call(
     program: Program,

@@ -20,8 +20,6 @@ from ..honoured import honoured
 from ..lowerings import is_random, table
 from ..support import require_lowerings
 
-__all__ = ["Draws", "Interpreted", "Loss", "apply", "as_tuple", "interpret"]
-
 Loss = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 """From the model's results by name (aNode or view) to the tangents by aNode name."""
 
