@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ....ir.diagnostics import fail
 from ....ir.schedule import Direction
+from ....ir.wording import worded
 from .arena import Pieces
 from .choice import engine_for
 from .engine import Engine, Flight
@@ -32,7 +33,9 @@ class Arena:
             fail(
                 "FB0951",
                 f"{size_bytes} bytes of host memory for copies are not to be had: {line}",
-                hint="plan with a smaller --host-budget, or let more memory be pinned (ulimit -l)",
+                hint=worded(
+                    "plan with a smaller {host_budget}, or let more memory be pinned (ulimit -l)"
+                ),
             )
         # Of the call before, when the next one begins: copies that nobody waited for, and the
         # computations after which it left the arena.
@@ -104,7 +107,7 @@ class Copies:
             fail(
                 "FB0954",
                 f"%{name} is to be copied to the host and takes {size} bytes, {planned} planned",
-                hint="plan with --costs measured, which looks at the real sizes",
+                hint=worded("plan with {costs}, which looks at the real sizes", costs="measured"),
             )
         self._turns[name] += 1
         on_host = tensor.device.type == "cpu" != self._engine.device.type
