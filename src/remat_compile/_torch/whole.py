@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from ..ir.diagnostics import fail
 from .results import Results, without_cache
 
-__all__ = ["WholeModel", "as_forward_sees", "has_values", "unchanged"]
+__all__ = ["CONTAINERS", "WholeModel", "as_forward_sees", "has_values", "unchanged"]
 
 
 Slot = tuple[dict[str, Any], str]
 """A tensor of a module: the dictionary that holds it, and its key there."""
+
+
+CONTAINERS = (list, dict, set, deque)
+"""Attributes of modules whose contents the Python of a forward may change in place."""
 
 
 class WholeModel(nn.Module):
@@ -30,7 +37,9 @@ class WholeModel(nn.Module):
 
     AOTAutograd puts a traced tensor in the place of each name. Two names of one tensor
     (tied weights) would become two tensors with a gradient each; here every further name
-    is given what the first one holds for the time of the call.
+    is given what the first one holds for the time of the call. And it sees only what is written
+    into those tensors: a buffer that the forward replaces (`self.mean = 0.9 * self.mean + x`) is
+    written into the one that stood there. FBError FB0508 where that cannot be.
     """
 
     _model: nn.Module
@@ -49,16 +58,36 @@ class WholeModel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         before = [(held, key, held[key]) for _, ties in self._ties for held, key in ties]
+        buffers = {
+            (id(module._buffers), key): (path, module._buffers, tensor)
+            for path, module in self._model.named_modules()
+            for key, tensor in module._buffers.items()
+        }
+        tied = {(id(held), key) for first, ties in self._ties for held, key in (first, *ties)}
         try:
             for (first, name), ties in self._ties:
                 for held, key in ties:
                     held[key] = first[name]
             with nullcontext() if self._with_cache else without_cache(self._model):
                 made = self._model.forward(*args, **kwargs)
+            for (where, key), (path, held, old) in buffers.items():
+                if held.get(key) is not old:
+                    name = f"{path}.{key}" if path else key
+                    _write_into(old, held.get(key), name, is_tied=(where, key) in tied)
+                    held[key] = old
             return made if self._results is None else self._results.tensors(made)
         finally:
             for held, key, tensor in before:
                 held[key] = tensor
+
+
+def _write_into(old: Tensor | None, new: Tensor | None, name: str, *, is_tied: bool) -> None:
+    """What a buffer was replaced by becomes what is written into it."""
+    if old is None or new is None or is_tied or (old.shape, old.dtype) != (new.shape, new.dtype):
+        message = f"the forward replaces buffer {name} by something of another kind, or a tied one"
+        fail("FB0508", message, hint="write into it (copy_), with the same shape and dtype")
+    with torch.no_grad():
+        old.copy_(new)
 
 
 def _ties(model: nn.Module) -> list[tuple[Slot, list[Slot]]]:
@@ -96,9 +125,15 @@ def has_values(model: nn.Module) -> bool:
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """What running the model's Python changes is put back: attributes of its modules, and the
-    random generators of PyTorch, Python and NumPy."""
+    """What running the model's Python changes is put back: attributes of its modules, what their
+    lists, sets and dictionaries hold, and the random generators of PyTorch, Python and NumPy."""
     before = [(module, dict(vars(module))) for module in model.modules()]
+    contents = [
+        (value, copy(value))
+        for _, attributes in before
+        for value in attributes.values()
+        if isinstance(value, CONTAINERS)
+    ]
     numpy = sys.modules.get("numpy")
     python, drawn = random.getstate(), numpy.random.get_state() if numpy else None
     try:
@@ -111,3 +146,6 @@ def unchanged(model: nn.Module) -> Iterator[None]:
         for module, attributes in before:
             vars(module).clear()
             vars(module).update(attributes)
+        for value, then in contents:
+            value.clear()
+            (value.extend if isinstance(value, list | deque) else value.update)(then)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .._torch.alloc import Mark, measure_regions
+from .._torch.whole import unchanged
 from ..backends.torch import PlannedModule, measure_step
 from ..ir.analysis.liveness import held_bytes
 from ..ir.semantics.simulate import Sizes
@@ -67,15 +68,20 @@ class _Tangent(torch.autograd.Function):
 def compare_step(
     plan: Plan, compiled: nn.Module, exported: Exported, repeats: int = 3
 ) -> StepReport:
-    """Runs the step of `compiled` and of the exported model from the same state.
+    """Runs the step of `compiled` and of the model itself from the same state.
 
     A model that returns one scalar is its own loss; other outputs get random tangents.
     Parameters and buffers are as before afterwards. Times are medians of `repeats`
     interleaved runs; bytes are from one run of each.
     """
+    with unchanged(exported.original):
+        return _compared(plan, compiled, exported, repeats)
+
+
+def _compared(plan: Plan, compiled: nn.Module, exported: Exported, repeats: int) -> StepReport:
     binding = plan.program.binding
     ours = _Runner(compiled, exported, binding)
-    theirs = _Runner(exported.module, exported, binding)
+    theirs = _Runner(exported.original, exported, binding)
     mine, expected = ours.run(), theirs.run()
     bit_equal, worst = _compare(mine, expected)
     count = len(expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 import remat_compile
 from helpers import models
+from remat_compile.driver.compare_torch import compare_step
 from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.text.printer import format_program
@@ -91,6 +93,71 @@ def test_gradients_are_those_of_the_original(case: str) -> None:
     made = gradients(compiled, x)
     assert made.keys() == expected.keys()
     assert all(torch.equal(made[name], expected[name]) for name in expected)
+
+
+class Running(nn.Module):
+    """Keeps a mean: written into its buffer, or put in the buffer's place."""
+
+    mean: Tensor
+
+    def __init__(self, replaces: bool) -> None:
+        super().__init__()
+        self.linear, self.replaces = nn.Linear(4, 4), replaces
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        if self.replaces:
+            self.mean = 0.9 * self.mean + y.detach().mean(0)
+        else:
+            self.mean.mul_(0.9).add_(y.detach().mean(0))
+        return (y * self.mean).sum()
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+def test_buffers_that_the_forward_replaces_or_writes_into_are_kept(replaces: bool) -> None:
+    torch.manual_seed(0)
+    model, x = Running(replaces), torch.randn(3, 4)
+    eager = copy.deepcopy(model)
+    compiled = remat_compile.compile(model, (x,), activation_budget="100%", planner="store-all")
+    for _ in range(3):
+        mine, theirs = gradients(compiled, x), gradients(eager, x)
+        assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+        assert torch.equal(model.mean, eager.mean)
+
+
+def test_a_lost_buffer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remat_compile._torch.whole._write_into", lambda *_, **__: None)
+    with pytest.raises(FBError, match="FB0512") as refused:
+        remat_compile.compile(
+            Running(True), (torch.randn(3, 4),), activation_budget="100%", planner="store-all"
+        )
+    assert "buffer mean" in str(refused.value)
+
+
+def test_a_buffer_replaced_by_one_of_another_shape_is_refused() -> None:
+    class Grows(Running):
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.linear(x)
+            self.mean = y.detach()
+            return y.sum()
+
+    with (
+        pytest.raises(FBError, match="FB0508") as refused,
+        lower(export(Grows(True), (torch.randn(3, 4),))),
+    ):
+        pass
+    assert "mean" in str(refused.value)
+
+
+def test_the_step_is_compared_with_the_model_and_not_with_its_export() -> None:
+    """An export drops the custom backward, and would be told apart from the model."""
+    torch.manual_seed(0)
+    made = remat_compile.plan(
+        Net(Sign.apply), (torch.randn(16, 8),), activation_budget="100%", planner="store-all"
+    )
+    assert made._exported is not None
+    assert compare_step(made, made.bind(), made._exported, repeats=1).bit_equal
 
 
 def test_the_case_with_a_hook_is_one_in_which_an_export_differs() -> None:

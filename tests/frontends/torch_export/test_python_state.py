@@ -63,6 +63,18 @@ class DrawsForNothing(Base):
         return self.linear(x)
 
 
+class Keeps(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        self.seen.append(y)
+        self.table = y
+        return y
+
+
 class TorchOnly(Base):
     def forward(self, x: Tensor) -> Tensor:
         return torch.dropout(self.linear(x), 0.5, True)
@@ -92,7 +104,12 @@ def test_what_capture_would_freeze_is_refused_with_its_line(kind: type[Base], sa
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"), [(Counter, "calls (from 0 to 1)"), (DrawsForNothing, "test_python_state.py:")]
+    ("kind", "says"),
+    [
+        (Counter, "calls (from 0 to 1)"),
+        (DrawsForNothing, "test_python_state.py:"),
+        (Keeps, "table, seen"),
+    ],
 )
 def test_what_is_not_seen_to_matter_is_a_warning(kind: type[Base], says: str) -> None:
     (warning,) = export(kind(), (X,)).warnings
@@ -108,3 +125,21 @@ def test_a_model_that_was_called_once_has_made_what_it_makes() -> None:
 
 def test_random_numbers_of_torch_are_no_python_state() -> None:
     assert export(TorchOnly(), (X,)).warnings == ()
+
+
+def test_nothing_of_a_capture_stays_in_the_lists_of_a_model() -> None:
+    model = Keeps()
+    export(model, (X,))
+    assert model.seen == []
+    assert model.table is None
+
+
+def test_a_forward_that_could_not_be_looked_at_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "remat_compile.frontends.torch_export.python_state._run", lambda *_, **__: None
+    )
+    (warning,) = export(TorchOnly(), (X,)).warnings
+    assert warning.code == "FB0514"
+    assert "not looked at" in warning.message

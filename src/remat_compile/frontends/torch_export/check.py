@@ -7,12 +7,11 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch import Tensor, nn
 
 from ..._torch.execute import Again, execute
 from ..._torch.lowered import Exported, Lowered
-from ..._torch.whole import WholeModel, unchanged
+from ..._torch.whole import unchanged
 from ...ir.analysis.order import capture_order, frees_after_last_use
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.graph import CNode, Graph
@@ -40,9 +39,9 @@ def ensure_trusted(lowered: Lowered) -> None:
 
 
 def check_against_eager(exported: Exported, program: Program, values: Mapping[str, Tensor]) -> None:
-    """Runs the graph and the exported module once each, on equal random states.
+    """Runs the graph and the model itself once each, on equal random states.
 
-    Results, gradients and new buffer contents must be bit-equal, unless eager is not
+    Results, gradients and the contents of all buffers must be bit-equal, unless eager is not
     reproducible there itself; and so must be what a replay form computes from what its cNode
     has read, to what that has written. Nothing of the model changes. Raises FBError FB0512
     with everything that differs.
@@ -109,13 +108,12 @@ def _of_graph(
 
 def _of_eager(exported: Exported, program: Program) -> dict[str, Tensor | None]:
     binding, module = program.binding, exported.original
-    buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
-    called = WholeModel(module, exported.returns) if exported.is_live else module
     with unchanged(module), _same_random_state(), torch.enable_grad():
-        outputs = torch.func.functional_call(
-            called, buffers, exported.args, exported.kwargs, tie_weights=True
-        )
-        results = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
+        before = _with_cloned_buffers(module)
+        # Hooks of the model itself run around a step, and `exported.args` are behind them.
+        call = module.forward if exported.is_live else module
+        results = exported.tensors(call(*exported.args, **exported.kwargs))
+        after = dict(module.named_buffers(remove_duplicate=False))
         targets: dict[str, Tensor] = {}
         for p in binding.params:
             if p.grad is not None:
@@ -134,10 +132,23 @@ def _of_eager(exported: Exported, program: Program) -> dict[str, Tensor | None]:
         f"result {index}": result.detach() for index, result in enumerate(results)
     }
     found.update(zip(targets, gradients, strict=True))
-    for b in binding.buffers:
-        if b.update is not None:
-            found[f"buffer {b.names[0]}"] = buffers[b.names[0]]
+    updated = {name for b in binding.buffers if b.update is not None for name in b.names[:1]}
+    for name, buffer in after.items():
+        if name in updated or not _same(buffer, before.get(name)):
+            found[f"buffer {name}"] = buffer.detach()
     return found
+
+
+def _with_cloned_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Puts a copy in the place of each buffer, ties kept. Returns what they hold, by name."""
+    copies: dict[int, Tensor] = {}
+    for part in module.modules():
+        for key, buffer in part._buffers.items():
+            if buffer is not None:
+                copies.setdefault(id(buffer), buffer.detach().clone())
+                part._buffers[key] = copies[id(buffer)]
+    named = module.named_buffers(remove_duplicate=False)
+    return {name: buffer.clone() for name, buffer in named}
 
 
 def _with_tangents(results: list[Tensor], program: Program) -> list[Tensor]:

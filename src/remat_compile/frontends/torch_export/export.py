@@ -53,8 +53,8 @@ def export(
     args, kwargs = _unalias(args, kwargs)
     if not has_values(module):
         module, args, kwargs = on_device(module, args, kwargs, torch.device("cpu"))
-    args, kwargs = as_forward_sees(module, args, kwargs)
-    with _quiet():
+    with _quiet(), unchanged(module):
+        args, kwargs = as_forward_sees(module, args, kwargs)
         seen = observe(module, args, kwargs, wanted)
     results = None if strict else seen.results
     try:

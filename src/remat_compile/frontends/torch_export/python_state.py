@@ -30,15 +30,13 @@ from ..._torch.joint import as_if_compiling
 from ..._torch.places import Place, paths_of, place_of_caller
 from ..._torch.results import Results, asks_for_cache, read_results, what_to_know
 from ..._torch.wanted import ALL_RESULTS, Wanted
-from ..._torch.whole import WholeModel, unchanged
+from ..._torch.whole import CONTAINERS, WholeModel, unchanged
 from ...ir.diagnostics import Diagnostic, FBError
 
 __all__ = ["Observed", "observe"]
 
 SEEDS = (1, 2)
 """Of Python's and NumPy's generators, one for each call after the first."""
-
-Scalar = bool | int | float | str | None
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class _Ran:
 
     calls: tuple[_Called, ...]
     drew: tuple[str, ...]
-    scalars: Mapping[str, Scalar]
+    attributes: Mapping[str, Any]
     results: Results | None = None
     notes: tuple[Diagnostic, ...] = ()
 
@@ -83,24 +81,37 @@ def observe(
     is not looked at: capture will say why. Nothing of the model or of a generator changes.
     """
     with unchanged(model):
-        before = _scalars(model)
+        before = _attributes(model)
         first = _run(model, args, kwargs, wanted)
         if first is None:
-            return Observed()
+            return Observed((_unseen(),))
         later = []
         for seed in SEEDS:
             random.seed(seed)
             _seed_numpy(seed)
             later.append(_run(model, args, kwargs))
         drawn_at = _where_it_draws(model, args, kwargs) if first.drew else None
-    runs = [first, *(run for run in later if run is not None)]
-    places = [_first_difference(a.calls, b.calls) for a, b in pairwise(runs)]
+    runs = [first, *later]
+    places = [_first_difference(a, b) for a, b in pairwise(runs)]
     differing = [place for place in places if place is not None]
     if differing:
-        raise FBError(_refusal(differing[0], first.drew, places[1:] == [None] * len(places[1:])))
-    changed = {name: v for name, v in first.scalars.items() if before.get(name, v) != v}
-    warnings = (*_warnings(before, changed, first.drew, drawn_at), *first.notes)
+        replaces = any(
+            isinstance(then, Tensor) and first.attributes.get(name) is not then
+            for name, then in before.items()
+        )
+        only_first = places[1:] == [None] * len(places[1:]) and not replaces
+        raise FBError(_refusal(differing[0], first.drew, only_first))
+    changed = [n for n, v in first.attributes.items() if n not in before or _differ(before[n], v)]
+    warnings = (*_warnings(before, first, changed, drawn_at), *first.notes)
     return Observed(warnings, frozenset(changed), first.results)
+
+
+def _unseen() -> Diagnostic:
+    message = (
+        "the forward does not run on fake tensors: Python state that it reads was not looked at"
+    )
+    hint = "see that it draws no random numbers in Python, and computes the same on every call"
+    return Diagnostic("FB0514", message, hint=hint)
 
 
 def _refusal(place: Place, drew: Sequence[str], only_first: bool) -> Diagnostic:
@@ -117,23 +128,26 @@ def _refusal(place: Place, drew: Sequence[str], only_first: bool) -> Diagnostic:
 
 
 def _warnings(
-    before: Mapping[str, Scalar],
-    changed: Mapping[str, Scalar],
-    drew: Sequence[str],
-    drawn_at: Place | None,
+    before: Mapping[str, Any], first: _Ran, changed: Sequence[str], drawn_at: Place | None
 ) -> tuple[Diagnostic, ...]:
-    found = []
-    if drew:
+    warnings = []
+    if first.drew:
         at = f" ({drawn_at})" if drawn_at else ""
-        message = f"the forward draws from {' and '.join(drew)}{at}; a planned step does not"
+        message = f"the forward draws from {' and '.join(first.drew)}{at}; a planned step does not"
         hint = "draw with torch if it can change what is computed"
-        found.append(Diagnostic("FB0514", message, hint=hint))
+        warnings.append(Diagnostic("FB0514", message, hint=hint))
     if changed:
-        said = [f"{name} (from {before[name]!r} to {new!r})" for name, new in changed.items()]
-        message = f"the forward changes {', '.join(said[:5])}; a planned step does not"
-        hint = "change it outside of the forward if something reads it"
-        found.append(Diagnostic("FB0514", message, hint=hint))
-    return tuple(found)
+        names = [_change(name, before, first.attributes[name]) for name in changed]
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        message = f"the forward changes {', '.join(names[:5])}{more}; a planned step does not"
+        hint = "return it, or change it outside of the forward, if something reads it"
+        warnings.append(Diagnostic("FB0514", message, hint=hint))
+    return tuple(warnings)
+
+
+def _change(name: str, before: Mapping[str, Any], new: Any) -> str:
+    old = before.get(name)
+    return f"{name} (from {old!r} to {new!r})" if _is_scalar(old) and _is_scalar(new) else name
 
 
 # -- running ---------------------------------------------------------------------------
@@ -200,7 +214,7 @@ def _run(
                 )
                 if changed
             ]
-            ran = _Ran(tuple(recorder.calls), tuple(drew), _scalars(model))
+            ran = _Ran(tuple(recorder.calls), tuple(drew), _attributes(model))
             if wanted is None:
                 return ran
             results = read_results(made, wanted)
@@ -217,24 +231,48 @@ def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_buffers(remove_duplicate=False)
 
 
-def _first_difference(a: Sequence[_Called], b: Sequence[_Called]) -> Place | None:
+def _first_difference(one: _Ran | None, other: _Ran | None) -> Place | None:
     """Where the second call does something that the first did not do there."""
-    for one, other in zip(a, b, strict=False):
-        if one.what != other.what:
-            return other.place
-    if len(a) != len(b):
-        return max(a, b, key=len)[min(len(a), len(b))].place
+    if one is None or other is None:  # a later call fails where the first did not
+        calls = (one or other or _Ran((), (), {})).calls
+        return None if one is other else calls[-1].place if calls else Place("", 0, "")
+    for a, b in zip(one.calls, other.calls, strict=False):
+        if a.what != b.what:
+            return b.place
+    if len(one.calls) != len(other.calls):
+        longer = max(one.calls, other.calls, key=len)
+        return longer[min(len(one.calls), len(other.calls))].place
     return None
 
 
-def _scalars(model: nn.Module) -> dict[str, Scalar]:
-    """Numbers, texts and switches that are attributes of modules, by path."""
+_OF_MODULES = frozenset(vars(nn.Module()))
+"""What PyTorch itself keeps on a module."""
+
+
+def _attributes(model: nn.Module) -> dict[str, Any]:
+    """What the user keeps on modules, by path; of a container what it holds, in a tuple."""
     return {
-        f"{path}.{key}" if path else key: value
+        f"{path}.{key}" if path else key: _held(value)
         for path, module in model.named_modules()
         for key, value in vars(module).items()
-        if isinstance(value, bool | int | float | str | None) and key != "training"
+        if key not in _OF_MODULES
     }
+
+
+def _held(value: Any) -> Any:
+    if isinstance(value, dict):
+        return (dict, *value, *value.values())
+    return (type(value), *value) if isinstance(value, CONTAINERS) else value
+
+
+def _differ(old: Any, new: Any) -> bool:
+    if isinstance(old, tuple) and isinstance(new, tuple):
+        return len(old) != len(new) or any(map(_differ, old, new))
+    return bool(old != new) if _is_scalar(old) and _is_scalar(new) else old is not new
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, bool | int | float | str | None)
 
 
 # -- generators ------------------------------------------------------------------------
