@@ -2,7 +2,7 @@
 # make matrix: every planner on every graph, with its results written down.
 # make mutants: seeds faults into correct plans and counts those that the verifier misses (some minutes).
 # make redteam: what was found against the verifier, the reader and the generated code must not come back (minutes).
-# make test: every promise at a small size, in JOBS processes of one thread each; ten minutes on two cores.
+# make test: every promise at a small size, in JOBS processes of one thread each; twenty minutes on two cores.
 # make check: that and what takes longer: slow tests, matrix, mutants, red team; before a change is called done.
 # Each makes the virtual environment if there is none.
 
@@ -25,7 +25,7 @@ demo: install
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-# About an hour on two cores: `make test`, then its three parts side by side, each in one process.
+# `make test`, then its three parts side by side, each in one process.
 # The matrix has half the time per cell here, and leaves the results of `make matrix` as they are.
 check: lint test
 	@mkdir -p $(DEMO)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from helpers.emitted.torch_faults import COPY_FAULTS
+from helpers.emitted.torch_copy_faults import COPY_FAULTS
 from helpers.execution.copied_steps import CopiedStep, copied_step, offloading_step
 from helpers.execution.copy_engines import LateEngine, traced
 from remat_compile.backends.torch.runtime import AcceleratorEngine, Engine, ThreadEngine

@@ -9,7 +9,8 @@ from random import Random
 
 import pytest
 
-from helpers.emitted.torch_faults import COPY_FAULTS, FAULTS
+from helpers.emitted.torch_copy_faults import COPY_FAULTS
+from helpers.emitted.torch_faults import FAULTS
 from helpers.execution.random_models import RANDOM_MODELS
 from helpers.programs.random_plans import random_plan
 from remat_compile.backends.torch import emit

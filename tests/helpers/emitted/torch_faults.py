@@ -9,21 +9,25 @@ import ast
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-__all__ = ["COPY_FAULTS", "FAULTS", "Fault", "body", "copy_steps", "names"]
+__all__ = [
+    "FAULTS",
+    "Fault",
+    "body",
+    "calls",
+    "everywhere",
+    "names",
+    "reads",
+    "renumbered",
+    "returned",
+    "unpacked",
+]
 
 Fault = Callable[[ast.Module], bool]
 FAULTS: dict[str, Fault] = {}
-COPY_FAULTS: dict[str, Fault] = {}
-"""Those of plans that copy to the host and back."""
 
 
 def fault(function: Fault) -> Fault:
     FAULTS[function.__name__] = function
-    return function
-
-
-def copy_fault(function: Fault) -> Fault:
-    COPY_FAULTS[function.__name__] = function
     return function
 
 
@@ -545,14 +549,14 @@ def accumulated_twice(tree: ast.Module) -> bool:
 # -- borders --------------------------------------------------------------------------------
 
 
-def _returned(tree: ast.Module, name: str) -> list[ast.expr]:
+def returned(tree: ast.Module, name: str) -> list[ast.expr]:
     last = body(tree, name)[-1]
     assert isinstance(last, ast.Return)
     assert isinstance(last.value, ast.Tuple)
     return last.value.elts
 
 
-def _unpacked(tree: ast.Module, name: str) -> list[ast.Assign]:
+def unpacked(tree: ast.Module, name: str) -> list[ast.Assign]:
     """The statements `x = args[0]`."""
     return [s for s in body(tree, name) if isinstance(s, ast.Assign) and _place(s) is not None]
 
@@ -565,9 +569,9 @@ def _place(statement: ast.Assign) -> ast.Constant | None:
             return None
 
 
-def _renumbered(tree: ast.Module) -> None:
+def renumbered(tree: ast.Module) -> None:
     """The arguments of the backward in the order in which they are taken."""
-    for number, statement in enumerate(_unpacked(tree, "backward")):
+    for number, statement in enumerate(unpacked(tree, "backward")):
         place = _place(statement)
         assert place is not None
         place.value = number
@@ -575,52 +579,52 @@ def _renumbered(tree: ast.Module) -> None:
 
 @fault
 def outputs_swapped(tree: ast.Module) -> bool:
-    out = _returned(tree, "forward")
+    out = returned(tree, "forward")
     out[0], out[1] = out[1], out[0]
     return True
 
 
 @fault
 def gradients_swapped(tree: ast.Module) -> bool:
-    out = _returned(tree, "backward")
+    out = returned(tree, "backward")
     out[0], out[1] = out[1], out[0]
     return True
 
 
 @fault
 def gradient_left_out(tree: ast.Module) -> bool:
-    out = _returned(tree, "backward")
+    out = returned(tree, "backward")
     out[0] = ast.Constant(None)
     return True
 
 
 @fault
 def inputs_swapped(tree: ast.Module) -> bool:
-    slots = _unpacked(tree, "forward")
+    slots = unpacked(tree, "forward")
     slots[0].targets, slots[1].targets = slots[1].targets, slots[0].targets
     return True
 
 
 @fault
 def tangents_swapped(tree: ast.Module) -> bool:
-    slots = _unpacked(tree, "backward")
+    slots = unpacked(tree, "backward")
     slots[-1].targets, slots[-2].targets = slots[-2].targets, slots[-1].targets
     return True
 
 
 @fault
 def saved_swapped(tree: ast.Module) -> bool:
-    out = _returned(tree, "forward")
+    out = returned(tree, "forward")
     out[-1], out[-2] = out[-2], out[-1]
     return True
 
 
 @fault
 def saved_left_out(tree: ast.Module) -> bool:
-    _returned(tree, "forward").pop()
-    last = _unpacked(tree, "backward")[-3]  # before the two tangents
+    returned(tree, "forward").pop()
+    last = unpacked(tree, "backward")[-3]  # before the two tangents
     body(tree, "backward").remove(last)
-    _renumbered(tree)
+    renumbered(tree)
     return True
 
 
@@ -633,210 +637,11 @@ def something_freed_is_saved(tree: ast.Module) -> bool:
         later = {n for s in statements[index + 1 : -1] for n in names(s)}
         if not rest and not name.startswith("_") and name not in later:
             del statements[index]
-            _returned(tree, "forward").append(ast.Name(name, ast.Load()))
-            tangent = _unpacked(tree, "backward")[-2]
+            returned(tree, "forward").append(ast.Name(name, ast.Load()))
+            tangent = unpacked(tree, "backward")[-2]
             place = body(tree, "backward").index(tangent)
             body(tree, "backward").insert(place, parse(f"{name} = args[0]"))
-            _renumbered(tree)
-            return True
-    return False
-
-
-# -- copies ---------------------------------------------------------------------------------
-
-
-def copy_steps(statements: list[ast.stmt], *words: str) -> Iterator[tuple[int, ast.Call]]:
-    """The statements that call one of `words` on `copies`."""
-    for index, statement in enumerate(statements):
-        match statement:
-            case (
-                ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="copies"))) as call)
-                | ast.Assign(
-                    value=ast.Call(func=ast.Attribute(value=ast.Name(id="copies"))) as call
-                )
-            ) if isinstance(call.func, ast.Attribute) and call.func.attr in words:
-                yield index, call
-
-
-def _copy_left_out(tree: ast.Module, word: str) -> bool:
-    for statements in everywhere(tree):
-        for index, _ in copy_steps(statements, word):
-            del statements[index]
-            return True
-    return False
-
-
-@copy_fault
-def wait_left_out(tree: ast.Module) -> bool:
-    return _copy_left_out(tree, "wait")
-
-
-@copy_fault
-def offload_left_out(tree: ast.Module) -> bool:
-    return _copy_left_out(tree, "offload")
-
-
-@copy_fault
-def prefetch_left_out(tree: ast.Module) -> bool:
-    return _copy_left_out(tree, "prefetch")
-
-
-@copy_fault
-def hostfree_left_out(tree: ast.Module) -> bool:
-    return _copy_left_out(tree, "hostfree")
-
-
-@copy_fault
-def wait_twice(tree: ast.Module) -> bool:
-    for statements in everywhere(tree):
-        for index, _ in copy_steps(statements, "wait"):
-            statements.insert(index, statements[index])
-            return True
-    return False
-
-
-@copy_fault
-def wait_of_another(tree: ast.Module) -> bool:
-    return _another_name(tree, "wait")
-
-
-@copy_fault
-def prefetch_of_another(tree: ast.Module) -> bool:
-    return _another_name(tree, "prefetch")
-
-
-def _another_name(tree: ast.Module, word: str) -> bool:
-    for statements in everywhere(tree):
-        for _, call in copy_steps(statements, word):
-            call.args[0] = ast.Constant("another")
-            return True
-    return False
-
-
-@copy_fault
-def offload_of_another_tensor(tree: ast.Module) -> bool:
-    for statements in everywhere(tree):
-        for index, call in copy_steps(statements, "offload"):
-            bound = [n for s in statements[:index] for n in names(s)]
-            others = [n for n in bound if n not in (ast.unparse(call.args[1]), "copies", "_")]
-            call.args[1] = ast.Name(others[0], ast.Load())
-            return True
-    return False
-
-
-@copy_fault
-def prefetch_bound_to_another(tree: ast.Module) -> bool:
-    for statements in everywhere(tree):
-        for index, _ in copy_steps(statements, "prefetch"):
-            statement = statements[index]
-            assert isinstance(statement, ast.Assign)
-            statement.targets = [ast.Name("another", ast.Store())]
-            return True
-    return False
-
-
-@copy_fault
-def freed_before_its_wait(tree: ast.Module) -> bool:
-    """`wait; del` of the same tensor change places."""
-    for statements in everywhere(tree):
-        for index, call in copy_steps(statements, "wait"):
-            after = statements[index + 1]
-            assert isinstance(call.args[0], ast.Constant)
-            if isinstance(after, ast.Delete) and str(call.args[0].value) in names(after):
-                statements[index : index + 2] = [after, statements[index]]
-                return True
-    return False
-
-
-@copy_fault
-def read_before_its_wait(tree: ast.Module) -> bool:
-    """The wait for a tensor that came back stands behind the computation that reads it."""
-    for statements in everywhere(tree):
-        for index, call in copy_steps(statements, "wait"):
-            assert isinstance(call.args[0], ast.Constant)
-            name = call.args[0].value
-            later = [i for i, _ in calls(statements) if i > index and name in reads(statements[i])]
-            begun = [
-                now.func.attr
-                for _, now in copy_steps(statements[:index], "offload", "prefetch")
-                if isinstance(now.func, ast.Attribute)
-                and ast.unparse(now.args[0]) == ast.unparse(call.args[0])
-            ]
-            if later and begun and begun[-1] == "prefetch":
-                statements.insert(later[0], statements.pop(index))
-                return True
-    return False
-
-
-@copy_fault
-def hostfree_before_its_wait(tree: ast.Module) -> bool:
-    for statements in everywhere(tree):
-        for index, call in copy_steps(statements, "hostfree"):
-            for before, waited in copy_steps(statements[:index], "wait"):
-                if ast.unparse(waited.args[0]) == ast.unparse(call.args[0]):
-                    statements.insert(before, statements.pop(index))
-                    return True
-    return False
-
-
-@copy_fault
-def prefetch_late(tree: ast.Module) -> bool:
-    """It stands one computation later, right before its wait or not."""
-    for statements in everywhere(tree):
-        for index, _ in copy_steps(statements, "prefetch"):
-            after = [i for i, _ in calls(statements) if i > index]
-            if after and not set(names(statements[index])) & reads(statements[after[0]]):
-                statements.insert(after[0], statements.pop(index))
-                return True
-    return False
-
-
-@copy_fault
-def offload_late(tree: ast.Module) -> bool:
-    for statements in everywhere(tree):
-        for index, _ in copy_steps(statements, "offload"):
-            after = [i for i, _ in calls(statements) if i > index]
-            if after:
-                statements.insert(after[0], statements.pop(index))
-                return True
-    return False
-
-
-@copy_fault
-def copies_not_handed_on(tree: ast.Module) -> bool:
-    last = _returned(tree, "forward")
-    place = [ast.unparse(part) for part in last].index("copies")
-    del last[place]
-    return True
-
-
-@copy_fault
-def tensor_in_flight_not_handed_on(tree: ast.Module) -> bool:
-    """It is copied to the host while the loss runs, and nothing but its `del` is behind that."""
-    statements = body(tree, "backward")
-    for index, call in copy_steps(statements, "wait"):
-        assert isinstance(call.args[0], ast.Constant)
-        name = call.args[0].value
-        taken = [s for s in _unpacked(tree, "backward") if names(s) == [name]]
-        uses = [s for s in statements if name in reads(s)]
-        if not taken or uses or any(copy_steps(statements[:index], "prefetch")):
-            continue
-        statements.remove(taken[0])
-        gone = next(s for s in statements if isinstance(s, ast.Delete) and name in names(s))
-        statements.remove(gone)
-        last = _returned(tree, "forward")
-        del last[[ast.unparse(part) for part in last].index(str(name))]
-        _renumbered(tree)
-        return True
-    return False
-
-
-@copy_fault
-def unknown_method_of_copies(tree: ast.Module) -> bool:
-    for statements in everywhere(tree):
-        for _, call in copy_steps(statements, "wait"):
-            assert isinstance(call.func, ast.Attribute)
-            call.func.attr = "forget"
+            renumbered(tree)
             return True
     return False
 
