@@ -215,3 +215,26 @@ def test_a_model_without_any_gradient_is_refused() -> None:
     x = torch.randn(2, 4, requires_grad=True)
     with pytest.raises(FBError, match=r"FB0515.*Cut"), lower(export(Cut(), (x,))):
         pass
+
+
+class ByBatch(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0] * (2 if grads[0].shape[0] > 6 else 3)
+
+
+@pytest.mark.parametrize(("low", "right"), [(2, False), (7, True)])
+def test_a_backward_that_is_another_for_other_sizes_is_refused(low: int, right: bool) -> None:
+    model, x = Net(ByBatch.apply), torch.randn(16, 8)
+    batch = {"x": {0: torch.export.Dim("batch", min=low, max=32)}}
+    exported = export(model, (x,), dynamic_shapes=batch)
+    if right:
+        with lower(exported) as lowered:
+            assert lowered.program.symbols[0].low == low
+        return
+    with pytest.raises(FBError, match=r"FB0519.*s0 > 6"), lower(exported):
+        pass

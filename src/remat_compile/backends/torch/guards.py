@@ -71,11 +71,11 @@ class ModuleGuards:
         if same and data == self._of_data:
             return []
         found = [
-            *_told("submodule", "replaced, added or removed", self._replaced()),
+            *_sentence("submodule", "replaced, added or removed", self._replaced()),
             *self._of_tensors(),
             *_of_scalars([*self._scalars, ("", vars(owner), self._own)]),
             *self._changed_hooks(),
-            *_told(
+            *_sentence(
                 "forward of module",
                 "replaced",
                 [path for path, now, then in self._forwards if now.get("forward") is not then],
@@ -116,7 +116,7 @@ class ModuleGuards:
                 others.append(f"{path} is {_text(now)}, not {_text(then)}")
             elif now != then:
                 switched.append(path)
-        yield from _told("parameter or buffer", "removed", removed)
+        yield from _sentence("parameter or buffer", "removed", removed)
         if switched:
             yield f"{_listed(switched)} has another requires_grad since capture"
         if others:
@@ -202,7 +202,7 @@ def _data_now(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
     )
 
 
-def _told(what: str, happened: str, names: Sequence[str]) -> Iterator[str]:
+def _sentence(what: str, happened: str, names: Sequence[str]) -> Iterator[str]:
     if names:
         yield f"{what} {_listed(names)} was {happened} since capture"
 

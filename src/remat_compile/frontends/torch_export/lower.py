@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from typing import Any
+
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from ..._torch.joint import Joint, trace_joint
 from ..._torch.lowered import Exported, Lowered
 from ..._torch.places import recorded_places
 from ..._torch.whole import unchanged
+from ...ir.diagnostics import fail
 from .assemble import assemble
 from .build import Builder
 from .prepare import prepare
@@ -24,12 +30,43 @@ def lower(exported: Exported) -> Iterator[Lowered]:
     Deterministic: the same model gives the same text. Raises FBError FB0501 (not
     traceable) and FB0506 to FB0508 for constructs outside the language, all at once.
     """
+    asked_before = len(_guards(exported))
     with (
         unchanged(exported.original),
         recorded_places(exported.original) if exported.is_live else nullcontext(),
         trace_joint(exported.traced, exported.trace_args, exported.trace_kwargs) as joint,
     ):
+        _check_sizes(exported, _guards(exported)[asked_before:])
         yield _lower(exported, joint)
+
+
+def _guards(exported: Exported) -> list[Any]:
+    """What tracing has asked of the dynamic sizes; the graph is right only where it holds."""
+    fakes = [leaf for leaf in tree_leaves(exported.trace_args) if isinstance(leaf, FakeTensor)]
+    fakes += [leaf for leaf in tree_leaves(exported.trace_kwargs) if isinstance(leaf, FakeTensor)]
+    env = fakes[0].fake_mode.shape_env if fakes else None
+    return [] if env is None else env.guards
+
+
+def _check_sizes(exported: Exported, guards: Sequence[Any]) -> None:
+    """FB0519 where the backward, which `torch.export` does not see, is another for other sizes."""
+    ranges = {
+        symbol: ValueRanges(low, high)
+        for guard in guards
+        for symbol in guard.expr.free_symbols
+        for low, high in [exported.symbol_ranges.get(str(symbol), (2, 2**31))]
+    }
+    for guard in guards:
+        holds = bound_sympy(guard.expr, ranges)
+        if not (holds.is_singleton() and holds.lower):
+            asked = str(guard.expr)
+            for symbol, name in exported.symbol_names.items():
+                asked = asked.replace(symbol, name)
+            fail(
+                "FB0519",
+                f"the backward is made for sizes with {asked}, which not all in the range have",
+                hint="narrow the range of that dynamic dimension, or leave it static",
+            )
 
 
 def _lower(exported: Exported, joint: Joint) -> Lowered:

@@ -84,7 +84,7 @@ def observe(
         before = _attributes(model)
         first = _run(model, args, kwargs, wanted)
         if first is None:
-            return Observed((_unseen(),))
+            return Observed((_not_looked_at(),))
         later = []
         for seed in SEEDS:
             random.seed(seed)
@@ -106,7 +106,7 @@ def observe(
     return Observed(warnings, frozenset(changed), first.results)
 
 
-def _unseen() -> Diagnostic:
+def _not_looked_at() -> Diagnostic:
     message = (
         "the forward does not run on fake tensors: Python state that it reads was not looked at"
     )
@@ -163,12 +163,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         leaves, _ = tree_flatten((args, kwargs))
-        what = f"{func} {[_told(leaf) for leaf in leaves]}"
+        what = f"{func} {[_as_text(leaf) for leaf in leaves]}"
         self.calls.append(_Called(what, place_of_caller(self.paths)))
         return func(*args, **(kwargs or {}))
 
 
-def _told(leaf: Any) -> str:
+def _as_text(leaf: Any) -> str:
     """An argument as text; of real tensors, which hold what Python computed, the bits."""
     if isinstance(leaf, FakeTensor):
         return f"{leaf.dtype}{list(leaf.shape)}"
