@@ -154,7 +154,7 @@ def test_new_contents_of_buffers() -> None:
         if c.replay is not None and made.plan.trace.executions.get(c.name, 0) > 1
     ]
     assert again
-    _, new, _, _ = made.run()
+    _, new, _, _ = made.run(made.looked_at()[1])
     eager, args, _ = MODELS["resnet-loss"](torch.float64)
     eager(*args)
     buffers = dict(eager.named_buffers())

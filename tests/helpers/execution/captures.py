@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 
 from helpers.training import Record, assert_bit_equal, train_steps
 from remat_compile import Budget, Plan
+from remat_compile._torch.lowered import Lowered
 from remat_compile.backends.torch import build
 from remat_compile.driver.budget import parse_budget, resolve_budget
 from remat_compile.driver.make_plan import planned_source
@@ -22,12 +24,14 @@ from remat_compile.frontends.torch_export import ensure_trusted, export
 from remat_compile.planners.contract import Infeasible, NotApplicable, Planner
 from remat_compile.planners.registry import parse_planner
 
-__all__ = ["BUDGETS", "TIGHT", "Captured", "capture"]
+__all__ = ["BUDGETS", "ROOFLINE", "TIGHT", "Captured", "capture", "planned"]
 
 BUDGETS = ("range:1.0", "range:0.7", "range:0.5", "least")
 """`least` is 2 % above the fewest device bytes for which `dtr` finds a plan."""
 TIGHT = ("range:0.5", "least")
 """Of these, the budgets under which something must run again."""
+
+ROOFLINE = {"costs": "roofline", "device": "cpu"}
 
 Make = Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]
 
@@ -53,7 +57,7 @@ class Captured:
         assert answer.min_budget is not None
         return Budget(answer.min_budget.bytes * 102 // 100)
 
-    def plan(self, budget: Budget, planner: Planner) -> Plan:
+    def plan(self, budget: Budget | None, planner: Planner) -> Plan:
         """A plan within `budget`, not proven yet: `bind` does that, or refuses."""
         # Within this time `auto` has asked the quick planners; it is not what is tested here.
         answer = planner.plan(self.base.program, budget, time_limit_s=0.4)
@@ -91,11 +95,14 @@ class Captured:
                 wrong.append(f"{what}: {error}")
         assert not wrong, "\n".join(wrong)
 
+    def reset(self) -> None:
+        """Parameters and buffers are those of the capture; there is no gradient."""
+        self.module.load_state_dict(self.state)
+        self.module.zero_grad(set_to_none=True)
+
     def train(self, drop_in: nn.Module) -> Record:
         """Three steps of what was bound, from the parameters of the capture."""
-        self.module.load_state_dict(self.state)
-        for p in self.module.parameters():
-            p.grad = None
+        self.reset()
         return train_steps(drop_in, self.args, self.kwargs)
 
 
@@ -107,15 +114,24 @@ def capture(make: Make, budgets: Iterable[str] = (), planner: str = "dtr") -> Ca
     original, _, _ = make()
     with torch.enable_grad():
         eager = train_steps(original, args, kwargs)
-    request = read_request(Errors(), planner="store-all", costs="roofline", device="cpu")
-    assert request is not None
-    source = Source(export(module, args, kwargs))
-    with planned_source(source, request, Phases()) as (base, lowered):
+    with planned(module, args, kwargs, planner="store-all", **ROOFLINE) as (base, lowered):
         captured = Captured(base, module, args, kwargs, state, eager)
         proven = {what: plan.trusted() for what, plan in captured.plans(budgets, planner).items()}
         drop_ins = {
             what: build(lowered.with_program(plan.program), plan.schedule)
             for what, plan in proven.items()
         }
-    ensure_trusted(lowered)
     return replace(captured, drop_ins=drop_ins)
+
+
+@contextmanager
+def planned(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], **options: Any
+) -> Iterator[tuple[Plan, Lowered]]:
+    """`remat_compile.plan`, and inside the block the model as it was lowered, to build on; the
+    checks of `compile` at its end."""
+    request = read_request(Errors(), **options)
+    assert request is not None
+    with planned_source(Source(export(module, args, kwargs)), request, Phases()) as made:
+        yield made
+    ensure_trusted(made[1])
