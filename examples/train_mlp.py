@@ -44,7 +44,7 @@ def main() -> None:
     eager = make_model()
     original = copy.deepcopy(eager)
 
-    plan = remat_compile.plan(original, (x,), activation_budget="50%")
+    plan = remat_compile.plan(original, (x,), activation_budget="50%", time_limit_s=2)
     print(f"planned activation peak: {plan.activation_peak_bytes / 2**20:.2f} MiB")
     model = plan.bind()
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from helpers.planners.graphs import chain, encoder_decoder, random_dag, residual, unet
 from helpers.planners.matrix import (
+    DIFFERENT,
     PLANS,
     SHARES,
     SMALL,
@@ -38,8 +39,6 @@ ANY_BUDGET = {"auto", "dtr", "polish"}
 """Those that must find a plan under every budget that `dtr` reaches."""
 TWO = (SHARES[1], SHARES[3])
 """Budgets in every run; `make check` has all six."""
-DIFFERENT = {"uneven chain", "unet", "stochastic", "transformer", "towers", "random 1"}
-"""Graphs of every kind, for planners that take long."""
 TAKE_LONG = USE_UP_THEIR_LIMIT | {"reorder", NAME}
 """They use up their limit, ask another planner again and again, or run in another process."""
 CELLS = [(planner, graph) for planner in PLANNERS for graph in SMALL]

@@ -142,7 +142,7 @@ def _store_all(program: Program) -> Schedule:
     return answer.schedule
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(scheduled(), st.lists(st.sampled_from(sorted(BREAKS)), max_size=3), st.integers(0, 2**32))
 def test_random_plans_and_random_corruptions(
     case: tuple[Program, Schedule], breaks: list[str], seed: int

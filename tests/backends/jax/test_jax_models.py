@@ -77,13 +77,17 @@ def assert_equal(ours: Interpreted, ref: Reference, tolerance: float) -> None:
     assert {what: d for what, d in found.items() if not d <= tolerance} == {}
 
 
-DEFAULT = ("mlp", "gpt", "resnet", "two-inputgrad")
+DEFAULT = ("mlp", "small-gpt", "small-resnet", "two-inputgrad")
+ONE_BLOCK = [f"small-{name}" for name in ("gpt", "resnet")]
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", default_only([*BASE, "gpt-p0", "two-inputgrad"], DEFAULT))
+@pytest.mark.parametrize(
+    "name", default_only([*BASE, *ONE_BLOCK, "gpt-p0", "two-inputgrad"], DEFAULT)
+)
 def test_float64(name: str) -> None:
-    ref = lowered_reference(MODELS[name](torch.float64))
+    make = SMALL[name[6:]] if name in ONE_BLOCK else MODELS[name]
+    ref = lowered_reference(make(torch.float64))
     assert_equal(interpreted(ref), ref, TOLERANCE[torch.float64])
 
 

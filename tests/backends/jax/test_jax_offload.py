@@ -90,7 +90,7 @@ def test_annotated_keeps_what_the_plan_names(planner: str) -> None:
 
 
 def test_the_form_of_a_plan_is_that_plan() -> None:
-    model = captured("gpt-p0")
+    model = captured("small-gpt-p0")
     graph = model.base.program.graph
     for planner in PLANS:
         schedule = schedule_of(model, parse_planner(planner), None)
