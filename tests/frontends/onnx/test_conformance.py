@@ -110,11 +110,8 @@ def test_every_float_test_passes_or_is_refused_with_a_code(
 ) -> None:
     """All in `make check`; in every run the first of each operator, and each fourth."""
     tests = float_tests()
-    seen: set[str] = set()
-    first = [
-        t for t in tests if (op := t.model.graph.node[-1].op_type) not in seen and not seen.add(op)
-    ]
-    names = {t.name for t in (*first, *tests[::every])}
+    by_operator = {t.model.graph.node[-1].op_type: t.name for t in reversed(tests)}
+    names = {*by_operator.values(), *(t.name for t in tests[::every])}
     tests = [t for t in tests if t.name in names]
     refused: Counter[str] = Counter()
     operators: set[str] = set()
