@@ -222,7 +222,7 @@ def print_json(
     plan: Plan | None,
     verdict: str,
     facts: dict[str, Any],
-    found: tuple[Diagnostic, ...],
+    diagnostics: tuple[Diagnostic, ...],
     warned: tuple[Diagnostic, ...],
 ) -> None:
     """Prints a report for programs."""
@@ -232,7 +232,7 @@ def print_json(
         "planner": None if plan is None else plan.planner,
         "verdict": verdict,
         **facts,
-        "diagnostics": [_as_json(d) for d in found],
+        "diagnostics": [_as_json(d) for d in diagnostics],
         "warnings": [_as_json(d) for d in warned],
     }
     echo(*json.dumps(report, indent=2).split("\n"))

@@ -57,23 +57,23 @@ def command(
     return 0 if found.same else 1
 
 
-def _lines(found: Differences, all: bool) -> list[str]:
-    if found.same:
+def _lines(changes: Differences, all: bool) -> list[str]:
+    if changes.same:
         return ["the plans are the same"]
-    lines = _figures(found.before, found.after)
-    if not found.same_graph:
+    lines = _figures(changes.before, changes.after)
+    if not changes.same_graph:
         lines.append("the plans are of different graphs; what follows is about names in both")
-        for what, names in (("first", found.only_before), ("second", found.only_after)):
+        for what, names in (("first", changes.only_before), ("second", changes.only_after)):
             if names:
                 more = f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
                 lines.append(f"only in the {what}: {', '.join(names[:SHOWN])}{more}")
-    elif not found.same_costs:
+    elif not changes.same_costs:
         lines.append("the graph is the same; times, workspaces or targets differ")
-    elif not found.changes:
+    elif not changes.changes:
         lines.append("the same is kept, recomputed and moved; only the order of steps differs")
     kinds: tuple[What, ...] = ("kept", "recomputed", "moved")
     for what in kinds:
-        lines += _table(found, what, all)
+        lines += _table(changes, what, all)
     return lines
 
 
@@ -98,12 +98,12 @@ def _figures(before: Subject, after: Subject) -> list[str]:
     return columns(rows)
 
 
-def _table(found: Differences, what: What, all: bool) -> list[str]:
+def _table(changes: Differences, what: What, all: bool) -> list[str]:
     """The changes of one kind, the largest first; nothing where there are none."""
     from ..driver.table import columns
     from ..ir.units import format_bytes, format_ns
 
-    those = [c for c in found.changes if c.what == what]
+    those = [c for c in changes.changes if c.what == what]
     if not those:
         return []
     head = {

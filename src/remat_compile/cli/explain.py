@@ -149,26 +149,26 @@ def _tensor(subject: Subject, name: str) -> list[str]:
     return lines
 
 
-def _treatment(found: TensorReasons) -> str:
+def _treatment(reasons: TensorReasons) -> str:
     from ..ir.units import format_ns
 
-    match found.treatment:
+    match reasons.treatment:
         case "caller's":
             return "the caller holds it: no plan can free it"
         case "kept":
             return "kept on the device from forward to backward"
         case "recomputed":
-            again = f"{found.runs - 1} time{'s' * (found.runs != 2)}"
-            took = format_ns(found.again_ns)
+            again = f"{reasons.runs - 1} time{'s' * (reasons.runs != 2)}"
+            took = format_ns(reasons.again_ns)
             return f"recomputed {again}, which takes {took}, and not held meanwhile"
         case "moved":
-            return f"moved to the host and back, in {found.copies} copies"
+            return f"moved to the host and back, in {reasons.copies} copies"
         case "passing":
             return "made, used and freed on one side of the loss"
         case "never made":
             return "never made: nothing needs it"
         case _:
-            assert_never(found.treatment)
+            assert_never(reasons.treatment)
 
 
 def _module(subject: Subject, path: str, all: bool) -> list[str]:
