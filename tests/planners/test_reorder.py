@@ -65,7 +65,7 @@ def test_auto_takes_the_better_order_and_claims_no_bound_of_the_other() -> None:
     exact = parse_planner("rk-checkmate").plan(program, BUDGET)
     assert isinstance(exact, Optimal)
     said: list[str] = []
-    found = Auto().plan(program, BUDGET, time_limit_s=4, progress=said.append)
+    found = Auto().plan(program, BUDGET, time_limit_s=6, progress=said.append)
     assert isinstance(found, Optimal | Feasible)
     assert found.time_ns < exact.time_ns, said
     assert "reorder" in found.schedule.planner
@@ -148,7 +148,7 @@ def test_reorder_of_reorder_is_refused() -> None:
 
 def test_auto_goes_on_in_the_order_that_leads() -> None:
     said: list[str] = []
-    found = Auto().plan(tied(20), BUDGET, time_limit_s=6, progress=said.append)
+    found = Auto().plan(tied(20), BUDGET, time_limit_s=12, progress=said.append)
     assert isinstance(found, Optimal | Feasible)
     assert "reorder" in found.schedule.planner
     started = [line for line in said if ", for " in line]
