@@ -17,7 +17,7 @@ from .document import Cell, chart, document, table
 from .drawing import BYTES_LABEL, LINE_COLOR, Spec, frame
 from .subject import shown
 
-__all__ = ["Frontier", "Knee", "Measured", "Point", "frontier_page", "knee"]
+__all__ = ["Frontier", "Knee", "Measured", "Point", "frontier_page", "frontier_spec", "knee"]
 
 GIB = 1 << 30
 LEAST_DEPTH = 0.02
@@ -125,7 +125,7 @@ def _above(a: tuple[int, float], b: tuple[int, float], c: tuple[int, float]) -> 
 def frontier_page(name: str, frontiers: Sequence[Frontier], stored: str) -> str:
     """The page as text; `stored` is the sweep itself, kept in it. FB0712 where the library that
     draws is missing."""
-    charts = {f.kind: _spec(f) for f in frontiers}
+    charts = {f.kind: frontier_spec(f) for f in frontiers}
     title = f"Time and memory of @{shown(name)}"
     body = "\n".join(_body(title, frontiers))
     return document(title, body, {"charts": charts, "sweep": stored})
@@ -169,7 +169,8 @@ def _table(f: Frontier) -> str:
     return table("Every cell of the sweep", head, rows)
 
 
-def _spec(f: Frontier) -> Spec:
+def frontier_spec(f: Frontier) -> Spec:
+    """As Vega-Lite: a line for each planner, the bounds, and what was measured."""
     rows = [
         {
             "planner": shown(p.planner, 60),
