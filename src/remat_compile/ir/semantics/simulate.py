@@ -161,7 +161,7 @@ def simulate(program: Program, schedule: Schedule, env: Mapping[str, int] | None
         tuple(d.activation for d in during),
         tuple(d.host for d in during),
         state.executions,
-        state.copies.streams.now_ns,
+        state.copies.now_ns,
         loss_steps[0],
         tuple(state.copies.done),
         program,
