@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from ..ir.schedule import Compute, Free
 from .contract import Planner, makes_copies
+from .copying.improve import improve
 from .copying.task import CopyTask
 from .dtr import Dtr
 from .instance import Order
@@ -70,6 +71,7 @@ class AutoCapper(Checked):
                 run.try_share(share)
         if isinstance(run.first, NotApplicable) and task.best is None:
             return run.first
+        improve(task)
         return task.answer(run.first)
 
 
