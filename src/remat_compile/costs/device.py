@@ -86,6 +86,14 @@ _UNITS |= {f"{prefix}i": 2 ** (10 * power) for power, prefix in enumerate("KMGT"
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT]|[KMGT]i)?B(/s)?")
 
 
+def parse_rate(text: str) -> int | None:
+    """Bytes per second of text such as `25GB/s`; None where it is no positive rate."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None or not match[3] or float(match[1]) <= 0:
+        return None
+    return round(float(match[1]) * _UNITS[match[2] or ""]) or None
+
+
 class _Reader:
     """Takes typed entries out of a TOML table and collects what is wrong with them."""
 

@@ -60,7 +60,9 @@ class Autoswap(Checked):
 def _spread(count: int) -> Iterator[Floats]:
     """The corners of the simplex, then points of a Kronecker sequence on it."""
     yield from np.eye(4)
-    root = 1.2207440846057596  # of x^4 = x + 1: the sequence of least discrepancy in three dimensions
+    root = (
+        1.2207440846057596  # of x^4 = x + 1: the sequence of least discrepancy in three dimensions
+    )
     steps = np.array([root**-k for k in (1, 2, 3)])
     for k in range(1, max(0, count - 4) + 1):
         cuts = np.sort((0.5 + k * steps) % 1.0)

@@ -10,6 +10,7 @@ from typing import ClassVar
 from .chains.answer import chain_for, no_chain
 from .chains.chain import Chain
 from .chains.stages import Stage, save_all, stages_of
+from .copying.improve import improve
 from .copying.offload_table import Rates, best_sets
 from .copying.task import CopyTask
 from .kit import Budget, PlanResult, Program, Progress, format_planner
@@ -22,7 +23,8 @@ _SHARES = (1.0, 0.92, 0.84, 0.75)
 class OffloadDp(Checked):
     """Shilova 2021, Theorem 10 (DYNPROG): what each block saves is moved, or stays; nothing is
     recomputed. Memory and what waits for the link are counted in `slots`. Tried too is what
-    `offload-greedy` does, so the plan is never slower. O(L slots^3)."""
+    `offload-greedy` does, so the plan is never slower; then single tensors stay where that is
+    faster. O(L slots^3)."""
 
     name: ClassVar[str] = "offload-dp"
     applicability: ClassVar[str] = "chain, on a target with a link"
@@ -52,6 +54,7 @@ class OffloadDp(Checked):
             chosen = [gap for gap in gaps if gap.anode in sent]
             task.try_gaps(order, chosen)
             task.try_gaps(order, [*chosen, *(gap for gap in gaps if gap.anode not in sent)])
+        improve(task, recompute=False)
         return task.answer()
 
     def _sets(self, task: CopyTask, chain: Chain) -> Iterator[set[int]]:
@@ -67,5 +70,7 @@ class OffloadDp(Checked):
             shared=target.shared_bytes_per_s is not None,
         )
         for share in _SHARES:
-            for moved in best_sets(stages, int(share * room), self.slots, rates, task.task.deadline):
+            for moved in best_sets(
+                stages, int(share * room), self.slots, rates, task.task.deadline
+            ):
                 yield {a for i in moved for a in options[i].kept | chain.cross_N[i]}

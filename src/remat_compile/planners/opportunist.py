@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar
 
-from .chains.answer import chain_for, no_chain, order_of, Slots
+from .chains.answer import Slots, chain_for, no_chain, order_of
 from .chains.choices import Choice, Save, Split, operations
 from .chains.persistent import DeadlinePassed, Persistent
 from .chains.stages import Stage, save_all, stages_of
@@ -22,8 +22,8 @@ _SHARES = (1.0, 0.8, 0.6, 0.4)
 @dataclass(frozen=True)
 class Opportunist(Checked):
     """Shilova 2021, section 4.3: the first block saves all and is moved; while the link is busy the
-    next ones save nothing, then one saves again, and so on. What lies between two of them is planned
-    as `rotor` does, for several amounts of memory. O(N^3 slots)."""
+    next ones save nothing, then one saves again, and so on. What lies between two of them is
+    planned as `rotor` does, for several amounts of memory. O(N^3 slots)."""
 
     name: ClassVar[str] = "opportunist"
     applicability: ClassVar[str] = "chain, on a target with a link"
@@ -67,7 +67,8 @@ class Opportunist(Checked):
 
 
 def _saving(task: CopyTask, stages: Sequence[Stage]) -> list[int]:
-    """The stages that save, and the loss: each when the link has moved what the one before saved."""
+    """The stages that save, and the loss: each when the link has moved what the one before
+    saved."""
     target = task.instance.program.target
     saving: list[int] = []
     now_ns = free_ns = 0

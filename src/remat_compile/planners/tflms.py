@@ -18,10 +18,10 @@ from .spelling.options import Checked, at_least
 
 @dataclass(frozen=True)
 class Tflms(Checked):
-    """Le et al. 2018 (TFLMS) as Shilova 2021, section 3.4.1, compares it: the `tensors` largest ones
-    that wait for longer than `distance` cNodes are moved, each comes back `ahead` cNodes before its
-    reader, and its bytes are free once its copy will have ended. What is none is tried for powers
-    of two, as users tune it. O(n log n) for each pair."""
+    """Le et al. 2018 (TFLMS) as Shilova 2021, section 3.4.1, compares it: the `tensors` largest
+    ones that wait for longer than `distance` cNodes are moved, each comes back `ahead` cNodes
+    before its reader, and its bytes are free once its copy will have ended. What is none is tried
+    for powers of two, as users tune it. O(n log n) for each pair."""
 
     name: ClassVar[str] = "tflms"
     applicability: ClassVar[str] = "any graph, on a target with a link"
@@ -62,8 +62,8 @@ def _doubling(most: int) -> list[int]:
 
 
 def _moves(inst: Instance, gaps: Sequence[Gap], ahead: int) -> list[Move]:
-    """Each copy out starts when its tensor is made and the link is free; the bytes are given back at
-    the first boundary at which it has ended. What would not be gone in time stays."""
+    """Each copy out starts when its tensor is made and the link is free; the bytes are given back
+    at the first boundary at which it has ended. What would not be gone in time stays."""
     target = inst.program.target
     clock = [0, *accumulate(inst.time_C)]
     busy_ns = 0

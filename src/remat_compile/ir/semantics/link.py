@@ -2,7 +2,8 @@
 
 A copy needs the latency and then its bytes. While both directions move bytes and the link has a
 total (`both`) below the sum of its rates, each gets its share of that. Everything begins and ends
-on whole nanoseconds, so integers are exact: `work` is bytes x 10^9 x `scale`, speeds are work per ns.
+on whole nanoseconds, so integers are exact: `work` is bytes x 10^9 x `scale`, speeds are work per
+ns.
 
 1 GB/s out and in, `both 1GB/s`; 100 bytes out at 0, 50 bytes in at 40. Alone until 40; then each at
 half the rate: the 50 are in at 140, the last 10 of the 100 are out at 150.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ..instance import Instance, Order
 
@@ -48,7 +49,7 @@ def gaps_of(instance: Instance, order: Order, least_bytes: int = 1) -> list[Gap]
         if a in results or inst.size_A[a] < max(1, least_bytes):
             continue
         uses = [life.made, *life.uses]
-        last, back = max(zip(uses, uses[1:], strict=False), key=_length, default=(0, 0))
+        last, back = max(pairwise(uses), key=_length, default=(0, 0))
         if back - last > 1:
             gaps.append(Gap(a, inst.size_A[a], life.made, last, back))
     return sorted(gaps, key=lambda gap: (gap.made, gap.anode))

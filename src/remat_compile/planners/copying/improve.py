@@ -1,11 +1,15 @@
-"""Improves a plan with copies: recomputations that the link makes needless, and the other way round.
+"""Improves a plan with copies: recomputations that the link makes needless, and the other way
+round.
 
-Two moves, each tried by placing all copies anew, and kept where the step gets faster:
+Moves, each tried by placing all copies anew, and kept where the step gets faster:
 
 * a recomputation is left out, with those that only it read: what it made waits, on the host if the
   budget asks for it;
 * a tensor that was moved is made again instead, just before it is read: the link is free for
-  others.
+  others;
+* a tensor that was moved stays, so that others go in its place (whole tensors free more than is
+asked
+  for, which a set of the oldest ones does not look at).
 
 Tried are those first that promise most: recomputations by their time, tensors by bytes per
 nanosecond of recomputation. The number of tries is bounded, so the answer does not depend on the
@@ -14,13 +18,13 @@ machine, unless the deadline passes.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from ...ir.schedule import Offload
 from ..instance import Instance, Order
 from .gaps import Gap
-from .task import CopyTask
+from .task import CopyTask, Placed
 
 __all__ = ["improve"]
 
@@ -30,33 +34,64 @@ _MOST_IDLE = 40
 """So many tries in a row that gain nothing end the search."""
 
 
-def improve(task: CopyTask) -> None:
-    """Makes the best plan of `task` faster where it can."""
+def improve(task: CopyTask, *, recompute: bool = True) -> None:
+    """Makes the best plan of `task` faster where it can; without `recompute` what is computed stays
+    as it is."""
+    _try_other_turns(task)
     tries = _MOST_WORK // max(1, len(task.instance.names_C))
     while task.best is not None and not task.is_best_possible and tries > 0:
         before = task.best
-        idle = 0
-        for order in _neighbours(task, list(before.order)):
-            if task.late or tries <= 0 or idle >= _MOST_IDLE:
+        neighbours = _neighbours(task, before, recompute=recompute)
+        for order, gaps in islice(neighbours, min(tries, _MOST_IDLE)):
+            if task.late:
                 break
             tries -= 1
-            idle += 1
-            task.try_gaps(order, task.gaps(order))
+            task.try_gaps(order, gaps)
             if task.best is not before:
                 break
         if task.best is before:
             return
 
 
-def _neighbours(task: CopyTask, order: Order) -> Iterator[Order]:
-    """Orders that differ by one move, in turns of both kinds."""
-    kinds = [_without(task.instance, order), _with(task, order)]
+def _try_other_turns(task: CopyTask) -> None:
+    """The largest tensors first, and those first that are read last, in place of the oldest."""
+    if task.best is None:
+        return
+    order = list(task.best.order)
+    gaps = task.gaps(order)
+    task.try_gaps(order, sorted(gaps, key=lambda gap: (-gap.size_bytes, gap.made)))
+    task.try_gaps(order, sorted(gaps, key=lambda gap: (-gap.back, gap.made)))
+
+
+def _neighbours(
+    task: CopyTask, placed: Placed, *, recompute: bool
+) -> Iterator[tuple[Order, list[Gap]]]:
+    """What differs by one move, in turns of all kinds."""
+    kinds = [_staying(task, placed)]
+    if recompute:
+        order = list(placed.order)
+        both = (_without(task.instance, order), _with(task, order))
+        kinds += [((other, task.gaps(other)) for other in orders) for orders in both]
     while kinds:
         for kind in list(kinds):
             if (other := next(kind, None)) is None:
                 kinds.remove(kind)
             else:
                 yield other
+
+
+def _staying(task: CopyTask, placed: Placed) -> Iterator[tuple[Order, list[Gap]]]:
+    moved = _moved(task, placed.gaps)
+    for gap in sorted(moved, key=lambda gap: (gap.size_bytes, gap.made)):
+        yield list(placed.order), [other for other in placed.gaps if other != gap]
+
+
+def _moved(task: CopyTask, gaps: Iterable[Gap]) -> list[Gap]:
+    """Those of the gaps that the best plan has on the host."""
+    assert task.best is not None
+    steps = task.best.schedule.steps
+    names = {step.anode for step in steps if isinstance(step, Offload)}
+    return [gap for gap in gaps if task.instance.names_A[gap.anode] in names]
 
 
 def replays(order: Order) -> list[int]:
@@ -97,10 +132,7 @@ def without_idle(inst: Instance, order: Order) -> Order:
 
 def _with(task: CopyTask, order: Order) -> Iterator[Order]:
     inst = task.instance
-    assert task.best is not None
-    steps = task.best.schedule.steps
-    names = Counter(step.anode for step in steps if isinstance(step, Offload))
-    gaps = [gap for gap in task.gaps(order) if names[inst.names_A[gap.anode]]]
+    gaps = _moved(task, task.gaps(order))
     makers = {gap: inst.writer_A[gap.anode] for gap in gaps}
     fit = [gap for gap in gaps if _can_make(inst, gap, makers[gap], order)]
     for gap in sorted(fit, key=lambda gap: (inst.retime_C[makers[gap]] / gap.size_bytes, gap.made)):

@@ -1,10 +1,11 @@
 """Recompute and offload together on a chain: Shilova 2021, chapter 4 (POFO), Theorem 12.
 
 Assumptions of the thesis: schedules are persistent; only what was saved before the loss is
-moved; copies out end before the loss and copies back start after it; a tensor comes back once; bytes
-are given back while the copy runs (`place` knows better). With several options for each stage,
-ours: F^all is any of them, and what can be moved in front of a stage is the saved set of the stage
-before it, whichever option that took. Rates are d2h for the way out, h2d for the way back.
+moved; copies out end before the loss and copies back start after it; a tensor comes back once;
+bytes are given back while the copy runs (`place` knows better). With several options for each
+stage, ours: F^all is any of them, and what can be moved in front of a stage is the saved set of
+the stage before it, whichever option that took. Rates are d2h for the way out, h2d for the way
+back.
 
 Two tables, in memory slots, times in ns:
 
@@ -106,13 +107,13 @@ class JointTable:
     def _wait(self, need: int, held: Ints, moving: Any, rate: float) -> Floats:
         """Time until the excess over M has moved; infinite where the rest alone is too much."""
         waiting: Floats = np.maximum(0.0, (self.slots(need) - self.top + held + moving) / rate)
-        waiting = np.where(self.slots(need) + held > self.top, np.inf, waiting)
-        return waiting
+        return np.where(self.slots(need) + held > self.top, np.inf, waiting)
 
     def _less(self, moving: Ints, time_ns: Floats, rate: float) -> Ints:
         """Slots that are left to move after so long, rounded up."""
         left: Floats = np.maximum(0.0, moving - np.minimum(time_ns, 1e18) * rate)
-        return np.ceil(left - 1e-9).astype(np.intp)
+        slots: Ints = np.ceil(left - 1e-9).astype(np.intp)
+        return slots
 
     def _at(self, table: Floats, *index: Ints) -> Floats:
         """The entries, infinite where an index is above the top."""
@@ -121,7 +122,9 @@ class JointTable:
 
     def _inner_cases(self, s: int, t: int, held: Ints, moving: Ints) -> Iterator[_Case]:
         stage, rate = self.stages[s], self.link.back
-        other = self.stages[t].held_again + self.thresholds.tokens[t + 1] - self.thresholds.tokens[s]
+        other = (
+            self.stages[t].held_again + self.thresholds.tokens[t + 1] - self.thresholds.tokens[s]
+        )
         none: Ints = np.zeros(1, dtype=np.intp)
         for o, option in enumerate(stage.options):
             back = option.backward

@@ -1,8 +1,8 @@
 """Which stages' saved sets go to the host: Shilova 2021, section 3.3 (equations 3.4 to 3.17).
 
 A state before stage i is (A, F, B): bytes that stay, bytes that still have to leave (backlog of the
-way out), bytes that have to be back before the backward of stage i - 1 (backlog of the way back, seen
-from the end). With the input I of stage i, the saved set of stage i - 1:
+way out), bytes that have to be back before the backward of stage i - 1 (backlog of the way back,
+seen from the end). With the input I of stage i, the saved set of stage i - 1:
 
     e_F = max(0, (need_F - M + A + F + I) / d2h)                          (3.6), e_B alike with h2d
     moved:  F <- max(0, F + I - (e_F + u_F) d2h),  B <- max(0, B - (e_B + u_B) h2d) + I

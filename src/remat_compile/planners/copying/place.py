@@ -24,9 +24,9 @@ takes 1 entry of time, so its prefetch stands at boundary 6.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,8 @@ __all__ = ["Move", "copy_ns", "place", "steps_of"]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A gap on the host: `free` is the boundary of `wait` and `free`, `issue` that of `prefetch`."""
+    """A gap on the host: `free` is the boundary of `wait` and `free`, `issue` that of
+    `prefetch`."""
 
     gap: Gap
     free: int

@@ -31,6 +31,8 @@ class Placed:
     time_ns: int
     schedule: Schedule = field(compare=False)
     order: tuple[int, ...] = field(compare=False)
+    gaps: tuple[Gap, ...] = field(compare=False, default=())
+    """Those that could be moved, in the order in which they were tried."""
 
 
 @dataclass
@@ -46,7 +48,9 @@ class CopyTask:
     def of(program: Program, budget: Budget | None, planner: str, deadline: float) -> CopyTask:
         """FB0473 for a target without a link; otherwise as `Task.of`."""
         if not program.target.has_link:
-            message = f'{planner} copies to the host, and target "{program.target.name}" has no link'
+            message = (
+                f'{planner} copies to the host, and target "{program.target.name}" has no link'
+            )
             hint = worded("name a {device} that has one, or give {link}", link="25GB/s")
             fail("FB0473", message, hint=hint, usage=True)
         return CopyTask(Task.of(program, budget, planner, deadline))
@@ -84,19 +88,20 @@ class CopyTask:
             moves = place(inst, order, gaps, self.task.limit_bytes, early=early)
             if moves is None:
                 return None
-            made = self.take(order, steps_of(inst, order, moves, self.task.planner))
+            schedule = steps_of(inst, order, moves, self.task.planner)
+            made = self.take(order, schedule, tuple(gaps))
             if made is not None:
                 found.append(made)
             if not moves:
                 break
         return min(found, default=None)
 
-    def take(self, order: Order, schedule: Schedule) -> Placed | None:
+    def take(self, order: Order, schedule: Schedule, gaps: tuple[Gap, ...] = ()) -> Placed | None:
         """The schedule with its time, if it is within all limits; the best is remembered."""
         trace = simulate(self.instance.program, schedule)
         if not self.fits(trace):
             return None
-        placed = Placed(trace.time_ns, schedule, tuple(order))
+        placed = Placed(trace.time_ns, schedule, tuple(order), gaps)
         if self.best is None or placed < self.best:
             self.best = placed
         return placed
@@ -128,15 +133,17 @@ class CopyTask:
         if program.target.host_bytes is None:
             return None
         free = replace(program, target=replace(program.target, host_bytes=None))
-        inner = CopyTask(replace(self.task, program=free, instance=Instance.of(free, self.instance.kind)))
+        inner = CopyTask(
+            replace(self.task, program=free, instance=Instance.of(free, self.instance.kind))
+        )
         order = self.least or self.instance.capture
         if (placed := inner.try_gaps(order, inner.gaps(order))) is None:
             return None
         need = simulate(free, placed.schedule).host_peak_bytes
         plain = self.task.infeasible(order)
         message = (
-            f"{self.task.planner} found no plan with {program.target.host_bytes} bytes on the host; "
-            f"with {need} it would"
+            f"{self.task.planner} found no plan with {program.target.host_bytes} bytes on the host;
+            " f"with {need} it would"
         )
         hint = worded("give {host_budget} or more", host_budget=f"{need}B")
         why = Diagnostic("FB0475", message, notes=plain.why.notes, hint=hint)

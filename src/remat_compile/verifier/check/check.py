@@ -130,7 +130,9 @@ def time_ns(machine: Machine, size: Values) -> int:
             clock += (step := min(left if flying else [*left, now - clock]))
             for w, queue in [*queues.items()]:
                 own = queue[0]
-                own[1:] = (own[1] - step, own[2]) if own[1] else (0, own[2] - step * rates[w] * share)
+                own[1:] = (
+                    (own[1] - step, own[2]) if own[1] else (0, own[2] - step * rates[w] * share)
+                )
                 while queue and not queue[0][1] and queue[0][2] <= 0:
                     ends[queue.pop(0)[0]] = clock
             queues = {w: queue for w, queue in queues.items() if queue}

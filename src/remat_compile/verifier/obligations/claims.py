@@ -2,8 +2,9 @@
 
 The time of a schedule is the end of its compute stream; z3 has it as prefix sums and
 maxima. Where the directions of the link slow each other down, the ends of copies are worked out by
-`SharedLink` and z3 has them as numbers. What no schedule can do without (`least_time_ns`, `least_bytes`) is a sum over the
-cNodes that every valid schedule runs: plain arithmetic, there is nothing to solve.
+`SharedLink` and z3 has them as numbers. What no schedule can do without (`least_time_ns`,
+`least_bytes`) is a sum over the cNodes that every valid schedule runs: plain arithmetic, there is
+nothing to solve.
 """
 
 from __future__ import annotations
