@@ -141,9 +141,9 @@ class CopyTask:
             return None
         need = simulate(free, placed.schedule).host_peak_bytes
         plain = self.task.infeasible(order)
+        host = program.target.host_bytes
         message = (
-            f"{self.task.planner} found no plan with {program.target.host_bytes} bytes on the host;
-            " f"with {need} it would"
+            f"{self.task.planner} found no plan with {host} bytes on the host; it would with {need}"
         )
         hint = worded("give {host_budget} or more", host_budget=f"{need}B")
         why = Diagnostic("FB0475", message, notes=plain.why.notes, hint=hint)
