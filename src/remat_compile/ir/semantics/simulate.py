@@ -79,6 +79,11 @@ class Trace:
     def host_peak_step(self) -> int:
         return self.during_host.index(self.host_peak_bytes)
 
+    @property
+    def anode_bytes(self) -> Mapping[str, int]:
+        """Bytes of every aNode, as they were counted."""
+        return self._sizes.anode
+
     @cached_property
     def stall_ns(self) -> int:
         """How much of `time_ns` the compute stream stood still in waits."""

@@ -13,7 +13,7 @@ from ...ir.semantics.simulate import Trace, simulate
 from ...ir.wording import worded
 from ..contract import Feasible, Infeasible, Optimal, PlanResult, TimedOut
 from ..instance import Instance, Order
-from ..results import Task, peak_of
+from ..results import Task, check_budget, peak_of
 from .gaps import Gap, gaps_of
 from .place import place, steps_of
 
@@ -47,6 +47,7 @@ class CopyTask:
     @staticmethod
     def of(program: Program, budget: Budget | None, planner: str, deadline: float) -> CopyTask:
         """FB0473 for a target without a link; otherwise as `Task.of`."""
+        check_budget(budget)
         if not program.target.has_link:
             message = (
                 f'{planner} copies to the host, and target "{program.target.name}" has no link'
