@@ -212,8 +212,8 @@ def traffic(plan: Plan) -> list[str]:
     of = Traffic(plan.program, plan.schedule, trace)
     whole = max(1, trace.time_ns)
     moved = ", ".join(
-        f"{format_bytes(of.moved_bytes(way))} {where} (link busy {
-            100 * of.busy_ns(way) / whole:.0f} %)"
+        f"{format_bytes(of.moved_bytes(way))} {where}, "
+        f"its link busy {100 * of.busy_ns(way) / whole:.0f} % of the step"
         for way, where in DIRECTIONS
     )
     lines = [

@@ -85,12 +85,12 @@ class CopyingTruth:
             yield 0, state._replace(alive=state.alive - {a})
         for a in (at_rest & self.movable) - state.host:
             takes = state.busy_out + self._takes(a, self.target.d2h_bytes_per_s)
-            flying = state.flying | {(a, "d2h", takes)}
+            flying = state.flying | {_flight(a, "d2h", takes)}
             yield 0, state._replace(host=state.host | {a}, flying=flying, busy_out=takes)
         for a in state.host - state.alive:
             if state.done > self.loss and self._bytes(state.alive | {a}) <= self.limit:
                 takes = state.busy_back + self._takes(a, self.target.h2d_bytes_per_s)
-                flying = state.flying | {(a, "h2d", takes)}
+                flying = state.flying | {_flight(a, "h2d", takes)}
                 yield 0, state._replace(alive=state.alive | {a}, flying=flying, busy_back=takes)
         again = range(min(state.done, self.loss)) if self.recompute else ()
         for i in (*again, state.done):
@@ -116,6 +116,10 @@ class CopyingTruth:
             return False
         made = sum(self.size[a] for a in c.results)
         return self._bytes(state.alive) + made + self.workspace[c.name] <= self.limit
+
+
+def _flight(a: str, way: Way, left: int) -> tuple[str, Way, int]:
+    return a, way, left
 
 
 def least_time_ns(program: Program, budget: Budget, *, recompute: bool = True) -> int | None:
