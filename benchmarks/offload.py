@@ -113,7 +113,9 @@ def network(name: str, size: int, batch: int) -> tuple[nn.Module, Tensor]:
 
 def captured(name: str, size: int, batch: int, device: str) -> Program:
     module, x = network(name, size, batch)
-    plan = remat_compile.plan(module.train(), (x,), planner="store-all", device=device)
+    plan = remat_compile.plan(
+        module.train(), (x,), planner="store-all", costs="roofline", device=device
+    )
     return plan.program
 
 
