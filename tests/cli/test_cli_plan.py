@@ -122,8 +122,16 @@ BAD: dict[str, tuple[list[str], str, int]] = {
         2,
     ),
     "host too small": (
-        ["--planner", "offload-greedy", "--link", "1GB/s", "--host-budget", "1B"]
-        + ["--activation-budget", "80%"],
+        [
+            "--planner",
+            "offload-greedy",
+            "--link",
+            "1GB/s",
+            "--host-budget",
+            "1B",
+            "--activation-budget",
+            "80%",
+        ],
         "FB0475",
         1,
     ),

@@ -30,6 +30,9 @@ __all__ = ["improve"]
 
 _MOST_WORK = 120_000
 """Tries times entries of the order."""
+_MOST_MAKERS = 6
+"""So many cNodes make a tensor again, at the most."""
+_THRESHOLDS = 10
 _MOST_IDLE = 40
 """So many tries in a row that gain nothing end the search."""
 
@@ -37,7 +40,8 @@ _MOST_IDLE = 40
 def improve(task: CopyTask, *, recompute: bool = True) -> None:
     """Makes the best plan of `task` faster where it can; without `recompute` what is computed stays
     as it is."""
-    _try_other_turns(task)
+    for known in dict.fromkeys((tuple(task.instance.capture), *_order_of_best(task))):
+        _try_other_turns(task, list(known))
     tries = _MOST_WORK // max(1, len(task.instance.names_C))
     while task.best is not None and not task.is_best_possible and tries > 0:
         before = task.best
@@ -53,14 +57,22 @@ def improve(task: CopyTask, *, recompute: bool = True) -> None:
             return
 
 
-def _try_other_turns(task: CopyTask) -> None:
-    """The largest tensors first, and those first that are read last, in place of the oldest."""
-    if task.best is None:
-        return
-    order = list(task.best.order)
+def _order_of_best(task: CopyTask) -> list[tuple[int, ...]]:
+    return [] if task.best is None else [task.best.order]
+
+
+def _try_other_turns(task: CopyTask, order: Order) -> None:
+    """The largest tensors first, those that are read last, and only those behind computations that
+    take long for their bytes, in place of the oldest."""
     gaps = task.gaps(order)
     task.try_gaps(order, sorted(gaps, key=lambda gap: (-gap.size_bytes, gap.made)))
     task.try_gaps(order, sorted(gaps, key=lambda gap: (-gap.back, gap.made)))
+    ratio = {gap: task.instance.time_C[order[gap.last]] / gap.size_bytes for gap in gaps}
+    ranked = sorted(set(ratio.values()))
+    for threshold in ranked[:: max(1, len(ranked) // _THRESHOLDS)][1:]:
+        if task.is_best_possible or task.late:
+            return
+        task.try_gaps(order, [gap for gap in gaps if ratio[gap] >= threshold])
 
 
 def _neighbours(
@@ -131,16 +143,34 @@ def without_idle(inst: Instance, order: Order) -> Order:
 
 
 def _with(task: CopyTask, order: Order) -> Iterator[Order]:
+    """Tensors that were moved, made again just before their first reader behind the gap, with what
+    that takes and nothing would read so late."""
     inst = task.instance
-    gaps = _moved(task, task.gaps(order))
-    makers = {gap: inst.writer_A[gap.anode] for gap in gaps}
-    fit = [gap for gap in gaps if _can_make(inst, gap, makers[gap], order)]
-    for gap in sorted(fit, key=lambda gap: (inst.retime_C[makers[gap]] / gap.size_bytes, gap.made)):
-        yield [*order[: gap.back], makers[gap], *order[gap.back :]]
+    last = {a: i for i, c in enumerate(order) for a in (*inst.reads_C[c], *inst.rereads_C[c])}
+    found: list[tuple[float, Gap, list[int]]] = []
+    for gap in _moved(task, task.gaps(order)):
+        if gap.back >= len(order):
+            continue
+        makers = _makers(inst, gap.anode, {a for a, i in last.items() if i >= gap.back})
+        if makers is not None:
+            price = sum(inst.retime_C[c] for c in makers) / gap.size_bytes
+            found.append((price, gap, makers))
+    for _, gap, makers in sorted(found, key=lambda item: (item[0], item[1].made)):
+        yield [*order[: gap.back], *makers, *order[gap.back :]]
 
 
-def _can_make(inst: Instance, gap: Gap, maker: int, order: Order) -> bool:
-    if maker < 0 or gap.back >= len(order) or not inst.makable_C[maker]:
-        return False
-    # What draws random numbers would begin to store its state: another order of tries.
-    return gap.anode in inst.rewrites_C[maker]
+def _makers(inst: Instance, anode: int, there: set[int]) -> list[int] | None:
+    """The cNodes that make it again from what is `there`, as captured; None where they cannot, or
+    are many."""
+    todo, makers = [anode], set[int]()
+    while todo:
+        a = todo.pop()
+        c = inst.writer_A[a]
+        if c < 0 or not inst.makable_C[c] or a not in inst.rewrites_C[c]:
+            return None
+        if c not in makers:
+            makers.add(c)
+            todo += [b for b in inst.rereads_C[c] if b not in there]
+        if len(makers) > _MOST_MAKERS:
+            return None
+    return sorted(makers)
