@@ -14,10 +14,10 @@ from remat_compile.planners.chains.persistent import Persistent
 from remat_compile.planners.copying.joint_table import JointTable, Link
 
 
-def random_chain(seed: int, layers: int) -> ThesisChain:
+def random_chain(seed: int, layers: int, spread: int = 5) -> ThesisChain:
     rng = Random(seed)
     a = [0, *(rng.randint(1, 4) for _ in range(layers)), 0]
-    a_bar = [0, *(a[i] + rng.randint(0, 5) for i in range(1, layers + 1)), 0]
+    a_bar = [0, *(a[i] + rng.randint(0, spread) for i in range(1, layers + 1)), 0]
     delta = [*(rng.randint(0, 2) for _ in range(layers + 1)), 0]
     count = layers + 1
     times = [[rng.randint(1, 9) for _ in range(count)] for _ in range(2)]
@@ -31,8 +31,8 @@ def table_of(chain: ThesisChain, top: int, rate: float) -> JointTable:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_tables_equal_plain_recursion(seed: int) -> None:
-    chain = random_chain(seed, 2 + seed % 3)
-    top = 18
+    chain = random_chain(seed, 3 + seed % 2, spread=14)
+    top = 34
     table = table_of(chain, top, 1.0)
     for memory in range(6, top + 1):
         assert table.time_ns(memory) == pytest.approx(least_time(chain.stages(), memory)), memory

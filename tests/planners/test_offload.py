@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import ClassVar
 
 import pytest
@@ -322,3 +323,78 @@ def test_the_table_of_offload_finds_the_best_of_all_sets() -> None:
             assert sets == []
         else:
             assert times[sets[0]] == pytest.approx(best)
+
+
+def test_the_bound_of_a_moment_by_hand() -> None:
+    """A chain of four layers of 100 bytes, 10 ns forward and 20 back, over by 30 bytes in B5 and
+    B6, before which 40 and 60 ns pass. What comes back at 10 MB/s takes 3000 ns behind B6."""
+    program = linked(chain(4), 1.0)
+    instance = Instance.of(program, "activation")
+    profile = instance.profile(instance.capture)
+    budget = max(profile) - 30
+    over = [k for k, n in enumerate(profile) if n > budget]
+    assert [sum(instance.time_C[:k]) for k in over] == [40, 60]
+    for out, back, wanted in (
+        (10**9, 10**7, 60 + 20 + 3000),  # B6 and the way back behind it
+        (10**7, 10**9, 3000 + 120 - 40),  # the way out, then all from B5 on
+        (10**8, 10**8, 300 + 20 + 300),  # out, B6, and back
+    ):
+        target = replace(program.target, d2h_bytes_per_s=out, h2d_bytes_per_s=back)
+        assert abs(moment_ns(instance, target, budget) - wanted) <= 1, wanted
+
+
+def test_the_joint_bound_is_the_least_of_all_choices() -> None:
+    """For one moment, against every choice of what is alive, on the host, or made again."""
+    program = linked(chain(4), 0.5)
+    instance = Instance.of(program, "activation")
+    target = replace(program.target, copy_latency_ns=2)
+    profile = instance.profile(instance.capture)
+    k = profile.index(max(profile))
+    for limit in range(max(profile) - 200, max(profile), 50):
+        wanted = least_of_all_choices(instance, target, limit, k)
+        milp = joint_program(instance, target, limit, k)
+        with MilpSolver() as solver:
+            solved = solver.solve(milp, 30.0)
+        scale = max(1.0, instance.base_time_ns / len(instance.time_C))
+        if wanted is None:
+            assert solved.status == "infeasible"
+        else:
+            assert solved.bound * scale == pytest.approx(wanted, rel=1e-6)
+
+
+def least_of_all_choices(instance: Instance, target: Target, limit: int, k: int) -> float | None:
+    """The program of `bounds/links.py` by enumeration, for a chain without results that are
+    kept."""
+    inst = instance
+    made = {a for c in range(k) for a in inst.writes_C[c]}
+    needed = {a for c in range(k + 1, len(inst.names_C)) for a in inst.reads_C[c]} & made
+    there = set(inst.reads_C[k]) | {a for a in made if inst.kept_A[a]}
+    own = inst.workspace_C[k] + sum(inst.size_A[a] for a in inst.writes_C[k])
+    tensors = sorted(made)
+    best: float | None = None
+    for choice in product(("alive", "host", "gone"), repeat=len(tensors)):
+        state = dict(zip(tensors, choice, strict=True))
+        alive = {a for a in tensors if state[a] == "alive"}
+        if not there <= alive or sum(inst.size_A[a] for a in alive) + own > limit:
+            continue
+        again: set[int] = set()
+        todo = [a for a in needed if state[a] == "gone"]
+        possible = True
+        while todo:
+            c = inst.writer_A[todo.pop()]
+            possible &= inst.makable_C[c]
+            if c not in again:
+                again.add(c)
+                todo += [a for a in inst.rereads_C[c] if state.get(a, "alive") == "gone"]
+        if not possible:
+            continue
+        away = [inst.size_A[a] for a in tensors if state[a] == "host"]
+        ways = []
+        for rate in (target.d2h_bytes_per_s, target.h2d_bytes_per_s):
+            assert rate is not None
+            ways.append(len(away) * target.copy_latency_ns + sum(away) * 1e9 / rate)
+        done, total = sum(inst.time_C[:k]), inst.base_time_ns
+        replayed = sum(inst.retime_C[c] for c in again)
+        time = max(done, ways[0]) + max(total - done + replayed, inst.time_C[k] + ways[1])
+        best = time if best is None else min(best, time)
+    return best

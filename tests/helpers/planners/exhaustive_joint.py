@@ -15,7 +15,7 @@ def least_time(stages: Sequence[Stage], memory: int) -> float:
     return min(_forward(stages, memory, 0, 0, 0, 0.0, 0.0), default=inf)
 
 
-def _wait(need: int, memory: int, held: float, moving: float) -> float:
+def _wait(need: float, memory: int, held: float, moving: float) -> float:
     return inf if need + held > memory else max(0.0, need + held + moving - memory)
 
 
@@ -38,7 +38,7 @@ def _forward(
             rest = _forward(stages, memory, s + 1, option.hold_bytes, *state, later)
             yield forward + backward + min(rest, default=inf)
     for k in range(s + 1, last + 1):
-        need = 0
+        need = 0.0
         for h in range(s, k):  # the input of s stays; later ones go after their use
             skim = stages[h].skim_first
             bytes_ = skim.peak_bytes if h == s else skim.dropping_bytes
@@ -62,9 +62,9 @@ def _backward(
     option, other = stages[s].options[0], stages[t].held_again
     back = option.backward
     if s == t:
-        early = other + option.last.peak_bytes
-        if early + held <= memory and back.peak_bytes + held <= memory:
-            ahead = max(0.0, early + held + moving - back.time_ns - memory)
+        first = other + option.last.peak_bytes
+        if first + held <= memory and back.peak_bytes + held <= memory:
+            ahead = max(0.0, first + held + moving - back.time_ns - memory)
             waiting = max(ahead, _wait(back.peak_bytes, memory, held, moving))
             yield option.last.time_ns + back.time_ns + waiting
         return
@@ -87,7 +87,7 @@ def _backward(
         right = min(_backward(stages, memory, k, t, beside, after), default=inf)
         if right == inf:
             continue
-        need = 0
+        need = 0.0
         for h in range(s, k):
             skim = stages[h].skim_again
             need = max(need, skim.peak_bytes if h == s else skim.dropping_bytes)
