@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from helpers.planners.exhaustive_chains import ThesisChain
-from helpers.planners.exhaustive_joint import least_time
+from helpers.planners.exhaustive_joint import least_backward, least_time
 from remat_compile.planners.chains.persistent import Persistent
 from remat_compile.planners.copying.joint_table import JointTable, Link
 
@@ -36,6 +36,20 @@ def test_the_tables_equal_plain_recursion(seed: int) -> None:
     table = table_of(chain, top, 1.0)
     for memory in range(6, top + 1):
         assert table.time_ns(memory) == pytest.approx(least_time(chain.stages(), memory)), memory
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_tables_of_the_backward_equal_plain_recursion(seed: int) -> None:
+    chain = random_chain(50 + seed, 3, spread=6)
+    top = 20
+    table, stages = table_of(chain, top, 1.0), chain.stages()
+    for s in range(3):
+        for t in range(s, 3):
+            for held in range(0, top + 1, 2):
+                for moving in range(0, top + 1, 3):
+                    found = float(table.inner[s][t - s][held, moving])
+                    wanted = least_backward(stages, top, s, t, held, moving)
+                    assert found == pytest.approx(wanted), (s, t, held, moving)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -8,11 +8,18 @@ from math import inf
 
 from remat_compile.planners.chains.stages import Stage
 
-__all__ = ["least_time"]
+__all__ = ["least_backward", "least_time"]
 
 
 def least_time(stages: Sequence[Stage], memory: int) -> float:
     return min(_forward(stages, memory, 0, 0, 0, 0.0, 0.0), default=inf)
+
+
+def least_backward(
+    stages: Sequence[Stage], memory: int, s: int, t: int, held: int, moving: int
+) -> float:
+    """The same of the backward of stages t to s alone."""
+    return min(_backward(stages, memory, s, t, held, moving), default=inf)
 
 
 def _wait(need: float, memory: int, held: float, moving: float) -> float:
