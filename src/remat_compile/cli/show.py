@@ -41,7 +41,8 @@ def command(
     The figures are predicted by simulation; `remat-compile verify` proves them.
     """
     from ..api import load
-    from ..driver.link import other_link, parse_link
+    from ..driver.link import parse_link
+    from ..driver.other_link import other_link
     from ._app import print_warnings
     from ._terminal import echo
 

@@ -4,20 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from ..costs.device import parse_rate
 from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ..ir.program import Target
 from ..ir.text.syntax import duration_ns
-from ..ir.units import format_ns, format_rate
-from ..ir.wording import worded
-from ..report.traffic import Traffic
 
-if TYPE_CHECKING:
-    from .plan import Plan
-
-__all__ = ["LinkText", "other_link", "parse_link"]
+__all__ = ["LinkText", "parse_link"]
 
 _FORM = (
     "write 25GB/s for both ways, or d2h=25GB/s,h2d=11GB/s and, if known, both=30GB/s,latency=10us"
@@ -44,28 +37,6 @@ class LinkText:
             both_bytes_per_s=self.both_bytes_per_s,
             copy_latency_ns=self.latency_ns,
         )
-
-
-def other_link(plan: Plan, link: LinkText) -> Diagnostic | None:
-    """FB0478 where a plan with copies was made for another link than this: both times of the
-    step."""
-    target = plan.program.target
-    here = link.on(target)
-    if here == target or not plan.schedule.has_copies:
-        return None
-    time_ns = Traffic(plan.program, plan.schedule, plan.trace).time_on(here)
-    message = (
-        f"@{plan.schedule.name} was planned for {_spelled(target)}; there the step takes "
-        f"{format_ns(plan.trace.time_ns)}, over {_spelled(here)} it takes {format_ns(time_ns)}"
-    )
-    hint = worded("plan again with {link}", link=link.text)
-    return Diagnostic("FB0478", message, hint=hint)
-
-
-def _spelled(target: Target) -> str:
-    rates = (target.d2h_bytes_per_s, target.h2d_bytes_per_s)
-    out, back = ("an unknown rate" if r is None else format_rate(r) for r in rates)
-    return f"a link of {out} to the host and {back} back"
 
 
 def parse_link(text: str) -> LinkText:

@@ -32,7 +32,7 @@ _MOST_WORK = 120_000
 """Tries times entries of the order."""
 _MOST_MAKERS = 6
 """So many cNodes make a tensor again, at the most."""
-_THRESHOLDS = 10
+_THRESHOLDS = 24
 _MOST_IDLE = 40
 """So many tries in a row that gain nothing end the search."""
 
@@ -72,7 +72,9 @@ def _try_other_turns(task: CopyTask, order: Order) -> None:
     for threshold in ranked[:: max(1, len(ranked) // _THRESHOLDS)][1:]:
         if task.is_best_possible or task.late:
             return
-        task.try_gaps(order, [gap for gap in gaps if ratio[gap] >= threshold])
+        above = [gap for gap in gaps if ratio[gap] >= threshold]
+        task.try_gaps(order, above)
+        task.try_gaps(order, above[::2])
 
 
 def _neighbours(
