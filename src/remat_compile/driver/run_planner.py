@@ -137,16 +137,12 @@ class Attempt:
 
         `bound_ns` is what the planner claims that no plan can beat.
         """
-        from ..verifier import Disagreement
-
         if schedule.has_copies and not makes_copies(self.planner):
             message = f"planner {name} copies to the host and does not say so"
             hint = "use another planner, or give its class the attribute `copies = True`"
             raise FBError(Diagnostic("FB0476", message, hint=hint))
         with self.phases.phase("verify", "proving the plan"):
             trace = self.prover.simulate(schedule, name)
-            if isinstance(verdict := self.prover.verdict(schedule), Disagreement):
-                raise FBError(verdict.diagnostics)
             program = self.prover.prove(schedule, name)
         known_ns = self._bound_ns(schedule)
         # One above the time of the plan is refuted by it.
