@@ -400,3 +400,18 @@ def least_of_all_choices(instance: Instance, target: Target, limit: int, k: int)
         time = max(done, ways[0]) + max(total - done + replayed, inst.time_C[k] + ways[1])
         best = time if best is None else min(best, time)
     return best
+
+
+def test_polish_and_reorder_leave_copies_as_they_are() -> None:
+    program = linked(chain(9), 1.0)
+    budget = share(program, 0.5)
+    given = parse_planner("offload-greedy").plan(program, budget)
+    assert isinstance(given, Feasible)
+    assert given.schedule.has_copies
+    for outer in ("polish", "reorder"):
+        result = parse_planner(f"{outer}{{of=offload-greedy}}").plan(
+            program, budget, time_limit_s=3.0
+        )
+        check(program, budget, result)
+        assert isinstance(result, Optimal | Feasible)
+        assert result.schedule.steps == given.schedule.steps
