@@ -92,6 +92,7 @@ def _print(plan: Plan, report: StepReport) -> int:
     from ..driver.table import columns
     from ._terminal import echo
     from ._verdicts import print_assuming
+    from .show import traffic
 
     assert plan.proven is not None
     bound = plan.proven.device_bytes
@@ -121,5 +122,7 @@ def _print(plan: Plan, report: StepReport) -> int:
     if not held:
         over = format_bytes(report.measured_bytes - bound)
         echo(f"the measured peak exceeds the proven bound by {over}")
+    if plan.trace.copies:
+        echo(*traffic(plan))
     print_assuming(plan.assuming)
     return 0 if report.bit_equal and held else 1
