@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import accumulate
 from math import inf
 from operator import mul
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .graph import KEPT
 from .machine import Machine
@@ -112,7 +112,8 @@ def peaks(machine: Machine, size: Values) -> Bytes:
 def time_ns(machine: Machine, size: Values) -> int:
     """`queues` has the copies of each direction that have not ended: aNode, latency left, and
     bytes left times 10^9 `whole`; `ends` when those that have did."""
-    target, queues, ends = machine.p.target, dict[str, list[list[Any]]](), dict[str, int]()
+    target, ends = machine.p.target, dict[str, int]()
+    queues: dict[str, list[tuple[str, int, int]]] = {}
     out, back, latency = (target.get(word, 0) for word in ("d2h", "h2d", "copy_latency"))
     rates, whole = {"offload": out, "prefetch": back}, max(1, out + back)
     both = min(target.get("both", whole), whole) if out and back else whole
@@ -124,10 +125,9 @@ def time_ns(machine: Machine, size: Values) -> int:
             left = [q[0][1] or -(-q[0][2] // (rates[w] * share)) for w, q in queues.items()]
             clock += (step := min(left if flying else [*left, now - clock]))
             for w, queue in [*queues.items()]:
-                own = queue[0]
-                own[1:] = (
-                    (own[1] - step, own[2]) if own[1] else (0, own[2] - step * rates[w] * share)
-                )
+                copied, wait, work = queue[0]
+                work -= 0 if wait else step * rates[w] * share
+                queue[0] = copied, max(0, wait - step), work
                 while queue and not queue[0][1] and queue[0][2] <= 0:
                     ends[queue.pop(0)[0]] = clock
             queues = {w: queue for w, queue in queues.items() if queue}
@@ -137,7 +137,7 @@ def time_ns(machine: Machine, size: Values) -> int:
         elif what in rates:
             bytes_ = size[a] if rates[what] else 0
             if latency or bytes_ or what in queues:
-                queues.setdefault(what, []).append([a, latency, bytes_ * 10**9 * whole])
+                queues.setdefault(what, []).append((a, latency, bytes_ * 10**9 * whole))
             else:
                 ends[a] = now
     return now
