@@ -29,7 +29,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from ...ir.analysis.blocks import fingerprint
-from ...ir.analysis.separators import chain_of, globals_of
+from ...ir.analysis.separators import chain_of
 from ..instance import Instance
 
 
@@ -70,7 +70,8 @@ class Chain:
             for cs in self.forward_N
             for c in cs
             if inst.token_C[c] >= 0
-            or inst.program.graph.cnodes[c].replay is not None
+            or inst.replay_C[c]
+            or inst.must_C[c]
             or any(a in self.until_A for a in inst.writes_C[c])
         )
 
@@ -145,15 +146,13 @@ class _ForwardCut:
 
     def _permanent(self) -> set[int]:
         inst = self.instance
-        index = inst.index_A
-        global_A = {index[name] for name in globals_of(inst.program)}
         permanent = set()
         for i, cs in enumerate(self.stages):
             for c in cs:
                 again = set(inst.rewrites_C[c]) if inst.makable_C[c] else set()
                 for a in inst.writes_C[c]:
                     crosses = any(j > i for j in self.readers[a])
-                    if inst.kept_A[a] or a not in again or (crosses and a in global_A):
+                    if inst.kept_A[a] or a not in again or (crosses and inst.aside_A[a]):
                         permanent.add(a)
         return permanent
 
@@ -254,10 +253,14 @@ _LONGEST = 12
 
 
 def fingerprints(chain: Chain) -> list[str]:
-    """One for each stage, the loss left out: equal for stages that are identical up to names."""
-    names, graph = chain.instance.names_C, chain.instance.program.graph
+    """One for each stage, the loss left out: equal for stages that are identical up to names,
+    and whose values are of the same use to the others."""
+    inst = chain.instance
+    names, graph = inst.names_C, inst.program.graph
+    uses = {inst.names_A[a]: "held" for a in chain.permanent}
+    uses.update((inst.names_A[a], "crosses") for cross in chain.cross_N for a in cross)
     return [
-        fingerprint(graph, (names[c] for c in forward), (names[c] for c in backward))
+        fingerprint(graph, (names[c] for c in forward), (names[c] for c in backward), uses=uses)
         for forward, backward in zip(chain.forward_N[:-1], chain.backward_N[:-1], strict=True)
     ]
 
