@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from threading import Lock
 from time import monotonic
+from typing import Protocol
 
 from ..instance import Instance, Order
 from ..part import part_of
-from ..programs.answer import saved_bytes_of
+from ..programs.answer import ProgramAnswer, saved_bytes_of
 from ..programs.solve_compact import solve_compact
 from ..solvers import MilpSolver
 from .chain import Chain
@@ -61,6 +62,21 @@ def option_of(chain: Chain, i: int, order: Order) -> BlockOption:
     return BlockOption(before, after, frozenset(kept | tokens))
 
 
+class SolveBlock(Protocol):
+    """The fastest order of a block for two budgets in bytes, with a solver that is lent."""
+
+    def __call__(
+        self, block: Instance, peak: int, saved: int, solver: MilpSolver, limit_s: float
+    ) -> ProgramAnswer: ...
+
+
+def solve_whole(
+    block: Instance, peak: int, saved: int, solver: MilpSolver, limit_s: float
+) -> ProgramAnswer:
+    """With the compact integer program on all of the block."""
+    return solve_compact(block, peak, saved_bytes=saved, time_limit_s=limit_s, solver=solver)
+
+
 @dataclass
 class Grid:
     """The answers for one block so far; rows (peaks) may be solved at the same time."""
@@ -68,6 +84,8 @@ class Grid:
     block: Instance
     peaks: int
     saves: int
+    solve: SolveBlock = solve_whole
+    each_s: float = _EACH_S
     orders: list[Order] = field(default_factory=list)
     lock: Lock = field(default_factory=Lock)
     _proven: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -97,10 +115,8 @@ class Grid:
                 return
             if self._covered(peak, saved):
                 continue
-            limit = min(_EACH_S, deadline - monotonic())
-            answer = solve_compact(
-                self.block, peak, saved_bytes=saved, time_limit_s=limit, solver=solver
-            )
+            limit = min(self.each_s, deadline - monotonic())
+            answer = self.solve(self.block, peak, saved, solver, limit)
             with self.lock:
                 self._enter(peak, saved, answer.status, answer.order)
             if answer.order is None and answer.status == "infeasible":
