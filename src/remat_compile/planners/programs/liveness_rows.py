@@ -82,8 +82,12 @@ class LivenessRows:
         """Before an event that makes it if `runs`. `alone`: that is all the event is good for."""
         if after == NO:
             return NO
-        less = tuple((column, -factor) for column, factor in runs.terms)
-        before = Alive(after.constant, (*after.terms, *less))
+        left = dict(after.terms)
+        for column, factor in runs.terms:
+            left[column] = left.get(column, 0) - factor
+        before = Alive(after.constant, tuple((column, f) for column, f in left.items() if f))
+        if before == NO:
+            return NO
         if after == YES:
             return before
         if alone:
