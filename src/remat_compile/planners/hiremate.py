@@ -7,24 +7,22 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import ClassVar
 
-from ..ir.schedule import Compute
-from .chains.answer import chain_for, no_chain
 from .eviction.search import Search
 from .hierarchy.effort import Effort
 from .hierarchy.partition import Kind, Limits
 from .hierarchy.quick import priced_orders, quick_orders, without_idle
 from .hierarchy.refine import refined
+from .hierarchy.rotor_top import chain_orders
 from .hierarchy.search import Candidates
 from .hierarchy.solve_level import LevelProblem
 from .hierarchy.tree import Tree, tree_of
 from .kit import Budget, Planner, PlanResult, Program, Progress, Task, TimedOut, format_planner
 from .programs.solve_compact import solve_compact
 from .rk_checkmate import RkCheckmate
-from .rockmate import Rockmate
 from .solvers import MilpSolver
 from .spelling.options import Checked, at_least
 
-_CHAIN, _LEAVES, _LEVELS, _TOP = 0.4, 0.45, 0.6, 0.8
+_LEAVES, _LEVELS, _TOP = 0.4, 0.6, 0.75
 """Shares of the time limit that have passed when each of these is done."""
 _MORE_AT_TOP = 4
 """So many options more may the root choose among."""
@@ -49,7 +47,7 @@ class Hiremate(Checked):
     name: ClassVar[str] = "hiremate"
     applicability: ClassVar[str] = "any graph"
     source: ClassVar[str] = "Zhao 2024, chapter 3"
-    children: int = at_least(2, 12)
+    children: int = at_least(2, 16)
     leaf: int = at_least(1, 20)
     options: int = at_least(1, 6)
     peaks: int = at_least(1, 5)
@@ -112,7 +110,7 @@ class _Run:
 
     def run(self) -> None:
         self._walk()
-        if self.settled or self._is_late():
+        if self.settled or self._is_over():
             return
         limits = Limits(self.options.children, self.options.leaf, self.options.partition)
         tree = tree_of(self.instance, limits, self.options.levels)
@@ -122,11 +120,12 @@ class _Run:
         else:
             self._solve_tree(tree)
         if not self.settled and self.found.best is not None:
-            self._refine(list(tree.leaves()))
+            self._refine([member.forward for member in tree.members()])
 
-    def _is_late(self) -> bool:
-        self.late = self.late or monotonic() > self.task.deadline
-        return self.late
+    def _is_over(self) -> bool:
+        over = monotonic() > self.task.deadline
+        self.late = self.late or over
+        return over
 
     def _tell(self, tree: Tree) -> None:
         parts = sum(part.members for part in tree.classes)
@@ -168,32 +167,22 @@ class _Run:
             tree, made.peaks, made.saves, made.options, solver, made.processes, self.progress
         )
         effort.fill(self.task.deadline)
+        self._chain(tree)
         self._top(tree, quick=True)
-        if solver is None:
-            self._chain()
-        if not self.settled and not self._is_late():
+        if not self.settled and not self._is_over():
             effort.solve_leaves(self.until(_LEAVES))
             effort.solve_levels(self.until(_LEVELS))
         self.late = self.late or effort.late
-        if not self.settled and not self._is_late():
+        if not self.settled and not self._is_over():
+            self._chain(tree)
             self._top(tree, quick=False)
 
-    def _chain(self) -> None:
-        """Across a chain of blocks the dynamic program of Rk-Rotor is exact, and quick."""
-        chain = chain_for(self.instance)
-        if no_chain(self.task, chain) is not None:
-            return
-        left = self.until(_CHAIN) - monotonic()
-        if left <= 0:
-            return
-        planner = Rockmate(block_size=self.options.leaf, processes=self.options.processes)
-        result = planner.plan(self.task.program, self.task.budget, time_limit_s=left)
-        schedule = getattr(result, "schedule", None)
-        if schedule is not None:
-            number = {name: c for c, name in enumerate(self.instance.names_C)}
-            order = [number[s.cnode] for s in schedule.steps if isinstance(s, Compute)]
-            self.found.offer(order, "a chain of blocks")
-        self.late = self.late or isinstance(result, TimedOut)
+    def _chain(self, tree: Tree) -> None:
+        """Across a chain of leaves the dynamic program of Rk-Rotor is exact, and quick."""
+        for order in chain_orders(self.task, tree):
+            self.found.offer(order, "a chain of parts")
+            if self.instance.peak(order) <= self.task.limit_bytes:
+                return
 
     def _top(self, tree: Tree, *, quick: bool) -> None:
         """Plans of the root from what its children offer."""

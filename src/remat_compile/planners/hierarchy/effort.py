@@ -36,7 +36,7 @@ __all__ = ["Effort"]
 
 LEAF_S, LEVEL_S = 8.0, 8.0
 """No single program of a class gets more."""
-LEAF_CHECKS, LEVEL_CHECKS = 60, 60
+LEAF_CHECKS, LEVEL_CHECKS = 20, 20
 """Nor does it look at its limits more often (`MilpSolver.solve`)."""
 _WALKED = 400
 """Classes of more cNodes are not walked for quick options."""

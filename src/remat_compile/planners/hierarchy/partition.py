@@ -1,7 +1,7 @@
 """How the forward of an instance is cut into the children of one level.
 
 In this order: what repeats is cut period by period, at the same place of every period, so that
-equal layers become equal children; else H-Partition; else intervals of the order of capture. Where
+equal layers become equal children (or equally many equal children, where there is room); else H-Partition; else intervals of the order of capture. Where
 there are more periods than children, children are runs of equally many periods (the last one may
 be shorter, else no two were equal): n equal layers have O(log n) classes of parts in all.
 
@@ -20,7 +20,7 @@ from typing import Literal
 
 from .forward import ForwardGraph
 from .h_partition import h_partition
-from .intervals import interval_partition
+from .intervals import cheapest_cuts, interval_partition
 from .repeats import Run, runs_of
 
 __all__ = ["Kind", "Limits", "children_of"]
@@ -38,7 +38,7 @@ are few."""
 class Limits:
     """At most `children` parts a level, `leaf` forward cNodes in a part that is not cut again."""
 
-    children: int = 12
+    children: int = 16
     leaf: int = 20
     kind: Kind = "auto"
 
@@ -71,7 +71,29 @@ def _by_repeats(forward: ForwardGraph, limits: Limits) -> list[list[int]] | None
     if joined is None:
         return None
     bounds = _bounds(runs, cuts, n, joined)
+    if joined == 1 and (parts := limits.children // (len(bounds) - 1)) > 1:
+        bounds = _finer(forward, runs, cuts, bounds, parts)
     return [list(range(a, b)) for a, b in pairwise(bounds)] if len(bounds) > 2 else None
+
+
+def _finer(
+    forward: ForwardGraph,
+    runs: Sequence[Run],
+    firsts: Sequence[int],
+    bounds: Sequence[int],
+    parts: int,
+) -> list[int]:
+    """With every period cut into about `parts` parts, all at the same places: few children see
+    too little of what lies inside of them."""
+    crossing = forward.crossing_bytes_P
+    cuts = set(bounds)
+    for run, first in zip(runs, firsts, strict=True):
+        starts = range(first, run.end - run.period + 1, run.period)
+        whole = [sum(crossing[s + i] for s in starts) for i in range(run.period)]
+        length = -(-run.period // parts)
+        for cut in cheapest_cuts(whole, length, length + length // 2)[: parts - 1]:
+            cuts.update(s + cut for s in starts)
+    return sorted(cuts)
 
 
 def _phase(forward: ForwardGraph, run: Run) -> int:

@@ -16,7 +16,7 @@ from .forward import ForwardGraph
 from .level import Level, level_of
 from .partition import Limits, children_of
 
-__all__ = ["PartClass", "Tree", "tree_of"]
+__all__ = ["Member", "PartClass", "Tree", "tree_of"]
 
 
 @dataclass(eq=False)
@@ -41,6 +41,15 @@ class PartClass:
 
 
 @dataclass(frozen=True)
+class Member:
+    """A leaf of the whole: its class, and its cNodes in the numbers of the whole."""
+
+    part: PartClass
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Tree:
     """`classes` has children before their parents; the root is the last."""
 
@@ -50,18 +59,18 @@ class Tree:
     def root(self) -> PartClass:
         return self.classes[-1]
 
-    def leaves(self) -> Iterator[tuple[int, ...]]:
-        """The forward cNodes of each leaf of the whole, in the order of the tree."""
-        yield from _leaves(self.root, tuple(range(len(self.root.instance.names_C))))
+    def members(self) -> Iterator[Member]:
+        """The leaves of the whole, in the order of the tree."""
+        yield from _members(self.root, tuple(range(len(self.root.instance.names_C))))
 
 
-def _leaves(part: PartClass, number_C: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+def _members(part: PartClass, number_C: tuple[int, ...]) -> Iterator[Member]:
     if part.level is None:
-        phases = part.instance.phase_C
-        yield tuple(number_C[c] for c, phase in enumerate(phases) if phase == "fwd")
+        loss = part.instance.loss
+        yield Member(part, number_C[:loss], number_C[loss + 1 :])
         return
     for j, child in enumerate(part.children):
-        yield from _leaves(child, tuple(number_C[c] for c in part.level.nodes(j)))
+        yield from _members(child, tuple(number_C[c] for c in part.level.nodes(j)))
 
 
 def tree_of(instance: Instance, limits: Limits, levels: int | None = None) -> Tree:
