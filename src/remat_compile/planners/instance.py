@@ -58,6 +58,9 @@ class Instance:
     must_C: list[bool]
     """Whether its first execution may not be left out for what lies outside of this instance:
     of a part (`part.part_of`), what makes values that are the whole's to hold."""
+    after_C: list[tuple[int, ...]]
+    """cNodes that must have run before its first execution though it reads nothing of theirs that
+    stands here: of a part, what makes such values."""
     aside_A: list[bool]
     """*Globals*: forward values that no gradient flows through (`ir/analysis/separators.py`)."""
     loss: int
@@ -102,6 +105,7 @@ class Instance:
             makable_C=_makable(program),
             replay_C=[c.replay is not None for c in cnodes],
             must_C=[False] * len(cnodes),
+            after_C=[()] * len(cnodes),
             aside_A=[a.name in globals_ for a in graph.anodes],
             loss=position[graph.loss.name],
         )

@@ -3,7 +3,8 @@
 Forward cNodes, a loss that takes what the part makes for others and gives the gradients that its
 backward starts from, then backward cNodes. What others make or hold is left out: it is there in
 any case, and whoever put the parts together counts it. What a part needs to know of its
-surroundings is in its instance: `must_C`, `makable_C`, `kept_A`, `aside_A`, `replay_C`.
+surroundings is in its instance: `must_C`, `after_C`,
+`makable_C`, `kept_A`, `aside_A`, `replay_C`.
 
 The second of four layers, x2 = F1(x1), of which the backward B7 reads both sides and dx2: the loss
 takes x2 and gives dx2. x1 is not there, though F1 and B7 read it.
@@ -89,9 +90,27 @@ def part_of(
         must_C=[
             c >= 0 and (whole.must_C[c] or not ours.isdisjoint(whole.writes_C[c])) for c in nodes
         ],
+        after_C=_after(whole, nodes, ours),
         aside_A=[whole.aside_A[a] for a in number],
         loss=len(forward),
     )
+
+
+def _after(whole: Instance, nodes: Sequence[int], held: set[int]) -> list[tuple[int, ...]]:
+    """For each cNode those of the part that make what it reads and the whole holds."""
+    place = {c: k for k, c in enumerate(nodes) if c >= 0}
+    maker = {a: k for c, k in place.items() for a in whole.writes_C[c] if a in held}
+    return [
+        tuple(
+            sorted(
+                {maker[a] for a in whole.reads_C[c] if a in maker}
+                | {place[b] for b in whole.after_C[c] if b in place}
+            )
+        )
+        if c >= 0
+        else ()
+        for c in nodes
+    ]
 
 
 def _numbers(
@@ -123,6 +142,7 @@ def content_key(part: Instance) -> tuple[object, ...]:
     fields = (
         part.phase_C, part.reads_C, part.rereads_C, part.writes_C, part.rewrites_C, part.token_C,
         part.workspace_C, part.reworkspace_C, part.time_C, part.retime_C, part.ends_C,
-        part.size_A, part.kept_A, part.makable_C, part.replay_C, part.must_C, part.aside_A,
+        part.size_A, part.kept_A, part.makable_C, part.replay_C, part.must_C, part.after_C,
+        part.aside_A,
     )  # fmt: skip
     return (*map(tuple, fields), part.base_bytes, part.loss)

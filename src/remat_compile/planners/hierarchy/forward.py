@@ -35,10 +35,12 @@ class ForwardGraph:
     def of(instance: Instance) -> ForwardGraph:
         cnodes = tuple(c for c, phase in enumerate(instance.phase_C) if phase == "fwd")
         maker: dict[int, int] = {}
+        place = {c: p for p, c in enumerate(cnodes)}
         before: list[tuple[int, ...]] = []
         drawn = -1
         for p, c in enumerate(cnodes):
             makers = {maker[a] for a in _read(instance, c) if a in maker}
+            makers.update(place[b] for b in instance.after_C[c] if b in place)
             if instance.token_C[c] >= 0:
                 makers.update([drawn] if drawn >= 0 else [])
                 drawn = p

@@ -68,9 +68,7 @@ class _Writer:
             call = self._call(LOSS_OP, part.reads_C[c])
             return CNode(name, "loss", writes, call, time_ns=0)
         ends = part.ends_C[c]
-        sizes = {part.size_A[a] for a in (ends, *part.writes_C[c])}
-        # What the caller gives is not added to in place, nor what a budget counts only half of.
-        if ends >= 0 and part.writer_A[ends] != part.loss and len(sizes) == 1:
+        if ends >= 0 and self._adds_in_place(c, ends):
             other = tuple(a for a in part.reads_C[c] if a != ends)
             call = self._call(ACCUMULATE_OP, (ends, *other))
             return CNode(name, "bwd", writes, call, workspace=Const(part.workspace_C[c]), time_ns=part.time_C[c])
@@ -84,6 +82,12 @@ class _Writer:
             workspace=Const(part.workspace_C[c]),
             time_ns=part.time_C[c],
         )
+
+    def _adds_in_place(self, c: int, ends: int) -> bool:
+        """Not to what the caller gives, nor where a budget counts only one of the two."""
+        part = self.part
+        sizes = {part.size_A[a] for a in (ends, *part.writes_C[c])}
+        return part.writer_A[ends] != part.loss and len(sizes) == 1
 
     def _replay(self, c: int) -> Replay | None:
         part = self.part

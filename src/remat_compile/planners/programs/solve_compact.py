@@ -126,13 +126,14 @@ class _PointSearch:
 
 
 def is_valid(instance: Instance, order: Order) -> bool:
-    """Whether every read has been made since the storage was last given up."""
+    """Whether every read has been made since the storage was last given up, and what must run
+    before a cNode has run."""
     made: set[int] = set()
     seen: set[int] = set()
     for c in order:
         again = c in seen
         reads = instance.rereads_C[c] if again else instance.reads_C[c]
-        if not made.issuperset(reads):
+        if not made.issuperset(reads) or not (again or seen.issuperset(instance.after_C[c])):
             return False
         if instance.ends_C[c] >= 0:
             made.discard(instance.ends_C[c])
