@@ -270,7 +270,8 @@ def all_times(model: ReducedModel, limit: int) -> Iterator[int]:
                 saves.setdefault(j, []).append(column)
     for rs in model.replays:
         for r in rs:
-            saves.setdefault(r.child, []).extend(c for m, c in r.column.items() if m >= 0)
+            if r.child in saves:
+                saves[r.child] += [c for m, c in r.column.items() if m >= 0]
     for chosen in product(*first, *again):
         point: Any = dict.fromkeys(range(model.milp.columns), 0.0)
         point.update((c, 1.0) for c in chosen if c >= 0)
@@ -284,14 +285,13 @@ def all_times(model: ReducedModel, limit: int) -> Iterator[int]:
 @settings(max_examples=25, derandomize=True)
 @given(st.integers(0, 10_000), st.integers(6, 14), st.sampled_from([0.95, 0.8, 0.65]), st.booleans())
 def test_what_is_predicted_is_never_too_little(
-    seed: int, nodes: int, share: float, correct: bool
+    solver: MilpSolver, seed: int, nodes: int, share: float, correct: bool
 ) -> None:
     level = cut(mixed_dag(seed, nodes), (3, 3, 3))
     inst = level.instance
     limit = int(share * inst.peak(inst.capture))
     model = reduced_model(level, priced(level, 3), limit, limit, correct=correct)
-    with MilpSolver() as running:
-        answer = running.solve(model.milp, 10.0)
+    answer = solver.solve(model.milp, 10.0)
     if answer.point is not None and model.fits:
         order = model.order(answer.point)
         assert is_valid(inst, order)
@@ -303,16 +303,18 @@ def test_what_is_predicted_is_never_too_little(
 
 def test_corrections_find_more(solver: MilpSolver) -> None:
     """An input that dies inside a run makes room for what comes after it."""
-    level = cut(chain(24), tuple([2] * 11))
+    level = cut(mixed_dag(1, 10), (2, 2, 2, 2))
     prices = priced(level, 3)
     inst = level.instance
-    limit = int(0.42 * inst.peak(inst.capture))
-    plain, corrected = (
-        solver.solve(reduced_model(level, prices, limit, correct=on).milp, 30.0)
-        for on in (False, True)
-    )
-    assert corrected.point is not None
-    assert plain.point is None or corrected.objective < plain.objective - 1e-6
+    for share, only_then in ((0.85, False), (0.75, True)):
+        limit = int(share * inst.peak(inst.capture))
+        plain, corrected = (
+            solver.solve(reduced_model(level, prices, limit, correct=on).milp, 30.0)
+            for on in (False, True)
+        )
+        assert corrected.point is not None
+        assert (plain.point is None) == only_then
+        assert corrected.objective < plain.objective - 1e-6
 
 
 def test_less_saved_takes_longer(solver: MilpSolver) -> None:

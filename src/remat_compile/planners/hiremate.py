@@ -28,7 +28,8 @@ _MORE_AT_TOP = 4
 """So many options more may the root choose among."""
 _TOP_S, _TOP_CHECKS = 30.0, 300
 _ROOMS = (1.0, 1.05, 1.1)
-"""What the program of the root predicts is an upper bound, so more room may do."""
+"""What the program of the root predicts is an upper bound: where it has no plan for the budget,
+one for more room may hold it all the same."""
 _WHOLE_CHECKS = 600
 _REFINED = 2
 """So many plans of different origin are refined."""
@@ -210,10 +211,11 @@ class _Run:
                     most_checks=_TOP_CHECKS,
                     room=int(room * limit),
                 )
-                if answer.order is not None:
-                    self.found.offer(answer.order, "the program of the root")
                 unproven = answer.status in ("feasible", "unknown")
                 self.late = self.late or (unproven and monotonic() - began >= 0.9 * left)
+                if answer.order is not None:
+                    self.found.offer(answer.order, "the program of the root")
+                    return
 
     def _refine(self, leaves: list[tuple[int, ...]]) -> None:
         for order in self.found.starts(_REFINED):
