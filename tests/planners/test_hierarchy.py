@@ -1,4 +1,4 @@
-"""The hierarchy: how a forward is cut, what its parts cost, and the program that puts them together."""
+"""The hierarchy: how a forward is cut, what parts cost, and what puts them together."""
 
 from __future__ import annotations
 
@@ -176,7 +176,9 @@ def test_a_renamed_step_has_the_same_tree() -> None:
     text = format_program(encoder_decoder(8))
     renamed = parse_program(text.replace("%s", "%zz_s").replace("%c", "%aa_c"))
     limits = Limits(children=8, leaf=2)
-    first, second = (tree_of(Instance.of(p, "activation"), limits) for p in (encoder_decoder(8), renamed))
+    first, second = (
+        tree_of(Instance.of(p, "activation"), limits) for p in (encoder_decoder(8), renamed)
+    )
     assert shape(first) == shape(second)
     assert [content_key(p.instance) for p in first.classes] == [
         content_key(p.instance) for p in second.classes
@@ -187,7 +189,9 @@ def test_a_renamed_step_has_the_same_tree() -> None:
 def test_equal_layers_have_few_classes(make: Callable[[int], Program]) -> None:
     """O(log n) classes for n layers; what is twice as long has a few more, not twice as many."""
     limits = Limits(children=8, leaf=20 if make is transformer else 3)
-    few, many = (len(tree_of(Instance.of(make(n), "activation"), limits).classes) for n in (60, 240))
+    few, many = (
+        len(tree_of(Instance.of(make(n), "activation"), limits).classes) for n in (60, 240)
+    )
     assert many <= few + 10
 
 
@@ -283,7 +287,9 @@ def all_times(model: ReducedModel, limit: int) -> Iterator[int]:
 
 
 @settings(max_examples=25, derandomize=True)
-@given(st.integers(0, 10_000), st.integers(6, 14), st.sampled_from([0.95, 0.8, 0.65]), st.booleans())
+@given(
+    st.integers(0, 10_000), st.integers(6, 14), st.sampled_from([0.95, 0.8, 0.65]), st.booleans()
+)
 def test_what_is_predicted_is_never_too_little(
     solver: MilpSolver, seed: int, nodes: int, share: float, correct: bool
 ) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

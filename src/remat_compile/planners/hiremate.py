@@ -1,4 +1,4 @@
-"""`hiremate`: a hierarchy of parts, options for each class of them, integer programs at all levels."""
+"""`hiremate`: a hierarchy of parts, options for each class, integer programs at all levels."""
 
 from __future__ import annotations
 
@@ -76,8 +76,9 @@ class Hiremate(Checked):
         instance = task.instance
         if instance.peak(instance.capture) <= task.limit_bytes:
             return task.answer(instance.capture)
-        run = _Run(self, task, start, time_limit_s, progress or (lambda line: None))
-        run.run()
+        with MilpSolver() as solver:
+            run = _Run(self, task, start, time_limit_s, progress or (lambda line: None), solver)
+            run.run()
         best = run.found.best
         if best is None and not run.late:
             return task.infeasible(run.found.least)
@@ -93,9 +94,15 @@ class _Run:
     """One call: what is quick first, then programs, as long as there is time."""
 
     def __init__(
-        self, options: Hiremate, task: Task, start: float, limit_s: float, progress: Progress
+        self,
+        options: Hiremate,
+        task: Task,
+        start: float,
+        limit_s: float,
+        progress: Progress,
+        solver: MilpSolver,
     ):
-        self.options, self.task, self.progress = options, task, progress
+        self.options, self.task, self.progress, self.solver = options, task, progress, solver
         self.instance = task.instance
         self.start, self.limit_s = start, limit_s
         self.found = Candidates(task.instance, task.limit_bytes, progress)
@@ -146,15 +153,14 @@ class _Run:
 
     def _solve_whole(self) -> None:
         """A step that is a leaf: its own program."""
-        with MilpSolver() as solver:
-            answer = solve_compact(
-                self.instance,
-                self.task.limit_bytes,
-                time_limit_s=max(0.0, self.until(_TOP) - monotonic()),
-                start=self.found.best,
-                solver=solver,
-                most_checks=_WHOLE_CHECKS,
-            )
+        answer = solve_compact(
+            self.instance,
+            self.task.limit_bytes,
+            time_limit_s=max(0.0, self.until(_TOP) - monotonic()),
+            start=self.found.best,
+            solver=self.solver,
+            most_checks=_WHOLE_CHECKS,
+        )
         if answer.order is not None:
             self.found.offer(answer.order, "the whole")
         self.late = self.late or (
@@ -195,32 +201,36 @@ class _Run:
             for order in quick_orders(self.instance):
                 self.found.offer(order, "drop cheap")
             return
-        with MilpSolver() as solver:
-            for room in _ROOMS:
-                left = min(_TOP_S, self.until(_TOP) - monotonic())
-                if left <= 0:
-                    self.late = True
-                    return
-                began = monotonic()
-                answer = problem.solve(
-                    limit,
-                    None,
-                    solver,
-                    left,
-                    correct=True,
-                    most_checks=_TOP_CHECKS,
-                    room=int(room * limit),
-                )
-                unproven = answer.status in ("feasible", "unknown")
-                self.late = self.late or (unproven and monotonic() - began >= 0.9 * left)
-                if answer.order is not None:
-                    self.found.offer(answer.order, "the program of the root")
-                    return
+        for room in _ROOMS:
+            left = min(_TOP_S, self.until(_TOP) - monotonic())
+            if left <= 0:
+                self.late = True
+                return
+            began = monotonic()
+            answer = problem.solve(
+                limit,
+                None,
+                self.solver,
+                left,
+                correct=True,
+                most_checks=_TOP_CHECKS,
+                room=int(room * limit),
+            )
+            unproven = answer.status in ("feasible", "unknown")
+            self.late = self.late or (unproven and monotonic() - began >= 0.9 * left)
+            if answer.order is not None:
+                self.found.offer(answer.order, "the program of the root")
+                return
 
     def _refine(self, leaves: list[tuple[int, ...]]) -> None:
         for order in self.found.starts(_REFINED):
             better = refined(
-                self.instance, order, leaves, self.task.limit_bytes, self.task.deadline
+                self.instance,
+                order,
+                leaves,
+                self.task.limit_bytes,
+                self.task.deadline,
+                self.solver,
             )
             self.found.offer(better.order, "leaves in context")
             self.late = self.late or better.late

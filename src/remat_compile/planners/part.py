@@ -17,6 +17,7 @@ takes x2 and gives dx2. x1 is not there, though F1 and B7 read it.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from .instance import Instance
 
@@ -139,7 +140,7 @@ def content_key(part: Instance) -> tuple[object, ...]:
     That includes what a part is to its surroundings: which of its values are read outside (the
     loss reads them), kept, held by the whole, or globals.
     """
-    fields = (
+    fields: tuple[list[Any], ...] = (
         part.phase_C, part.reads_C, part.rereads_C, part.writes_C, part.rewrites_C, part.token_C,
         part.workspace_C, part.reworkspace_C, part.time_C, part.retime_C, part.ends_C,
         part.size_A, part.kept_A, part.makable_C, part.replay_C, part.must_C, part.after_C,

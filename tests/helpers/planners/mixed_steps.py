@@ -121,7 +121,9 @@ def _backward(
         b.op(["x"], [("dtied", "param_grad", 8)], phase="bwd", time=1)
 
 
-def _layered(b: Builder, x: str, name: str, size: int, made: list[tuple[list[str], str, int]]) -> str:
+def _layered(
+    b: Builder, x: str, name: str, size: int, made: list[tuple[list[str], str, int]]
+) -> str:
     """Two operators of a layer; what the backward of each reads is what it read and made."""
     b.param(f"w_{name}", 4, f"dw_{name}")
     b.op([x, f"w_{name}"], [(f"h_{name}", "act", 4 * size)], time=40)

@@ -24,9 +24,7 @@ Key = tuple[object, ...]
 _NO_USES: Mapping[str, str] = {}
 
 
-def fingerprint(
-    graph: Graph, *parts: Iterable[str], uses: Mapping[str, str] = _NO_USES
-) -> str:
+def fingerprint(graph: Graph, *parts: Iterable[str], uses: Mapping[str, str] = _NO_USES) -> str:
     """A hash of the structure of these cNodes, by name and in this order, names left out.
 
     Where a part ends and the next one begins (forward, backward) counts too, and what `uses`

@@ -42,7 +42,9 @@ class _Tree:
 
     def add(self, x: int, parent: int) -> None:
         over = self.jump[parent]
-        long = self.depth[parent] - self.depth[over] == self.depth[over] - self.depth[self.jump[over]]
+        long = (
+            self.depth[parent] - self.depth[over] == self.depth[over] - self.depth[self.jump[over]]
+        )
         self.parent[x] = parent
         self.depth[x] = self.depth[parent] + 1
         self.jump[x] = self.jump[over] if long else parent

@@ -43,6 +43,8 @@ _WALKED = 400
 _WALKS = (0.85, 0.7, 0.55)
 """Peaks of walks, as shares of the peak with all saved."""
 _GRACE_S = 1.0
+_FAILURES = 2
+"""A leaf solver that failed so often is not asked again."""
 
 
 @dataclass
@@ -153,6 +155,8 @@ class Effort:
         """Plans of the planner `solver` for some peaks. One that fails is named, and what is
         known of the class without it stays."""
         assert self.solver is not None
+        if len(self.left_out) >= _FAILURES:
+            return []
         inst = part.instance
         program = program_of_part(inst)
         high = inst.peak(inst.capture)

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from math import sqrt
 
 from .dominators import immediate_dominators
 from .forward import ForwardGraph
@@ -167,4 +168,4 @@ class _Round:
             for a in inst.writes_C[c]:
                 if any(q not in places for q in forward.readers_A[a]):
                     crossing.add(a)
-        return float(sum(inst.size_A[a] for a in crossing)) * float(len(places)) ** 0.5
+        return sum(inst.size_A[a] for a in crossing) * sqrt(len(places))

@@ -71,7 +71,14 @@ class _Writer:
         if ends >= 0 and self._adds_in_place(c, ends):
             other = tuple(a for a in part.reads_C[c] if a != ends)
             call = self._call(ACCUMULATE_OP, (ends, *other))
-            return CNode(name, "bwd", writes, call, workspace=Const(part.workspace_C[c]), time_ns=part.time_C[c])
+            return CNode(
+                name,
+                "bwd",
+                writes,
+                call,
+                workspace=Const(part.workspace_C[c]),
+                time_ns=part.time_C[c],
+            )
         return CNode(
             name,
             "fwd" if phase == "fwd" else "bwd",

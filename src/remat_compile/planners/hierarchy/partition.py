@@ -1,9 +1,10 @@
 """How the forward of an instance is cut into the children of one level.
 
-In this order: what repeats is cut period by period, at the same place of every period, so that
-equal layers become equal children (or equally many equal children, where there is room); else H-Partition; else intervals of the order of capture. Where
-there are more periods than children, children are runs of equally many periods (the last one may
-be shorter, else no two were equal): n equal layers have O(log n) classes of parts in all.
+In this order: what repeats is cut period by period, at the same places of every period, so that
+equal layers become equal children (each in several, where there is room for more); else
+H-Partition; else intervals of the order of capture. Where there are more periods than children,
+children are runs of equally many periods (the last one may be shorter, else no two were equal):
+n equal layers have O(log n) classes of parts in all.
 
 Twenty-four equal layers and at most eight children: eight times three layers.
 

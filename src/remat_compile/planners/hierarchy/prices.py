@@ -113,9 +113,7 @@ class _Pricer:
 
     def prices(self, orders: Sequence[Order], made_bytes: int) -> ChildPrices:
         level, j = self.level, self.j
-        lasting = sum(
-            self.instance.size_A[a] for a, until in level.until_A.items() if until <= j
-        )
+        lasting = sum(self.instance.size_A[a] for a, until in level.until_A.items() if until <= j)
         grads = self._bytes(level.grads_N[j])
         passing = grads - self._bytes(level.given(j))
         return ChildPrices(

@@ -79,13 +79,17 @@ def priced_orders(level: Level, prices: Sequence[ChildPrices], tried: int = 12) 
         if option.kept_bytes > other.kept_bytes and option.time_ns < other.time_ns
     }
     steps = sorted(byte_ns)
-    some = [0.0, *(1.001 * steps[i * (len(steps) - 1) // max(1, tried - 1)] for i in range(tried))] if steps else [0.0]
+    some = (
+        [0.0, *(1.001 * steps[i * (len(steps) - 1) // max(1, tried - 1)] for i in range(tried))]
+        if steps
+        else [0.0]
+    )
     seen: set[tuple[int, ...]] = set()
     for price in some:
         chosen = tuple(
             min(
                 range(len(ways.options)),
-                key=lambda o: (ways.options[o].time_ns + price * ways.options[o].kept_bytes, o),  # noqa: B023
+                key=lambda o: (ways.options[o].time_ns + price * ways.options[o].kept_bytes, o),
                 default=-1,
             )
             for ways in prices[:-1]

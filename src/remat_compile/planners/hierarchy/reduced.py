@@ -2,9 +2,9 @@
 
 Zhao 2024, section 3.4.2, under one restriction: each backward runs once, the last child's first.
 Then an optimal solution of the thesis's program makes what child j saves exactly once: (3.18)
-keeps it until B_j, (3.16) allows one at a time, so a second one is impossible before B_j and useless
-after it; (3.19) asks for one. All other executions of F_j save nothing (*skim*, which the thesis
-leaves out and needs). So the variables Sp, C, D, A, S, P and U of section 3.4 are gone.
+keeps it until B_j, (3.16) allows one at a time, so a second one is impossible before B_j and
+useless after it; (3.19) asks for one. All other executions of F_j save nothing (*skim*, which the
+thesis leaves out and needs). So the variables Sp, C, D, A, S, P and U of section 3.4 are gone.
 
 Events: F_0 .. F_J-1, L, then for t = J-1 .. 0 the replays R_t,k for k in K_t, and B_t. K_t: t, and
 the children that what B_t reads is made from.

@@ -40,41 +40,41 @@ def refined(
     leaves: Sequence[Sequence[int]],
     limit_bytes: int,
     deadline: float,
+    solver: MilpSolver,
 ) -> Refined:
     """An order that is no slower and within the budget. `leaves` are the forward cNodes of
     each; backward cNodes belong to the leaf that most of what they read is made in."""
     pairs = Pairs(instance, backward=False)
     members = _backward_of(instance, leaves)
     late = False
-    with MilpSolver() as solver:
-        for _ in range(_SWEEPS):
-            before = instance.time_ns(order)
-            for k in _by_overhead(instance, order, leaves):
-                left = deadline - monotonic()
-                if left <= 0.05:
-                    return Refined(order, True)
-                window = _window(instance, pairs, leaves[k], members[k])
-                if not window.size or instance.time_ns(order) <= instance.base_time_ns:
-                    continue
-                events, runs = window_events(instance, order, window)
-                began = monotonic()
-                limit_s = min(_EACH_S, left)
-                answer = solve_events(
-                    instance,
-                    events,
-                    limit_bytes,
-                    time_limit_s=limit_s,
-                    start=runs,
-                    cutoff_ns=instance.time_ns(order),
-                    solver=solver,
-                    most_checks=_CHECKS,
-                )
-                unproven = answer.status in ("feasible", "unknown")
-                late = late or (unproven and monotonic() - began >= 0.9 * limit_s)
-                if answer.order is not None and answer.time_ns < instance.time_ns(order):
-                    order = answer.order
-            if instance.time_ns(order) >= before:
-                break
+    for _ in range(_SWEEPS):
+        before = instance.time_ns(order)
+        for k in _by_overhead(instance, order, leaves):
+            left = deadline - monotonic()
+            if left <= 0.05:
+                return Refined(order, True)
+            window = _window(instance, pairs, leaves[k], members[k])
+            if not window.size or instance.time_ns(order) <= instance.base_time_ns:
+                continue
+            events, runs = window_events(instance, order, window)
+            began = monotonic()
+            limit_s = min(_EACH_S, left)
+            answer = solve_events(
+                instance,
+                events,
+                limit_bytes,
+                time_limit_s=limit_s,
+                start=runs,
+                cutoff_ns=instance.time_ns(order),
+                solver=solver,
+                most_checks=_CHECKS,
+            )
+            unproven = answer.status in ("feasible", "unknown")
+            late = late or (unproven and monotonic() - began >= 0.9 * limit_s)
+            if answer.order is not None and answer.time_ns < instance.time_ns(order):
+                order = answer.order
+        if instance.time_ns(order) >= before:
+            break
     return Refined(order, late)
 
 

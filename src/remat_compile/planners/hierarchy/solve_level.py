@@ -80,9 +80,7 @@ class LevelProblem:
         def take(point: Vector, _: float) -> None:
             self.offer(incumbent, model.order(point), saved)
 
-        solved = solver.solve(
-            model.milp, limit_s, on_point=take, most_checks=most_checks
-        )
+        solved = solver.solve(model.milp, limit_s, on_point=take, most_checks=most_checks)
         if solved.point is not None:
             take(solved.point, solved.objective)
         bound = model.fixed_ns
