@@ -22,7 +22,7 @@ from .rk_checkmate import RkCheckmate
 from .solvers import MilpSolver
 from .spelling.options import Checked, at_least
 
-_LEAVES, _LEVELS, _TOP = 0.4, 0.6, 0.75
+_WALKS, _LEAVES, _LEVELS, _TOP = 0.3, 0.5, 0.65, 0.8
 """Shares of the time limit that have passed when each of these is done."""
 _MORE_AT_TOP = 4
 """So many options more may the root choose among."""
@@ -120,6 +120,7 @@ class _Run:
         self._walk()
         if self.settled or self._is_over():
             return
+        self._walk_again()
         limits = Limits(self.options.children, self.options.leaf, self.options.partition)
         tree = tree_of(self.instance, limits, self.options.levels)
         self._tell(tree)
@@ -149,6 +150,14 @@ class _Run:
             self.found.offer(search.best, "walks", keep=False)
         else:
             self.found.offer(search.least(), "walks")
+        self.late = self.late or search.late
+
+    def _walk_again(self) -> None:
+        """The random restarts of `dtr`, as many as it makes itself."""
+        search = Search(self.instance, self.task.limit_bytes, self.until(_WALKS))
+        search.run(None, 0)
+        if search.best is not None:
+            self.found.offer(search.best, "walks", keep=False)
         self.late = self.late or search.late
 
     def _solve_whole(self) -> None:
