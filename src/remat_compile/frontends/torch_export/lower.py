@@ -31,11 +31,11 @@ def lower(exported: Exported) -> Iterator[Lowered]:
     traceable) and FB0506 to FB0508 for constructs outside the language, all at once.
     """
     asked_before = len(_guards(exported))
-    with (
-        unchanged(exported.original),
-        recorded_places(exported.original) if exported.is_live else nullcontext(),
-        trace_joint(exported.traced, exported.trace_args, exported.trace_kwargs) as joint,
-    ):
+    with unchanged(exported.original), contextlib.ExitStack() as traced:
+        with recorded_places(exported.original) if exported.is_live else nullcontext():
+            joint = traced.enter_context(
+                trace_joint(exported.traced, exported.trace_args, exported.trace_kwargs)
+            )
         _check_sizes(exported, _guards(exported)[asked_before:])
         yield _lower(exported, joint)
 
