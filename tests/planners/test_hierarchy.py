@@ -23,6 +23,7 @@ from helpers.planners.graphs import (
 )
 from helpers.planners.mixed_steps import mixed_chain, mixed_dag, moe, two_towers
 from remat_compile.ir.program import Program
+from remat_compile.planners.chains.part import content_key
 from remat_compile.planners.hierarchy.dominators import immediate_dominators
 from remat_compile.planners.hierarchy.forward import ForwardGraph
 from remat_compile.planners.hierarchy.h_partition import h_partition
@@ -37,7 +38,6 @@ from remat_compile.planners.hierarchy.repeats import Run, longest_run, runs_of
 from remat_compile.planners.hierarchy.solve_level import flattened
 from remat_compile.planners.hierarchy.tree import Tree, tree_of
 from remat_compile.planners.instance import Instance, Order
-from remat_compile.planners.part import content_key
 from remat_compile.planners.programs.solve_compact import is_valid
 from remat_compile.planners.solvers import MilpSolver
 

@@ -17,6 +17,7 @@ from remat_compile.ir.program import Program
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners.chains.block_options import block_instance
 from remat_compile.planners.chains.chain import chain_of_program, fingerprints
+from remat_compile.planners.chains.part import content_key
 from remat_compile.planners.hierarchy.forward import ForwardGraph
 from remat_compile.planners.hierarchy.leaf_program import program_of_part
 from remat_compile.planners.hierarchy.level import Level, level_of
@@ -26,7 +27,6 @@ from remat_compile.planners.hierarchy.quick import made_again, quick_orders, wit
 from remat_compile.planners.hierarchy.solve_level import flattened
 from remat_compile.planners.hierarchy.tree import PartClass, tree_of
 from remat_compile.planners.instance import Instance, Order
-from remat_compile.planners.part import content_key
 from remat_compile.planners.programs.solve_compact import is_valid
 
 STEPS = st.builds(

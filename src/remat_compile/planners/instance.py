@@ -57,7 +57,7 @@ class Instance:
     """Whether executions but the first have a form of their own."""
     must_C: list[bool]
     """Whether its first execution may not be left out for what lies outside of this instance:
-    of a part (`part.part_of`), what makes values that are the whole's to hold."""
+    of a part (`chains/part.py`), what makes values that are the whole's to hold."""
     after_C: list[tuple[int, ...]]
     """cNodes that must have run before its first execution though it reads nothing of theirs that
     stands here: of a part, what makes such values."""

@@ -15,11 +15,11 @@ from time import monotonic
 from typing import Protocol
 
 from ..instance import Instance, Order
-from ..part import part_of
 from ..programs.answer import ProgramAnswer, saved_bytes_of
 from ..programs.solve_compact import solve_compact
 from ..solvers import MilpSolver
 from .chain import Chain
+from .part import part_of
 from .stages import BlockOption, needed_at_start, written_by
 
 _EACH_S = 5.0

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..chains.chain import Chain, backward_stages
+from ..chains.part import part_of
 from ..instance import Instance
-from ..part import part_of
 
 __all__ = ["Level", "level_of"]
 

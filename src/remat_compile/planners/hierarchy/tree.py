@@ -1,7 +1,7 @@
 """The hierarchy of an instance: classes of parts that are the same problem, each planned once.
 
 A class is a leaf, planned as it stands, or has a level of children, each with a class of its own.
-Two parts have one class where all that planning asks of them is equal (`part.content_key`): so what
+Two parts have one class where all that planning asks of them is equal (`content_key`): so what
 is read outside of them, and what others hold for them, counts too.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ..chains.part import content_key
 from ..instance import Instance, Order
-from ..part import content_key
 from .forward import ForwardGraph
 from .level import Level, level_of
 from .partition import Limits, children_of

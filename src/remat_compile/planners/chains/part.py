@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from .instance import Instance
+from ..instance import Instance
 
 __all__ = ["content_key", "part_of"]
 
