@@ -90,6 +90,7 @@ def test_plans_are_proven_and_no_slower_than_walks(graph: str) -> None:
         assert ours.time_ns <= walks.time_ns
 
 
+@pytest.mark.slow
 @settings(max_examples=4, derandomize=True)
 @given(
     st.sampled_from([mixed_chain, mixed_dag]),
@@ -104,6 +105,7 @@ def test_any_partition_of_any_step(
     planned(planner, program, budget_of(program, 0.4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", ["encoder-decoder", "unet"])
 def test_no_slower_than_the_best_of_the_others(graph: str) -> None:
     """1.02 times the optimum of the whole program, which is known for graphs of this size."""
@@ -117,6 +119,7 @@ def test_no_slower_than_the_best_of_the_others(graph: str) -> None:
         assert ours.time_ns <= 1.02 * best.time_ns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [lambda: residual(4), lambda: chain(14, seed=4)])
 def test_no_slower_than_planners_of_chains(make: Callable[[], Program]) -> None:
     program = make()
