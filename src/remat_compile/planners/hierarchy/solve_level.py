@@ -39,7 +39,7 @@ class LevelProblem:
 
     @staticmethod
     def of(part: PartClass, options: int) -> LevelProblem:
-        """With at most so many options for each child. The level of a leaf is FB0001."""
+        """With at most so many options for each child. Not for a leaf."""
         assert part.level is not None
         level = part.level
         known: dict[int, list[Offer]] = {}
