@@ -37,7 +37,7 @@ from remat_compile.ir.program import Budget, Program
 from remat_compile.planners import Feasible, NotApplicable, Optimal, available, parse_planner
 
 PLANNERS = sorted({*available(), NAME})
-ANY_BUDGET = {"auto", "dtr", "polish"}
+ANY_BUDGET = {"auto", "dtr", "hiremate", "polish"}
 """Those that must find a plan under every budget that `dtr` reaches."""
 TWO = (SHARES[1], SHARES[3])
 """Budgets in every run; `make check` has all six."""

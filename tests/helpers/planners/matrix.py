@@ -88,7 +88,15 @@ COPYING = {
 CAPTURED = "torch "
 """Before the names of models: there is a `unet` of each kind."""
 PLANS = ("optimal", "feasible", "late plan")
-USE_UP_THEIR_LIMIT = {"auto", "checkmate", "moccasin", "polish", "rk-checkmate", "rockmate"}
+USE_UP_THEIR_LIMIT = {
+    "auto",
+    "checkmate",
+    "hiremate",
+    "moccasin",
+    "polish",
+    "rk-checkmate",
+    "rockmate",
+}
 """Planners that search until their time limit ends."""
 
 

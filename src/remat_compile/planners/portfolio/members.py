@@ -59,8 +59,14 @@ _ON_SMALL: _Table = (
     ("rockmate", 0.5),
     ("moccasin", 0.5),
 )
-_ON_MIDDLE: _Table = (("rockmate", 0.5), ("rk-checkmate", 1.0), ("dtr", 0.3), ("rotor", 0.3))
-_ON_LARGE: _Table = (("rockmate", 0.7), ("dtr", 0.4), ("rotor", 0.3))
+_ON_MIDDLE: _Table = (
+    ("rockmate", 0.5),
+    ("rk-checkmate", 1.0),
+    ("dtr", 0.3),
+    ("hiremate", 0.5),
+    ("rotor", 0.3),
+)
+_ON_LARGE: _Table = (("rockmate", 0.7), ("dtr", 0.4), ("hiremate", 0.7), ("rotor", 0.3))
 
 
 def quick_members(cnodes: int) -> Iterator[Planner]:
