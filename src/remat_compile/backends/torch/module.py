@@ -13,6 +13,7 @@ from torch._functorch._aot_autograd.descriptors import BufferAOTInput, ParamAOTI
 from torch.utils._pytree import tree_flatten, tree_leaves
 
 from ..._torch.alloc import Mark
+from ..._torch.autocast import Autocast
 from ..._torch.lowered import Lowered
 from ..._torch.results import tensors_of
 from ...ir.diagnostics import Diagnostic, FBError
@@ -97,7 +98,7 @@ class PlannedStep:
         self._tensor_slots = [
             i for i, leaf in enumerate(exported.flat_args) if isinstance(leaf, Tensor)
         ]
-        self._device_type = exported.device.type
+        self.autocast = exported.autocast
         self._state = _state_of(lowered)
         self._guards = ModuleGuards(exported.original, self._state, exported.changing)
         self.original = vars(exported.original)
@@ -112,7 +113,11 @@ class PlannedStep:
         if problems:
             hint = "compile again for this call, or restore what the plan was made for"
             raise GuardFailure(Diagnostic("FB0910", "; ".join(problems), hint=hint))
-        outputs = self.run(*tensors, *args, **kwargs)
+        if self.autocast.dtype is None:
+            outputs = self.run(*tensors, *args, **kwargs)
+        else:  # the casts are part of the graph
+            with torch._C._DisableAutocast():
+                outputs = self.run(*tensors, *args, **kwargs)
         self.flight.start(outputs)
         return outputs if self._returns is None else self._returns.put_together(outputs)
 
@@ -138,8 +143,8 @@ class PlannedStep:
                 found.append(f"argument {index} is {_text(now)}; the plan is for {_text(sample)}")
                 is_new_shape &= _has_another_shape_only(now, sample)
         changes = self._guards.changes(owner, tensors)
-        if torch.is_autocast_enabled(self._device_type):
-            changes.append("autocast is on; the plan was made without it")
+        if (autocast := Autocast.now(self.autocast.device_type)) != self.autocast:
+            changes.append(f"autocast is {autocast}; at capture it was {self.autocast}")
         return [*found, *changes], bool(found) and is_new_shape and not changes
 
     def _bind_symbols(self, flat: list[Any]) -> tuple[dict[str, int], list[str]]:

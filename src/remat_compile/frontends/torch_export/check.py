@@ -9,6 +9,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
+from ..._torch.autocast import Autocast
 from ..._torch.execute import Again, execute
 from ..._torch.lowered import Exported, Lowered
 from ..._torch.whole import unchanged
@@ -108,11 +109,13 @@ def _of_graph(
 
 def _of_eager(exported: Exported, program: Program) -> dict[str, Tensor | None]:
     binding, module = program.binding, exported.original
-    with unchanged(module), _same_random_state(), torch.enable_grad():
+    off = Autocast(exported.device.type).around()
+    with unchanged(module), _same_random_state(), torch.enable_grad(), off:
         before = _with_cloned_buffers(module)
         # Hooks of the model itself run around a step, and `exported.args` are behind them.
         call = module.forward if exported.is_live else module
-        results = exported.tensors(call(*exported.args, **exported.kwargs))
+        with exported.autocast.around():
+            results = exported.tensors(call(*exported.args, **exported.kwargs))
         after = dict(module.named_buffers(remove_duplicate=False))
         targets: dict[str, Tensor] = {}
         for p in binding.params:

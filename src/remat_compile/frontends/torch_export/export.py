@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
+from ..._torch.autocast import Autocast
 from ..._torch.lowered import Exported
 from ..._torch.places import error_in_model
 from ..._torch.results import Results, without_cache
@@ -148,6 +149,7 @@ def _exported(
     if ranges:
         trace_args, trace_kwargs = _fake_inputs(program, flat, spec)
     tensors = [t for t in (*flat, *module.parameters()) if isinstance(t, Tensor)]
+    device = tensors[0].device
     return Exported(
         original=original,
         module=module,
@@ -159,7 +161,8 @@ def _exported(
         trace_kwargs=trace_kwargs,
         symbol_names=names,
         symbol_ranges=ranges,
-        device=tensors[0].device,
+        device=device,
+        autocast=Autocast.now(device.type),
     )
 
 
