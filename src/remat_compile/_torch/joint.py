@@ -53,6 +53,8 @@ class Joint:
             fw_compiler=forward,
             bw_compiler=backward,
         )
+        # Nothing saved is overwritten: a graph may be kept (`retain_graph`).
+        self._descriptors._aot_state.fw_metadata.bw_donated_idxs = []
         return compiled
 
 

@@ -30,7 +30,8 @@ class Exported:
     `is_live` says that `original` is the user's own module, whose Python can be run: its joint
     graph is traced from there, so that custom backwards and hooks are part of it. `results` is the
     form of what it returns. `changing` names attributes of modules that its forward changes.
-    `autocast` is what was around the export.
+    `autocast` is what was around the export, `given` the module that was passed where that is one
+    of several replicas, of which `original` is this process's.
     """
 
     original: nn.Module
@@ -50,6 +51,7 @@ class Exported:
     is_live: bool = False
     results: Results | None = None
     changing: frozenset[str] = frozenset()
+    given: nn.Module | None = None
 
     @property
     def traced(self) -> nn.Module:

@@ -19,7 +19,7 @@ from ..ir.diagnostics import fail
 from .autocast import Autocast, WeightCache
 from .results import Results, without_cache
 
-__all__ = ["CONTAINERS", "WholeModel", "as_forward_sees", "has_values", "unchanged"]
+__all__ = ["CONTAINERS", "StandIn", "WholeModel", "as_forward_sees", "has_values", "unchanged"]
 
 
 Slot = tuple[dict[str, Any], str]
@@ -28,6 +28,17 @@ Slot = tuple[dict[str, Any], str]
 
 CONTAINERS = (list, dict, set, deque)
 """Attributes of modules whose contents the Python of a forward may change in place."""
+
+
+class StandIn:
+    """A module that takes the place of another, with its parameters and attributes.
+
+    No abstract class, whose metaclass could differ from that of the other's class.
+    """
+
+    def _remat_compile_original(self) -> nn.Module:
+        """A module of the other's class that shares all of this one's state."""
+        raise NotImplementedError
 
 
 class WholeModel(nn.Module):

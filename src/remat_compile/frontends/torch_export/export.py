@@ -20,10 +20,11 @@ from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tr
 
 from ..._torch.autocast import Autocast
 from ..._torch.lowered import Exported
+from ..._torch.parallel import check_not_spread, replica_of
 from ..._torch.places import error_in_model
 from ..._torch.results import Results, without_cache
 from ..._torch.wanted import ALL_RESULTS, Wanted
-from ..._torch.whole import as_forward_sees, has_values, unchanged
+from ..._torch.whole import StandIn, as_forward_sees, has_values, unchanged
 from ...ir.diagnostics import Diagnostic, FBError, fail
 from .places import place_of
 from .python_state import observe
@@ -41,7 +42,7 @@ def export(
     strict: bool = False,
     wanted: Wanted = ALL_RESULTS,
 ) -> Exported:
-    """Exports `module` at the sample `(args, kwargs)`.
+    """Exports `module` at the sample `(args, kwargs)`; of a drop-in, the model that it stands for.
 
     `dynamic_shapes` and `strict` are those of `torch.export.export`; only with `strict` do
     the policies of `torch.utils.checkpoint` reach the joint graph. `wanted` says which results
@@ -50,6 +51,10 @@ def export(
     FB0507 and FB0517 for results that cannot be had.
     """
     kwargs = dict(kwargs or {})
+    given, module = module, replica_of(module)
+    check_not_spread(module)
+    if isinstance(module, StandIn):
+        module = module._remat_compile_original()
     _check_trainable(module)
     args, kwargs = _unalias(args, kwargs)
     if not has_values(module):
@@ -78,6 +83,7 @@ def export(
         warnings=seen.warnings,
         changing=seen.changing,
         results=results,
+        given=given,
     )
 
 
