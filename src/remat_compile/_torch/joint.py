@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..ir.diagnostics import fail
+from .kernels import kept_whole
 from .places import error_in_model
 
 __all__ = ["Joint", "as_if_compiling", "trace_joint"]
@@ -76,7 +77,8 @@ def trace_joint(
         if fake_mode is not None:
             stack.enter_context(fake_mode)
         try:
-            descriptors = _trace(stack, module, args, kwargs)
+            with kept_whole():
+                descriptors = _trace(stack, module, args, kwargs)
         except Exception as error:  # whatever an operator's fake kernel or derivative raises
             model = getattr(module, "_model", module)  # of a `WholeModel`
             fail(

@@ -61,6 +61,17 @@ def check_against_eager(exported: Exported, program: Program, values: Mapping[st
     if different:
         again = _of_eager(exported, program)
         different = [name for name in different if _same(theirs[name], again[name])]
+    recurrent = [
+        path
+        for path, module in exported.original.named_modules()
+        if isinstance(module, nn.RNNBase | nn.RNNCellBase)
+    ]
+    if different and recurrent:
+        message = (
+            f"{', '.join(recurrent[:SHOWN])}: eager computes its gates in place on slices of one "
+            "tensor, and a plan, which has none of that, rounds otherwise"
+        )
+        raise FBError(Diagnostic("FB0520", message, hint="use nn.LSTM or nn.RNN in its place"))
     if different:
         more = f" and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
         message = (
