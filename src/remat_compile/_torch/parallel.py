@@ -25,7 +25,7 @@ def around_replica(exported: Exported, planned: nn.Module) -> nn.Module:
     model = exported.given
     if not isinstance(model, DistributedDataParallel):
         return planned
-    made = type(model).__new__(type(model))
+    made = object.__new__(type(model))
     made.__dict__.update(model.__dict__)
     made.__dict__["_modules"] = {**model._modules, "module": planned}
     return made

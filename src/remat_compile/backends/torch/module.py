@@ -273,7 +273,7 @@ class PlannedModule(StandIn, nn.Module):
 
     def _remat_compile_original(self) -> nn.Module:
         step = self.planned_step
-        made = step.base.__new__(step.base)
+        made = object.__new__(step.base)
         made.__dict__.update({key: v for key, v in self.__dict__.items() if key != _STEP})
         for key in _OWN:
             if key in step.original:
@@ -281,7 +281,7 @@ class PlannedModule(StandIn, nn.Module):
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PlannedModule:
-        made = type(self).__new__(type(self))
+        made = object.__new__(type(self))
         memo[id(self)] = made
         made.__dict__.update(deepcopy(self.__dict__, memo))
         return made
@@ -356,7 +356,7 @@ def planned_module(
     space = {key: getattr(base, key) for key in ("__module__", "__qualname__", "__doc__")}
     space["forward"] = _with_signature_of(original.forward)
     cls: type[PlannedModule] = type(base.__name__, (PlannedModule, base), space)
-    module = cls.__new__(cls)
+    module = object.__new__(cls)  # some classes make others in `__new__`
     module.__dict__.update(original.__dict__)
     for shared in _OWN:
         module.__dict__.pop(shared, None)

@@ -20,7 +20,7 @@ from ...ir.program import Program
 from ...ir.schedule import Compute, Step
 from .operators import is_compared
 
-__all__ = ["check_against_eager", "ensure_trusted"]
+__all__ = ["check_against_eager", "eager_step", "ensure_trusted"]
 
 
 SHOWN = 5
@@ -56,10 +56,10 @@ def check_against_eager(exported: Exported, program: Program, values: Mapping[st
     ours = _of_graph(program, values, compare)
     if replayed:
         raise FBError(replayed)
-    theirs = _of_eager(exported, program)
+    theirs = eager_step(exported, program)
     different = [name for name in theirs if not _same(ours.get(name), theirs[name])]
     if different:
-        again = _of_eager(exported, program)
+        again = eager_step(exported, program)
         different = [name for name in different if _same(theirs[name], again[name])]
     recurrent = [
         path
@@ -118,7 +118,8 @@ def _of_graph(
     return found
 
 
-def _of_eager(exported: Exported, program: Program) -> dict[str, Tensor | None]:
+def eager_step(exported: Exported, program: Program) -> dict[str, Tensor | None]:
+    """Results, gradients and new buffers of the model itself, run once with ones as tangents."""
     binding, module = program.binding, exported.original
     off = Autocast(exported.device.type).around()
     with unchanged(module), _same_random_state(), torch.enable_grad(), off:

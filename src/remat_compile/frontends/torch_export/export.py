@@ -128,7 +128,10 @@ def _quiet() -> Iterator[None]:
 
 
 def load_pt2(path: str | Path) -> Exported:
-    """An exported program saved by `torch.export.save`, with its example inputs."""
+    """An exported program saved by `torch.export.save`, with its example inputs.
+
+    FBError FB0503 and FB0504 for what is no such file, FB0516 for one made on `meta`.
+    """
     try:
         program = torch.export.load(str(path))
     except Exception as error:  # a zip, pickle or schema error of torch.export.load
@@ -141,6 +144,10 @@ def load_pt2(path: str | Path) -> Exported:
         fail("FB0504", f"{path} holds no example inputs", hint="export it again")
     args, kwargs = program.example_inputs
     module = program.module(check_guards=False)
+    if not has_values(module):
+        # PyTorch reads all of its tensors into one storage: ties are lost, buffers are trained.
+        message = f"{path} was exported on the meta device, where a file keeps no ties of tensors"
+        fail("FB0516", message, hint="plan the module itself, on meta, or export it on a device")
     _check_trainable(module)
     return _exported(program, module, tuple(args), dict(kwargs))
 
