@@ -16,6 +16,7 @@ from remat_compile.api import plan_program
 from remat_compile.driver import ask as _ask
 from remat_compile.driver.budget import parse_budget
 from remat_compile.driver.files import text_of
+from remat_compile.driver.prove import Maker, ProofRequest, by_tool, in_file, proven_program
 from remat_compile.driver.request import PlanRequest
 from remat_compile.driver.run_planner import Phases
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
@@ -215,6 +216,13 @@ def test_a_fault_of_the_proof_is_not_blamed_on_the_planner(
     with pytest.raises(FBError) as caught:
         plan_program(chain(8), options, Phases())
     assert {d.code for d in caught.value.diagnostics} == {"FB0817"}
+
+
+@pytest.mark.parametrize("maker", [by_tool("pyomo"), in_file(store_all(chain(3)))])
+def test_nor_on_a_tool_or_a_file(program: Program, maker: Maker) -> None:
+    with pytest.raises(FBError) as caught:
+        proven_program(program, store_all(program), DISAGREE, ProofRequest(), maker)
+    assert [d.code for d in caught.value.diagnostics] == ["FB0817"]
 
 
 def test_auto_goes_on_with_another_plan_and_says_where_the_proof_is_at_fault(

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from helpers.planners.plugin import install_module
 from remat_compile import FBError
 from remat_compile.driver import sweep as _sweep
 from remat_compile.driver.run_planner import Attempt
+from remat_compile.driver.sweep_cells import Cell, read_cells
+from remat_compile.report.frontier import GIB, Frontier, Point, knee
 
 QUICK = ("--planners", "store-all,periodic{segments=2, by=count},dtr{rounds=0}")
 RANGE = ("--activation-budgets", "40%..100%:4")
@@ -50,6 +53,80 @@ def test_a_frontier_in_csv(cli: Cli, chain: Path, tmp_path: Path) -> None:
     assert "infeasible" in ran.out
 
 
+def test_a_page_with_the_frontier(cli: Cli, chain: Path, tmp_path: Path) -> None:
+    """Its numbers are the sweep's, it can be gone on with, and no name acts in it."""
+    out, points = tmp_path / "sweep.html", tmp_path / "peers.csv"
+    points.write_text("name,bytes,ratio\n</script><script>bad(),5000,1.25\n")
+    ran = cli("sweep", chain, *RANGE, *QUICK, "-o", out, "--points", points, "--knee")
+    assert ran.code == 0, ran.err
+    text = out.read_text()
+    assert "<script>bad" not in text
+    data = json.loads(text.split('id="data">')[1].split("</script>")[0])
+    cells = json.loads(data["sweep"])["cells"]
+    layers = data["charts"]["activation"]["layer"]
+    drawn = {(row["planner"], row["bytes"], row["ratio"]) for row in layers[0]["data"]["values"]}
+    planned = [c for c in cells if c["overhead"] is not None]
+    assert drawn == {(c["planner"], c["activation_peak_bytes"], 1 + c["overhead"]) for c in planned}
+    assert layers[2]["data"]["values"][0]["bytes"] == 5000
+    assert "activations: " in ran.out
+    again = cli("sweep", chain, *RANGE, *QUICK, "-o", out, "--resume")
+    assert again.code == 0, again.err
+    assert len(read_cells(out.read_text())) == 12
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("planner,bytes\nx,3\n", "no column"),
+        ("name,bytes,ratio\nx,-3,1\n", "no bytes"),
+        ("name,bytes,ratio\nx,3,nan\n", "no time"),
+        ("name,bytes,ratio\nx,much,1\n", "much"),
+    ],
+)
+def test_points_that_are_none(cli: Cli, chain: Path, tmp_path: Path, text: str, said: str) -> None:
+    points = tmp_path / "peers.csv"
+    points.write_text(text)
+    ran = cli("sweep", chain, *RANGE, *QUICK, "--points", points)
+    assert ran.code == 2
+    assert "FB0724" in ran.err
+    assert said in ran.err
+
+
+def test_points_are_not_written_over(cli: Cli, chain: Path, tmp_path: Path) -> None:
+    points = tmp_path / "peers.csv"
+    points.write_text("name,bytes,ratio\nx,3,1\n")
+    ran = cli("sweep", chain, *RANGE, *QUICK, "--points", points, "-o", points)
+    assert "FB0703" in ran.err
+    assert points.read_text() == "name,bytes,ratio\nx,3,1\n"
+
+
+def test_a_page_without_the_library(
+    cli: Cli, chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    ran = cli("sweep", chain, *RANGE, *QUICK, "-o", tmp_path / "sweep.html")
+    assert ran.code != 0
+    assert "FB0712" in ran.err
+    assert "[1/" not in ran.err
+    assert not (tmp_path / "sweep.html").exists()
+
+
+def test_the_knee_of_a_frontier() -> None:
+    """Worked out by hand: hull (4, 2), (6, 1.2), (10, 1); (8, 1.9) is above it, (4, 3) worse."""
+    points = tuple(
+        Point("p", "", n, "feasible", n * GIB, ratio)
+        for n, ratio in ((4, 3.0), (4, 2.0), (6, 1.2), (8, 1.9))
+    )
+    frontier = Frontier("device", 10 * GIB, 10**9, 0, points)
+    bend = knee(frontier)
+    assert bend is not None
+    assert (bend.bytes, bend.ratio) == (6 * GIB, 1.2)
+    assert bend.below_s_per_gib == pytest.approx(0.4)
+    assert bend.above_s_per_gib == pytest.approx(0.05)
+    line = replace(frontier, points=tuple(replace(p, ratio=2.0) for p in points[1:2]))
+    assert knee(line) is None
+
+
 def test_json_on_standard_output(cli: Cli, chain: Path) -> None:
     ran = cli(
         "sweep", chain, "--budgets", "10KB,12KB", "--planners", "dtr", "--format", "json", "-o", "-"
@@ -62,11 +139,11 @@ def test_json_on_standard_output(cli: Cli, chain: Path) -> None:
     assert "dtr" in ran.err
 
 
-def counting(to: list[str]) -> Callable[..., _sweep.Cell]:
+def counting(to: list[str]) -> Callable[..., Cell]:
     """`_cell`, which also keeps the names of the planners that it ran."""
     real = _sweep._cell
 
-    def count(attempt: Attempt, *rest: Any) -> _sweep.Cell:
+    def count(attempt: Attempt, *rest: Any) -> Cell:
         to.append(attempt.name)
         return real(attempt, *rest)
 
@@ -188,8 +265,8 @@ def test_from_python(chain: Path) -> None:
         ("chen", 5000),
         ("chen", 7000),
     ]
-    assert _sweep.read_cells(found.to_csv()) == found.cells
-    assert _sweep.read_cells(found.to_json()) == found.cells
+    assert read_cells(found.to_csv()) == found.cells
+    assert read_cells(found.to_json()) == found.cells
     with pytest.raises(FBError) as caught:
         remat_compile.sweep(chain, budgets="8", planners=["nix"], time_limit_s=-1)
     assert {d.code for d in caught.value.diagnostics} == {"FB0450", "FB0401", "FB0707"}

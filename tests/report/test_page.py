@@ -42,7 +42,7 @@ HOSTILE = (
 @pytest.fixture(autouse=True)
 def _library(monkeypatch: pytest.MonkeyPatch) -> None:
     """The charts' library is large and slow to put together, and of no interest to these tests."""
-    monkeypatch.setattr("remat_compile.report.page.vega", lambda: "/* vega */")
+    monkeypatch.setattr("remat_compile.report.document.vega", lambda: "/* vega */")
 
 
 class Reader(HTMLParser):
@@ -318,7 +318,7 @@ def _browser() -> str | None:
 @pytest.mark.skipif(_browser() is None, reason="no headless browser")
 def test_a_browser_draws_it_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("vl_convert")
-    monkeypatch.setattr("remat_compile.report.page.vega", library.vega)
+    monkeypatch.setattr("remat_compile.report.document.vega", library.vega)
     path = tmp_path / "page.html"
     path.write_text(page(hostile_subject()), encoding="utf-8")
     browser = _browser()

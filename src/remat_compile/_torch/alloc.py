@@ -193,18 +193,16 @@ def _attribute(events: list[_Event]) -> dict[str, MemoryUse]:
     entry: dict[str, int] = {}
     peak: dict[str, int] = {}
     count: dict[str, int] = {}
-    found: dict[str, MemoryUse] = {}
+    uses: dict[str, MemoryUse] = {}
     for _, what, name, size in events:
         if what == _OPEN:
             entry[name] = peak[name] = now
             count[name] = 0
         elif what == _CLOSE:
-            found[name] = MemoryUse(
-                peak.pop(name) - entry[name], now - entry.pop(name), count[name]
-            )
+            uses[name] = MemoryUse(peak.pop(name) - entry[name], now - entry.pop(name), count[name])
         else:
             now += size
             for open_name, highest in peak.items():
                 peak[open_name] = max(highest, now)
                 count[open_name] += size > 0
-    return found
+    return uses

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,10 +47,10 @@ class Joint:
         """A callable over `(*params, *buffers, *args)`, differentiable, in AOT's wrappers.
 
         `partition(joint, inputs, *, num_fwd_outputs, ...)` returns the two halves;
-        `forward` and `backward` turn each into a boxed callable.
+        `forward` and `backward` turn each into a boxed callable. May be called for several plans.
         """
         compiled: Callable[..., Any] = aot_compile_joint_with_descriptors(
-            self._descriptors,
+            self._copied_descriptors(),
             partition_fn=partition,
             fw_compiler=forward,
             bw_compiler=backward,
@@ -57,6 +58,14 @@ class Joint:
         # Nothing saved is overwritten: a graph may be kept (`retain_graph`).
         self._descriptors._aot_state.fw_metadata.bw_donated_idxs = []
         return compiled
+
+    def _copied_descriptors(self) -> Any:
+        """Compiling writes into the state and the metadata; ours stay for the next plan."""
+        copied = copy(self._descriptors)
+        copied._aot_state = copy(copied._aot_state)
+        copied._aot_state.fw_metadata = copy(copied._aot_state.fw_metadata)
+        copied._aot_graph_capture = copy(copied._aot_graph_capture)
+        return copied
 
 
 @contextlib.contextmanager

@@ -72,8 +72,8 @@ def print_errors(error: FBError) -> None:
         echo(*_rendered(diagnostic).split("\n"), file=sys.stderr)
 
 
-def print_warnings(found: Iterable[Diagnostic]) -> None:
-    for diagnostic in found:
+def print_warnings(diagnostics: Iterable[Diagnostic]) -> None:
+    for diagnostic in diagnostics:
         echo(*_rendered(diagnostic, "warning").split("\n"), file=sys.stderr)
 
 

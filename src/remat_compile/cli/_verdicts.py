@@ -27,14 +27,6 @@ __all__ = [
 
 ReportFormat = Literal["text", "json"]
 
-MEANINGS = {
-    "validity": "every read is alive, complete and of the right version",
-    "memory": "no step takes more",
-    "values": "every read finds the value of the unplanned step, random numbers included",
-    "races": "no timing of the copies changes what is read",
-    "claims": "time and lower bounds are as recorded",
-}
-
 
 @dataclass(frozen=True)
 class Written:
@@ -219,9 +211,9 @@ def _print_proven(plan: Plan, proven: Proven, what: str, warned: tuple[Diagnosti
     if (c := proven.certificate) is not None:
         least = f"no schedule takes less than {c.least_time_ns / 1e9:.4g} s"
         echo(f"  {'time':<11} =  {c.time_ns / 1e9:.4g} s; {least}, or {c.least_bytes} bytes")
-    for obligation in proven.obligations:
-        meaning = MEANINGS.get(obligation_of(obligation) or "", "")
-        echo(f"  {obligation:<11} {meaning}".rstrip())
+    for entry in proven.obligations:
+        obligation = obligation_of(entry)
+        echo(f"  {entry:<11} {obligation.meaning if obligation else ''}".rstrip())
     echo(f"  by {proven.prover}")
 
 
@@ -230,7 +222,7 @@ def print_json(
     plan: Plan | None,
     verdict: str,
     facts: dict[str, Any],
-    found: tuple[Diagnostic, ...],
+    diagnostics: tuple[Diagnostic, ...],
     warned: tuple[Diagnostic, ...],
 ) -> None:
     """Prints a report for programs."""
@@ -240,7 +232,7 @@ def print_json(
         "planner": None if plan is None else plan.planner,
         "verdict": verdict,
         **facts,
-        "diagnostics": [_as_json(d) for d in found],
+        "diagnostics": [_as_json(d) for d in diagnostics],
         "warnings": [_as_json(d) for d in warned],
     }
     echo(*json.dumps(report, indent=2).split("\n"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ._json import FormatOption
 from ._options import Quiet
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def command(
         str | None,
         typer.Option(metavar="NAME,NAME", help="Which schedules of A and B (the last of each)."),
     ] = None,
+    format: FormatOption = "text",
     quiet: Quiet = False,
 ) -> int:
     """What a plan of A and one of B keep, recompute and move differently.
@@ -52,28 +54,55 @@ def command(
         found = differences(*plans)
     except FBError as error:  # as of diff: 1 says that they differ
         raise FBError(error.diagnostics, usage=True) from None
-    if not quiet:
+    if format == "json":
+        _print_object(found)
+    elif not quiet:
         echo(*_lines(found, all))
     return 0 if found.same else 1
 
 
-def _lines(found: Differences, all: bool) -> list[str]:
-    if found.same:
+def _print_object(found: Differences) -> None:
+    from ._json import print_object
+
+    print_object(
+        "diff",
+        same=found.same,
+        same_graph=found.same_graph,
+        same_costs=found.same_costs,
+        plans=[_plan_object(s) for s in (found.before, found.after)],
+        only=[found.only_before, found.only_after],
+        changes=found.changes,
+    )
+
+
+def _plan_object(subject: Subject) -> dict[str, object]:
+    return {
+        "schedule": subject.schedule.name,
+        "planner": subject.schedule.planner,
+        "peak_bytes": subject.trace.peak_bytes,
+        "activation_peak_bytes": subject.trace.activation_peak_bytes,
+        "host_peak_bytes": subject.trace.host_peak_bytes,
+        "time_ns": subject.trace.time_ns,
+    }
+
+
+def _lines(changes: Differences, all: bool) -> list[str]:
+    if changes.same:
         return ["the plans are the same"]
-    lines = _figures(found.before, found.after)
-    if not found.same_graph:
+    lines = _figures(changes.before, changes.after)
+    if not changes.same_graph:
         lines.append("the plans are of different graphs; what follows is about names in both")
-        for what, names in (("first", found.only_before), ("second", found.only_after)):
+        for what, names in (("first", changes.only_before), ("second", changes.only_after)):
             if names:
                 more = f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
                 lines.append(f"only in the {what}: {', '.join(names[:SHOWN])}{more}")
-    elif not found.same_costs:
+    elif not changes.same_costs:
         lines.append("the graph is the same; times, workspaces or targets differ")
-    elif not found.changes:
+    elif not changes.changes:
         lines.append("the same is kept, recomputed and moved; only the order of steps differs")
     kinds: tuple[What, ...] = ("kept", "recomputed", "moved")
     for what in kinds:
-        lines += _table(found, what, all)
+        lines += _table(changes, what, all)
     return lines
 
 
@@ -98,12 +127,12 @@ def _figures(before: Subject, after: Subject) -> list[str]:
     return columns(rows)
 
 
-def _table(found: Differences, what: What, all: bool) -> list[str]:
+def _table(changes: Differences, what: What, all: bool) -> list[str]:
     """The changes of one kind, the largest first; nothing where there are none."""
     from ..driver.table import columns
     from ..ir.units import format_bytes, format_ns
 
-    those = [c for c in found.changes if c.what == what]
+    those = [c for c in changes.changes if c.what == what]
     if not those:
         return []
     head = {

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, assert_never
 
 import typer
 
+from ._json import FormatOption
 from ._options import PlanFile, ScheduleOption
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def command(
     ] = None,
     schedule: ScheduleOption = None,
     all: Annotated[bool, typer.Option("--all", help="Do not shorten the lists.")] = False,
+    format: FormatOption = "text",
 ) -> None:
     """Why the peak is where it is and which one change would lower it most; or why a tensor is
     kept, recomputed or moved, and what else would cost.
@@ -38,12 +40,29 @@ def command(
     from ._terminal import echo
 
     subject = read_plan(plan, schedule)._subject
-    if what is None:
+    if format == "json":
+        _print_object(subject, what)
+    elif what is None:
         echo(*_peak(subject, all))
     elif what.startswith("%"):
         echo(*_tensor(subject, what[1:]))
     else:
         echo(*_module(subject, what, all))
+
+
+def _print_object(subject: Subject, what: str | None) -> None:
+    from ..report.reasons import of_module, of_peak, of_tensor
+    from ._json import plain, print_object
+
+    if what is None:
+        floor, at = subject.floor
+        known = {"peak": of_peak(subject), "floor_bytes": floor, "floor_at": at}
+        print_object("explain", peak_bytes=subject.trace.peak_bytes, **known)
+    elif what.startswith("%"):
+        reasons = plain({**vars(of_tensor(subject, what[1:])), "node": None})
+        print_object("explain", tensor={**reasons, "node": f"%{what[1:]}"})
+    else:
+        print_object("explain", module=of_module(subject, what))
 
 
 def _peak(subject: Subject, all: bool) -> list[str]:
@@ -149,26 +168,26 @@ def _tensor(subject: Subject, name: str) -> list[str]:
     return lines
 
 
-def _treatment(found: TensorReasons) -> str:
+def _treatment(reasons: TensorReasons) -> str:
     from ..ir.units import format_ns
 
-    match found.treatment:
+    match reasons.treatment:
         case "caller's":
             return "the caller holds it: no plan can free it"
         case "kept":
             return "kept on the device from forward to backward"
         case "recomputed":
-            again = f"{found.runs - 1} time{'s' * (found.runs != 2)}"
-            took = format_ns(found.again_ns)
+            again = f"{reasons.runs - 1} time{'s' * (reasons.runs != 2)}"
+            took = format_ns(reasons.again_ns)
             return f"recomputed {again}, which takes {took}, and not held meanwhile"
         case "moved":
-            return f"moved to the host and back, in {found.copies} copies"
+            return f"moved to the host and back, in {reasons.copies} copies"
         case "passing":
             return "made, used and freed on one side of the loss"
         case "never made":
             return "never made: nothing needs it"
         case _:
-            assert_never(found.treatment)
+            assert_never(reasons.treatment)
 
 
 def _module(subject: Subject, path: str, all: bool) -> list[str]:

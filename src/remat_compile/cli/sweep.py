@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from ..driver.budget import BudgetText
     from ..driver.model_source import ModelOptions
     from ..driver.request import PlanRequest
-    from ..driver.sweep import Cell, Sweep
+    from ..driver.sweep import Sweep
+    from ..driver.sweep_cells import Cell
     from ..ir.program import Program
     from ..planners.contract import Planner
+    from ..report.frontier import Measured
 
 __all__ = ["command"]
 
@@ -57,8 +60,19 @@ def command(
     onnx: OnnxOptions,
     grads: GradsOption = None,
     format: Annotated[
-        Literal["csv", "json"] | None, typer.Option(help="By the name of the file, else CSV.")
+        Literal["csv", "json", "html"] | None,
+        typer.Option(help="By the name of the file, else CSV."),
     ] = None,
+    points: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.csv",
+            help="What was measured of other tools, to draw beside: columns name, bytes, ratio.",
+        ),
+    ] = None,
+    knee: Annotated[
+        bool, typer.Option("--knee", help="Say from which budget on bytes get expensive.")
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Take over the cells that FILE holds already.")
     ] = False,
@@ -66,12 +80,16 @@ def command(
 ) -> int:
     """The time that planners need under a range of budgets; every plan is proven.
 
-    FILE is written after each cell. A planner that fails under a budget leaves a cell that
-    says why.
+    FILE is written after each cell: a table, or a page with the frontier where it ends in .html.
+    A planner that fails under a budget leaves a cell that says why.
     """
+    from pathlib import Path
+
+    from ..driver.frontier import read_measured
     from ..driver.model_source import check_spec, is_program
-    from ..driver.outputs import check_output, files_of_model
+    from ..driver.outputs import FileRead, check_output, files_of_model
     from ..driver.request import Errors, read_request, read_sweep
+    from ..report.library import converter
 
     errors = Errors()
     request = read_request(
@@ -81,17 +99,54 @@ def command(
     asked = read_sweep(errors, budgets, activation_budgets, planners)
     options = onnx.read(errors)
     errors.collect(lambda: check_spec(model, options))
-    reads = files_of_model(model, options, device=costs.device)
+    reads = [*files_of_model(model, options, device=costs.device)]
+    if points is not None:
+        reads.append(FileRead(Path(points), "the measured points"))
+    if format == "html" or (format is None and str(output).endswith((".html", ".htm"))):
+        errors.collect(converter)
     if output is not None:
         known = not is_program(model)
         errors.collect(lambda: check_output(output, "sweep", reads, all_known=known))
     if resume and output in (None, "-"):
         errors.add("FB0707", "--resume needs a file to go on with", "give -o FILE")
     cells = errors.collect(lambda: _known(output)) if resume else ()
+    measured = errors.collect(lambda: read_measured(points)) if points is not None else ()
     errors.raise_if_any()
     assert request is not None
     assert cells is not None
-    return _run(model, request, options, asked, cells, output, format, quiet)
+    assert measured is not None
+    target = _Target(output, format, measured, knee, quiet)
+    return _run(model, request, options, asked, cells, target)
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where a sweep goes, and what is said of it."""
+
+    output: str | None
+    format: Literal["csv", "json", "html"] | None
+    measured: tuple[Measured, ...]
+    knee: bool
+    quiet: bool
+
+    @property
+    def is_file(self) -> bool:
+        return self.output not in (None, "-")
+
+    def save(self, sweep: Sweep) -> None:
+        assert self.output is not None
+        sweep.save(self.output, self.format, self.measured)
+
+    def say(self, sweep: Sweep) -> None:
+        import sys
+
+        from ._terminal import echo
+
+        stream = sys.stderr if self.output == "-" else sys.stdout
+        if not self.quiet:
+            echo(*sweep.table().splitlines(), file=stream)
+        if self.knee:
+            echo(*sweep.knees(), file=stream)
 
 
 def _known(output: str | None) -> tuple[Cell, ...]:
@@ -99,7 +154,7 @@ def _known(output: str | None) -> tuple[Cell, ...]:
     from pathlib import Path
 
     from ..driver.files import read_text
-    from ..driver.sweep import read_cells
+    from ..driver.sweep_cells import read_cells
     from ..ir.diagnostics import Diagnostic, FBError
 
     if output in (None, "-") or not Path(output).exists():
@@ -117,9 +172,7 @@ def _run(
     options: ModelOptions,
     asked: tuple[tuple[Planner, ...], tuple[BudgetText, ...]],
     known: tuple[Cell, ...],
-    output: str | None,
-    format: Literal["csv", "json"] | None,
-    quiet: bool,
+    target: _Target,
 ) -> int:
     import sys
 
@@ -131,12 +184,12 @@ def _run(
     def keep(so_far: Sweep) -> None:
         nonlocal made
         made = so_far
-        if output not in (None, "-"):
-            so_far.save(output, format)
+        if target.is_file:
+            target.save(so_far)
 
     code = 0
-    with progress(quiet=quiet) as say:
-        program = _program(model, request, options, say, output)
+    with progress(quiet=target.quiet) as say:
+        program = _program(model, request, options, say, target.output)
         try:
             run_sweep(
                 program,
@@ -148,12 +201,13 @@ def _run(
             )
         except KeyboardInterrupt:
             code = 130
-    if made is not None and output == "-":
-        made.save(output, format)
-    if made is not None and not quiet:
-        echo(*made.table().splitlines(), file=sys.stderr if output == "-" else sys.stdout)
+    if made is not None:
+        if target.output == "-":
+            target.save(made)
+        target.say(made)
     if code:
-        kept = f"; {output} holds what was done, --resume goes on" if made and output else ""
+        file = target.output
+        kept = f"; {file} holds what was done, --resume goes on" if made and file else ""
         echo(f"interrupted{kept}", file=sys.stderr)
     return code
 

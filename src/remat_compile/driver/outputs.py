@@ -123,7 +123,8 @@ def _is_ours(path: Path, suffix: str, kind: Kind) -> bool:
             return suffix == ".fbir" or _first_words(path).startswith(b"fbir ")
         case "sweep":
             head = _head(path)
-            return head.startswith(b"planner,") or (b'"baseline"' in head and b'"cells"' in head)
+            table = head.startswith(b"planner,")
+            return table or (b'"baseline"' in head and b'"cells"' in head) or MARK in head
         case "python" | "picture":
             # A `.py` file by hand may be the only one there is.
             return MARK in _head(path)

@@ -116,9 +116,9 @@ def proven_program(
     """The program with the schedule in it and what was proven of it recorded.
 
     As `maker` says, FB0462, FB0485 or FB0714 where it is refuted, and FB0467, FB0485 or FB0714
-    where that was not decided.
+    where that was not decided; FB0817 where solver and checker do not agree.
     """
-    from ..verifier import ProvenPlan, Refuted, Undecided
+    from ..verifier import Disagreement, ProvenPlan, Refuted, Undecided
 
     match verdict:
         case ProvenPlan(proven):
@@ -126,6 +126,8 @@ def proven_program(
             if schedule not in program.schedules:
                 program = program.with_schedule(schedule)
             return replace(program, proven=(*others, proven))
+        case Disagreement(diagnostics):
+            raise FBError(diagnostics)
         case Refuted(diagnostics):
             raise _refuted(program, schedule, maker, diagnostics, request)
         case Undecided(why):

@@ -42,7 +42,8 @@ def refusal(
     notes = [Note(least.why.message, least.why.span), *least.why.notes]
     if least is not result:
         notes.insert(0, Note(result.why.message, result.why.span))
-    notes += _figures(least, " ".join(note.message for note in notes))
+    if not least.names_both:
+        notes += _figures(least)
     hint = result.why.hint
     if dtr_fits:
         hint = worded("dtr finds a plan within it: give {planner}, or auto", planner="dtr")
@@ -58,12 +59,11 @@ def refusal(
     return Diagnostic("FB0466", message, notes=tuple(notes), hint=hint)
 
 
-def _figures(result: Infeasible, said: str) -> Iterator[Note]:
-    """The least budget and the bound, where the planner has not said these numbers."""
-    if result.min_budget is not None and str(result.min_budget.bytes) not in said:
+def _figures(result: Infeasible) -> Iterator[Note]:
+    """The least budget and the bound."""
+    if result.min_budget is not None:
         yield Note(f"the least that a plan was found for is {result.min_budget.bytes} bytes")
-    if str(result.floor_bytes) not in said:
-        yield Note(f"no plan of any planner needs less than {result.floor_bytes} bytes")
+    yield Note(f"no plan of any planner needs less than {result.floor_bytes} bytes")
 
 
 def _more(result: Infeasible, program: Program, budget: Budget) -> tuple[Infeasible, bool]:
@@ -78,6 +78,10 @@ def _more(result: Infeasible, program: Program, budget: Budget) -> tuple[Infeasi
             ours = result.min_budget
             if ours is not None and ours.bytes <= theirs:
                 return result, False
-            return replace(other, floor_bytes=max(other.floor_bytes, result.floor_bytes)), False
+            if result.floor_bytes <= other.floor_bytes:
+                return other, False
+            higher = replace(other, floor_bytes=result.floor_bytes)
+            *_, floor = _figures(higher)
+            return replace(higher, why=replace(other.why, notes=(*other.why.notes, floor))), False
         case _:
             return result, False

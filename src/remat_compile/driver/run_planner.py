@@ -130,12 +130,8 @@ class Attempt:
 
         `bound_ns` is what the planner claims that no plan can beat.
         """
-        from ..verifier import Disagreement
-
         with self.phases.phase("verify", "proving the plan"):
             trace = self.prover.simulate(schedule, name)
-            if isinstance(verdict := self.prover.verdict(schedule), Disagreement):
-                raise FBError(verdict.diagnostics)
             program = self.prover.prove(schedule, name)
         known_ns = self._bound_ns(schedule)
         # One above the time of the plan is refuted by it.

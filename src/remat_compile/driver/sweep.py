@@ -17,20 +17,26 @@ from ..ir.text.printer import graph_sha256
 from ..planners.bounds.time_bounds import TimeBounds
 from ..planners.contract import Infeasible, NotApplicable, Optimal, TimedOut
 from ..planners.registry import format_planner
+from ..report.frontier import frontier_page
+from ..report.picture import Picture, picture_of_frontier
 from .budget import Baseline, BudgetText, format_bytes, resolve_budget
 from .files import write_text
+from .frontier import frontiers, knees
 from .outputs import check_output
+from .pictures import check_picture, write_picture
 from .run_planner import Attempt, Phases, schedule_of
+from .sweep_cells import Cell
 from .table import columns
 
 if TYPE_CHECKING:
     from ..ir.program import Budget, Program
     from ..planners.contract import Planner
+    from ..report.frontier import Measured
     from .files import FileRead
 
-__all__ = ["Cell", "Sweep", "read_cells", "run_sweep"]
+__all__ = ["Sweep", "run_sweep"]
 
-FileFormat = Literal["csv", "json"]
+FileFormat = Literal["csv", "json", "html"]
 
 _STATUS = {
     "FB0460": "failed",
@@ -45,48 +51,12 @@ _STATUS = {
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One planner under one budget.
-
-    `status` is `optimal` or `feasible` for a plan that is proven valid; `infeasible`,
-    `out of time`, `refused` (the planner does not apply), `failed`, `hung`, `invalid`,
-    `over budget`, `no result` or `not proven` else, with `message` saying why. Of what does
-    not exist, the value is None. `overhead` is time over that with nothing recomputed,
-    less 1; `least_bytes` the least budget that the planner knows a plan for, and
-    `floor_bytes` a proven lower bound of it, both of the kind of the budget.
-    """
-
-    planner: str
-    budget: str
-    kind: str
-    budget_bytes: int
-    status: str
-    plan_s: float
-    time_s: float | None = None
-    overhead: float | None = None
-    lower_bound_s: float | None = None
-    gap: float | None = None
-    peak_bytes: int | None = None
-    activation_peak_bytes: int | None = None
-    least_bytes: int | None = None
-    floor_bytes: int | None = None
-    winner: str | None = None
-    message: str | None = None
-    graph: str = ""
-    time_limit_s: float = 0.0
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """What a later sweep can take this cell for."""
-        return (self.graph, self.planner, self.kind, self.budget_bytes, self.time_limit_s)
-
-
-@dataclass(frozen=True)
 class Sweep:
     """Cells in the order of planners, then of budgets. Times are predicted seconds."""
 
     baseline: Baseline
     cells: tuple[Cell, ...]
+    graph: str = ""
     _reads: tuple[FileRead, ...] = field(default=(), compare=False, repr=False)
 
     def to_csv(self) -> str:
@@ -102,14 +72,52 @@ class Sweep:
         data = {"baseline": asdict(self.baseline), "cells": [asdict(c) for c in self.cells]}
         return json.dumps(data, indent=1) + "\n"
 
-    def save(self, path: str | Path, format: FileFormat | None = None) -> None:
+    def to_html(self, measured: Iterable[Measured] = ()) -> str:
+        """A page with the frontiers, and what was measured of other tools. FB0712 where the
+        library that draws is missing."""
+        drawn = frontiers(self.baseline, self.cells, measured)
+        return frontier_page(self.graph or "a model", drawn, self.to_json())
+
+    def plot(self, path: str | Path | None = None) -> Picture:
+        """The frontier that stands still, of the first kind of budget; written to `path` if that
+        is given, `.svg` or `.png`. FB0725, FB0712, FB0703 and FB0719 as `Plan.plot`."""
+        if path is not None:
+            check_picture(path, self._reads)
+        picture = picture_of_frontier(frontiers(self.baseline, self.cells)[0])
+        if path is not None:
+            write_picture(picture, path)
+        return picture
+
+    def _repr_svg_(self) -> str | None:
+        """For notebooks; nothing without the extra `[report]`."""
+        try:
+            return self.plot().svg() if self.cells else None
+        except FBError:
+            return None
+
+    def knees(self) -> tuple[str, ...]:
+        """Where bytes begin to get expensive, a line for each kind of budget."""
+        return tuple(knees(self.baseline, self.cells))
+
+    def save(
+        self,
+        path: str | Path,
+        format: FileFormat | None = None,
+        measured: Iterable[Measured] = (),
+    ) -> None:
         """Writes the whole file or none of it; without `format`, the name decides.
 
         FB0703 where it cannot be written or is what was read, FB0719 where it is another file.
         """
         check_output(path, "sweep", self._reads)
-        chosen = format or ("json" if str(path).endswith(".json") else "csv")
-        write_text(path, self.to_json() if chosen == "json" else self.to_csv())
+        match format or Path(path).suffix:
+            case "json" | ".json":
+                text = self.to_json()
+            case "html" | ".html" | ".htm":
+                text = self.to_html(measured)
+            case _:
+                text = self.to_csv()
+        write_text(path, text)
 
     def table(self) -> str:
         """Time over that with nothing recomputed, a planner in each row."""
@@ -175,8 +183,8 @@ def run_sweep(
         say(f"{head}: {_shown(cell)}")
         cells.append(cell)
         if done is not None:
-            done(Sweep(baseline, tuple(cells)))
-    return Sweep(baseline, tuple(cells))
+            done(Sweep(baseline, tuple(cells), program.graph.name))
+    return Sweep(baseline, tuple(cells), program.graph.name)
 
 
 def _cell(
@@ -230,42 +238,3 @@ def _figures(time_ns: int, bound_ns: int | None, baseline: Baseline) -> dict[str
         "lower_bound_s": None if bound_ns is None else bound_ns / 1e9,
         "gap": time_ns / bound_ns - 1 if bound_ns else None,
     }
-
-
-_TYPES: dict[str, type[int] | type[float]] = {
-    **dict.fromkeys(("budget_bytes", "peak_bytes", "activation_peak_bytes"), int),
-    **dict.fromkeys(("least_bytes", "floor_bytes"), int),
-    **dict.fromkeys(("plan_s", "time_s", "overhead", "lower_bound_s", "gap"), float),
-    "time_limit_s": float,
-}
-
-
-def read_cells(text: str) -> tuple[Cell, ...]:
-    """The cells of a file that `Sweep.save` wrote. ValueError where it is none."""
-    try:
-        if text.lstrip().startswith("{"):
-            return tuple(_checked(Cell(**cell)) for cell in json.loads(text)["cells"])
-        rows = csv.DictReader(io.StringIO(text), strict=True)
-        if rows.fieldnames is not None and "planner" not in rows.fieldnames:
-            raise ValueError("it has no column planner")
-        return tuple(_checked(Cell(**{k: _read(k, v) for k, v in row.items()})) for row in rows)
-    except (TypeError, KeyError, ValueError, RecursionError, csv.Error) as error:
-        raise ValueError(f"this is no sweep: {error}") from None
-
-
-def _checked(cell: Cell) -> Cell:
-    """The cell. TypeError where a value is not of the type of its field."""
-    for one in fields(Cell):
-        value, kind = getattr(cell, one.name), _TYPES.get(one.name, str)
-        if value is None and one.default is None:
-            continue
-        accepted = (int, float) if kind is float else kind
-        if isinstance(value, bool) or not isinstance(value, accepted):
-            raise TypeError(f"{one.name} is {value!r}")
-    return cell
-
-
-def _read(name: str, text: str) -> Any:
-    if text == "":
-        return "" if name == "graph" else None
-    return _TYPES.get(name, str)(text)

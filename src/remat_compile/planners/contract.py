@@ -51,12 +51,13 @@ class Infeasible:
 
     `min_budget` is the least for which this planner found one (None: for none at all),
     `floor_bytes` a proven lower bound of the same kind as the budget for any planner,
-    and `why` says what holds the memory, for people.
+    and `why` says what holds the memory, for people; `names_both` if these two numbers too.
     """
 
     min_budget: Budget | None
     floor_bytes: int
     why: Diagnostic
+    names_both: bool = False
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ class Task:
             hint += "; a smaller batch lowers the floor"
         message = f"{self.planner} found no plan under the {name} of {budget} bytes{best}"
         why = Diagnostic("FB0407", message, notes=tuple(notes), hint=hint)
-        return Infeasible(reached, floor, why)
+        return Infeasible(reached, floor, why, names_both=True)
 
     def _floor_note(self, floor: int, where: str) -> Note:
         graph = self.program.graph

@@ -59,18 +59,18 @@ def moments(program: Program, schedule: Schedule, steps: Collection[int]) -> Map
     wanted = frozenset(steps)
     again: set[str] = set()
     in_flight: set[str] = set()
-    found: dict[int, Moment] = {}
+    moments: dict[int, Moment] = {}
     for index, step, state in replay(program, schedule):
         if isinstance(step, Compute):
             _note_writer(state, step, again)
         elif step.copies is not None:
             in_flight.add(step.anode)
         if index in wanted:
-            found[index] = Moment(index, _holdings(state, step, again, in_flight))
+            moments[index] = Moment(index, _holdings(state, step, again, in_flight))
         state.apply(index, step)
         if not isinstance(step, Compute) and step.waits:
             in_flight.discard(step.anode)
-    return found
+    return moments
 
 
 def _note_writer(state: Machine, step: Compute, again: set[str]) -> None:

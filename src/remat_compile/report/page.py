@@ -1,37 +1,28 @@
 """The report of a plan: one HTML file that needs nothing else.
 
-All text of the plan is foreign. It is made printable and cut (`shown`), then escaped once: by
-`html.escape` where it stands in the page, by `_json` where a script reads it; the script sets
-it as text. The page's own policy forbids it every connection.
+All text of the plan is foreign: made printable and cut (`shown`), then escaped once, here or in
+`document`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
-from importlib.resources import files
 from typing import Any
 
 from ..ir.units import format_bytes, format_ns
 from .charts import charts, stretch_moments
+from .document import Cell, chart, document, table
 from .drawing import Stretch
-from .library import vega
 from .moments import KINDS, Moment
 from .rollup import ModuleTime, by_module, by_operator
-from .subject import MARK, Subject, place_of, shown
+from .subject import Subject, place_of, shown
 
 __all__ = ["page"]
 
 OWNERS, RECOMPUTED, OPERATORS = 25, 40, 40
 MOST_MODULES, MOST_PARTS = 1500, 60
 TENSORS_PER_MOMENT = 12
-POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
-    "img-src data:; base-uri 'none'; form-action 'none'"
-)
-
-Cell = str | int
 SECTIONS = {
     "memory": "Memory over the step",
     "streams": "Streams",
@@ -46,7 +37,6 @@ SECTIONS = {
 
 def page(subject: Subject) -> str:
     """The page as text. FB0712 where the library that draws is missing."""
-    library = vega()
     held = stretch_moments(subject)
     specs = charts(subject, held)
     data = {
@@ -59,36 +49,7 @@ def page(subject: Subject) -> str:
     }
     name = shown(f"@{subject.schedule.name} of @{subject.program.graph.name}")
     body = "\n".join(_body(subject, [part for part, _ in held], specs))
-    source = files(__package__)
-    css = source.joinpath("page.css").read_text(encoding="utf-8")
-    script = source.joinpath("page.js").read_text(encoding="utf-8")
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="generator" content="{MARK}">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="data:,">
-<title>{escape(name)}</title>
-<style>
-{css}</style>
-</head>
-<body>
-{body}
-<script type="application/json" id="data">{_json(data)}</script>
-<script type="module">
-{library}
-{script}</script>
-</body>
-</html>
-"""
-
-
-def _json(data: object) -> str:
-    """JSON that may stand inside of a script element: nothing in it ends one."""
-    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return document(name, body, data, "page.js")
 
 
 def _moments(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> Iterator[list[Any]]:
@@ -113,7 +74,7 @@ def _body(subject: Subject, parts: Sequence[Stretch], specs: dict[str, Any]) -> 
     yield f'<nav aria-label="Sections">{links}</nav>\n<main>'
     yield _section("memory")
     yield "<p class=dim>Grey, dashed: the step with nothing recomputed. Hover for tensors.</p>"
-    yield _chart("memory", "Device memory over the step, stacked by kind")
+    yield chart("memory", "Device memory over the step, stacked by kind")
     yield (
         f'<label for="slider">What is held at a step (arrow keys move)</label>'
         f'<input id="slider" type="range" min="0" max="{len(parts) - 1}" value="{peak_at}">'
@@ -122,11 +83,11 @@ def _body(subject: Subject, parts: Sequence[Stretch], specs: dict[str, Any]) -> 
     yield _section("streams")
     if not subject.has_times:
         yield "<p>The plan holds no times: every step is drawn as long as the others.</p>"
-    yield _chart("streams", "What each stream does over the step") + "</section>"
+    yield chart("streams", "What each stream does over the step") + "</section>"
     yield from _peak(subject)
     yield _section("lives")
     yield "<p class=dim>The tensors that fill most memory for longest.</p>"
-    yield _chart("lives", "When the largest tensors are held") + "</section>"
+    yield chart("lives", "When the largest tensors are held") + "</section>"
     yield from _operators(subject, "operators" in specs)
     yield from _modules(subject)
     yield from _again(subject)
@@ -164,7 +125,7 @@ def _head(subject: Subject) -> Iterator[str]:
             f"for {shown(floor_at, 40)}",
         )
     )
-    yield _table("Before and after; predicted", ("", "this plan", "nothing recomputed", ""), rows)
+    yield table("Before and after; predicted", ("", "this plan", "nothing recomputed", ""), rows)
 
 
 def _compared(name: str, after: int, before: int) -> tuple[Cell, ...]:
@@ -186,7 +147,7 @@ def _peak(subject: Subject) -> Iterator[str]:
     size = f"{format_bytes(trace.peak_bytes)} ({trace.peak_bytes} bytes)"
     yield f"<p>{escape(f'{size} at {at}{where}')}</p>"
     kinds = [(k, n, _share(n, trace.peak_bytes)) for k, n in moment.by_kind.items() if n]
-    yield _table("By kind", ("kind", "bytes", "share"), kinds)
+    yield table("By kind", ("kind", "bytes", "share"), kinds)
     owners: list[tuple[Cell, ...]] = [
         (shown(h.name), h.bytes, h.kind, place_of(subject.program, h.name))
         for h in moment.holdings[:OWNERS]
@@ -194,14 +155,14 @@ def _peak(subject: Subject) -> Iterator[str]:
     rest = moment.holdings[OWNERS:]
     if rest:
         owners.append((f"{len(rest)} more", sum(h.bytes for h in rest), "", ""))
-    yield _table("Owners", ("tensor", "bytes", "kind", "made at"), owners) + "</section>"
+    yield table("Owners", ("tensor", "bytes", "kind", "made at"), owners) + "</section>"
 
 
 def _operators(subject: Subject, drawn: bool) -> Iterator[str]:
     times = by_operator(subject.program.graph, subject.timeline.runs)
     yield _section("operators")
     if drawn:
-        yield _chart("operators", "Time by operator, recomputation highlighted")
+        yield chart("operators", "Time by operator, recomputation highlighted")
     rows = [
         (
             shown(t.operator),
@@ -214,7 +175,7 @@ def _operators(subject: Subject, drawn: bool) -> Iterator[str]:
     ]
     head = ("operator", "runs", "time", "run again", "time again")
     more = f", the slowest {OPERATORS} of {len(times)}" if len(times) > OPERATORS else ""
-    yield _table(f"Predicted time{more}", head, rows) + "</section>"
+    yield table(f"Predicted time{more}", head, rows) + "</section>"
 
 
 def _modules(subject: Subject) -> Iterator[str]:
@@ -278,8 +239,7 @@ def _again(subject: Subject) -> Iterator[str]:
     total = format_ns(sum(cost.values()))
     caption = f"{len(found)} computations run again, which adds {total}"
     yield (
-        _table(caption, ("computation", "operator", "times", "adds", "made at"), rows)
-        + "</section>"
+        table(caption, ("computation", "operator", "times", "adds", "made at"), rows) + "</section>"
     )
 
 
@@ -312,7 +272,7 @@ def _trust(subject: Subject) -> Iterator[str]:
             rows.append(("measured", "nothing: the plan does not say where its costs come from"))
     rows += [("assumed", shown(line, 400)) for line in subject.assuming]
     rows.append(("", "not known: what a real run takes; remat-compile run measures one"))
-    yield _table("What the figures of this page are", ("", ""), rows) + "</section>"
+    yield table("What the figures of this page are", ("", ""), rows) + "</section>"
 
 
 def _share(part: int, whole: int) -> str:
@@ -321,24 +281,3 @@ def _share(part: int, whole: int) -> str:
 
 def _section(key: str) -> str:
     return f'<section aria-labelledby="{key}"><h2 id="{key}">{SECTIONS[key]}</h2>'
-
-
-def _chart(name: str, label: str) -> str:
-    return f'<div class="chart" id="chart-{name}" role="img" aria-label="{escape(label)}"></div>'
-
-
-def _table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Numbers are bytes or counts and stand on the right, exact."""
-    heads = "".join(f'<th scope="col">{escape(h)}</th>' for h in head)
-    lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table>'
-        f"<caption>{escape(caption)}</caption><thead><tr>{heads}</tr></thead>"
-        f"<tbody>{lines}</tbody></table></div>"
-    )
-
-
-def _cell(value: Cell) -> str:
-    if isinstance(value, int):
-        return f'<td class="n">{value}</td>'
-    return f"<td>{escape(value)}</td>"

@@ -78,17 +78,19 @@ class PlanProof:
         )
         ordered = prove_races(self.statements, self.events, self.inquiry.about(Obligation.RACES))
         right = prove_values(self.statements, self.events, self.inquiry.about(Obligation.VALUES))
-        found: tuple[Diagnostic, ...] = ()
+        diagnostics: tuple[Diagnostic, ...] = ()
         broken = valid if isinstance(valid, Broken) else None
         racing = ordered if isinstance(ordered, Racing) else None
         if broken is not None or racing is not None:
-            found = explain_broken(self.statements, self.schedule, self.events, broken, racing)
+            diagnostics = explain_broken(
+                self.statements, self.schedule, self.events, broken, racing
+            )
         if isinstance(right, WrongValues):
             wrong = explain_wrong(self.statements, self.schedule, self.events, right)
             # A value that is wrong where a read, a token or a copy is refused follows from that.
-            found = found or wrong
-        if found:
-            return Refuted(found)
+            diagnostics = diagnostics or wrong
+        if diagnostics:
+            return Refuted(diagnostics)
         parts = {Obligation.VALIDITY: valid, Obligation.RACES: ordered, Obligation.VALUES: right}
         for name, answer in parts.items():
             if not isinstance(answer, NoModel):
@@ -126,15 +128,15 @@ class PlanProof:
 
     def refuted_claims(self, true: Claims) -> tuple[Diagnostic, ...]:
         """What the file claims of these very steps, and is not so."""
-        found: list[Diagnostic] = []
+        diagnostics: list[Diagnostic] = []
         for proven in self.program.proven:
             c = proven.certificate
             if proven.schedule != self.schedule.name or c is None:
                 continue
             if proven.graph_sha256 == certificate_sha256(self.program, self.schedule):
                 claimed = Claims(c.time_ns, c.least_time_ns, c.least_bytes)
-                found += explain_claims(self.schedule, proven, claimed, true)
-        return tuple(found)
+                diagnostics += explain_claims(self.schedule, proven, claimed, true)
+        return tuple(diagnostics)
 
     def memory(self, env: Mapping[str, int], claims: Claims, scope: Scope) -> Verdict:
         """Obligation 2 at the sample, and over the ranges of the symbols."""

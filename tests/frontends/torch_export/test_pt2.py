@@ -9,11 +9,14 @@ import torch
 from torch import nn
 
 from helpers.models import MODELS
+from helpers.slow import default_only
 from remat_compile.frontends.torch_export import export, load_pt2, lower
 from remat_compile.ir.diagnostics import FBError
 
 
-@pytest.mark.parametrize("name", ["gpt", "resnet", "gpt-loss"])
+@pytest.mark.parametrize(
+    "name", default_only(["gpt", "resnet", "gpt-loss", "mlp-loss"], ["resnet", "mlp-loss"])
+)
 def test_a_pt2_file_gives_the_graph_of_the_module(name: str, tmp_path: Path) -> None:
     module, args, kwargs = MODELS[name](torch.float32)
     path = tmp_path / "model.pt2"

@@ -62,6 +62,8 @@ SMALL: dict[str, Make] = {
     "random 40": lambda: random_dag(40, nodes=14),
 }
 """At most 40 cNodes."""
+DIFFERENT = {"uneven chain", "unet", "stochastic", "transformer", "towers", "random 1"}
+"""Of these, graphs of every kind: where all of them take long."""
 LARGER: dict[str, Make] = {
     "random 41": lambda: random_dag(41, nodes=25),
     "deep unet": lambda: unet(8),

@@ -56,20 +56,22 @@ def check_expressible(program: Program, schedule: Schedule) -> None:
     from .support import require_lowerings
 
     graph = program.graph
-    found: list[Diagnostic] = []
+    diagnostics: list[Diagnostic] = []
     try:
         require_lowerings(graph)
     except FBError as error:
-        found += error.diagnostics
+        diagnostics += error.diagnostics
     known = (Compute, Free, Offload, Prefetch, Wait, HostFree)
     for step in schedule.steps:
         if not isinstance(step, known):
             what = type(step).__name__.lower()
-            found.append(_inexpressible(f"the step `{what}`", step.span))
+            diagnostics.append(_inexpressible(f"the step `{what}`", step.span))
         elif isinstance(step, Compute) and graph.cnode[step.cnode].phase == "opt":
-            found.append(_inexpressible(f"{step.cnode}, an update of the optimizer", step.span))
-    if found:
-        raise FBError(found)
+            diagnostics.append(
+                _inexpressible(f"{step.cnode}, an update of the optimizer", step.span)
+            )
+    if diagnostics:
+        raise FBError(diagnostics)
 
 
 def _inexpressible(what: str, span: Span | None) -> Diagnostic:

@@ -35,9 +35,12 @@ def lower(exported: Exported) -> Iterator[Lowered]:
     with (
         unchanged(exported.original),
         Autocast(exported.device.type).around(),  # `traced` enters that of the capture
-        recorded_places(exported.original) if exported.is_live else nullcontext(),
-        trace_joint(exported.traced, exported.trace_args, exported.trace_kwargs) as joint,
+        contextlib.ExitStack() as traced,
     ):
+        with recorded_places(exported.original) if exported.is_live else nullcontext():
+            joint = traced.enter_context(
+                trace_joint(exported.traced, exported.trace_args, exported.trace_kwargs)
+            )
         _check_sizes(exported, _guards(exported)[asked_before:])
         yield _lower(exported, joint)
 

@@ -296,14 +296,14 @@ def _where_it_draws(
 ) -> Place | None:
     """The line of the model that first calls a method of one of Python's or NumPy's generators."""
     paths = paths_of(model)
-    found: list[Place] = []
+    places: list[Place] = []
 
     def watch(_frame: FrameType, event: str, function: Any) -> None:
         owner = getattr(function, "__self__", None) if event == "c_call" else None
-        if found or getattr(function, "__name__", "") in ("getstate", "get_state"):
+        if places or getattr(function, "__name__", "") in ("getstate", "get_state"):
             return
         if type(owner).__module__ in ("random", "numpy.random.mtrand"):
-            found.append(place_of_caller(paths))
+            places.append(place_of_caller(paths))
 
     before = sys.getprofile()
     sys.setprofile(watch)
@@ -311,4 +311,4 @@ def _where_it_draws(
         _run(model, args, kwargs)
     finally:
         sys.setprofile(before)
-    return found[0] if found else None
+    return places[0] if places else None

@@ -75,57 +75,57 @@ class Points:
         return all(evaluate(a, env) == evaluate(b, env) for env in self.envs)
 
 
-def check_forms(graph: Graph, names: Names, points: Points, found: Findings) -> None:
+def check_forms(graph: Graph, names: Names, points: Points, findings: Findings) -> None:
     for c in graph.cnodes:
         if c.is_accumulate:
-            _accumulate(c, names, points, found)
+            _accumulate(c, names, points, findings)
         if c.token is not None:
-            _token(c, c.token, names, found)
+            _token(c, c.token, names, findings)
         if c.replay is not None:
-            _replay(c, found)
+            _replay(c, findings)
 
 
-def _accumulate(c: CNode, names: Names, points: Points, found: Findings) -> None:
+def _accumulate(c: CNode, names: Names, points: Points, findings: Findings) -> None:
     hint = "the form is `%g2 = accumulate(%g1, %c)` in the backward, with aNodes g1 and g2"
     match c.call, c.writes:
         case Call(_, (Ref(ended), Ref(added)), ()), (str(named),):
             pass
         case _:
-            found.add("FB0210", f"{c.name} is no accumulation", c.span, hint=hint)
+            findings.add("FB0210", f"{c.name} is no accumulation", c.span, hint=hint)
             return
     if c.phase != "bwd" or c.token is not None or c.replay is not None:
         message = f"{c.name} has a phase, a token or a replay form that an accumulation cannot have"
-        found.add("FB0210", message, c.span, hint=hint)
+        findings.add("FB0210", message, c.span, hint=hint)
     first, last, addend = names.anode.get(ended), names.anode.get(named), names.storage(added)
     if ended in names.view or (first is not None and first.kind != "grad"):
         what = "a view" if first is None else f"of kind {first.kind}"
-        found.add("FB0210", f"{c.name} ends %{ended}, which is {what}", c.span, word=f"%{ended}",
+        findings.add("FB0210", f"{c.name} ends %{ended}, which is {what}", c.span, word=f"%{ended}",
                   hint="only a whole aNode of kind grad can go on under another name")  # fmt: skip
     if addend is not None and addend.name == ended:
-        found.add("FB0210", f"{c.name} adds %{ended} to itself", c.span)
+        findings.add("FB0210", f"{c.name} adds %{ended} to itself", c.span)
     if first is not None and last is not None and not points.equal(first.size, last.size):
         notes = (Note(f"%{ended} is declared here", first.span),
                  Note(f"%{named} is declared here", last.span))  # fmt: skip
         message = f"%{ended} and %{named} name one storage and have different sizes"
-        found.add("FB0210", message, c.span, *notes)
+        findings.add("FB0210", message, c.span, *notes)
 
 
-def _token(c: CNode, token: str, names: Names, found: Findings) -> None:
+def _token(c: CNode, token: str, names: Names, findings: Findings) -> None:
     word = f"%{token}"
     if token not in names:
-        found.unknown("aNode", token, names.anode, c.span, word)
+        findings.unknown("aNode", token, names.anode, c.span, word)
     elif token not in names.anode or names.anode[token].kind != "rng":
         message = f"the token %{token} of {c.name} is no aNode of kind rng"
-        found.add("FB0211", message, c.span, word=word)
+        findings.add("FB0211", message, c.span, word=word)
     if c.is_loss:
-        found.add("FB0211", f"the loss {c.name} has a token", c.span, word=word)
+        findings.add("FB0211", f"the loss {c.name} has a token", c.span, word=word)
 
 
-def _replay(c: CNode, found: Findings) -> None:
+def _replay(c: CNode, findings: Findings) -> None:
     if c.replay is None:
         return
     if c.is_loss or c.replay.call.op == ACCUMULATE_OP:
-        found.add("FB0212", f"{c.name} cannot have this replay form", c.span, word="replay")
+        findings.add("FB0212", f"{c.name} cannot have this replay form", c.span, word="replay")
     writes = [name for name in c.replay.writes if name is not None]
     for i, name in enumerate(writes):
         if name not in c.results:
@@ -134,17 +134,17 @@ def _replay(c: CNode, found: Findings) -> None:
             message = f"the replay form of {c.name} writes %{name} twice"
         else:
             continue
-        found.add("FB0212", message, c.span, word=f"%{name}", after="replay")
+        findings.add("FB0212", message, c.span, word=f"%{name}", after="replay")
     if not c.replays_otherwise:
-        _same_places(c, c.replay, found)
+        _same_places(c, c.replay, findings)
 
 
-def _same_places(c: CNode, replay: Replay, found: Findings) -> None:
+def _same_places(c: CNode, replay: Replay, findings: Findings) -> None:
     """The same call gives each result in the same place."""
     hint = "write each result where the cNode writes it, or _"
     if len(replay.writes) > len(c.writes):
         message = f"the replay form of {c.name} is the same call and has more results"
-        found.add("FB0230", message, c.span, word="replay", hint=hint)
+        findings.add("FB0230", message, c.span, word="replay", hint=hint)
         return
     for name, own in zip(replay.writes, c.writes, strict=False):
         if name not in (None, own):
@@ -153,32 +153,32 @@ def _same_places(c: CNode, replay: Replay, found: Findings) -> None:
                 f"the replay form of {c.name} is the same call and writes %{name} where "
                 f"{c.name} writes {place}"
             )
-            found.add("FB0230", message, c.span, word=f"%{name}", after="replay", hint=hint)
+            findings.add("FB0230", message, c.span, word=f"%{name}", after="replay", hint=hint)
 
 
-def check_sizes(program: Program, points: Points, found: Findings) -> None:
+def check_sizes(program: Program, points: Points, findings: Findings) -> None:
     for a in program.graph.anodes:
         for i, part in enumerate(a.shape):
-            _size(part, f"dimension {i} of %{a.name}", "", a.span, points, found)
-        _size(a.size, f"the size of %{a.name}", " bytes", a.span, points, found)
+            _size(part, f"dimension {i} of %{a.name}", "", a.span, points, findings)
+        _size(a.size, f"the size of %{a.name}", " bytes", a.span, points, findings)
         if a.kind not in MAY_OVERLAP:
-            _room(a, points, found)
+            _room(a, points, findings)
     for v in program.graph.views:
-        _arguments(v.call, v.span, points, found)
+        _arguments(v.call, v.span, points, findings)
     for c in program.graph.cnodes:
-        _arguments(c.call, c.span, points, found)
-        _size(c.workspace, f"the workspace of {c.name}", " bytes", c.span, points, found)
+        _arguments(c.call, c.span, points, findings)
+        _size(c.workspace, f"the workspace of {c.name}", " bytes", c.span, points, findings)
         times = [c.time_ns]
         if c.replay is not None:
-            _arguments(c.replay.call, c.span, points, found)
+            _arguments(c.replay.call, c.span, points, findings)
             what = f"the replay workspace of {c.name}"
-            _size(c.replay.workspace, what, " bytes", c.span, points, found)
+            _size(c.replay.workspace, what, " bytes", c.span, points, findings)
             times.append(c.replay.time_ns)
         if any(time is not None and time < 0 for time in times):
-            found.add("FB0215", f"{c.name} takes a negative time", c.span)
+            findings.add("FB0215", f"{c.name} takes a negative time", c.span)
 
 
-def _room(a: ANode, points: Points, found: Findings) -> None:
+def _room(a: ANode, points: Points, findings: Findings) -> None:
     """Storage has room for every element of the tensor that its writer returns."""
     if not all(points.knows(expr) for expr in (*a.shape, a.size)) or a.dtype not in DTYPE_BYTES:
         return
@@ -189,27 +189,27 @@ def _room(a: ANode, points: Points, found: Findings) -> None:
             at = " at " + ", ".join(f"{k} = {v}" for k, v in env.items()) if env else ""
             message = f"%{a.name} has {size} bytes{at}; its shape and type take {least}"
             hint = f"declare {least} bytes or more, or correct the shape"
-            found.add("FB0231", message, a.span, word="bytes", hint=hint)
+            findings.add("FB0231", message, a.span, word="bytes", hint=hint)
             return
 
 
 def _size(
-    expr: Expr, what: str, unit: str, span: Span | None, points: Points, found: Findings
+    expr: Expr, what: str, unit: str, span: Span | None, points: Points, findings: Findings
 ) -> None:
     if not points.knows(expr):
-        _unknown_symbols(expr, span, points, found)
+        _unknown_symbols(expr, span, points, findings)
     elif points.too_large(expr):
-        _too_large(what, span, found)
+        _too_large(what, span, findings)
     elif (bad := points.negative(expr)) is not None:
-        found.add("FB0215", f"{what} is {bad[0]}{unit}{bad[1]}", span)
+        findings.add("FB0215", f"{what} is {bad[0]}{unit}{bad[1]}", span)
 
 
-def _too_large(what: str, span: Span | None, found: Findings) -> None:
+def _too_large(what: str, span: Span | None, findings: Findings) -> None:
     hint = "narrow the ranges of its symbols, or write smaller numbers"
-    found.add("FB0223", f"{what} might exceed 10^100 within the ranges", span, hint=hint)
+    findings.add("FB0223", f"{what} might exceed 10^100 within the ranges", span, hint=hint)
 
 
-def _unknown_symbols(expr: Expr, span: Span | None, points: Points, found: Findings) -> None:
+def _unknown_symbols(expr: Expr, span: Span | None, points: Points, findings: Findings) -> None:
     for name in sorted(symbols_of(expr) - points.names):
         if (span, name) in points.missed:
             continue
@@ -217,11 +217,11 @@ def _unknown_symbols(expr: Expr, span: Span | None, points: Points, found: Findi
         hint = f"declare it: `sym {name} in [1, 64] = 8 of arg 0 dim 0`"
         if name in LITERAL_WORDS:
             hint = f"write {LITERAL_WORDS[name]}"
-        message = f"there is no symbol {name}.{found.nearest(name, points.names)}"
-        found.add("FB0214", message, span, word=name, hint=hint)
+        message = f"there is no symbol {name}.{findings.nearest(name, points.names)}"
+        findings.add("FB0214", message, span, word=name, hint=hint)
 
 
-def _arguments(call: Call, span: Span | None, points: Points, found: Findings) -> None:
+def _arguments(call: Call, span: Span | None, points: Points, findings: Findings) -> None:
     waiting: list[Arg] = [*call.args, *(arg for _, arg in call.kwargs)]
     while waiting:
         arg = waiting.pop()
@@ -229,6 +229,6 @@ def _arguments(call: Call, span: Span | None, points: Points, found: Findings) -
             waiting.extend(arg)
         elif isinstance(arg, Expr):
             if not points.knows(arg):
-                _unknown_symbols(arg, span, points, found)
+                _unknown_symbols(arg, span, points, findings)
             elif points.too_large(arg):
-                _too_large(f"an argument of {call.op}", span, found)
+                _too_large(f"an argument of {call.op}", span, findings)

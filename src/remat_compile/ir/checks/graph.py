@@ -57,18 +57,18 @@ class Names:
         return None if found is None else found.kind
 
 
-def check_graph(graph: Graph, found: Findings) -> Names:
+def check_graph(graph: Graph, findings: Findings) -> Names:
     names = Names(graph)
-    _declarations(graph, found)
+    _declarations(graph, findings)
     for a in graph.anodes:
-        _anode(a, names, found)
-    _views(graph, names, found)
-    _order(graph, names, found)
-    _loss(graph, names, found)
+        _anode(a, names, findings)
+    _views(graph, names, findings)
+    _order(graph, names, findings)
+    _loss(graph, names, findings)
     return names
 
 
-def _declarations(graph: Graph, found: Findings) -> None:
+def _declarations(graph: Graph, findings: Findings) -> None:
     groups: tuple[tuple[ANode | View | CNode, ...], ...] = (
         (*graph.anodes, *graph.views),
         graph.cnodes,
@@ -79,63 +79,63 @@ def _declarations(graph: Graph, found: Findings) -> None:
             if node.name in first:
                 shown = node.name if isinstance(node, CNode) else f"%{node.name}"
                 note = Note("declared here first", first[node.name].span)
-                found.add("FB0202", f"{shown} is declared twice", node.span, note)
+                findings.add("FB0202", f"{shown} is declared twice", node.span, note)
             first.setdefault(node.name, node)
 
 
-def _anode(a: ANode, names: Names, found: Findings) -> None:
+def _anode(a: ANode, names: Names, findings: Findings) -> None:
     if a.dtype not in DTYPE_BYTES:
         known = ", ".join(DTYPE_BYTES)
-        found.add("FB0219", f"%{a.name} has the unknown type {a.dtype}", a.span, word=a.dtype,
+        findings.add("FB0219", f"%{a.name} has the unknown type {a.dtype}", a.span, word=a.dtype,
                   hint=f"the types are {known}")  # fmt: skip
     writers = names.writers.get(a.name, [])
     if a.kind in CALLER_KINDS:
         for c in writers:
             message = f"{c.name} writes %{a.name}, but {a.kind} storage belongs to the caller"
-            found.add("FB0206", message, c.span, word=f"%{a.name}")
+            findings.add("FB0206", message, c.span, word=f"%{a.name}")
         return
     if not writers:
         what = "is the token of no cNode" if a.kind == "rng" else "is written by no cNode"
-        found.add("FB0207", f"{a.kind} %{a.name} {what}", a.span)
+        findings.add("FB0207", f"{a.kind} %{a.name} {what}", a.span)
     for c in writers[1:]:
         note = Note(f"{writers[0].name} writes it", writers[0].span)
-        found.add("FB0203", f"{c.name} writes %{a.name}, which has a writer", c.span, note,
+        findings.add("FB0203", f"{c.name} writes %{a.name}, which has a writer", c.span, note,
                   word=f"%{a.name}")  # fmt: skip
 
 
-def _views(graph: Graph, names: Names, found: Findings) -> None:
+def _views(graph: Graph, names: Names, findings: Findings) -> None:
     declared: set[str] = set()
     for v in graph.views:
         if v.base not in names.anode:
             if v.base in names.view:
                 hint = f"its base is %{names.view[v.base].base}"
-                found.add("FB0205", f"the base %{v.base} of %{v.name} is a view", v.span,
+                findings.add("FB0205", f"the base %{v.base} of %{v.name} is a view", v.span,
                           word=f"%{v.base}", hint=hint)  # fmt: skip
             else:
-                found.unknown("aNode", v.base, names.anode, v.span, f"%{v.base}")
+                findings.unknown("aNode", v.base, names.anode, v.span, f"%{v.base}")
         refs = v.call.refs()
         if not refs:
-            found.add("FB0205", f"%{v.name} reads nothing of its base %{v.base}", v.span)
+            findings.add("FB0205", f"%{v.name} reads nothing of its base %{v.base}", v.span)
         for name in refs:
-            _view_read(v, name, declared, names, found)
+            _view_read(v, name, declared, names, findings)
         declared.add(v.name)
 
 
-def _view_read(v: View, name: str, declared: set[str], names: Names, found: Findings) -> None:
+def _view_read(v: View, name: str, declared: set[str], names: Names, findings: Findings) -> None:
     word = f"%{name}"
     if name not in names:
-        found.unknown("aNode or view", name, names.known, v.span, word)
+        findings.unknown("aNode or view", name, names.known, v.span, word)
     elif name in names.view and name not in declared:
-        found.add("FB0205", f"%{v.name} reads the view %{name}, which is declared later", v.span,
+        findings.add("FB0205", f"%{v.name} reads the view %{name}, which is declared later", v.span,
                   word=word)  # fmt: skip
     elif (base := names.storage(name)) and v.base in names and base.name != v.base:
         message = f"%{v.name} is a view of %{v.base}, but reads %{name}"
         if name != base.name:
             message += f", a view of %{base.name}"
-        found.add("FB0205", message, v.span, word=word, hint="a view reads its base only")
+        findings.add("FB0205", message, v.span, word=word, hint="a view reads its base only")
 
 
-def _order(graph: Graph, names: Names, found: Findings) -> None:
+def _order(graph: Graph, names: Names, findings: Findings) -> None:
     """Every read after the write, phases in order, kinds where they belong."""
     written = {a.name for a in graph.anodes if a.kind in CALLER_KINDS}
     ended: dict[str, CNode] = {}
@@ -144,12 +144,14 @@ def _order(graph: Graph, names: Names, found: Findings) -> None:
         phase = PHASES.index(c.phase)
         if phase < reached:
             before = PHASES[reached]
-            found.add("FB0209", f"{c.name} of phase {c.phase} stands after phase {before}", c.span)
+            findings.add(
+                "FB0209", f"{c.name} of phase {c.phase} stands after phase {before}", c.span
+            )
         reached = max(reached, phase)
         refs = c.call.refs() if c.replay is None else c.call.refs() + c.replay.call.refs()
-        _reads(c, tuple(dict.fromkeys(refs)), names, written, ended, found)
-        _writes(c, names, found)
-        _belongs(c, names, found)
+        _reads(c, tuple(dict.fromkeys(refs)), names, written, ended, findings)
+        _writes(c, names, findings)
+        _belongs(c, names, findings)
         written.update(c.results)
         if c.is_accumulate and c.call.refs():
             ended[c.call.refs()[0]] = c
@@ -161,77 +163,79 @@ def _reads(
     names: Names,
     written: set[str],
     ended: dict[str, CNode],
-    found: Findings,
+    findings: Findings,
 ) -> None:
     for name in refs:
         word = f"%{name}"
         a = names.storage(name)
         if a is None:
             if name not in names:
-                found.unknown("aNode or view", name, names.known, c.span, word)
+                findings.unknown("aNode or view", name, names.known, c.span, word)
             continue
         if a.kind == "rng":
             hint = "a random operator names its token after the call: `token %r`"
-            found.add("FB0211", f"{c.name} reads the token %{a.name}", c.span, word=word, hint=hint)
+            findings.add(
+                "FB0211", f"{c.name} reads the token %{a.name}", c.span, word=word, hint=hint
+            )
         elif a.name not in written and a.name in names.writers:
             writer = names.writers[a.name][0]
             note = Note(f"{writer.name} writes it", writer.span)
-            found.add("FB0204", f"{c.name} reads %{name} before it is written", c.span, note,
+            findings.add("FB0204", f"{c.name} reads %{name} before it is written", c.span, note,
                       word=word)  # fmt: skip
         elif a.name in ended:
             note = Note(f"{ended[a.name].name} ends it", ended[a.name].span)
             message = f"{c.name} reads %{name} after an accumulate has ended %{a.name}"
-            found.add("FB0210", message, c.span, note, word=word)
+            findings.add("FB0210", message, c.span, note, word=word)
         if a.kind == "phantom" and c.phase == "fwd":
             message = f"{c.name} of the forward reads the phantom %{a.name}"
-            found.add("FB0206", message, c.span, word=word, hint="declare it as `act`")
+            findings.add("FB0206", message, c.span, word=word, hint="declare it as `act`")
 
 
-def _writes(c: CNode, names: Names, found: Findings) -> None:
+def _writes(c: CNode, names: Names, findings: Findings) -> None:
     for name in c.results:
         word = f"%{name}"
         if name in names.view:
-            found.add("FB0206", f"{c.name} writes %{name}, which is a view", c.span, word=word)
+            findings.add("FB0206", f"{c.name} writes %{name}, which is a view", c.span, word=word)
         elif name not in names.anode:
-            found.unknown("aNode", name, names.anode, c.span, word)
+            findings.unknown("aNode", name, names.anode, c.span, word)
         elif (kind := names.anode[name].kind) == "rng":
             hint = "name the token after the call: `token %r`"
-            found.add("FB0211", f"{c.name} writes the token %{name} as a result", c.span,
+            findings.add("FB0211", f"{c.name} writes the token %{name} as a result", c.span,
                       word=word, hint=hint)  # fmt: skip
         elif c.phase not in WRITER_PHASES.get(kind, (c.phase,)):
             where = " or ".join(WRITER_PHASES[kind])
             message = f"{c.name} of phase {c.phase} writes %{name} of kind {kind}"
-            found.add("FB0206", message, c.span, word=word, hint=f"{kind} is written by {where}")
+            findings.add("FB0206", message, c.span, word=word, hint=f"{kind} is written by {where}")
 
 
-def _belongs(c: CNode, names: Names, found: Findings) -> None:
+def _belongs(c: CNode, names: Names, findings: Findings) -> None:
     if c.of and c.phase != "bwd":
         message = f"{c.name} of phase {c.phase} belongs to other cNodes"
-        found.add("FB0209", message, c.span, hint="only backward cNodes have `of`")
+        findings.add("FB0209", message, c.span, hint="only backward cNodes have `of`")
     for name in c.of:
         if name not in names.cnode:
-            found.unknown("cNode", name, names.cnode, c.span, name)
+            findings.unknown("cNode", name, names.cnode, c.span, name)
         elif names.cnode[name].phase != "fwd":
             message = f"{c.name} belongs to {name}, which is not a forward cNode"
-            found.add("FB0209", message, c.span, word=name)
+            findings.add("FB0209", message, c.span, word=name)
 
 
-def _loss(graph: Graph, names: Names, found: Findings) -> None:
+def _loss(graph: Graph, names: Names, findings: Findings) -> None:
     losses = [c for c in graph.cnodes if c.is_loss]
     if len(losses) != 1:
         spans = [c.span for c in (losses or graph.cnodes)[-1:]]
         where = spans[0] if spans else None
         message = f"the graph has {len(losses)} cNodes of phase loss, not one"
-        found.add("FB0208", message, where, hint="add `L: loss %dy = loss(%y)`")
+        findings.add("FB0208", message, where, hint="add `L: loss %dy = loss(%y)`")
     for c in graph.cnodes:
         if c.is_loss != (c.call.op == LOSS_OP):
             message = f"{c.name} of phase {c.phase} runs {c.call.op}"
-            found.add("FB0208", message, c.span,
+            findings.add("FB0208", message, c.span,
                       hint=f"the operator `{LOSS_OP}` and the phase loss go together")  # fmt: skip
     if len(losses) == 1:
         read = {a.name for a in map(names.storage, losses[0].call.refs()) if a is not None}
         for a in graph.anodes:
             if a.kind == "pending" and a.name not in read:
                 hint = "buffers are written back at the loss, so it reads every pending aNode"
-                found.add("FB0208", f"the loss does not read pending %{a.name}", losses[0].span,
+                findings.add("FB0208", f"the loss does not read pending %{a.name}", losses[0].span,
                           Note("declared here", a.span), hint=hint)  # fmt: skip

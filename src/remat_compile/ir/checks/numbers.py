@@ -23,14 +23,14 @@ ARGUMENTS = range(-(1 << 63), 1 << 64)
 """Integers that an operator can take."""
 
 
-def check_numbers(program: Program, points: Points, found: Findings) -> None:
+def check_numbers(program: Program, points: Points, findings: Findings) -> None:
     for call, owner, span in _calls(program):
         for arg in _flat(call):
             if type(arg) is int and arg not in ARGUMENTS:
                 message = f"an argument of {owner} is no 64-bit integer"
-                found.add("FB0222", message, span, word=str(arg))
-    _below(_sizes(program, points), "bytes at the sample", found)
-    _below(_times(program), "ns", found)
+                findings.add("FB0222", message, span, word=str(arg))
+    _below(_sizes(program, points), "bytes at the sample", findings)
+    _below(_times(program), "ns", findings)
 
 
 def _calls(program: Program) -> Iterator[tuple[Call, str, Span | None]]:
@@ -77,11 +77,11 @@ def _times(program: Program) -> Iterator[tuple[int, str, Span | None]]:
             yield c.replay.time_ns or 0, f"the replay time of {c.name}", c.span
 
 
-def _below(values: Iterator[tuple[int, str, Span | None]], unit: str, found: Findings) -> None:
+def _below(values: Iterator[tuple[int, str, Span | None]], unit: str, findings: Findings) -> None:
     total = 0
     for value, what, span in values:
         total += max(0, value)
         if total >= TOTAL:
             message = f"with {what}, {value} {unit}, the sum of all reaches 2^60"
-            found.add("FB0224", message, span, hint="sizes and times add up to less than 2^60")
+            findings.add("FB0224", message, span, hint="sizes and times add up to less than 2^60")
             return

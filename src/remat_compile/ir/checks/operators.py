@@ -22,20 +22,20 @@ _WRITES = re.compile(
 )
 
 
-def check_operators(program: Program, found: Findings) -> None:
+def check_operators(program: Program, findings: Findings) -> None:
     for v in program.graph.views:
-        _pure(v.call, f"%{v.name}", v.span, found)
+        _pure(v.call, f"%{v.name}", v.span, findings)
     for c in program.graph.cnodes:
-        _pure(c.call, c.name, c.span, found)
+        _pure(c.call, c.name, c.span, findings)
         if c.replay is not None:
-            _pure(c.replay.call, f"the replay form of {c.name}", c.span, found)
+            _pure(c.replay.call, f"the replay form of {c.name}", c.span, findings)
 
 
-def _pure(call: Call, owner: str, span: Span | None, found: Findings) -> None:
+def _pure(call: Call, owner: str, span: Span | None, findings: Findings) -> None:
     hint = "write the operator that returns a new value, such as aten.add.Tensor"
     if _WRITES.fullmatch(call.op):
         message = f"{owner} calls {call.op}, which writes into its arguments"
-        found.add("FB0225", message, span, word=call.op, hint=hint)
+        findings.add("FB0225", message, span, word=call.op, hint=hint)
     elif call.op.startswith("aten.") and any(key == "out" for key, _ in call.kwargs):
         message = f"{owner} gives {call.op} a tensor to write into"
-        found.add("FB0225", message, span, word="out", hint=hint)
+        findings.add("FB0225", message, span, word="out", hint=hint)

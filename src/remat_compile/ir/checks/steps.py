@@ -14,14 +14,14 @@ MAX_SUGGESTIONS = 10
 
 def check_names(graph: Graph, schedule: Schedule) -> list[Diagnostic]:
     """Steps that name nodes the graph does not have."""
-    found: list[Diagnostic] = []
+    diagnostics: list[Diagnostic] = []
     for step in schedule.steps:
         if isinstance(step, Compute) and step.cnode not in graph.cnode:
-            near = nearest(step.cnode, graph.cnode) if len(found) < MAX_SUGGESTIONS else ""
+            near = nearest(step.cnode, graph.cnode) if len(diagnostics) < MAX_SUGGESTIONS else ""
             message = f"no cNode {step.cnode} in this graph.{near}"
-            found.append(Diagnostic("FB0307", message, step.span))
+            diagnostics.append(Diagnostic("FB0307", message, step.span))
         elif not isinstance(step, Compute) and step.anode not in graph.anode:
             base = graph.storage.get(step.anode)
             what = f"is a view; name its base %{base}" if base else "is not in this graph"
-            found.append(Diagnostic("FB0308", f"%{step.anode} {what}", step.span))
-    return found
+            diagnostics.append(Diagnostic("FB0308", f"%{step.anode} {what}", step.span))
+    return diagnostics

@@ -27,31 +27,31 @@ __all__ = ["check_text"]
 MAX_SHOWN = 80
 
 
-def check_text(program: Program, found: Findings) -> None:
+def check_text(program: Program, findings: Findings) -> None:
     graph, binding = program.graph, program.binding
     for a in graph.anodes:
-        _name(f"%{a.name}", a.name, REF, a.span, found)
+        _name(f"%{a.name}", a.name, REF, a.span, findings)
         if a.kind not in ANODE_KINDS:
-            found.add("FB0220", f"%{a.name} has the unknown kind {a.kind}", a.span)
+            findings.add("FB0220", f"%{a.name} has the unknown kind {a.kind}", a.span)
         for expr in (*a.shape, a.size):
-            _expression(expr, f"%{a.name}", a.span, found)
+            _expression(expr, f"%{a.name}", a.span, findings)
     for v in graph.views:
-        _name(f"%{v.name}", v.name, REF, v.span, found)
-        _call(v.call, f"%{v.name}", v.span, found)
+        _name(f"%{v.name}", v.name, REF, v.span, findings)
+        _call(v.call, f"%{v.name}", v.span, findings)
     for c in graph.cnodes:
-        _cnode(c, found)
+        _cnode(c, findings)
     for s in program.symbols:
-        _name(f"symbol {s.name}", s.name, NAME, s.span, found, RESERVED_SYMBOLS)
+        _name(f"symbol {s.name}", s.name, NAME, s.span, findings, RESERVED_SYMBOLS)
     for what, text, span in _strings(program):
         if NO_TEXT.search(text):
-            found.add("FB0220", f"{what} {text!a} cannot be written", span)
+            findings.add("FB0220", f"{what} {text!a} cannot be written", span)
     indices = [index for index, _ in binding.input_grads]
     if indices != sorted(set(indices)) or (indices and indices[-1] >= len(binding.arguments)):
-        found.add("FB0220", "the gradients of inputs do not follow the arguments", None)
+        findings.add("FB0220", "the gradients of inputs do not follow the arguments", None)
     parts: tuple[ParamBinding | BufferBinding, ...] = (*binding.params, *binding.buffers)
     for part in parts:
         if not part.names:
-            found.add("FB0220", f"%{part.name} is bound to no name", part.span)
+            findings.add("FB0220", f"%{part.name} is bound to no name", part.span)
 
 
 def _strings(program: Program) -> Iterator[tuple[str, str, Span | None]]:
@@ -82,17 +82,17 @@ def _strings(program: Program) -> Iterator[tuple[str, str, Span | None]]:
             yield "the certificate with", f"{sealed.version}{sealed.seal_sha256}", proven.span
 
 
-def _cnode(c: CNode, found: Findings) -> None:
-    _name(c.name, c.name, NAME, c.span, found, RESERVED_STEPS)
+def _cnode(c: CNode, findings: Findings) -> None:
+    _name(c.name, c.name, NAME, c.span, findings, RESERVED_STEPS)
     if c.phase not in PHASES:
-        found.add("FB0220", f"{c.name} has the unknown phase {c.phase}", c.span)
-    _call(c.call, c.name, c.span, found)
-    _expression(c.workspace, c.name, c.span, found)
+        findings.add("FB0220", f"{c.name} has the unknown phase {c.phase}", c.span)
+    _call(c.call, c.name, c.span, findings)
+    _expression(c.workspace, c.name, c.span, findings)
     if c.replay is not None:
-        _call(c.replay.call, c.name, c.span, found)
-        _expression(c.replay.workspace, c.name, c.span, found)
+        _call(c.replay.call, c.name, c.span, findings)
+        _expression(c.replay.workspace, c.name, c.span, findings)
     if c.loc is not None and c.loc.line < 0:
-        found.add("FB0220", f"{c.name} comes from a negative line", c.span)
+        findings.add("FB0220", f"{c.name} comes from a negative line", c.span)
 
 
 def _name(
@@ -100,23 +100,23 @@ def _name(
     name: str,
     pattern: Pattern[str],
     span: Span | None,
-    found: Findings,
+    findings: Findings,
     reserved: frozenset[str] = frozenset(),
 ) -> None:
     if name in reserved:
-        found.add("FB0220", f"{shown}: `{name}` is a word of the language", span)
+        findings.add("FB0220", f"{shown}: `{name}` is a word of the language", span)
     elif not pattern.fullmatch(name):
         hint = "names have letters, digits, `_` and `.`"
-        found.add("FB0220", f"{shown!r} cannot be written as a name", span, hint=hint)
+        findings.add("FB0220", f"{shown!r} cannot be written as a name", span, hint=hint)
 
 
-def _call(call: Call, owner: str, span: Span | None, found: Findings) -> None:
-    _name(f"{owner}: operator {call.op}", call.op, OPERATOR, span, found)
+def _call(call: Call, owner: str, span: Span | None, findings: Findings) -> None:
+    _name(f"{owner}: operator {call.op}", call.op, OPERATOR, span, findings)
     for key, _ in call.kwargs:
-        _name(f"{owner}: argument {key}", key, KEY, span, found, RESERVED_SYMBOLS)
+        _name(f"{owner}: argument {key}", key, KEY, span, findings, RESERVED_SYMBOLS)
     for arg in (*call.args, *(value for _, value in call.kwargs)):
         if not _writable(arg, 0):
-            found.add("FB0220", f"{owner}: the argument {_shown(arg)} cannot be written", span)
+            findings.add("FB0220", f"{owner}: the argument {_shown(arg)} cannot be written", span)
 
 
 def _shown(arg: Arg) -> str:
@@ -136,9 +136,9 @@ def _writable(arg: Arg, depth: int) -> bool:
     return True
 
 
-def _expression(expr: Expr, owner: str, span: Span | None, found: Findings) -> None:
+def _expression(expr: Expr, owner: str, span: Span | None, findings: Findings) -> None:
     if not _structured(expr):
-        found.add("FB0220", f"{owner}: a sum or product of less than two parts", span)
+        findings.add("FB0220", f"{owner}: a sum or product of less than two parts", span)
 
 
 def _structured(expr: Expr) -> bool:

@@ -24,18 +24,18 @@ def check_program(
     With `text`, from which the program was read (out of `file`), places are those of the
     words at fault instead of those of their statements. Linear in the size of the program.
     """
-    found = Findings(text, file)
-    check_text(program, found)
-    names = check_graph(program.graph, found)
+    findings = Findings(text, file)
+    check_text(program, findings)
+    names = check_graph(program.graph, findings)
     points = Points(program.symbols)
-    check_forms(program.graph, names, points, found)
-    check_sizes(program, points, found)
-    check_numbers(program, points, found)
-    check_operators(program, found)
-    check_frame(program, names, found)
-    check_binding(program, names, found)
-    check_schedules(program, found)
-    return tuple(sorted(found.diagnostics, key=_place))
+    check_forms(program.graph, names, points, findings)
+    check_sizes(program, points, findings)
+    check_numbers(program, points, findings)
+    check_operators(program, findings)
+    check_frame(program, names, findings)
+    check_binding(program, names, findings)
+    check_schedules(program, findings)
+    return tuple(sorted(findings.diagnostics, key=_place))
 
 
 def _place(diagnostic: Diagnostic) -> tuple[int, int]:

@@ -291,11 +291,11 @@ def _more(text: str, file: str, first: Diagnostic) -> list[Diagnostic]:
     A statement that is spelled right and means nothing is found once all is spelled right, so
     an error may stand before the one that was found first.
     """
-    found: list[Diagnostic] = []
+    diagnostics: list[Diagnostic] = []
     lines = text.split("\n")
     last = first
     reads = RECOVERY_CHARACTERS // max(1, len(text))
-    while len(found) < min(reads, MAX_SYNTAX_ERRORS):
+    while len(diagnostics) < min(reads, MAX_SYNTAX_ERRORS):
         if last.span is None or last.code not in ("FB0101", "FB0105", "FB0106", "FB0108", "FB0110"):
             break
         line = lines[last.span.line - 1]
@@ -307,6 +307,6 @@ def _more(text: str, file: str, first: Diagnostic) -> list[Diagnostic]:
         result = _attempt("\n".join(lines), file)
         if isinstance(result, Program) or result.span is None:
             break
-        found.append(result)
+        diagnostics.append(result)
         last = result
-    return found
+    return diagnostics

@@ -4,7 +4,7 @@
 symbols by intervals. It shares nothing with the rest of the package.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import accumulate
 from math import inf
 from operator import mul
@@ -80,12 +80,10 @@ def check(
 
 def keeps_sizes(p: Program, box: Box, search: Search) -> None:
     """Values are sizes, and an accumulation adds into a storage of its own size."""
-    goals = [f"0 {e} -" for e in p.expressions()]
-    for call in p.nodes.values():
-        if call.operator == "accumulate":
-            one, other = p.size[p.reads(call)[0]], p.size[call.results[0]]
-            goals += [f"{one} {other} -", f"{other} {one} -"] if one != other else []
-    for goal in goals:
+    adds = [call for call in p.nodes.values() if call.operator == "accumulate"]
+    pairs = {(p.size[p.reads(call)[0]], p.size[call.results[0]]) for call in adds}
+    goals = [f"{x} {y} -" for a, b in pairs if a != b for x, y in ((a, b), (b, a))]
+    for goal in (*goals, *(f"0 {e} -" for e in p.expressions())):
         search.everywhere(box, [goal], lambda values: max(values.values()) <= 0)
 
 
@@ -102,16 +100,13 @@ def peaks(machine: Machine, size: Values) -> Bytes:
     kinds = {name: machine.p.kind.get(name, "host" if "%" in name else "") for name in size}
     signs, names = zip(*machine.changes, strict=True)
 
-    def peak(counts: Callable[[str], bool]) -> int:
-        counted = {name: n if counts(kinds[name]) else 0 for name, n in size.items()}
+    def peak(without: Collection[str]) -> int:
+        counted = {name: 0 if kinds[name] in without else n for name, n in size.items()}
         taken: Iterator[int] = map(mul, signs, map(counted.__getitem__, names))
         return max(accumulate(taken))
 
-    return Bytes(
-        peak(lambda kind: kind != "host"),
-        peak(lambda kind: kind not in ("host", "param_grad", *CALLERS)),
-        peak(lambda kind: kind == "host"),
-    )
+    others = {*kinds.values()} - {"host"}
+    return Bytes(peak({"host"}), peak({"host", "param_grad", *CALLERS}), peak(others))
 
 
 def time_ns(machine: Machine, size: Values) -> int:

@@ -14,13 +14,13 @@ BOUND = {  # what is bound, and what its second name may be
 }
 
 
-def keeps_rules(p: Program) -> list[str]:
-    """Raises `Wrong` where a rule is broken. Returns who draws random numbers, and the loss."""
+def keeps_rules(p: Program) -> None:
+    """Raises `Wrong` where a rule is broken."""
     for kind, a, b in p.bound:
         firsts, seconds = BOUND[kind]
         need(p.kind[a] in firsts and (not b or p.kind[b] in seconds), "cannot bind", a, b)
     there = {a for a, kind in p.kind.items() if kind in CALLERS}
-    ended, phase, draws = set[str](), "fwd", list[str]()
+    ended, phase = set[str](), "fwd"
     for name, call in p.nodes.items():
         form, reads, made = call.replay or call, p.reads(call), call.made()
         written = [*made, *filter(None, [call.token])]
@@ -44,8 +44,6 @@ def keeps_rules(p: Program) -> list[str]:
             need(reads[0] != reads[1] and p.kind[reads[0]] == "grad", name, "adds to no gradient")
             ended.add(reads[0])
         there |= {*written}
-        draws += [name] if call.token or call.phase == "loss" else []
         phase = call.phase
     need(there == p.kind.keys(), "somebody writes nothing:", *(p.kind.keys() - there))
     need([call.phase for call in p.nodes.values()].count("loss") == 1, "there is not one loss")
-    return draws

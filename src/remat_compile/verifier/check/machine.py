@@ -5,7 +5,7 @@ begins and ends. What is live holds T unless it is `changed`: by the theorem, an
 finds T in all it reads, and draws in the order of the graph, makes T. Sizes play no part.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 
 from .graph import KEPT, keeps_rules
 from .read import CALLERS, Program, need
@@ -36,13 +36,16 @@ class Machine:
     """The state between two steps, and what became of the bytes."""
 
     def __init__(self, p: Program) -> None:
-        self.p, self.draws, self.drawn = p, keeps_rules(p), 0
+        keeps_rules(p)
+        self.p = p
+        # Who has not drawn yet, in order.
+        self.draws = deque(c for c, call in p.nodes.items() if call.token or call.phase == "loss")
         own = frozenset({"live", "own"})
         self.facts = {a: own if kind in CALLERS else frozenset() for a, kind in p.kind.items()}
         self.runs: Counter[str] = Counter()
         self.total = Counter(name for _, what, name in p.steps if what not in STEPS)
         self.begun, self.ended = Counter[str](), Counter[str]()  # copies of each direction
-        self.copies: dict[str, tuple[str, int]] = {}  # in flight: direction and number
+        self.copies: dict[str, Counter[str]] = {}  # in flight: number of its direction
         self.uses = defaultdict[str, dict[tuple[str, bool], int]](dict)  # last by a direction
         self.changes = [(1, a) for a in p.held()]  # bytes taken (1) or given back (-1), in order
         self.gone: list[str] = []  # what this step gives back
@@ -60,10 +63,8 @@ class Machine:
                 self.compute(a, what == "nosave")
             self.give_back()
         self.p.line = 0
-        need(self.drawn == len(self.draws), "not all random numbers are drawn, or no loss runs")
-        for name, call in self.p.nodes.items():
-            must = "pending" in (self.p.kind[a] for a in call.made())
-            need(not must or self.total[name] > 0, name, "is never executed")
+        need(not self.draws, "not all random numbers are drawn, or no loss runs")
+        for name, call in self.p.nodes.items():  # it read all that is pending: each was made
             need(call.phase != "loss" or self.total[name] == 1, "the loss runs not once")
         for a, kind in self.p.kind.items():
             self.do("keep" if kind in (*KEPT, *CALLERS) else "leave", a)
@@ -73,14 +74,12 @@ class Machine:
         needs, never, begins, ends, reads, changes = TABLE[what]
         before = self.facts[a]
         need(needs <= before and not never & before, what, a, "is against its rule")
-        if begins or ends:
-            self.facts[a] = (before | begins) - ends
+        self.facts[a] = (before | begins) - ends
         if what in ("offload", "prefetch"):
             self.begun[what] += 1
-            self.copies[a] = what, self.begun[what]
+            self.copies[a] = Counter({what: self.begun[what]})
         elif what == "wait":
-            direction, number = self.copies.pop(a)
-            self.ended[direction] = max(self.ended[direction], number)
+            self.ended |= self.copies.pop(a)  # the larger number of each
         for fact, where in BYTES:
             if fact in reads or fact in changes:
                 self.use(where + a, fact in changes, what)
@@ -113,8 +112,7 @@ class Machine:
         for a in reads:
             self.do("read", a)
         if first and (own.token or own.phase == "loss"):  # rule 3
-            need([name] == self.draws[self.drawn : self.drawn + 1], name, "draws out of order")
-            self.drawn += 1
+            need(self.draws and self.draws.popleft() == name, name, "draws out of order")
         self.changes.append((1, form.workspace))
         self.gone.append(form.workspace)
         if own.operator == "accumulate":
@@ -122,9 +120,8 @@ class Machine:
             self.give_back()  # and takes it again under its new name
         for a in made:
             self.do("sum" if own.operator == "accumulate" else "make", a)
-        for a in made:
-            if nosave and self.p.kind[a] == "phantom":
-                self.do("drop", a)
+        for a in (a for a in made if nosave and self.p.kind[a] == "phantom"):
+            self.do("drop", a)
         for kind, a, second in self.p.bound if own.phase == "loss" else ():
             if kind == "result" or (kind == "buffer" and second):
                 self.do("give" if kind == "result" else "update", a)

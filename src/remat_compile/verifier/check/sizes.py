@@ -9,6 +9,7 @@ from .read import need
 RANGE_WORK = 10**7  # words of expressions and steps, some seconds
 Box: TypeAlias = Mapping[str, tuple[int, int]]  # lowest and highest value of each symbol
 Values: TypeAlias = Mapping[str, int]
+Holds: TypeAlias = Callable[[Values], bool]
 
 
 class Undecided(Exception):
@@ -65,9 +66,7 @@ class Search:
     def __init__(self, deadline: float) -> None:
         self.deadline, self.work = deadline, 0
 
-    def everywhere(
-        self, box: Box, exprs: Collection[str], holds: Callable[[Values], bool], cost: int = 0
-    ) -> None:
+    def everywhere(self, box: Box, exprs: Collection[str], holds: Holds, cost: int = 0) -> None:
         """What holds of too large values too, holds in all the box; raises if not, or not known.
 
         Corner: what rises with sizes that all may only rise with `b` is worst at the highest `b`,
@@ -77,9 +76,8 @@ class Search:
         while todo:
             box = todo.pop()
             slopes = frozenset().union(*(span(e, box).slopes for e in exprs))
-            for b, (low, high) in box.items():
-                least = low if (b, -1) in slopes else high
-                box = {**box, b: (least, high if (b, 1) in slopes else least)}
+            least = {b: low if (b, -1) in slopes else high for b, (low, high) in box.items()}
+            box = {b: (n, box[b][1] if (b, 1) in slopes else n) for b, n in least.items()}
             if holds({e: span(e, box).high for e in exprs}):
                 continue
             widest = max(box, key=lambda b: box[b][1] - box[b][0], default="")

@@ -20,7 +20,7 @@ IMPLIES: dict[str, frozenset[str]] = {
     "read": frozenset(("arriving",)),
     "arriving": frozenset(("flying",)),
     "unhosted": frozenset(("aged",)),
-    "lent": frozenset(("read",)),
+    "belongs": frozenset(("read",)),
 }
 """By a broken rule: the rules that are then broken for the same step and aNode too."""
 
@@ -40,7 +40,8 @@ def independent_clauses(
         )
     for race in racing.races if racing is not None else ():
         event = None if race.use.event == end else race.use.event
-        implied.setdefault((event, race.use.anode), set()).update(("arriving", "flying", "aloft"))
+        rules = ("arriving", "flying", "copied at end")
+        implied.setdefault((event, race.use.anode), set()).update(rules)
     return tuple(c for c in clauses if c.rule not in implied[c.event, c.subject])
 
 
@@ -145,7 +146,7 @@ def explain_copy(history: History, clause: Clause) -> Diagnostic:
 
 
 _TEXTS = {
-    "lent": (
+    "belongs": (
         "FB0859", "{here}, a {kind}: it belongs to the caller", "offload what the step makes itself"
     ),
     "arriving": (
@@ -161,14 +162,16 @@ _TEXTS = {
         "FB0853", "{here}: the host copy of {name} is of before an accumulation, so it is stale",
         "compute it again instead",
     ),
-    "landed": ("FB0854", "{here}: {name} is alive on the device already", "remove this step"),
+    "alive": ("FB0854", "{here}: {name} is alive on the device already", "remove this step"),
     "hosted": (
         "FB0855", "{here}: the host holds a copy of {name} already",
         "put `hostfree {name}` before it",
     ),
-    "idle": ("FB0856", "{here}: no copy of {name} is in flight", "remove this step"),
-    "aloft": ("FB0857", "a copy of {name} is in flight at the end of {plan}", "add `wait {name}`"),
-    "ashore": (
+    "no copy": ("FB0856", "{here}: no copy of {name} is in flight", "remove this step"),
+    "copied at end": (
+        "FB0857", "a copy of {name} is in flight at the end of {plan}", "add `wait {name}`"
+    ),
+    "on host at end": (
         "FB0858", "the host copy of {name} is left at the end of {plan}",
         "add `hostfree {name}` after its last prefetch",
     ),
@@ -201,21 +204,21 @@ def _copy_notes(history: History, clause: Clause, before: int) -> Iterator[Note]
         match history.events[index].step:
             case Offload():
                 issued = index
-            case Prefetch() if clause.rule != "ashore":
+            case Prefetch() if clause.rule != "on host at end":
                 issued = index
             case HostFree() | Wait():
                 gone = index
     made = history.last(history.made, name, before)
     aged = history.last(history.gone, name, before)
-    if clause.rule == "landed" and made is not None:
+    if clause.rule == "alive" and made is not None:
         yield history.note("made here", made)
-    if clause.rule in ("lent", "landed"):
+    if clause.rule in ("belongs", "alive"):
         return
     if issued is not None:
         yield history.note(f"its {_word(history, issued)} is issued here", issued)
     if clause.rule == "unhosted" and isinstance(_step(history, gone), HostFree):
         yield history.note("the host copy is given back here", gone or 0)
-    if clause.rule == "idle" and isinstance(_step(history, gone), Wait):
+    if clause.rule == "no copy" and isinstance(_step(history, gone), Wait):
         yield history.note("and waited for here", gone or 0)
     if clause.rule == "aged" and aged is not None:
         yield history.note(f"it ends here: its storage is %{history.events[aged].becomes}", aged)

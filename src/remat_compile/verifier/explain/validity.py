@@ -25,18 +25,18 @@ def explain_broken(
     """One diagnostic per broken clause and race, in the order of the steps."""
     history = History(statements, schedule, events)
     end = len(events)
-    found: list[tuple[int, Diagnostic]] = []
+    placed: list[tuple[int, Diagnostic]] = []
     for races in () if racing is None else races_by_copy(racing):
-        found.append((races[0].use.event, explain_race(history, races)))
+        placed.append((races[0].use.event, explain_race(history, races)))
     for clause in () if broken is None else independent_clauses(broken.clauses, racing, end):
         index = end if clause.event is None else clause.event
-        found.append((index, _explain(history, clause)))
-    return tuple(diagnostic for _, diagnostic in sorted(found, key=lambda pair: pair[0]))
+        placed.append((index, _explain(history, clause)))
+    return tuple(diagnostic for _, diagnostic in sorted(placed, key=lambda pair: pair[0]))
 
 
 def _explain(history: History, clause: Clause) -> Diagnostic:
     if clause.event is None:
-        at_end = explain_copy if clause.rule in ("aloft", "ashore") else _at_end
+        at_end = explain_copy if clause.rule in ("copied at end", "on host at end") else _at_end
         return at_end(history, clause)
     event = history.events[clause.event]
     name, here, span = clause.subject, history.where(event), event.step.span
@@ -85,9 +85,9 @@ def _explain(history: History, clause: Clause) -> Diagnostic:
             return _out_of_order(history, event, name)
         case "never" | "undrawn" | "kept" | "left":
             return _at_end(history, clause)
-        case "lent" | "arriving" | "flying" | "hosted" | "unhosted":
+        case "belongs" | "arriving" | "flying" | "hosted" | "unhosted":
             return explain_copy(history, clause)
-        case "aged" | "landed" | "idle" | "aloft" | "ashore":
+        case "aged" | "alive" | "no copy" | "copied at end" | "on host at end":
             return explain_copy(history, clause)
         case _:
             assert_never(clause.rule)

@@ -71,22 +71,22 @@ def explain_claims(
     schedule: Schedule, proven: Proven, claimed: Claims, true: Claims
 ) -> tuple[Diagnostic, ...]:
     """The claims that do not hold: FB0870 the time, FB0871 what no schedule can do without."""
-    found: list[Diagnostic] = []
+    diagnostics: list[Diagnostic] = []
     at = f"the proof recorded for @{schedule.name} claims"
     hint = "verify the plan again, and save what is proven then"
     if claimed.time_ns != true.time_ns:
         message = f"{at} a time of {_shown(claimed.time_ns)} ns; the steps take {true.time_ns} ns"
-        found.append(Diagnostic("FB0870", message, proven.span, hint=hint))
+        diagnostics.append(Diagnostic("FB0870", message, proven.span, hint=hint))
     if claimed.least_time_ns > true.least_time_ns:
         message = (
             f"{at} that no schedule takes less than {_shown(claimed.least_time_ns)} ns; only "
             f"{true.least_time_ns} ns are certain"
         )
-        found.append(Diagnostic("FB0871", message, proven.span, hint=hint))
+        diagnostics.append(Diagnostic("FB0871", message, proven.span, hint=hint))
     if claimed.least_bytes > true.least_bytes:
         message = (
             f"{at} that no schedule takes less than {_shown(claimed.least_bytes)} bytes; only "
             f"{true.least_bytes} bytes are certain"
         )
-        found.append(Diagnostic("FB0871", message, proven.span, hint=hint))
-    return tuple(found)
+        diagnostics.append(Diagnostic("FB0871", message, proven.span, hint=hint))
+    return tuple(diagnostics)

@@ -211,7 +211,7 @@ def check_sizes(
 ) -> tuple[Diagnostic, ...] | OutOfTime:
     """Sizes that are negative somewhere in `box`, storage that changes its size (FB0822), and
     storage that is smaller than its tensor (FB0825)."""
-    found: list[Diagnostic] = []
+    diagnostics: list[Diagnostic] = []
     for expr, places in amounts.declared.items():
         if bounds(expr, box)[0] >= 0:
             continue
@@ -220,7 +220,7 @@ def check_sizes(
             return env
         if env is not None:
             at = f"{value(expr, env)} bytes at {_shown(env, expr)}"
-            found += (_refusal(f"{p.what} is {at}, less than none", p.span) for p in places)
+            diagnostics += (_refusal(f"{p.what} is {at}, less than none", p.span) for p in places)
     for (expr, needed), places in amounts.filled.items():
         if is_at_least(expr, needed, box):
             continue
@@ -230,7 +230,7 @@ def check_sizes(
         if env is not None:
             shown = _shown(env, expr, needed)
             at = f" at {shown}" if shown else ""
-            found += (too_small(p, value(expr, env), value(needed, env), at) for p in places)
+            diagnostics += (too_small(p, value(expr, env), value(needed, env), at) for p in places)
     for name, (ended, named) in statements.accumulates.items():
         a, b = amounts.forms[amounts.anode[ended]], amounts.forms[amounts.anode[named]]
         if a == b:
@@ -243,8 +243,8 @@ def check_sizes(
                 f"{name} names the storage of %{ended} ({value(a, env)} bytes at "
                 f"{_shown(env, a, b)}) %{named}, which is declared with {value(b, env)} bytes"
             )
-            found.append(_refusal(message, statements.cnodes[name].span))
-    return tuple(found)
+            diagnostics.append(_refusal(message, statements.cnodes[name].span))
+    return tuple(diagnostics)
 
 
 def _somewhere(

@@ -90,7 +90,7 @@ def _copies(events: Sequence[Event]) -> dict[int, Copy]:
                 open_[name].append(event.index)
             case Wait(name) if open_[name]:
                 waits[open_[name].pop(0)] = event.index
-    found: dict[int, Copy] = {}
+    copies: dict[int, Copy] = {}
     count = dict.fromkeys(LANES, 0)
     for event in events:
         match event.step:
@@ -98,8 +98,8 @@ def _copies(events: Sequence[Event]) -> dict[int, Copy]:
                 lane: Lane = "d2h" if isinstance(event.step, Offload) else "h2d"
                 count[lane] += 1
                 waited = waits.get(event.index)
-                found[event.index] = Copy(lane, count[lane], name, event.index, waited)
-    return found
+                copies[event.index] = Copy(lane, count[lane], name, event.index, waited)
+    return copies
 
 
 def _uses(event: Event, copy: Copy | None) -> Iterator[Use]:

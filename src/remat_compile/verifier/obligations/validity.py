@@ -25,7 +25,8 @@ __all__ = ["Broken", "Clause", "encode_validity", "prove_validity"]
 Rule = Literal[
     "read", "token", "stale", "free", "caller", "given", "rename", "twice", "never", "kept", "left",
     "pending", "order", "undrawn",
-    "lent", "arriving", "flying", "hosted", "unhosted", "aged", "landed", "idle", "aloft", "ashore",
+    "belongs", "arriving", "flying", "hosted", "unhosted", "aged", "alive", "no copy",
+    "copied at end", "on host at end",
 ]  # fmt: skip
 """What a clause demands; `explain` says it in words."""
 
@@ -187,20 +188,20 @@ class _ValidityEncoder:
                     self.clause("given", event, name, done, False)
             case Offload():
                 self.guard("offload.ok", alive, kind, flying, hosted)
-                self.caller("lent", event, name)
+                self.caller("belongs", event, name)
                 self.clause("hosted", event, name, hosted, False)
             case Prefetch():
                 aged = self.facts.now("aged", name)
                 self.guard("prefetch.ok", alive, flying, hosted, aged)
                 self.clause("unhosted", event, name, hosted, True)
                 self.clause("aged", event, name, aged, False)
-                self.clause("landed", event, name, alive, False)
+                self.clause("alive", event, name, alive, False)
             case HostFree():
                 self.guard("hostfree.ok", flying, hosted)
                 self.clause("unhosted", event, name, hosted, True)
             case Wait():
                 self.guard("wait.ok", flying)
-                self.clause("idle", event, name, flying, True)
+                self.clause("no copy", event, name, flying, True)
             case _:
                 assert_never(event.step)
 
@@ -236,8 +237,8 @@ class _ValidityEncoder:
             self.clause("kept", None, name, alive, True)
         elif name not in self.statements.caller:
             self.clause("left", None, name, alive, False)
-        self.clause("aloft", None, name, flying, False)
-        self.clause("ashore", None, name, hosted, False)
+        self.clause("copied at end", None, name, flying, False)
+        self.clause("on host at end", None, name, hosted, False)
 
 
 def prove_validity(

@@ -79,25 +79,25 @@ def unfold(statements: Statements, schedule: Schedule) -> list[Event] | tuple[Di
         return unknown
     total = Counter(s.cnode for s in schedule.steps if isinstance(s, Compute))
     runs: Counter[str] = Counter()
-    found: list[Event] = []
+    events: list[Event] = []
     for index, step in enumerate(chain.from_iterable(map(_parts, schedule.steps))):
         match step:
             case Compute(name, nosave):
                 runs[name] += 1
                 c = statements.cnodes[name]
-                found.append(_run(statements, c, index, step, runs[name], total[name], nosave))
+                events.append(_run(statements, c, index, step, runs[name], total[name], nosave))
             case Free(anode):
-                found.append(Event(index, step, None, 0, {}, None, (), None, None, (anode,)))
+                events.append(Event(index, step, None, 0, {}, None, (), None, None, (anode,)))
             case Offload(anode):
                 read = {anode: anode}
-                found.append(Event(index, step, None, 0, read, None, (), None, None, ()))
+                events.append(Event(index, step, None, 0, read, None, (), None, None, ()))
             case Prefetch(anode):
-                found.append(Event(index, step, None, 0, {}, None, (anode,), None, None, ()))
+                events.append(Event(index, step, None, 0, {}, None, (anode,), None, None, ()))
             case Wait() | HostFree():
-                found.append(Event(index, step, None, 0, {}, None, (), None, None, ()))
+                events.append(Event(index, step, None, 0, {}, None, (), None, None, ()))
             case _:
                 assert_never(step)
-    return found
+    return events
 
 
 def _parts(step: Step) -> tuple[Compute | ElementaryStep, ...]:

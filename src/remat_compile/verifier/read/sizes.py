@@ -228,15 +228,15 @@ def measure(
     statements: Statements, amounts: Amounts, env: Mapping[str, int]
 ) -> Sizes | tuple[Diagnostic, ...]:
     """The sizes at `env`, or what is wrong with them there (FB0802, FB0825)."""
-    found: list[Diagnostic] = []
+    diagnostics: list[Diagnostic] = []
     for expr, places in amounts.declared.items():
         if (size := value(expr, env)) < 0:
             for place in places:
                 message = f"{place.what} is {size} bytes, less than none"
-                found.append(Diagnostic("FB0802", message, place.span))
+                diagnostics.append(Diagnostic("FB0802", message, place.span))
     for (expr, needed), places in amounts.filled.items():
         if 0 <= (size := value(expr, env)) < (least := value(needed, env)):
-            found += (too_small(place, size, least) for place in places)
+            diagnostics += (too_small(place, size, least) for place in places)
     sizes = amounts.at(env)
     for name, (ended, named) in statements.accumulates.items():
         a, b = sizes.anode[ended], sizes.anode[named]
@@ -245,5 +245,5 @@ def measure(
                 f"{name} names the storage of %{ended} ({a} bytes) %{named}, which "
                 f"is declared with {b} bytes"
             )
-            found.append(Diagnostic("FB0802", message, statements.cnodes[name].span))
-    return tuple(found) or sizes
+            diagnostics.append(Diagnostic("FB0802", message, statements.cnodes[name].span))
+    return tuple(diagnostics) or sizes

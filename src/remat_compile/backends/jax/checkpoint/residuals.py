@@ -78,22 +78,22 @@ def _inner(eqn: core.JaxprEqn) -> Iterator[core.Jaxpr]:
             yield inner
 
 
-def check_residuals(found: Residuals, kept: frozenset[str], offloaded: frozenset[str]) -> None:
+def check_residuals(residuals: Residuals, kept: frozenset[str], offloaded: frozenset[str]) -> None:
     """FB0936 where JAX keeps something else than what the plan names, or elsewhere."""
     planned = kept | offloaded
     problems = []
-    if wrong := sorted((offloaded ^ found.offloaded) & planned & found.names):
+    if wrong := sorted((offloaded ^ residuals.offloaded) & planned & residuals.names):
         listed = ", ".join(f"%{name}" for name in wrong)
         message = f"JAX keeps {listed} on the other side than the plan: device, not host"
         problems.append(
             Diagnostic("FB0936", message, hint=worded("use {jax_style}", jax_style="explicit"))
         )
-    if ignored := sorted(planned - found.names):
+    if ignored := sorted(planned - residuals.names):
         listed = ", ".join(f"%{name}" for name in ignored)
         message = f"JAX does not keep {listed}: its derivatives do not read these values"
         hint = worded("plan without keeping them, or use {jax_style}", jax_style="explicit")
         problems.append(Diagnostic("FB0936", message, hint=hint))
-    if more := sorted(found.names - planned):
+    if more := sorted(residuals.names - planned):
         listed = ", ".join(f"%{name}" for name in more)
         problems.append(Diagnostic("FB0936", f"JAX also keeps {listed}, which the plan does not"))
     if problems:

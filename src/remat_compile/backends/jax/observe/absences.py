@@ -43,16 +43,16 @@ def absences(
     """
     dead = {scope_name(*execution) for execution in dead_executions(graph, schedule)}
     constant = constants(graph)
-    found: dict[str, Absence] = {}
+    absences: dict[str, Absence] = {}
     for name in planned_scopes(graph, schedule):
         if name in seen:
             continue
         if name in dead:
-            found[name] = Absence.DEAD
+            absences[name] = Absence.DEAD
         elif name.split("#")[0] in constant:
-            found[name] = Absence.CONSTANT
+            absences[name] = Absence.CONSTANT
         elif name not in traced:
-            found[name] = Absence.PASSED_ON
+            absences[name] = Absence.PASSED_ON
         elif name not in needed:
-            found[name] = Absence.UNREAD
-    return found
+            absences[name] = Absence.UNREAD
+    return absences

@@ -18,13 +18,13 @@ def check_fixed(tree: ast.Module, fixed: str, file: str) -> None:
 
 def definitions(tree: ast.Module, file: str) -> dict[str, ast.FunctionDef]:
     """The functions of a module by name. FB0945 where a name is bound twice."""
-    found: dict[str, ast.FunctionDef] = {}
+    functions: dict[str, ast.FunctionDef] = {}
     bound: set[str] = set()
     for node in tree.body:
         names: list[str] = []
         match node:
             case ast.FunctionDef(name=name):
-                found[name] = node
+                functions[name] = node
                 names = [name]
             case ast.Assign(targets=targets):
                 names = [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
@@ -38,7 +38,7 @@ def definitions(tree: ast.Module, file: str) -> dict[str, ast.FunctionDef]:
             if name in bound:
                 differs(node, file, "no step", f"{name} is bound twice")
             bound.add(name)
-    return found
+    return functions
 
 
 def _same(wanted: ast.stmt, node: ast.stmt) -> bool:

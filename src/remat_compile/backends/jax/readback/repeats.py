@@ -24,12 +24,12 @@ __all__ = ["check_told_apart"]
 Key = tuple[object, ...]
 
 
-def check_told_apart(found: Mapping[str, ast.FunctionDef], program: Program, file: str) -> None:
-    """FB0945 where an execution would be merged with an earlier one. `found` has a `forward`
+def check_told_apart(functions: Mapping[str, ast.FunctionDef], program: Program, file: str) -> None:
+    """FB0945 where an execution would be merged with an earlier one. `functions` has a `forward`
     and a `backward` that were read back."""
     walk = _Numbers(constants(program.graph), file)
-    walk.run(found["forward"].body)
-    walk.run(found["backward"].body, _saved(found["forward"].body[-1]))
+    walk.run(functions["forward"].body)
+    walk.run(functions["backward"].body, _saved(functions["forward"].body[-1]))
 
 
 def _saved(end: ast.stmt) -> ast.expr | None:

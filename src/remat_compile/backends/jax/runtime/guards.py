@@ -27,35 +27,43 @@ def check_call(
     """FB0934 for parameters, buffers or inputs of other names, shapes or dtypes than the
     plan's, FB0939 where a key or buffers are missing."""
     binding, graph = program.binding, program.graph
-    found: list[Diagnostic] = []
-    env = _sizes(program, inputs, found)
+    diagnostics: list[Diagnostic] = []
+    env = _sizes(program, inputs, diagnostics)
     wanted = {p.names[0]: graph.anode[p.name] for p in binding.params}
     ties = {tie: p.names[0] for p in binding.params for tie in p.names[1:]}
-    found += _compare("parameter", wanted, params, env, ties)
+    diagnostics += _compare("parameter", wanted, params, env, ties)
     if buffers is not None:
         held = {b.names[0]: graph.anode[b.name] for b in binding.buffers}
         ties = {tie: b.names[0] for b in binding.buffers for tie in b.names[1:]}
-        found += _compare("buffer", held, buffers, env, ties)
+        diagnostics += _compare("buffer", held, buffers, env, ties)
     elif binding.buffers:
         hint = "pass buffers={name: array}; a plan made in this process has them in step.buffers"
-        found.append(Diagnostic("FB0939", "the model has buffers and none are given", hint=hint))
+        diagnostics.append(
+            Diagnostic("FB0939", "the model has buffers and none are given", hint=hint)
+        )
     arguments = {a.path: graph.anode[a.name] for a in binding.arguments}
     if len(inputs) == len(arguments):
-        found += _compare("input", arguments, dict(zip(arguments, inputs, strict=True)), env, {})
+        diagnostics += _compare(
+            "input", arguments, dict(zip(arguments, inputs, strict=True)), env, {}
+        )
     if key is None and any(c.token is not None for c in graph.cnodes):
         hint = "pass key=jax.random.key(seed), another one in each step"
-        found.append(Diagnostic("FB0939", "the model draws random numbers: no key", hint=hint))
-    if found:
-        raise FBError(found)
+        diagnostics.append(
+            Diagnostic("FB0939", "the model draws random numbers: no key", hint=hint)
+        )
+    if diagnostics:
+        raise FBError(diagnostics)
 
 
-def _sizes(program: Program, inputs: Sequence[Any], found: list[Diagnostic]) -> dict[str, int]:
+def _sizes(
+    program: Program, inputs: Sequence[Any], diagnostics: list[Diagnostic]
+) -> dict[str, int]:
     """The symbols as the inputs have them, each within its range."""
     arguments = program.binding.arguments
     if len(inputs) != len(arguments):
         paths = ", ".join(a.path for a in arguments) or "none"
         message = f"{len(inputs)} inputs for {len(arguments)}: {paths}"
-        found.append(Diagnostic("FB0934", message, hint="pass all of them, in this order"))
+        diagnostics.append(Diagnostic("FB0934", message, hint="pass all of them, in this order"))
         return program.sample
     env = program.sample
     for symbol in program.symbols:
@@ -67,7 +75,7 @@ def _sizes(program: Program, inputs: Sequence[Any], found: list[Diagnostic]) -> 
             path = arguments[symbol.argument].path
             message = f"dimension {symbol.dim} of {path} is {size}, and the plan is for "
             message += f"{symbol.low} to {symbol.high}"
-            found.append(Diagnostic("FB0934", message, hint="plan again for this size"))
+            diagnostics.append(Diagnostic("FB0934", message, hint="plan again for this size"))
     return env
 
 

@@ -68,35 +68,35 @@ def host_layout(
 def tenancies(schedule: Schedule, size_bytes: Mapping[str, int]) -> list[Tenancy]:
     """The host copies of a schedule in the order in which they are issued."""
     begins: dict[str, int] = {}
-    found: list[Tenancy] = []
+    copies: list[Tenancy] = []
     for index, step in enumerate(schedule.elementary.steps):
         match step:
             case Offload(name):
                 begins[name] = index
             case HostFree(name):
-                found.append(Tenancy(name, size_bytes[name], begins.pop(name), index))
+                copies.append(Tenancy(name, size_bytes[name], begins.pop(name), index))
             case _:
                 pass
-    return sorted(found, key=lambda tenancy: tenancy.begin)
+    return sorted(copies, key=lambda tenancy: tenancy.begin)
 
 
-def place(found: list[Tenancy]) -> tuple[int, list[Pieces]]:
+def place(tenancies: list[Tenancy]) -> tuple[int, list[Pieces]]:
     """The most bytes that are there at a time, and pieces within so many for each tenancy.
 
     Tried in turn, until nothing is split: in the order of issue into the smallest gap that is
     large enough, then the largest first at the lowest address. What is left is split.
     """
-    peak = _peak_bytes(found)
-    in_order = in_order_of_issue(found, peak)
+    peak = _peak_bytes(tenancies)
+    in_order = in_order_of_issue(tenancies, peak)
     if any(len(pieces) > 1 for pieces in in_order):
-        return peak, _largest_first(found, peak) or in_order
+        return peak, _largest_first(tenancies, peak) or in_order
     return peak, in_order
 
 
-def _peak_bytes(found: list[Tenancy]) -> int:
-    """`found` is in the order of issue. At a step with both, a copy ends before one begins."""
+def _peak_bytes(tenancies: list[Tenancy]) -> int:
+    """`tenancies` is in the order of issue. At a step with both, a copy ends before one begins."""
     changes = sorted(
-        change for t in found for change in ((t.begin, t.size_bytes), (t.end, -t.size_bytes))
+        change for t in tenancies for change in ((t.begin, t.size_bytes), (t.end, -t.size_bytes))
     )
     now = peak = 0
     for _, change in changes:
@@ -105,12 +105,12 @@ def _peak_bytes(found: list[Tenancy]) -> int:
     return peak
 
 
-def in_order_of_issue(found: list[Tenancy], size_bytes: int) -> list[Pieces]:
+def in_order_of_issue(tenancies: list[Tenancy], size_bytes: int) -> list[Pieces]:
     """Into the smallest gap that is large enough, else into the largest gaps together."""
     placed: list[Pieces] = []
     present: list[int] = []
-    for tenancy in found:
-        present = [i for i in present if found[i].end > tenancy.begin]
+    for tenancy in tenancies:
+        present = [i for i in present if tenancies[i].end > tenancy.begin]
         gaps = _gaps([piece for i in present for piece in placed[i]], size_bytes)
         placed.append(_taken(gaps, tenancy.size_bytes))
         present.append(len(placed) - 1)
@@ -132,21 +132,21 @@ def _taken(gaps: list[tuple[int, int]], wanted: int) -> Pieces:
     return tuple(sorted(pieces))
 
 
-def _largest_first(found: list[Tenancy], size_bytes: int) -> list[Pieces] | None:
+def _largest_first(tenancies: list[Tenancy], size_bytes: int) -> list[Pieces] | None:
     """Each in one piece, the largest first at the lowest address; None where one finds none."""
     placed: dict[int, tuple[int, int]] = {}
-    for index in sorted(range(len(found)), key=lambda i: (-found[i].size_bytes, i)):
-        mine = found[index]
+    for index in sorted(range(len(tenancies)), key=lambda i: (-tenancies[i].size_bytes, i)):
+        mine = tenancies[index]
         beside = [
             piece
             for other, piece in placed.items()
-            if found[other].begin < mine.end and mine.begin < found[other].end
+            if tenancies[other].begin < mine.end and mine.begin < tenancies[other].end
         ]
         fitting = [gap for gap in _gaps(beside, size_bytes) if gap[1] >= mine.size_bytes]
         if not fitting:
             return None
         placed[index] = (fitting[0][0], mine.size_bytes)
-    return [(placed[index],) for index in range(len(found))]
+    return [(placed[index],) for index in range(len(tenancies))]
 
 
 def _gaps(taken: list[tuple[int, int]], size_bytes: int) -> list[tuple[int, int]]:

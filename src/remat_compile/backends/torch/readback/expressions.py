@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from ...ir.graph import Atom
-from ..readback.expressions import DTYPES, OperatorCall, Reader
-from ..readback.mismatch import unreadable
-from ..readback.names import Variables
-from ..readback.values import Items, Value, integer
+from ....ir.graph import Atom
+from ...readback.expressions import DTYPES, OperatorCall, Reader
+from ...readback.mismatch import unreadable
+from ...readback.names import Variables
+from ...readback.values import Items, Value, integer
 
 __all__ = ["TorchReader"]
 

@@ -1,132 +1,41 @@
-"""Reads generated PyTorch code back and holds it against the schedule, step by step.
-
-Each function is run over abstract values: a variable holds an instance of an aNode, a view of
-one, a state of the random stream, a size. Compared are, in the order of the schedule: the
-operator of each execution, its arguments (through views, as instances), its random state, and
-its results by position; each step of a copy to the host or back, what it copies and what that
-becomes; before each execution, before each of these steps and at the end of each function, that
-what the variables keep alive is what is live in the schedule, no more and no less; what crosses
-from forward to backward, what is returned, and the dimensions read as symbols. Trusted are
-Python and PyTorch's own meaning of an operator's name. It knows nothing of how code is emitted.
-"""
+"""One generated function, run over abstract values with the schedule in step."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from ...ir.program import Program
-from ...ir.schedule import (
+from ....ir.schedule import (
     STORAGE_STEPS,
     Compute,
     HostFree,
     Offload,
     Prefetch,
-    Schedule,
     Step,
     Wait,
 )
-from ..python.allowed import statements
-from ..readback.expressions import OperatorCall, Unbound
-from ..readback.machine import AbstractMachine, Dead, Execution
-from ..readback.mismatch import differs, unreadable
-from ..readback.names import Held, Variables
-from ..readback.values import (
+from ...readback.expressions import OperatorCall, Unbound
+from ...readback.machine import AbstractMachine, Dead, Execution
+from ...readback.mismatch import differs, unreadable
+from ...readback.names import Held, Variables
+from ...readback.values import (
     CallCopies,
     Instance,
-    Literal,
     RandomState,
     Value,
     ViewValue,
-    as_value,
     shown,
     storages,
     viewed,
 )
-from .interface import Interface, copies_of, default_interface
-from .reader import TorchReader
-from .script import replay_helper, script_imports, script_tables, script_text
+from .expressions import TorchReader
 
-__all__ = ["check_source"]
+__all__ = ["Function"]
 
 
-def check_source(
-    source: str, program: Program, schedule: Schedule, interface: Interface | None = None
-) -> tuple[str, ...]:
-    """Holds `source` against `schedule`; the aNodes that cross from forward to backward.
-
-    Without an interface, the functions are to take and give what the binding says. FB0945
-    with the place in the text and the step where they differ, FB0946 for code that has no
-    meaning here.
-    """
-    tree = ast.parse(source)
-    file = f"<torch code of @{schedule.name}>"
-    on_cuda = program.header.device.split(":")[0] == "cuda"
-    tables = script_tables(program, schedule) if interface is None else {}
-    schedule = schedule.elementary
-    copies = [CallCopies() for _ in copies_of(schedule)]
-    texts = (script_imports(copies=bool(copies)), script_text(copies=bool(copies)))
-    fixed = frozenset().union(*map(statements, texts))
-    operators, functions = _module(tree, file, fixed, replay_helper(program), tables)
-    machine = AbstractMachine(program, schedule, says_waits=True)
-    reader = TorchReader(file, operators, "replay" in functions, on_cuda)
-    for name in ("forward", "backward"):
-        if name not in functions:
-            unreadable(tree, file, f"no function {name}")
-    border = _Border(program, interface or default_interface(program), copies)
-    forward = _Function(machine, reader, functions["forward"], file)
-    border.enter_forward(forward)
-    forward.run()
-    border.leave_forward(forward)
-    backward = _Function(machine, reader, functions["backward"], file)
-    border.enter_backward(backward)
-    backward.run()
-    border.leave_backward(backward)
-    return border.saved
-
-
-def _module(
-    tree: ast.Module,
-    file: str,
-    fixed: frozenset[str],
-    helper: str,
-    tables: Mapping[str, object],
-) -> tuple[dict[str, str], dict[str, ast.FunctionDef]]:
-    """Operators by variable, and functions by name; each is bound once. `tables` are those of
-    a script, and `fixed` its statements that are the same in every module."""
-    (replay,) = statements(helper)
-    operators: dict[str, str] = {}
-    functions: dict[str, ast.FunctionDef] = {}
-    body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
-    for node in body:
-        match node:
-            case _ if ast.dump(node) in fixed:
-                continue
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in tables:
-                if ast.unparse(value) != repr(tables[name]):
-                    differs(node, file, "no step", f"{name} is not {tables[name]!r}")
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Attribute(attr="_op") as value):
-                path = ast.unparse(value).split(".")
-                if path[:2] != ["torch", "ops"] or len(path) != 6:
-                    unreadable(node, file, f"{name} is no operator")
-                made = ".".join(path[2:5])
-                if name in operators or name in functions:
-                    differs(node, file, "no step", f"{name} is bound twice")
-                operators[name] = made
-            case ast.FunctionDef(name="replay") if ast.dump(node) == replay:
-                functions["replay"] = node
-            case ast.FunctionDef(name="replay"):
-                differs(node, file, "replays", "`replay` does not restore the state it found")
-            case ast.FunctionDef(name="forward" | "backward" as name) if name not in functions:
-                functions[name] = node
-            case _:
-                unreadable(node, file, ast.unparse(node).splitlines()[0])
-    return operators, functions
-
-
-class _Function:
+class Function:
     """Runs the statements of one function, with the schedule in step."""
 
     def __init__(
@@ -383,74 +292,3 @@ class _Function:
 
 def _said_keywords(kwargs: dict[str, Value]) -> str:
     return ", ".join(f"{key}={shown(value)}" for key, value in sorted(kwargs.items())) or "none"
-
-
-class _Border:
-    """What the functions are given and give: from the caller, to each other, to the caller.
-
-    `forward: inputs -> (*outputs, *saved, *symbols)`, `backward: (*symbols, *saved,
-    *tangents) -> grads`, as PyTorch's autograd wrappers hand them on; `copies` are the forward's
-    last input and the last that is saved.
-    """
-
-    def __init__(self, program: Program, interface: Interface, copies: list[CallCopies]):
-        self.program, self.interface, self.copies = program, interface, copies
-        self.saved: tuple[str, ...] = ()
-        self._saved: list[Instance | RandomState] = []
-
-    def enter_forward(self, f: _Function) -> None:
-        given = [Literal("None") if n is None else Instance(n, 0) for n in self.interface.inputs]
-        f.given([*given, *self.copies])
-
-    def leave_forward(self, f: _Function) -> None:
-        count = len(self.interface.outputs)
-        last = [*self.copies, *self._symbols(f.machine)]
-        ends = len(f.returned) - len(last)
-        if ends < count:
-            f.differs(f.end, f"{len(f.returned)} values are returned")
-        self._compare(f, f.returned[:count], self.interface.outputs, "output")
-        if f.returned[ends:] != last:
-            wanted = ", ".join(map(shown, last))
-            f.differs(f.end, f"the last values returned are not these: {wanted}")
-        names = {value: name for name, value in f.machine.live.items()}
-        for value in f.returned[count:ends]:
-            if not isinstance(value, Instance | RandomState) or value not in names:
-                f.differs(f.end, f"{shown(value)} is saved, which is no live aNode")
-            self._saved.append(value)
-        for name in f.machine.flying:
-            if f.machine.live[name] not in self._saved:
-                f.differs(f.end, f"%{name} is not saved, and a copy of it is under way")
-        self.saved = tuple(names[value] for value in self._saved)
-        f.machine.compute(f.machine.execution())
-
-    def enter_backward(self, f: _Function) -> None:
-        machine, saved = f.machine, self._saved
-        missing = [t for t in self.interface.tangents if t not in machine.live]
-        if missing:
-            f.differs(f.node, f"%{missing[0]} is no result of the loss")
-        tangents = [machine.live[t] for t in self.interface.tangents]
-        given = {*saved, *tangents}
-        f.elsewhere = set(machine.live.values()) - given
-        for storage in given:
-            f.held.want(storage, True)
-        machine.changes.clear()
-        f.given([*self._symbols(machine), *saved, *self.copies, *tangents])
-
-    def leave_backward(self, f: _Function) -> None:
-        if len(f.returned) != len(self.interface.grads):
-            f.differs(f.end, f"{len(f.returned)} values are returned")
-        self._compare(f, f.returned, self.interface.grads, "gradient")
-
-    def _symbols(self, machine: AbstractMachine) -> list[Value]:
-        return [as_value(machine.symbols[s.name]) for s in self.program.symbols]
-
-    def _compare(
-        self, f: _Function, found: list[Value], names: Sequence[str | None], what: str
-    ) -> None:
-        for place, (value, name) in enumerate(zip(found, names, strict=True), 1):
-            try:
-                wanted: Value = Literal("None") if name is None else f.machine.value(name)
-            except Dead as dead:
-                f.differs(f.end, f"{what} {place}: %{dead} is not live")
-            if value != wanted:
-                f.differs(f.end, f"{what} {place} is {shown(value)}, not {shown(wanted)}")
