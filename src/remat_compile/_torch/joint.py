@@ -49,14 +49,15 @@ class Joint:
         `partition(joint, inputs, *, num_fwd_outputs, ...)` returns the two halves;
         `forward` and `backward` turn each into a boxed callable. May be called for several plans.
         """
+        descriptors = self._copied_descriptors()
         compiled: Callable[..., Any] = aot_compile_joint_with_descriptors(
-            self._copied_descriptors(),
+            descriptors,
             partition_fn=partition,
             fw_compiler=forward,
             bw_compiler=backward,
         )
         # Nothing saved is overwritten: a graph may be kept (`retain_graph`).
-        self._descriptors._aot_state.fw_metadata.bw_donated_idxs = []
+        descriptors._aot_state.fw_metadata.bw_donated_idxs = []
         return compiled
 
     def _copied_descriptors(self) -> Any:
