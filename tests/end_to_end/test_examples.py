@@ -83,3 +83,13 @@ def test_plans_of_planners_run(tmp_path: Path) -> None:
         assert plan["measured_bytes"] <= plan["budget_bytes"]
         assert plan["model"] == ("towers" if plan["planner"] == "multichain" else "gpt2-12")
         assert plan["predicted"] > 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [(), ("--bf16",)], ids=str)
+def test_train_transformers(arguments: tuple[str, ...]) -> None:
+    pytest.importorskip("transformers", reason="needs transformers")
+    pytest.importorskip("accelerate", reason="needs accelerate")
+    done = python("examples/train_transformers.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "bit-equal to eager: True" in done.stdout

@@ -19,7 +19,7 @@ CASES = [("encdec", "range:0.3"), ("unet", "range:0.35")]
 @pytest.mark.parametrize(("name", "budget"), default_only(CASES, [("unet", "range:0.35")]))
 def test_a_plan_runs_as_it_says(name: str, budget: str) -> None:
     """An encoder-decoder with dropout, whose memory every layer of the decoder reads, and a U-Net
-    with BatchNorm: where skips are long; 1 % above range:0.3 no planner has a plan of this one."""
+    with BatchNorm: where skips are long. (At range:0.3 `hiremate` has no plan of this U-Net.)"""
     original, args, kwargs = MODELS[name](torch.float32)
     eager = train_steps(original, args, kwargs)
     module, args, kwargs = MODELS[name](torch.float32)

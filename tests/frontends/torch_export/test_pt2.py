@@ -55,3 +55,12 @@ def test_a_pt2_file_that_cannot_be_trained(tmp_path: Path) -> None:
     with pytest.raises(FBError) as error:
         load_pt2(path)
     assert error.value.diagnostics[0].code == "FB0502"
+
+
+def test_a_pt2_file_of_a_model_on_meta_is_refused(tmp_path: Path) -> None:
+    with torch.device("meta"):
+        model, x = nn.Linear(4, 4), torch.ones(2, 4)
+    torch.export.save(torch.export.export(model, (x,)), tmp_path / "m.pt2")
+    with pytest.raises(FBError, match=r"m\.pt2 was exported on the meta device") as error:
+        load_pt2(tmp_path / "m.pt2")
+    assert [d.code for d in error.value.diagnostics] == ["FB0516"]
