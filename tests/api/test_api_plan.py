@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import remat_compile
+from helpers.paths import ROOT
 from remat_compile import FBError
 from remat_compile.verifier import ProvenPlan
+
+OFFLOAD = ROOT / "spec/conformance/valid/offload.fbir"
 
 
 def make(extra: bool = False) -> nn.Module:
@@ -49,6 +53,15 @@ def test_a_plan_knows_its_figures() -> None:
     for part in ("device memory", "activations", "nothing recomputed", plan.planner):
         assert part in plan.summary()
     assert {"capture", "lower", "costs", "plan", "verify"} <= plan.phase_s.keys()
+
+
+def test_a_summary_compares_with_a_bound_that_says_something() -> None:
+    plan = remat_compile.load(OFFLOAD)
+    near = replace(plan, lower_bound_s=plan.time_s / 1.25).summary()
+    assert "at most 25.00 % above the best" in near
+    far = replace(plan, lower_bound_s=plan.time_s / 1e6).summary()
+    assert "no plan in this order takes less than" in far
+    assert "above the best" not in far
 
 
 def test_progress_says_each_stage() -> None:

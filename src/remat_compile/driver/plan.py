@@ -12,7 +12,7 @@ from .._torch.wanted import Loss, Outputs, Wanted
 from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ..ir.program import Budget
 from ..ir.semantics.simulate import simulate
-from ..ir.terminal import printable, printable_lines
+from ..ir.terminal import printable
 from ..ir.wording import Worded
 from .budget import Baseline, format_bytes, parse_budget, resolve_budget
 from .files import write_text
@@ -25,7 +25,7 @@ from .prove import (
     proven_program,
 )
 from .request import Emitted, JaxStyle, check_choice, named_keywords
-from .table import columns
+from .summary import summary
 
 if TYPE_CHECKING:
     from torch import nn
@@ -373,46 +373,15 @@ class Plan:
 
     def summary(self) -> str:
         """A short table: what the plan takes, and what the step takes without it."""
-        base = self.baseline
-        shown = "proven" if self._is_proven else "predicted"
-        slower = f"{self.time_s / (base.time_ns / 1e9):.2f} ×" if base.time_ns else ""
-        computes = sum(self.trace.executions.values())
-        copies = self.trace.copies
-        again = computes - len(self.trace.executions)
-        rows = [
-            ("", shown, "nothing recomputed", "floor"),
-            (
-                "device memory",
-                format_bytes(self.peak_bytes),
-                format_bytes(base.peak_bytes),
-                format_bytes(base.floor_bytes),
-            ),
-            (
-                "activations",
-                format_bytes(self.activation_peak_bytes),
-                format_bytes(base.activation_peak_bytes),
-                "",
-            ),
-            *([("host copies", format_bytes(self.host_peak_bytes), "", "")] if copies else []),
-            ("time, predicted", f"{self.time_s:.4g} s", f"{base.time_ns / 1e9:.4g} s", slower),
-        ]
-        by = f" by {self.planner}" if self.planner else ""
-        lines = [f"plan @{self.schedule.name}{by}"]
-        if self.budget is not None:
-            kind = "of activations" if self.budget.kind == "activation" else "on the device"
-            lines[0] += f" for {format_bytes(self.budget.bytes)} {kind}"
-        lines += columns(rows)
-        if self.lower_bound_s:
-            above = 100 * (self.time_s / self.lower_bound_s - 1)
-            lines.append(
-                f"no plan in this order takes less than {self.lower_bound_s:.4g} s; "
-                f"this one is at most {above:.2f} % above the best"
-            )
-        lines.append(
-            f"{len(self.trace.executions)} computations, {again} run again; "
-            f"costs {self.program.header.costs}, target {self.program.target.name}"
+        return summary(
+            self.program,
+            self.schedule,
+            self.trace,
+            self.baseline,
+            budget=self.budget,
+            lower_bound_s=self.lower_bound_s,
+            is_proven=self._is_proven,
         )
-        return printable_lines(lines) + "\n"
 
 
 def recorded_budgets(plan: Plan) -> tuple[Budget, ...]:
