@@ -26,7 +26,7 @@ def documented() -> dict[str, set[str]]:
     rows = re.findall(r"^\| `(\w+)(?: [^`]*)?` \| (.+?) \|", text, re.MULTILINE)
     keys: dict[str, set[str]] = {}
     for command, cell in rows:
-        if command in ("devices", "planners", "diff", "explain"):
+        if command in ("devices", "planners", "show", "run", "diff", "explain"):
             keys.setdefault(command, set()).update(re.findall(r"`(\w+)`", cell))
     return keys
 
@@ -58,6 +58,40 @@ def test_explain(cli: Cli) -> None:
     tensor = answer(cli, "explain", GPT, "%addmm_2")["tensor"]
     assert (tensor["node"], tensor["treatment"]) == ("%addmm_2", "recomputed")
     assert answer(cli, "explain", GPT, "blocks.0")["module"]["path"] == "blocks.0"
+
+
+def test_show(cli: Cli) -> None:
+    plan = load(OFFLOAD)
+    made = answer(cli, "show", OFFLOAD)
+    assert max(made["bytes_of_steps"]) == made["peak_bytes"] == plan.peak_bytes
+    assert sum(h["bytes"] for h in made["held_at_peak"]) == plan.peak_bytes
+    assert made["time_ns"] == plan.trace.time_ns
+    assert len(made["copies"]) == len(plan.trace.copies) > 0
+    assert made.keys() == documented()["show"]
+
+
+def test_run(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(NET, encoding="utf-8")
+    plan, spec = tmp_path / "plan.fbir", f"{tmp_path}/net.py:make"
+    made = cli(spec, "-o", plan, "--planner", "store-all", "--quiet")
+    assert made.code == 0, made.err
+    ran = answer(cli, "run", plan, "--model", spec, "--repeats", "1", "--quiet")
+    assert ran["report"]["bit_equal"] is True
+    assert ran["report"]["measured_bytes"] <= ran["proven_bytes"] == load(plan).peak_bytes
+    refused = cli("run", plan, "--backend", "jax", "--format", "json")
+    assert refused.code == 2
+    assert "FB0707" in refused.err
+
+
+NET = """
+import torch
+from torch import nn
+
+
+def make():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.Tanh()), (torch.rand(2, 4),)
+"""
 
 
 def test_diff(cli: Cli, tmp_path: Path) -> None:

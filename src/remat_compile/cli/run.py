@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..driver.request import Backend, Errors, JaxStyle
+from ._json import FormatOption
 from ._options import OnnxOptions, PlanFile, ScheduleOption, TrustSource, grouped
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ def command(
             help="Write what the step takes and gives in eager: for code of --emit torch.",
         ),
     ] = None,
+    format: FormatOption = "text",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> int:
     """Run one step of a plan and compare it with ordinary autograd.
@@ -63,6 +66,8 @@ def command(
     options = onnx.read(errors)
     if model is not None:
         errors.collect(lambda: check_spec(model, options))
+    if format == "json" and backend == "jax":
+        errors.add("FB0707", "--format json only applies to PyTorch", "leave one of them away")
     if values is not None and backend == "jax":
         hint = "--emit jax writes them beside the module"
         errors.add("FB0707", "--values only applies to PyTorch", hint)
@@ -78,10 +83,14 @@ def command(
     if values is not None:
         check_output(values, "tensors", reads)
     proven, exported, report = _run(read, spec, options, repeats, quiet)
-    status = _print(proven, report)
+    status = 0 if report.bit_equal and report.measured_bytes <= _bound(proven) else 1
+    if format == "json":
+        _print_object(proven, report)
+    else:
+        _print(proven, report)
     if values is not None:
         write_step_values(proven.program, proven.schedule, exported, values, reads)
-        echo(f"wrote {values}")
+        echo(f"wrote {values}", file=sys.stderr if format == "json" else sys.stdout)
     return status
 
 
@@ -108,15 +117,32 @@ def _run(
     return proven, source.exported, report
 
 
-def _print(plan: Plan, report: StepReport) -> int:
+def _bound(plan: Plan) -> int:
+    assert plan.proven is not None
+    return plan.proven.device_bytes
+
+
+def _print_object(plan: Plan, report: StepReport) -> None:
+    from ._json import print_object
+
+    print_object(
+        "run",
+        proven_bytes=_bound(plan),
+        predicted_bytes=plan.peak_bytes,
+        predicted_time_s=plan.time_s,
+        report=report,
+        assuming=[a.text for a in plan.assuming],
+    )
+
+
+def _print(plan: Plan, report: StepReport) -> None:
     from ..driver.budget import format_bytes
     from ..driver.table import columns
     from ._terminal import echo
     from ._verdicts import print_assuming
     from .show import traffic
 
-    assert plan.proven is not None
-    bound = plan.proven.device_bytes
+    bound = _bound(plan)
     rows: list[tuple[Any, ...]] = [
         ("", "proven", "predicted", "measured", "ordinary autograd"),
         (
@@ -139,11 +165,9 @@ def _print(plan: Plan, report: StepReport) -> int:
         echo(f"gradients: bit-equal to ordinary autograd ({report.tensors} tensors compared)")
     else:
         echo(f"gradients: largest difference {report.max_difference:.3g} of the largest value")
-    held = report.measured_bytes <= bound
-    if not held:
+    if report.measured_bytes > bound:
         over = format_bytes(report.measured_bytes - bound)
         echo(f"the measured peak exceeds the proven bound by {over}")
     if plan.trace.copies:
         echo(*traffic(plan))
     print_assuming(plan.assuming)
-    return 0 if report.bit_equal and held else 1

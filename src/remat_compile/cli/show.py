@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ._json import FormatOption
 from ._options import PlanFile, ScheduleOption
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def command(
         str | None,
         typer.Option(metavar="RATE", help="The bandwidth of the machine at hand, as for a plan."),
     ] = None,
+    format: FormatOption = "text",
 ) -> None:
     """What a plan does: its peak and what fills it, memory over the step, what runs again.
 
@@ -50,10 +52,41 @@ def command(
     read = load(plan, schedule)
     if here is not None and (warning := other_link(read, here)) is not None:
         print_warnings((warning,))
+    if format == "json":
+        _print_object(read)
+        return
     parts = (_header(read), read.summary().splitlines(), _owners(read, all), _memory(read))
     more = (_recomputed(read, all), *([_copied(read, all)] if read.trace.copies else []))
     lines = [line for part in (*parts, *more) for line in (*part, "")]
     echo(*lines[:-1])
+
+
+def _print_object(plan: Plan) -> None:
+    from ..verifier import cost_assumptions
+    from ._json import print_object
+
+    trace, proven = plan.trace, plan.proven
+    alive = [{"name": name, "bytes": size} for name, size in trace.live_at(trace.peak_step)]
+    runs = trace.executions
+    print_object(
+        "show",
+        graph={"name": plan.graph.name, "cnodes": len(plan.graph.cnodes)},
+        schedule={"name": plan.schedule.name, "steps": len(plan.schedule.steps)},
+        planner=plan.planner,
+        peak_bytes=plan.peak_bytes,
+        activation_peak_bytes=plan.activation_peak_bytes,
+        host_peak_bytes=plan.host_peak_bytes,
+        time_ns=trace.time_ns,
+        stall_ns=trace.stall_ns,
+        nothing_recomputed=plan.baseline,
+        peak_step=trace.peak_step,
+        held_at_peak=alive,
+        bytes_of_steps=trace.during,
+        recomputed=[{"cnode": name, "times": n - 1} for name, n in runs.items() if n > 1],
+        copies=trace.copies,
+        recorded_as_proven=None if proven is None else proven.obligations,
+        assuming=[a.text for a in cost_assumptions(plan.program)],
+    )
 
 
 def _header(plan: Plan) -> list[str]:
