@@ -36,11 +36,13 @@ _PRODUCTS = frozenset(
         "Attention",
         "Conv",
         "ConvTranspose",
+        "DeformConv",
         "Einsum",
         "FusedMatMul",
         "GRU",
         "Gemm",
         "LSTM",
+        "LinearAttention",
         "MatMul",
         "RNN",
     }

@@ -140,6 +140,10 @@ class Call:
         items = self._items(value, what)
         return [float(item) for item in (items if isinstance(items, list) else [items])]
 
+    def rows(self, value: Value, what: str) -> Any:
+        """A known input as nested Python lists."""
+        return self._items(value, what)
+
     def scalar(self, value: Value, what: str = "value", default: Any = None) -> Any:
         """A known one-element input as a Python number."""
         if value is None:
