@@ -285,9 +285,11 @@ def _integers(rng: random.Random, model: Any) -> None:
     whole = [t for t in model.graph.initializer if t.data_type == TensorProto.INT64]
     if whole:
         one = rng.choice(whole)
-        array = numpy_helper.to_array(one).copy().reshape(-1) if one.raw_data else np.zeros(1)
+        whole_numbers = len(one.raw_data) // 8  # `dims` may have been damaged before
+        array = np.frombuffer(one.raw_data[: 8 * whole_numbers], np.int64).copy()
+        array = array if array.size else np.zeros(1, np.int64)
         array[rng.randrange(array.size)] = rng.choice(_INTERESTING)
-        one.raw_data = array.astype(np.int64).tobytes()
+        one.raw_data = array.tobytes()
 
 
 def _declared(rng: random.Random, model: Any) -> None:

@@ -41,7 +41,8 @@ def linear_attention(
         call.refuse(f"more than {_MOST_STEPS} steps", "FB0618")
     kind = torch.promote_types(query.dtype, torch.float32)
     # Steps come first. Query heads that share a state stand beside each other.
-    queries = _heads(query, q_heads, kind).unflatten(2, (kv_heads, -1))
+    queries = _heads(query, q_heads, kind)
+    queries = queries.reshape(*queries.shape[:2], kv_heads, -1, queries.shape[-1])
     keys, values = _heads(key, kv_heads, kind), _heads(value, kv_heads, kind)
     keep = None if decay is None else _heads(call.tensor(decay), kv_heads, kind).exp()
     rate = call.optional(beta)
@@ -66,4 +67,5 @@ def linear_attention(
 
 def _heads(packed: Tensor, count: int, kind: torch.dtype) -> Tensor:
     """(batch, step, heads * width) as (step, batch, head, width)."""
-    return packed.to(kind).transpose(0, 1).unflatten(-1, (count, -1))
+    batch, steps, size = packed.shape
+    return packed.to(kind).transpose(0, 1).reshape(steps, batch, count, size // count)

@@ -122,7 +122,7 @@ def _fold(
             place = place + along.reshape(shape)
     flat = data.reshape(data.shape[0], -1, place.numel())
     image = flat.new_zeros(*flat.shape[:2], math.prod(padded))
-    image = image.index_add(2, place.reshape(-1), flat).unflatten(2, padded)
+    image = image.index_add(2, place.reshape(-1), flat).reshape(*flat.shape[:2], *padded)
     for i in range(rank):
         image = image.narrow(2 + i, pads[i], sizes[i])
     return image
