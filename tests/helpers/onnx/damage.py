@@ -414,7 +414,9 @@ def _ending(file: Path, dims: dict[str, int]) -> str:
 class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The bytes of the largest result inside it."""
 
-    size_bytes = 0
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.size_bytes = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
