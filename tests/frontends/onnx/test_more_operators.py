@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -271,7 +272,8 @@ def test_resize_as_tensorflow_did_for_nearest(mode: str, tmp_path: Path) -> None
     torch.testing.assert_close(built.module(x), wanted)
 
 
-WRONG_TYPES = {
+MATMUL = helper.make_node("MatMul", ["x", "g"], ["y"])
+UNSOUND = {
     "a float and an integer": (
         [helper.make_node("Gemm", ["x", "w", "n"], ["y"], name="bad")],
         {"w": table(3, 2), "n": np.array([1, 2])},
@@ -298,6 +300,21 @@ WRONG_TYPES = {
         ],
         {"n": np.array([1, 2, 3], np.int32)},
     ),
+    "an index outside": (
+        [helper.make_node("Gather", ["w", "n"], ["g"], name="bad"), MATMUL],
+        {"w": table(3, 2), "n": np.array([0, 1, 3])},
+    ),
+    "an image outside": (
+        [
+            helper.make_node("Unsqueeze", ["x", "n"], ["u"]),
+            helper.make_node("RoiAlign", ["u", "rois", "n"], ["y"], name="bad"),
+        ],
+        {"rois": table(2, 4), "n": np.array([0, 1])},
+    ),
+    "statistics of two dimensions": (
+        [helper.make_node("BatchNormalization", ["x", "w", "w", "w", "n"], ["y"], name="bad")],
+        {"w": np.ones(3, np.float32), "n": np.ones((3, 1), np.float32)},
+    ),
     "an unknown class": (
         [helper.make_node("SoftmaxCrossEntropyLoss", ["x", "n"], ["y"], name="bad")],
         {"n": np.array([1, -1])},
@@ -305,10 +322,10 @@ WRONG_TYPES = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_TYPES)
+@pytest.mark.parametrize("name", UNSOUND)
 def test_what_only_running_would_refuse_is_refused(name: str, tmp_path: Path) -> None:
     """Found by damaged files: the module was built, and PyTorch raised when it ran."""
-    nodes, weights = WRONG_TYPES[name]
+    nodes, weights = UNSOUND[name]
     file = write(tmp_path / "m.onnx", nodes, {"x": [2, 3]}, weights)
     model = onnx.load(file)
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
@@ -316,3 +333,15 @@ def test_what_only_running_would_refuse_is_refused(name: str, tmp_path: Path) ->
     found = refusal(lambda: build_module(file))
     assert found.code == "FB0606"
     assert '"bad"' in found.message
+
+
+def test_bernoulli_of_what_is_no_probability(tmp_path: Path) -> None:
+    """The standard compares with a uniform number: never 1 below 0, always 1 from 1 on."""
+    nodes = [
+        helper.make_node("Bernoulli", ["x"], ["b"]),
+        helper.make_node("Mul", ["b", "w"], ["y"]),
+    ]
+    built = build_module(write(tmp_path / "m.onnx", nodes, {"x": [4]}, {"w": table(4)}))
+    drawn = built.module(torch.tensor([-3.0, 7.0, math.nan, math.inf]))
+    wanted = torch.tensor([0.0, 1.0, 0.0, 1.0]) * torch.from_numpy(table(4))
+    torch.testing.assert_close(drawn, wanted)

@@ -20,5 +20,6 @@ def binarizer(call: Call, x: Value) -> Tensor:
 def array_feature_extractor(call: Call, x: Value, indices: Value) -> Tensor:
     """Chosen elements of the last dimension; a vector counts as a matrix of one row."""
     data, index = call.tensor(x), call.tensor(indices)
+    call.check_within(indices, 0, data.shape[-1], "feature")
     rows = data.unsqueeze(0) if data.ndim == 1 else data
     return rows.index_select(-1, index.reshape(-1).to(torch.int64))

@@ -63,6 +63,7 @@ def roi_align(call: Call, x: Value, rois: Value, images: Value) -> Tensor:
         pair = (rows[:, :, None, :, None], columns[:, None, :, None, :])
         return pair[0].expand(full).flatten(1), pair[1].expand(full).flatten(1)
 
+    call.check_within(images, 0, data.shape[0], "image")
     image = call.tensor(images).to(torch.int64).unsqueeze(-1)
     parts = _corners(data, image, *both(*places))
     seen = torch.logical_and(*both(inside[0][0], inside[1][0])).unsqueeze(-1)
