@@ -18,7 +18,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from helpers.onnx.light import LIGHT, Outcome, run_light
+from helpers.onnx.light import BUDGET, LEAST, LIGHT, Outcome, run_light
 
 MIB = 2**20
 
@@ -26,21 +26,22 @@ MIB = 2**20
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(LIGHT))
-    parser.add_argument("--budget", default="60%")
+    parser.add_argument("--budget", help="share of activations; 60% where a plan has it")
     parser.add_argument("--planner", default="dtr")
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
     if unknown := set(given.names) - set(LIGHT):
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
     warnings.simplefilter("ignore")
-    outcomes, failed = [], 0
+    rows, failed = [], 0
     print("\n".join(HEAD))
     for name in given.names or LIGHT:
-        outcomes.append(run_light(name, given.budget, given.planner))
-        failed += not outcomes[-1].holds
-        print(row(outcomes[-1]), flush=True)
+        outcome = run_light(name, given.budget, given.planner)
+        failed += not outcome.holds
+        rows.append(row(outcome))
+        print(rows[-1], flush=True)
     if given.write is not None:
-        text = page(outcomes, given.budget, given.planner)
+        text = page(rows, given.budget, given.planner)
         given.write.write_text(text, encoding="utf-8")
     return 1 if failed else 0
 
@@ -71,8 +72,10 @@ def row(outcome: Outcome) -> str:
     )
 
 
-def page(outcomes: list[Outcome], budget: str, planner: str) -> str:
+def page(rows: list[str], budget: str | None, planner: str) -> str:
     """The page."""
+    least = ", ".join(f"{share} for {name}" for name, share in LEAST.items())
+    share = budget or f"{BUDGET} ({least}, where one operator works on more than that)"
     lines = [
         "# Models, from the file to a step",
         "",
@@ -82,7 +85,7 @@ def page(outcomes: list[Outcome], budget: str, planner: str) -> str:
         "## The `light` CNNs of the package `onnx`",
         "",
         "Files of opset 9 without weights, at their own size (one image of 224 x 224). Each is "
-        f"imported with everything trained, planned by `{planner}` for {budget} of its "
+        f"imported with everything trained, planned by `{planner}` for {share} of its "
         "activations, proven, given random weights, and run for one step. Every output, gradient "
         "and buffer is compared in every bit with ordinary autograd. `activations` and `all bytes` "
         "are of the step without a plan; `all bytes`, `proven` and `measured` have parameters and "
@@ -90,7 +93,7 @@ def page(outcomes: list[Outcome], budget: str, planner: str) -> str:
         "machine: times are an order of magnitude.",
         "",
         *HEAD,
-        *(row(outcome) for outcome in outcomes),
+        *rows,
         "",
         "## Transformers",
         "",
