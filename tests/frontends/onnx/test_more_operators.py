@@ -14,6 +14,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.ops.op_mel_weight_matrix import MelWeightMatrix
 from torch import Tensor
 
 from helpers.onnx_files import refusal, write
@@ -213,10 +214,10 @@ def test_the_rule_of_a_linear_attention_needs_its_inputs(tmp_path: Path) -> None
 
 
 def test_mel_weights(tmp_path: Path) -> None:
-    """A spectrum of 9 bins as 4 bands: the matrix is the reference's, and `x` learns through it."""
+    """A spectrum of 129 bins as 20 bands: the matrix is the reference's, and `x` learns through it."""
     settings = {
-        "bands": np.array(4),
-        "size": np.array(16),
+        "bands": np.array(20),
+        "size": np.array(256),
         "rate": np.array(8192),
         "low": np.array(0.0, np.float32),
         "high": np.array(4096.0, np.float32),
@@ -226,11 +227,11 @@ def test_mel_weights(tmp_path: Path) -> None:
         GAIN,
         helper.make_node("MatMul", ["scaled", "mel"], ["y"]),
     ]
-    tables = {**settings, "gain": np.ones(9, np.float32)}
-    file = write(tmp_path / "m.onnx", nodes, {"x": [3, 9]}, tables)
+    tables = {**settings, "gain": np.ones(129, np.float32)}
+    file = write(tmp_path / "m.onnx", nodes, {"x": [3, 129]}, tables)
     built = build_module(file)
-    matrix = onnx.reference.ops.op_mel_weight_matrix.MelWeightMatrix.eval(*settings.values())
-    assert matrix.shape == (9, 4)
+    matrix = MelWeightMatrix.eval(*settings.values())
+    assert matrix.shape == (129, 20)
     assert matrix.any()
     torch.testing.assert_close(
         built.module(*built.args), built.args[0] @ torch.from_numpy(matrix).float()
