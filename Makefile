@@ -36,6 +36,7 @@ check-matrix: install
 
 check-slow: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --deselect tests/planners/test_matrix.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --hypothesis-profile=breadth tests/ir
 
 check-runners: mutants
 	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_checker.py

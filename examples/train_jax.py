@@ -55,7 +55,7 @@ def main() -> None:
     torch.manual_seed(0)
     model, x, y = Net(), torch.randn(64, 32), torch.randn(64, 32)
     keep = remat_compile.plan(model, (x, y), planner="store-all")
-    half = remat_compile.plan(model, (x, y), activation_budget="50%")
+    half = remat_compile.plan(model, (x, y), activation_budget="50%", time_limit_s=2)
     print(half.summary())
     ours = train(half, x.numpy(), y.numpy())
     theirs = train(keep, x.numpy(), y.numpy())

@@ -2,8 +2,9 @@
 
     python examples/train_mlp.py
 
-`remat_compile.compile` returns a module that trains as the original does: same
-parameters, same gradients, fewer bytes. The loop below is the usual one.
+The plan, bound to its model, is a module that trains as the original does: same parameters,
+same gradients, fewer bytes (`remat_compile.compile` plans and binds in one call). The loop
+below is the usual one.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def main() -> None:
     eager = make_model()
     original = copy.deepcopy(eager)
 
-    plan = remat_compile.plan(original, (x,), activation_budget="50%")
+    plan = remat_compile.plan(original, (x,), activation_budget="50%", time_limit_s=2)
     print(f"planned activation peak: {plan.activation_peak_bytes / 2**20:.2f} MiB")
-    model = remat_compile.compile(original, (x,), activation_budget="50%")
+    model = plan.bind()
 
     ours, theirs = train(model, x, labels), train(eager, x, labels)
     print(f"loss {ours[0]:.4f} -> {ours[-1]:.4f}; eager {theirs[0]:.4f} -> {theirs[-1]:.4f}")

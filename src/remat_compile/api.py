@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -106,7 +107,8 @@ def compile(  # the name users expect, as in torch.compile
     request = _request(model, args, options, Wanted(loss, outputs))
     phases = Phases(progress)
     source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
-    from .backends.torch import build, run_eagerly, run_planned_again
+    from ._torch.parallel import around_replica
+    from .backends.torch import RunEagerly, RunPlannedAgain, build
     from .frontends.torch_export import ensure_trusted
 
     with planned_source(source, request, phases) as (made, lowered):
@@ -119,16 +121,11 @@ def compile(  # the name users expect, as in torch.compile
         # Past `named_keywords`, to the caller.
         warnings.warn(render(diagnostic, level="warning"), stacklevel=3)
     if on_new_shape == "eager":
-        run_eagerly(compiled)
+        compiled.planned_step.on_new_shape = RunEagerly()
     elif on_new_shape == "replan":
-        original = source.exported.original
-        chosen = {"loss": loss, "outputs": outputs, "progress": progress, **options}
-
-        def plan_again(args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
-            return compile(original, args, kwargs, **chosen)  # type: ignore[arg-type]
-
-        run_planned_again(compiled, plan_again)
-    return compiled
+        chosen: dict[str, Any] = {"loss": loss, "outputs": outputs, "progress": progress, **options}
+        compiled.planned_step.on_new_shape = RunPlannedAgain(partial(compile, **chosen))
+    return around_replica(source.exported, compiled)
 
 
 @named_keywords(SweepKeywords, read_request)

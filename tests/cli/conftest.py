@@ -36,9 +36,18 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def planned(chain: Path, cli: Cli) -> Path:
+def planned(chain: Path, plan_text: str) -> Path:
     """A proven plan of the chain at half of its activation memory."""
     path = chain.with_name("plan.fbir")
-    ran = cli(chain, "-o", path, "--activation-budget", "70%", "--planner", "dtr")
-    assert ran.code == 0, ran.err
+    path.write_text(plan_text)
     return path
+
+
+@pytest.fixture(scope="session")
+def plan_text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the command line writes, once for all tests."""
+    folder = tmp_path_factory.mktemp("planned")
+    (folder / "chain.fbir").write_text(chain_text())
+    words = ["-o", f"{folder}/plan.fbir", "--activation-budget", "70%", "--planner", "dtr"]
+    assert main([f"{folder}/chain.fbir", *words, "--quiet"]) == 0
+    return (folder / "plan.fbir").read_text()

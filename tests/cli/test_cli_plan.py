@@ -109,6 +109,32 @@ BAD: dict[str, tuple[list[str], str, int]] = {
     "host budget of less than a byte": (["--host-budget", "0.5B"], "FB0451", 2),
     "negative host budget": (["--host-budget", "-1GiB"], "FB0451", 2),
     "host budget of many digits": (["--host-budget", f"{'9' * 5000}B"], "FB0450", 2),
+    "link without a unit": (["--link", "25"], "FB0472", 2),
+    "link of zero": (["--link", "0GB/s"], "FB0472", 2),
+    "link of one way": (["--link", "d2h=25GB/s"], "FB0472", 2),
+    "unknown part of a link": (["--link", "d2h=1GB/s,h2d=1GB/s,b2b=1GB/s"], "FB0472", 2),
+    "link with a latency that is none": (["--link", "d2h=1GB/s,h2d=1GB/s,latency=1"], "FB0472", 2),
+    "both ways slower than one": (["--link", "d2h=2GB/s,h2d=1GB/s,both=1GB/s"], "FB0477", 2),
+    "offload without a link": (["--planner", "offload-greedy"], "FB0473", 2),
+    "offload that is switched off": (
+        ["--planner", "pofo", "--link", "1GB/s", "--no-offload"],
+        "FB0474",
+        2,
+    ),
+    "host too small": (
+        [
+            "--planner",
+            "offload-greedy",
+            "--link",
+            "1GB/s",
+            "--host-budget",
+            "1B",
+            "--activation-budget",
+            "80%",
+        ],
+        "FB0475",
+        1,
+    ),
     "unknown backend": (["--emit", "jaxx"], "FB0707", 2),
     "bad dimension": (["--dim", "batch"], "FB0707", 2),
     "dimension given twice": (["--dim", "batch=8", "--dim", "batch=9"], "FB0707", 2),
@@ -242,6 +268,32 @@ def test_emit_writes_code(cli: Cli, tmp_path: Path) -> None:
     assert ran.code == 0, ran.err
     assert "def forward(" in (tmp_path / "step.py").read_text()
     assert cli("-", "--emit", "torch", stdin=source).code == 2
+
+
+def test_the_link_stands_in_the_target_and_its_planners_plan(
+    cli: Cli, chain: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "p.fbir"
+    words = ["-o", out, "--link", "d2h=2GB/s,h2d=1GB/s,both=2500MB/s,latency=10ns"]
+    ran = cli(chain, *words, "--planner", "offload-greedy", "--activation-budget", "80%")
+    assert ran.code == 0, ran.err
+    assert "d2h 2GB/s h2d 1GB/s both 2500MB/s copy_latency 10ns" in out.read_text()
+    plan = load(out)
+    assert plan.schedule.has_copies
+    assert cli("verify", out).code == 0
+    shown = cli("show", out)
+    assert shown.code == 0
+    for part in ("moved:", "to the host", "the step waits", "at a quarter", "within 1.05 x from"):
+        assert part in shown.out
+    slower = cli("show", out, "--link", "1MB/s")
+    assert slower.code == 0
+    assert "warning[FB0478]" in slower.err
+    same = cli("show", out, "--link", "d2h=2GB/s,h2d=1GB/s,both=2500MB/s,latency=10ns")
+    assert same.err == ""
+    # Without it the same command copies nothing.
+    ran = cli(chain, *words, "--no-offload", "--activation-budget", "80%", "--time-limit", "2")
+    assert ran.code == 0, ran.err
+    assert not load(out).schedule.has_copies
 
 
 def test_the_host_budget_stands_in_the_target(cli: Cli, chain: Path, tmp_path: Path) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from helpers.cli import Cli
 
@@ -136,3 +140,30 @@ def test_pt2(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "net.pt2").write_bytes(b"")
     ran = cli(tmp_path / "net.pt2", "-o", tmp_path / "q.fbir")
     assert (ran.code, "error[FB0503]" in ran.err) == (1, True)
+
+
+def test_values_for_emitted_code(cli: Cli, plan: Path, model: Path, tmp_path: Path) -> None:
+    code, values = tmp_path / "step.py", tmp_path / "step.pt"
+    assert cli(plan, "--emit", "torch", "-o", code).code == 0
+    for _ in range(2):  # the second time over the first file
+        ran = cli("run", plan, "--repeats", "1", "--trust-source", "--values", values)
+        assert (ran.code, f"wrote {values}" in ran.out) == (0, True), ran.err
+    step = [sys.executable, str(code), str(values)]
+    done = subprocess.run(step, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # Six linear layers and a norm with weight and bias, the output, three buffers.
+    assert "outputs and gradients: 0 wrong, 18 compared with step.pt" in done.stdout
+    measured, planned = re.findall(r"(\d+) bytes measured, (\d+) planned", done.stdout)[0]
+    assert int(measured) <= int(planned)
+
+
+def test_values_are_not_written_over_other_files(cli: Cli, plan: Path, model: Path) -> None:
+    other = model.with_name("weights.pt")
+    torch.save({"first.weight": torch.ones(2)}, other)
+    before = other.read_bytes()
+    for file, code in ((other, "FB0719"), (model, "FB0703")):
+        ran = cli("run", plan, "--trust-source", "--values", file)
+        assert (ran.code, f"error[{code}]" in ran.err) == (2, True), ran.err
+    assert other.read_bytes() == before
+    ran = cli("run", plan, "--backend", "jax", "--values", other)
+    assert (ran.code, "error[FB0707]" in ran.err) == (2, True)

@@ -22,7 +22,7 @@ from remat_compile import FBError
 from remat_compile.driver import sweep as _sweep
 from remat_compile.driver.run_planner import Attempt
 from remat_compile.driver.sweep_cells import Cell, read_cells
-from remat_compile.report.frontier import GIB, Frontier, Point, knee
+from remat_compile.report.frontier import GIB, Frontier, Point, frontier_spec, knee
 
 QUICK = ("--planners", "store-all,periodic{segments=2, by=count},dtr{rounds=0}")
 RANGE = ("--activation-budgets", "40%..100%:4")
@@ -123,6 +123,9 @@ def test_the_knee_of_a_frontier() -> None:
     assert (bend.bytes, bend.ratio) == (6 * GIB, 1.2)
     assert bend.below_s_per_gib == pytest.approx(0.4)
     assert bend.above_s_per_gib == pytest.approx(0.05)
+    bounds = tuple(replace(p, budget_bytes=p.bytes or 0, least_ratio=1.1) for p in points[2:3])
+    layers = frontier_spec(replace(frontier, points=(*points, *bounds)))["layer"]
+    assert layers[1]["data"]["values"] == [{"bytes": 6 * GIB, "ratio": 1.1}]
     line = replace(frontier, points=tuple(replace(p, ratio=2.0) for p in points[1:2]))
     assert knee(line) is None
 

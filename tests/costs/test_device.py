@@ -25,7 +25,15 @@ f16 = 4e12
 
 
 def test_packaged_devices_load() -> None:
-    assert device_names() == ("a100-80gb", "cpu", "h200", "rtx-4090")
+    assert device_names() == (
+        "a100-80gb",
+        "cpu",
+        "gh200",
+        "h200",
+        "rtx-3060-12gb",
+        "rtx-4090",
+        "v100-16gb",
+    )
     for name in device_names():
         device = load_device(name)
         assert device.name == name
@@ -76,6 +84,12 @@ def test_missing_and_binary_files(tmp_path: Path) -> None:
         ("f32 = 1e12", "f32 = 0", ["`flops.f32`"]),
         ('name = "mine"', "name = 3", ["`name`"]),
         ('memory = "1.5GiB"\n', "", ["`memory` is missing"]),
+        (
+            "launch_overhead_us",
+            'd2h = "2GB/s"\nh2d = "1GB/s"\nboth = "1GB/s"\nlaunch_overhead_us',
+            ["`both`"],
+        ),
+        ("launch_overhead_us", "copy_latency_us = -1\nlaunch_overhead_us", ["`copy_latency_us`"]),
         ('name = "mine"', 'nam = "mine"\nmemry = "1GiB"', ["`name`", "`nam`", "`memry`"]),
     ],
 )
@@ -89,6 +103,18 @@ def test_malformed_entries_are_all_reported(
     found = caught.value.diagnostics
     assert [d.code for d in found] == ["FB0907"] * len(problems)
     assert all(problem in d.message for problem, d in zip(problems, found, strict=True))
+
+
+def test_the_link_of_a_file_is_that_of_its_target(tmp_path: Path) -> None:
+    path = tmp_path / "linked.toml"
+    link = 'd2h = "2GB/s"\nh2d = "1GB/s"\nboth = "2.5GB/s"\ncopy_latency_us = 12.5\n'
+    path.write_text(GOOD.replace("launch_overhead_us", f"{link}launch_overhead_us"))
+    target = load_device(str(path)).target
+    assert (target.d2h_bytes_per_s, target.h2d_bytes_per_s) == (2 * 10**9, 10**9)
+    assert (target.both_bytes_per_s, target.copy_latency_ns) == (25 * 10**8, 12_500)
+    assert target.shared_bytes_per_s == 25 * 10**8
+    assert load_device("v100-16gb").target.shared_bytes_per_s == 122 * 10**8
+    assert load_device("gh200").target.shared_bytes_per_s is None
 
 
 def test_an_empty_file_misses_everything_needed(tmp_path: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--vocab", "32", "--seq", "8"]
@@ -43,11 +46,13 @@ def test_gpt2_onnx_keeps_every_weight(tmp_path: Path) -> None:
 
 
 def test_gpt2_onnx_refuses_what_cannot_be(tmp_path: Path) -> None:
-    odd = python("examples/gpt2_onnx.py", "-o", str(tmp_path / "x.onnx"), "--heads", "3")
-    assert odd.returncode == 2
-    assert "do not divide" in odd.stderr
-    nowhere = python("examples/gpt2_onnx.py", "-o", str(tmp_path / "no" / "x.onnx"), *SMALL)
-    assert nowhere.returncode == 2
+    app = typer.Typer()
+    app.command()(runpy.run_path(str(ROOT / "examples/gpt2_onnx.py"))["main"])
+    odd = CliRunner().invoke(app, ["-o", str(tmp_path / "x.onnx"), "--heads", "3"])
+    assert odd.exit_code == 2
+    assert "do not divide" in odd.output
+    nowhere = CliRunner().invoke(app, ["-o", str(tmp_path / "no" / "x.onnx"), *SMALL])
+    assert nowhere.exit_code == 2
     assert not list(tmp_path.iterdir())
 
 
@@ -78,3 +83,13 @@ def test_plans_of_planners_run(tmp_path: Path) -> None:
         assert plan["measured_bytes"] <= plan["budget_bytes"]
         assert plan["model"] == ("towers" if plan["planner"] == "multichain" else "gpt2-12")
         assert plan["predicted"] > 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [(), ("--bf16",)], ids=str)
+def test_train_transformers(arguments: tuple[str, ...]) -> None:
+    pytest.importorskip("transformers", reason="needs transformers")
+    pytest.importorskip("accelerate", reason="needs accelerate")
+    done = python("examples/train_transformers.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "bit-equal to eager: True" in done.stdout

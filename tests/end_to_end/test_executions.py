@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -16,14 +17,15 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import remat_compile
+from helpers.execution.captures import Captured, capture
 from helpers.execution.run_again import RunAgain
-from helpers.models import MODELS
+from helpers.models import MODELS, SMALL
 from helpers.slow import default_only
-from helpers.training import assert_bit_equal, outer_loss, train_steps
+from helpers.training import assert_bit_equal, outer_loss
 from remat_compile import Plan
 from remat_compile.ir.graph import CNode
 from remat_compile.ir.schedule import Compute
+from remat_compile.planners.registry import parse_planner
 
 
 class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -74,21 +76,26 @@ def replayed(plan: Plan) -> list[CNode]:
 
 def check(name: str, what: Callable[[Plan], bool], planner: Any) -> Plan:
     """Plans, asserts `what` of the plan, counts a step, and compares three with eager."""
-    module, args, kwargs = MODELS[name](torch.float32)
-    plan = remat_compile.plan(module, args, kwargs, planner=planner, costs="roofline", device="cpu")
+    model = captured(name)
+    chosen = parse_planner(planner) if isinstance(planner, str) else planner
+    plan = model.plan(None, chosen)
     assert what(plan), "the schedule does not do what this test is about"
     compiled = plan.bind()
     expected = planned(plan)
-    seen = counted(compiled, args, kwargs)
+    model.reset()
+    seen = counted(compiled, model.args, model.kwargs)
     wrong = {
         op: (seen[op], n) for op, n in expected.items() if op.startswith("aten.") and seen[op] != n
     }
     assert not wrong, f"calls seen and planned: {wrong}"
 
-    eager, _, _ = MODELS[name](torch.float32)
-    compiled.load_state_dict(eager.state_dict())
-    assert_bit_equal(train_steps(compiled, args, kwargs), train_steps(eager, args, kwargs))
+    assert_bit_equal(model.train(compiled), model.eager)
     return plan
+
+
+@cache
+def captured(name: str) -> Captured:
+    return capture(lambda: {**MODELS, **SMALL}[name](torch.float32))
 
 
 PLANNERS = [RunAgain(), RunAgain(0.5, seed=1), "periodic{segments=2}"]

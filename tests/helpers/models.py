@@ -19,7 +19,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["BASE", "LOSS_INSIDE", "MODELS", "VARIANTS", "Factory", "export_onnx", "no_dropout"]
+__all__ = [
+    "BASE",
+    "LOSS_INSIDE",
+    "MODELS",
+    "SMALL",
+    "VARIANTS",
+    "Factory",
+    "export_onnx",
+    "no_dropout",
+]
 
 Sample = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 Factory = Callable[[torch.dtype], Sample]
@@ -226,7 +235,7 @@ class ResBlock(nn.Module):
 class ResNet(nn.Module):
     """A small ResNet in train mode: [batch, 3, 32, 32] to [batch, 10]."""
 
-    def __init__(self, width: int = 8) -> None:
+    def __init__(self, width: int = 8, blocks: int = 3) -> None:
         super().__init__()
         self.stem = nn.Sequential(
             nn.Conv2d(3, width, 3, 1, 1, bias=False),
@@ -234,13 +243,10 @@ class ResNet(nn.Module):
             nn.ReLU(inplace=True),
             nn.MaxPool2d(3, 2, 1),
         )
-        self.stages = nn.Sequential(
-            ResBlock(width, width, 1),
-            ResBlock(width, 2 * width, 2),
-            ResBlock(2 * width, 2 * width, 1),
-        )
+        widths = [(width, width, 1), (width, 2 * width, 2), (2 * width, 2 * width, 1)][:blocks]
+        self.stages = nn.Sequential(*(ResBlock(*block) for block in widths))
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.head = nn.Linear(2 * width, 10)
+        self.head = nn.Linear(widths[-1][1], 10)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head(torch.flatten(self.pool(self.stages(self.stem(x))), 1))
@@ -442,6 +448,18 @@ MODELS: Mapping[str, Factory] = {
     "gpt-flash": partial(_build, partial(GPT, drop=0.1), _TABLE["gpt"][1]),
     "two-inputgrad": _two_with_input_grad,
 }
+
+SMALL: Mapping[str, Factory] = {
+    "mlp": partial(_build, partial(MLP, depth=3), _TABLE["mlp"][1]),
+    "gpt": partial(_build, partial(_GPT_DROP, layers=1), _TABLE["gpt"][1]),
+    "gpt-p0": partial(_build, partial(GPT, layers=1), _TABLE["gpt"][1]),
+    "gpt-flash": partial(_build, partial(GPT, layers=1, drop=0.1), _TABLE["gpt"][1]),
+    "llama": partial(_build, partial(Llama, layers=1), _TABLE["llama"][1]),
+    "vit": partial(_build, partial(ViT, layers=1), _TABLE["vit"][1]),
+    "resnet": partial(_build, partial(ResNet, blocks=1), _TABLE["resnet"][1]),
+    "two": partial(_build, partial(TwoInTwoOut, depth=2), _TABLE["two"][1]),
+}
+"""The same with one block: for what does not depend on how many there are."""
 
 VARIANTS: tuple[str, ...] = tuple(n for n in MODELS if n not in BASE + LOSS_INSIDE)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from helpers.programs.strategies import copying
 from remat_compile.ir.diagnostics import FBError
-from remat_compile.ir.program import Program
+from remat_compile.ir.program import Program, Target
 from remat_compile.ir.schedule import Compute, HostFree, Offload, Prefetch, Schedule, Wait
+from remat_compile.ir.semantics.link import Link
 from remat_compile.ir.semantics.simulate import Copy, Trace, simulate
 from remat_compile.ir.text.parser import parse_program, read_syntax
 from remat_compile.ir.text.printer import format_program
@@ -178,3 +181,45 @@ def test_books_balance(drawn: tuple[Program, Schedule]) -> None:
         for n in range(1, runs + 1)
     )
     assert trace.time_ns == compute_ns + trace.stall_ns
+
+
+def test_ways_that_share_a_link_slow_each_other_down() -> None:
+    """100 bytes out alone from 0 to 40; then both at half the rate; the last 10 alone again."""
+    target = Target(
+        d2h_bytes_per_s=10**9, h2d_bytes_per_s=10**9, both_bytes_per_s=10**9, copy_latency_ns=0
+    )
+    link = Link(target)
+    out, back = link.issue("d2h", 100, 0), link.issue("h2d", 50, 40)
+    assert (link.end_of(back), link.end_of(out)) == (140, 150)
+
+
+def test_a_latency_is_before_the_bytes_and_takes_nothing_from_the_other_way() -> None:
+    target = Target(
+        d2h_bytes_per_s=10**9, h2d_bytes_per_s=10**9, both_bytes_per_s=10**9, copy_latency_ns=30
+    )
+    link = Link(target)
+    out, back = link.issue("d2h", 60, 0), link.issue("h2d", 10, 20)
+    # Out: 30 of latency, alone until 50, then 20 bytes of 40 in 40 ns beside the way back.
+    assert (link.end_of(back), link.end_of(out)) == (70, 100)
+    second = link.issue("d2h", 0, 100)
+    assert (second.start_ns, link.end_of(second)) == (100, 130)
+
+
+@settings(max_examples=30)
+@given(copying(), st.integers(1, 50), st.integers(1, 4))
+def test_slower_copies_never_make_a_step_faster(
+    case: tuple[Program, Schedule], latency: int, factor: int
+) -> None:
+    """Where the ways do not slow each other down: `semantics.md`, Slower copies."""
+    made, plan = case
+    times = []
+    for share in (1, factor):
+        rates = Target(
+            d2h_bytes_per_s=10**8 // share, h2d_bytes_per_s=10**7 // share, copy_latency_ns=0
+        )
+        times.append(simulate(replace(made, target=rates), plan).time_ns)
+    late = replace(rates, copy_latency_ns=latency)
+    times.append(simulate(replace(made, target=late), plan).time_ns)
+    assert times == sorted(times)
+    copies = len(simulate(made, plan).copies)
+    assert times[2] - times[1] <= latency * copies

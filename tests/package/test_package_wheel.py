@@ -29,10 +29,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with the wheel and its own dependencies; without torch."""
     folder = tmp_path_factory.mktemp("clean") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    python = folder / "bin" / "python"
-    constraints = ROOT / "constraints.txt"
-    command = [str(python), "-m", "pip", "install", "-q", "-c", str(constraints), str(wheel)]
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    into = ["--python", str(folder / "bin" / "python")]
+    command = [sys.executable, "-m", "pip", *into, "install", "-q", "--no-compile"]
+    command += ["-c", str(ROOT / "constraints.txt"), str(wheel)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return folder / "bin"

@@ -107,15 +107,16 @@ def _move_copy(rng: Random, steps: list[Step]) -> None:
 
 
 @pytest.mark.parametrize("name", [*BREAKS, "move a copy"])
-def test_plans_with_copies_and_what_breaks_them(name: str) -> None:
+@pytest.mark.parametrize("seeds", default_only([range(7), range(7, 20)], [range(7)]))
+def test_plans_with_copies_and_what_breaks_them(name: str, seeds: range) -> None:
     case = next(c for c in cases() if c.name == "mlp@offload")
     refused = 0
-    for seed in range(20):
+    for seed in seeds:
         rng = Random(f"{name} {seed}")
         steps = list(case.steps)
         BREAKS.get(name, _move_copy)(rng, steps)
         refused += not agree(case.program, replace(case.schedule, steps=tuple(steps)))
-    assert refused >= (0 if name == "toggle nosave" else 3)  # the graph has no phantoms
+    assert refused >= (0 if name == "toggle nosave" else 1)  # the graph has no phantoms
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -141,7 +142,7 @@ def _store_all(program: Program) -> Schedule:
     return answer.schedule
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(scheduled(), st.lists(st.sampled_from(sorted(BREAKS)), max_size=3), st.integers(0, 2**32))
 def test_random_plans_and_random_corruptions(
     case: tuple[Program, Schedule], breaks: list[str], seed: int

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.programs.strategies import random_program, random_schedule, scheduled
+from helpers.slow import default_only
 from helpers.verifier.breaks import BREAKS
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program
@@ -25,7 +26,7 @@ def _simulated(program: Program, schedule: Schedule) -> Trace | None:
         return None
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(scheduled())
 def test_valid_schedules_are_proven_with_the_simulated_peaks(
     case: tuple[Program, Schedule],
@@ -41,9 +42,10 @@ def test_valid_schedules_are_proven_with_the_simulated_peaks(
 
 
 @pytest.mark.parametrize("name", BREAKS)
-def test_broken_schedules_get_the_same_verdict(name: str) -> None:
+@pytest.mark.parametrize("seeds", default_only([range(8), range(8, 20)], [range(8)]))
+def test_broken_schedules_get_the_same_verdict(name: str, seeds: range) -> None:
     refuted = 0
-    for seed in range(20):
+    for seed in seeds:
         rng = Random(f"{name} {seed}")
         program = random_program(rng, size=6)
         schedule = random_schedule(rng, program)
@@ -60,10 +62,10 @@ def test_broken_schedules_get_the_same_verdict(name: str) -> None:
             assert isinstance(verdict, ProvenPlan), (seed, verdict)
             assert verdict.bounds[0].device_bytes == trace.peak_bytes
             assert verdict.bounds[0].activation_bytes == trace.activation_peak_bytes
-    assert refuted >= 3, "this way of breaking a schedule breaks too few"
+    assert refuted >= 1, "this way of breaking a schedule breaks too few"
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(scheduled(), st.sampled_from(("device", "activation")))
 def test_one_byte_less_than_the_peak_is_refuted_where_the_simulator_peaks(
     case: tuple[Program, Schedule], kind: str

@@ -54,7 +54,7 @@ def _sealed(proven: Proven, **claims: object) -> Proven:
     return replace(open_, certificate=replace(changed, seal_sha256=seal(open_, changed)))
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(copying())
 def test_claims_are_those_of_the_simulator(case: tuple[Program, Schedule]) -> None:
     """The time with copies and stalls; no plan takes less than the two lower bounds."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import islice, pairwise
 from random import Random
 
 import pytest
@@ -15,6 +15,8 @@ from helpers.verifier.mutants.check import escape_of, prove
 from helpers.verifier.mutants.sample import sample
 
 PLANS_PER_KIND = 2
+PLACES = 6
+"""Of the places in a plan where a fault can be seeded, those of which one is drawn."""
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
@@ -31,7 +33,7 @@ def test_no_mutant_escapes(name: str) -> None:
     rng = Random(name)
     tried = 0
     for case in rng.sample(cases(), len(cases())):
-        found = list(KINDS[name].mutants(case))
+        found = list(islice(KINDS[name].mutants(case), PLACES))
         for mutant in sample(found, 1, rng):
             tried += 1
             escape = escape_of(case, mutant)

@@ -197,7 +197,7 @@ def test_random_mistakes_race_and_the_graph_search_agrees() -> None:
 def test_the_verdict_is_the_simulators_on_plans_with_copies() -> None:
     """Same verdict, same peaks on both sides, one byte less of the host is refuted."""
     proven = refuted = 0
-    for seed in range(60):
+    for seed in range(36):
         rng = Random(seed)
         program = random_program(rng, size=4)
         program = replace(program, target=replace(program.target, host_bytes=None))
@@ -224,7 +224,7 @@ def test_the_verdict_is_the_simulators_on_plans_with_copies() -> None:
             answer = verify(program, schedule, (short,), scope="sample")
             assert isinstance(answer, Refuted)
             assert {d.code for d in answer.diagnostics} == {"FB0863"}
-    assert min(proven, refuted) >= 15
+    assert min(proven, refuted) >= 9
 
 
 REFUSED = {

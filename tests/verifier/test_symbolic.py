@@ -86,7 +86,7 @@ def _exprs() -> st.SearchStrategy[Expr]:
     return st.recursive(leaf, larger, max_leaves=5)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.fixed_dictionaries(dict.fromkeys(SIZED, _exprs())), st.sampled_from((1, 16, 64)))
 def test_the_bound_over_ranges_is_the_greatest_of_all_values(
     sizes: dict[str, Expr], unit: int

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from helpers.programs.strategies import random_program, random_schedule
+from helpers.slow import default_only
 from helpers.verifier.breaks import BREAKS
 from helpers.verifier.step_text import GRAPH, PLAN, schedule
 from remat_compile.ir.program import Program
@@ -129,13 +130,14 @@ class _Interpreter:
 
 
 @pytest.mark.parametrize("lines", [60, 8000])
+@pytest.mark.parametrize("seeds", default_only([range(8), range(8, 20)], [range(8)]))
 @pytest.mark.parametrize("name", ["", *BREAKS])
 def test_z3_agrees_with_running_the_schedule_over_terms(
-    name: str, lines: int, monkeypatch: pytest.MonkeyPatch
+    name: str, seeds: range, lines: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(smt, "PART_LINES", lines)
     wrong = 0
-    for seed in range(20):
+    for seed in seeds:
         rng = Random(f"{name} {seed}")
         made = random_program(rng, size=6)
         plan = random_schedule(rng, made)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..ir.diagnostics import fail
+from .kernels import kept_whole
 from .places import error_in_model
 
 __all__ = ["Joint", "as_if_compiling", "trace_joint"]
@@ -45,15 +47,26 @@ class Joint:
         """A callable over `(*params, *buffers, *args)`, differentiable, in AOT's wrappers.
 
         `partition(joint, inputs, *, num_fwd_outputs, ...)` returns the two halves;
-        `forward` and `backward` turn each into a boxed callable.
+        `forward` and `backward` turn each into a boxed callable. May be called for several plans.
         """
+        descriptors = self._copied_descriptors()
         compiled: Callable[..., Any] = aot_compile_joint_with_descriptors(
-            self._descriptors,
+            descriptors,
             partition_fn=partition,
             fw_compiler=forward,
             bw_compiler=backward,
         )
+        # Nothing saved is overwritten: a graph may be kept (`retain_graph`).
+        descriptors._aot_state.fw_metadata.bw_donated_idxs = []
         return compiled
+
+    def _copied_descriptors(self) -> Any:
+        """Compiling writes into the state and the metadata; ours stay for the next plan."""
+        copied = copy(self._descriptors)
+        copied._aot_state = copy(copied._aot_state)
+        copied._aot_state.fw_metadata = copy(copied._aot_state.fw_metadata)
+        copied._aot_graph_capture = copy(copied._aot_graph_capture)
+        return copied
 
 
 @contextlib.contextmanager
@@ -74,7 +87,8 @@ def trace_joint(
         if fake_mode is not None:
             stack.enter_context(fake_mode)
         try:
-            descriptors = _trace(stack, module, args, kwargs)
+            with kept_whole():
+                descriptors = _trace(stack, module, args, kwargs)
         except Exception as error:  # whatever an operator's fake kernel or derivative raises
             model = getattr(module, "_model", module)  # of a `WholeModel`
             fail(

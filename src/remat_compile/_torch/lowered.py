@@ -12,6 +12,7 @@ from torch.utils._pytree import TreeSpec
 
 from ..ir.diagnostics import Diagnostic, fail
 from ..ir.program import Program
+from .autocast import Autocast
 from .joint import Joint
 from .results import Results, tensors_of
 from .whole import WholeModel, has_values
@@ -29,6 +30,8 @@ class Exported:
     `is_live` says that `original` is the user's own module, whose Python can be run: its joint
     graph is traced from there, so that custom backwards and hooks are part of it. `results` is the
     form of what it returns. `changing` names attributes of modules that its forward changes.
+    `autocast` is what was around the export, `given` the module that was passed where that is one
+    of several replicas, of which `original` is this process's.
     """
 
     original: nn.Module
@@ -42,11 +45,13 @@ class Exported:
     symbol_names: Mapping[str, str]
     symbol_ranges: Mapping[str, tuple[int, int]]
     device: torch.device
+    autocast: Autocast
     warnings: tuple[Diagnostic, ...] = ()
     has_checkpoints: bool = False
     is_live: bool = False
     results: Results | None = None
     changing: frozenset[str] = frozenset()
+    given: nn.Module | None = None
 
     @property
     def traced(self) -> nn.Module:
@@ -55,7 +60,7 @@ class Exported:
         The policies of `torch.utils.checkpoint` stand in the exported module only.
         """
         if self.is_live and not self.has_checkpoints:
-            return WholeModel(self.original, self.results)
+            return WholeModel(self.original, self.results, autocast=self.autocast)
         return self.module
 
     @property

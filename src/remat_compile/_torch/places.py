@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +54,18 @@ def place_of_caller(paths: dict[int, tuple[str, type]]) -> Place:
     frame = sys._getframe(1)
     while frame is not None and not (file and module):
         code = frame.f_code
-        if not file and not code.co_filename.startswith((*LIBRARIES, random.__file__, "<")):
+        if not file and _is_users(code.co_filename):
             file, line = code.co_filename, frame.f_lineno
         if not module and code.co_varnames[:1] == ("self",):
             found = paths.get(id(frame.f_locals.get("self")))
             module = found[0] if found is not None else ""
         frame = frame.f_back  # type: ignore[assignment]
     return Place(file, line, module)
+
+
+@cache
+def _is_users(file: str) -> bool:
+    return not file.startswith((*LIBRARIES, random.__file__, "<"))
 
 
 def paths_of(model: nn.Module) -> dict[int, tuple[str, type]]:

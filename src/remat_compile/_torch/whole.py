@@ -6,8 +6,9 @@ import random
 import sys
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from copy import copy
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,9 +16,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ..ir.diagnostics import fail
+from .autocast import Autocast, WeightCache
 from .results import Results, without_cache
 
-__all__ = ["CONTAINERS", "WholeModel", "as_forward_sees", "has_values", "unchanged"]
+__all__ = ["CONTAINERS", "StandIn", "WholeModel", "as_forward_sees", "has_values", "unchanged"]
 
 
 Slot = tuple[dict[str, Any], str]
@@ -28,12 +30,24 @@ CONTAINERS = (list, dict, set, deque)
 """Attributes of modules whose contents the Python of a forward may change in place."""
 
 
+class StandIn:
+    """A module that takes the place of another, with its parameters and attributes.
+
+    No abstract class, whose metaclass could differ from that of the other's class.
+    """
+
+    def _remat_compile_original(self) -> nn.Module:
+        """A module of the other's class that shares all of this one's state."""
+        raise NotImplementedError
+
+
 class WholeModel(nn.Module):
     """Calls the forward of `model`; has the model's own parameters, buffers and submodules.
 
     Hooks of submodules run. Those of the model itself run around a planned step, which takes the
-    place of the forward. Caches for the generation of text are off unless `with_cache`. With
-    `results`, what is returned are the tensors that those keep.
+    place of the forward. Caches for the generation of text are off unless `with_cache`.
+    `autocast` is entered around the forward, and so not around a backward that is traced behind
+    it. With `results`, what is returned are the tensors that those keep.
 
     AOTAutograd puts a traced tensor in the place of each name. Two names of one tensor
     (tied weights) would become two tensors with a gradient each; here every further name
@@ -46,14 +60,20 @@ class WholeModel(nn.Module):
     _ties: list[tuple[Slot, list[Slot]]]
     _results: Results | None
     _with_cache: bool
+    _autocast: Autocast | None
 
     def __init__(
-        self, model: nn.Module, results: Results | None = None, *, with_cache: bool = False
+        self,
+        model: nn.Module,
+        results: Results | None = None,
+        *,
+        with_cache: bool = False,
+        autocast: Autocast | None = None,
     ):
         super().__init__()
         held = {name: vars(model)[name] for name in ("_parameters", "_buffers", "_modules")}
         self.__dict__.update(held, training=model.training, _model=model)
-        self.__dict__.update(_results=results, _with_cache=with_cache)
+        self.__dict__.update(_results=results, _with_cache=with_cache, _autocast=autocast)
         self.__dict__["_ties"] = _ties(model)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -68,7 +88,10 @@ class WholeModel(nn.Module):
             for (first, name), ties in self._ties:
                 for held, key in ties:
                     held[key] = first[name]
-            with nullcontext() if self._with_cache else without_cache(self._model):
+            with (
+                nullcontext() if self._with_cache else without_cache(self._model),
+                self._mixed_precision(),
+            ):
                 made = self._model.forward(*args, **kwargs)
             for (where, key), (path, held, old) in buffers.items():
                 if held.get(key) is not old:
@@ -79,6 +102,18 @@ class WholeModel(nn.Module):
         finally:
             for held, key, tensor in before:
                 held[key] = tensor
+
+    @contextmanager
+    def _mixed_precision(self) -> Iterator[None]:
+        if self._autocast is None:
+            yield
+            return
+        with self._autocast.around(), ExitStack() as stack:
+            if self._autocast.dtype is not None and self._autocast.caches_weights:
+                held = [module._parameters for module in self._model.modules()]
+                weights = chain.from_iterable(parameters.values() for parameters in held)
+                stack.enter_context(WeightCache(self._autocast.device_type, weights))
+            yield
 
 
 def _write_into(old: Tensor | None, new: Tensor | None, name: str, *, is_tied: bool) -> None:

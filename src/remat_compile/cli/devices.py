@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from ._json import FormatOption
+
 __all__ = ["command"]
 
 
-def command() -> None:
+def command(format: FormatOption = "text") -> None:
     """List the devices that a plan can be made for (--costs roofline --device NAME)."""
     from ..costs import device_names, load_device
     from ..driver.budget import format_bytes
     from ..driver.table import columns
+    from ._json import print_object
     from ._terminal import echo
 
+    if format == "json":
+        print_object("devices", devices=[load_device(name) for name in device_names()])
+        return
     rows = [("device", "memory", "float32", "bandwidth")]
     for name in device_names():
         device = load_device(name)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ._json import FormatOption
 from ._options import Quiet
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def command(
         str | None,
         typer.Option(metavar="NAME,NAME", help="Which schedules of A and B (the last of each)."),
     ] = None,
+    format: FormatOption = "text",
     quiet: Quiet = False,
 ) -> int:
     """What a plan of A and one of B keep, recompute and move differently.
@@ -52,9 +54,36 @@ def command(
         found = differences(*plans)
     except FBError as error:  # as of diff: 1 says that they differ
         raise FBError(error.diagnostics, usage=True) from None
-    if not quiet:
+    if format == "json":
+        _print_object(found)
+    elif not quiet:
         echo(*_lines(found, all))
     return 0 if found.same else 1
+
+
+def _print_object(found: Differences) -> None:
+    from ._json import print_object
+
+    print_object(
+        "diff",
+        same=found.same,
+        same_graph=found.same_graph,
+        same_costs=found.same_costs,
+        plans=[_plan_object(s) for s in (found.before, found.after)],
+        only=[found.only_before, found.only_after],
+        changes=found.changes,
+    )
+
+
+def _plan_object(subject: Subject) -> dict[str, object]:
+    return {
+        "schedule": subject.schedule.name,
+        "planner": subject.schedule.planner,
+        "peak_bytes": subject.trace.peak_bytes,
+        "activation_peak_bytes": subject.trace.activation_peak_bytes,
+        "host_peak_bytes": subject.trace.host_peak_bytes,
+        "time_ns": subject.trace.time_ns,
+    }
 
 
 def _lines(changes: Differences, all: bool) -> list[str]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, assert_never
 
 import typer
 
+from ._json import FormatOption
 from ._options import PlanFile, ScheduleOption
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def command(
     ] = None,
     schedule: ScheduleOption = None,
     all: Annotated[bool, typer.Option("--all", help="Do not shorten the lists.")] = False,
+    format: FormatOption = "text",
 ) -> None:
     """Why the peak is where it is and which one change would lower it most; or why a tensor is
     kept, recomputed or moved, and what else would cost.
@@ -38,12 +40,29 @@ def command(
     from ._terminal import echo
 
     subject = read_plan(plan, schedule)._subject
-    if what is None:
+    if format == "json":
+        _print_object(subject, what)
+    elif what is None:
         echo(*_peak(subject, all))
     elif what.startswith("%"):
         echo(*_tensor(subject, what[1:]))
     else:
         echo(*_module(subject, what, all))
+
+
+def _print_object(subject: Subject, what: str | None) -> None:
+    from ..report.reasons import of_module, of_peak, of_tensor
+    from ._json import plain, print_object
+
+    if what is None:
+        floor, at = subject.floor
+        known = {"peak": of_peak(subject), "floor_bytes": floor, "floor_at": at}
+        print_object("explain", peak_bytes=subject.trace.peak_bytes, **known)
+    elif what.startswith("%"):
+        reasons = plain({**vars(of_tensor(subject, what[1:])), "node": None})
+        print_object("explain", tensor={**reasons, "node": f"%{what[1:]}"})
+    else:
+        print_object("explain", module=of_module(subject, what))
 
 
 def _peak(subject: Subject, all: bool) -> list[str]:

@@ -57,6 +57,16 @@ def command(
         str | None,
         typer.Option(metavar="SIZE", help="Bound on copies on the host, in bytes: 64GiB."),
     ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE",
+            help="Bandwidth to and from the host: 25GB/s, or d2h=25GB/s,h2d=11GB/s,both=30GB/s.",
+        ),
+    ] = None,
+    no_offload: Annotated[
+        bool, typer.Option("--no-offload", help="Copy nothing to the host.")
+    ] = False,
     planner: Annotated[
         str | None,
         typer.Option(
@@ -94,6 +104,8 @@ def command(
         costs=costs.costs,
         device=costs.device,
         grads=grads,
+        link=link,
+        offload=not no_offload,
     )
     options = onnx.read(errors)
     errors.collect(lambda: check_spec(model, options))
@@ -107,7 +119,8 @@ def command(
     errors.raise_if_any()
     code.need()
     assert request is not None
-    asked = (planner, budget, activation_budget, host_budget, costs.costs, costs.device, grads)
+    bounds = (budget, activation_budget, host_budget, link, no_offload)
+    asked = (planner, *bounds, costs.costs, costs.device, grads)
     as_it_is = code.emit is not None and not any(asked)
 
     def check(header: Header) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ._json import FormatOption
+
 if TYPE_CHECKING:
     from ..planners.registry import PlannerInfo
 
@@ -13,18 +15,24 @@ __all__ = ["command"]
 WIDTH = 96
 
 
-def command() -> None:
+def command(format: FormatOption = "text") -> None:
     """List the planners: what graphs they take, their source, their options and defaults."""
     from ..ir.diagnostics import FBError
     from ..planners.registry import available
+    from ._json import print_object
     from ._terminal import echo
 
     broken: list[FBError] = []
+    known: list[dict[str, object]] = []
     for name, info in available().items():
         try:
-            echo(*_entry(name, info))
+            if format == "text":
+                echo(*_entry(name, info))
+            known.append(_object(name, info))
         except FBError as error:
             broken.append(error)
+    if format == "json":
+        print_object("planners", planners=known)
     if broken:
         raise FBError(d for error in broken for d in error.diagnostics)
 
@@ -42,6 +50,18 @@ def _entry(name: str, info: PlannerInfo) -> list[str]:
     lines = [f"{_first_sentence(info)}.", " ".join(facts)]
     indented = [f"    {part}" for line in lines for part in wrap(line, WIDTH - 4)]
     return [_form(name, info), *indented, ""]
+
+
+def _object(name: str, info: PlannerInfo) -> dict[str, object]:
+    planner = info.load()
+    return {
+        "name": name,
+        "form": _form(name, info),
+        "summary": _first_sentence(info),
+        "takes": getattr(planner, "applicability", None),
+        "source": getattr(planner, "source", None) or None,
+        "package": info.package,
+    }
 
 
 def _form(name: str, info: PlannerInfo) -> str:

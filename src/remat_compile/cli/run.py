@@ -10,6 +10,7 @@ from ..driver.request import Backend, Errors, JaxStyle
 from ._options import OnnxOptions, PlanFile, ScheduleOption, TrustSource, grouped
 
 if TYPE_CHECKING:
+    from .._torch.lowered import Exported
     from ..driver.compare_torch import StepReport
     from ..driver.model_source import ModelOptions
     from ..driver.plan import Plan
@@ -36,6 +37,13 @@ def command(
         JaxStyle,
         typer.Option(help="As with --emit jax."),
     ] = "explicit",
+    values: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write what the step takes and gives in eager: for code of --emit torch.",
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> int:
     """Run one step of a plan and compare it with ordinary autograd.
@@ -46,12 +54,18 @@ def command(
     """
     from ..api import load
     from ..driver.model_source import check_spec
+    from ..driver.outputs import check_output, files_of_model
     from ..driver.recorded import model_of_plan
+    from ..driver.step_values import write_step_values
+    from ._terminal import echo
 
     errors = Errors()
     options = onnx.read(errors)
     if model is not None:
         errors.collect(lambda: check_spec(model, options))
+    if values is not None and backend == "jax":
+        hint = "--emit jax writes them beside the module"
+        errors.add("FB0707", "--values only applies to PyTorch", hint)
     errors.raise_if_any()
     if backend == "jax":
         from ._run_jax import run_jax
@@ -60,13 +74,20 @@ def command(
     read = load(plan, schedule)
     header = read.program.header
     spec = model_of_plan(header, plan, model, options, trust_source=trust_source)
-    proven, report = _run(read, spec, options, repeats, quiet)
-    return _print(proven, report)
+    reads = (*read._reads, *files_of_model(spec, options))
+    if values is not None:
+        check_output(values, "tensors", reads)
+    proven, exported, report = _run(read, spec, options, repeats, quiet)
+    status = _print(proven, report)
+    if values is not None:
+        write_step_values(proven.program, proven.schedule, exported, values, reads)
+        echo(f"wrote {values}")
+    return status
 
 
 def _run(
     plan: Plan, spec: str, options: ModelOptions, repeats: int, quiet: bool
-) -> tuple[Plan, StepReport]:
+) -> tuple[Plan, Exported, StepReport]:
     from ..driver.bind import bind
     from ..driver.recorded import load_as_planned
     from ._app import print_warnings
@@ -84,7 +105,7 @@ def _run(
 
         report = compare_step(proven, compiled, source.exported, repeats)
     print_warnings((*source.warnings, *source.exported.warnings))
-    return proven, report
+    return proven, source.exported, report
 
 
 def _print(plan: Plan, report: StepReport) -> int:
@@ -92,6 +113,7 @@ def _print(plan: Plan, report: StepReport) -> int:
     from ..driver.table import columns
     from ._terminal import echo
     from ._verdicts import print_assuming
+    from .show import traffic
 
     assert plan.proven is not None
     bound = plan.proven.device_bytes
@@ -121,5 +143,7 @@ def _print(plan: Plan, report: StepReport) -> int:
     if not held:
         over = format_bytes(report.measured_bytes - bound)
         echo(f"the measured peak exceeds the proven bound by {over}")
+    if plan.trace.copies:
+        echo(*traffic(plan))
     print_assuming(plan.assuming)
     return 0 if report.bit_equal and held else 1

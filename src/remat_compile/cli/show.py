@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,9 +16,14 @@ if TYPE_CHECKING:
     from ..driver.plan import Plan
     from ..ir.program import Header
 
-__all__ = ["command", "curve"]
+__all__ = ["command", "curve", "traffic"]
 
 OWNERS, RECOMPUTED, COPIED = 12, 20, 20
+DIRECTIONS: tuple[tuple[Literal["d2h", "h2d"], str], ...] = (
+    ("d2h", "to the host"),
+    ("h2d", "from the host"),
+)
+SLOWER = (("half", Fraction(1, 2)), ("a quarter", Fraction(1, 4)))
 WIDTH, HEIGHT = 64, 10
 
 
@@ -25,15 +31,25 @@ def command(
     plan: PlanFile,
     schedule: ScheduleOption = None,
     all: Annotated[bool, typer.Option("--all", help="Do not shorten the lists.")] = False,
+    link: Annotated[
+        str | None,
+        typer.Option(metavar="RATE", help="The bandwidth of the machine at hand, as for a plan."),
+    ] = None,
 ) -> None:
     """What a plan does: its peak and what fills it, memory over the step, what runs again.
 
     The figures are predicted by simulation; `remat-compile verify` proves them.
     """
     from ..api import load
+    from ..driver.link import parse_link
+    from ..driver.other_link import other_link
+    from ._app import print_warnings
     from ._terminal import echo
 
+    here = None if link is None else parse_link(link)
     read = load(plan, schedule)
+    if here is not None and (warning := other_link(read, here)) is not None:
+        print_warnings((warning,))
     parts = (_header(read), read.summary().splitlines(), _owners(read, all), _memory(read))
     more = (_recomputed(read, all), *([_copied(read, all)] if read.trace.copies else []))
     lines = [line for part in (*parts, *more) for line in (*part, "")]
@@ -184,5 +200,32 @@ def _copied(plan: Plan, all: bool) -> list[str]:
     lines = [peak, f"{held}{', …' if len(sizes) > OWNERS else ''}", *columns(rows, "<<>>><")]
     if len(copies) > len(shown):
         lines.append(f"and {len(copies) - len(shown)} more (--all)")
-    lines.append(f"the step waits {trace.stall_ns / 1e6:.3f} ms for copies")
+    return [*lines, *traffic(plan)]
+
+
+def traffic(plan: Plan) -> list[str]:
+    """What copies ask of the link, and the step on slower ones."""
+    from ..driver.budget import format_bytes
+    from ..ir.units import format_rate
+    from ..report.traffic import Traffic
+
+    trace = plan.trace
+    of = Traffic(plan.program, plan.schedule, trace)
+    whole = max(1, trace.time_ns)
+    moved = ", ".join(
+        f"{format_bytes(of.moved_bytes(way))} {where}, "
+        f"its link busy {100 * of.busy_ns(way) / whole:.0f} % of the step"
+        for way, where in DIRECTIONS
+    )
+    lines = [
+        f"moved: {moved}; host peak {format_bytes(trace.host_peak_bytes)}",
+        f"the step waits {trace.stall_ns / 1e6:.3f} ms for copies",
+    ]
+    target = plan.program.target
+    rates = [r for r in (target.d2h_bytes_per_s, target.h2d_bytes_per_s) if r is not None]
+    if (least := of.least_share) is None:
+        return lines
+    halves = [f"{of.time_at(share) / 1e6:.3f} ms at {name}" for name, share in SLOWER]
+    need = format_rate(round(max(rates) * least))
+    lines.append(f"with less bandwidth: {', '.join(halves)} of it; within 1.05 x from {need} on")
     return lines

@@ -19,7 +19,8 @@ from ..ir.span import Span
 @dataclass(frozen=True, slots=True)
 class Device:
     """`flops_per_s` is the dense peak by dtype of the IR (`f32`); the other dtypes count as
-    the slowest one. Link bandwidths are those to and from pinned host memory."""
+    the slowest one. Link bandwidths are those to and from pinned host memory; `both` is what the
+    two directions move together while both are busy (None: each its own rate)."""
 
     name: str
     memory_bytes: int
@@ -30,6 +31,8 @@ class Device:
     host_bytes: int | None = None
     d2h_bytes_per_s: int | None = None
     h2d_bytes_per_s: int | None = None
+    both_bytes_per_s: int | None = None
+    copy_latency_ns: int = 0
 
     @property
     def target(self) -> Target:
@@ -41,6 +44,8 @@ class Device:
             self.host_bytes,
             self.d2h_bytes_per_s,
             self.h2d_bytes_per_s,
+            self.both_bytes_per_s,
+            self.copy_latency_ns,
         )
 
     def peak_flops_per_s(self, dtype: str) -> float:
@@ -81,6 +86,14 @@ _UNITS |= {f"{prefix}i": 2 ** (10 * power) for power, prefix in enumerate("KMGT"
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT]|[KMGT]i)?B(/s)?")
 
 
+def parse_rate(text: str) -> int | None:
+    """Bytes per second of text such as `25GB/s`; None where it is no positive rate."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None or not match[3] or float(match[1]) <= 0:
+        return None
+    return round(float(match[1]) * _UNITS[match[2] or ""]) or None
+
+
 class _Reader:
     """Takes typed entries out of a TOML table and collects what is wrong with them."""
 
@@ -112,8 +125,8 @@ class _Reader:
             return None
         return round(float(match[1]) * _UNITS[match[2] or ""])
 
-    def number(self, key: str, least: float) -> float | None:
-        value = self.take(key, True)
+    def number(self, key: str, least: float, required: bool = True) -> float | None:
+        value = self.take(key, required)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
@@ -158,11 +171,16 @@ def _parse(text: str, file: str) -> Device:
     bandwidth = reader.quantity("memory_bandwidth", per_second=True)
     d2h = reader.quantity("d2h", per_second=True, required=False)
     h2d = reader.quantity("h2d", per_second=True, required=False)
+    both = reader.quantity("both", per_second=True, required=False)
+    latency_us = reader.number("copy_latency_us", 0, required=False)
     launch_us = reader.number("launch_overhead_us", 0)
     flops = reader.flops()
     reader.check_unknown()
     if granularity is not None and granularity != int(granularity):
         reader.report(f"`granularity` is {granularity}, not a whole number of bytes")
+    if both is not None and both < (faster := max(d2h or 0, h2d or 0)):
+        hint = f"one direction alone moves {faster} B/s: measure with both busy, or leave it out"
+        reader.report(f"`both` is {both} B/s, less than one direction", hint)
     if reader.problems or not (memory and granularity and bandwidth) or launch_us is None:
         raise FBError(reader.problems, usage=True)
     return Device(
@@ -175,4 +193,6 @@ def _parse(text: str, file: str) -> Device:
         host,
         d2h,
         h2d,
+        both,
+        round((latency_us or 0) * 1000),
     )

@@ -25,11 +25,12 @@ def bind(program: Program, schedule: Schedule, exported: Exported) -> nn.Module:
     FB0912 for a plan that copies to the host on a device that cannot. The graph is run
     once against eager before the module is handed out (FB0512).
     """
+    from .._torch.parallel import around_replica
     from ..backends.torch import build
 
     with lowered_again(program, exported) as lowered:
         module = build(lowered.with_program(program), schedule)
-    return module  # noqa: RET504  # the block ends with a check
+    return around_replica(exported, module)
 
 
 @contextmanager

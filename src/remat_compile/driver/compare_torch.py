@@ -160,7 +160,8 @@ class _Runner:
         args, kwargs = self._prepare()
         with torch.random.fork_rng(devices=_cuda(exported.device)):
             torch.manual_seed(SEED)
-            outputs = self._outputs(around(FORWARD, lambda: module(*args, **kwargs)))
+            with exported.autocast.around():
+                outputs = self._outputs(around(FORWARD, lambda: module(*args, **kwargs)))
             found = {f"output {i}": o.detach().clone() for i, o in enumerate(outputs)}
             losses = _losses(outputs)
             around(BACKWARD, lambda: torch.autograd.backward(losses))

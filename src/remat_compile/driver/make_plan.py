@@ -130,6 +130,8 @@ def _as_requested(program: Program, request: PlanRequest) -> Program:
         program = replace(program, binding=replace(program.binding, grads=request.grads))
     if request.host_bytes is not None:
         program = replace(program, target=replace(program.target, host_bytes=request.host_bytes))
+    if request.link is not None:
+        program = replace(program, target=request.link.on(program.target))
     return program
 
 

@@ -26,9 +26,9 @@ __all__ = [
     "values_beside",
 ]
 
-Kind = Literal["plan", "python", "values", "sweep", "picture"]
-"""What is written: a program in text form, code, the `.npz` file beside it, a sweep; a report, a
-trace or a graph."""
+Kind = Literal["plan", "python", "values", "tensors", "sweep", "picture"]
+"""What is written: a program in text form, code, the `.npz` file beside it or the `.pt` file that
+it is compared with, a sweep; a report, a trace or a graph."""
 
 MARK = b"enerated by remat-compile"
 """What the docstring of generated code says, and the head of a picture."""
@@ -134,8 +134,22 @@ def _is_ours(path: Path, suffix: str, kind: Kind) -> bool:
                     return all(name.count("|") == 2 for name in archive.namelist())
             except (BadZipFile, OSError):
                 return False
+        case "tensors":
+            return _holds_a_step(path)
         case _:
             assert_never(kind)
+
+
+def _holds_a_step(path: Path) -> bool:
+    """Whether `torch.save` wrote tensors by the kinds of a step into this file; nothing of it is
+    unpickled."""
+    try:
+        with ZipFile(path) as archive:
+            found = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+            text = b"".join(archive.read(name) for name in found)
+    except (BadZipFile, OSError, ValueError, RuntimeError, NotImplementedError):
+        return False
+    return all(kind in text for kind in (b"param", b"arg", b"output", b"grad"))
 
 
 def _head(path: Path) -> bytes:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..ir.program import Program, Proven
     from ..ir.schedule import Schedule
     from ..ir.semantics.simulate import Trace
+    from ..report.picture import ChartName, Picture
     from ..report.subject import Subject
     from ..verifier import Assumption, Choice, Largest, Refuted, Script, Undecided, Verdict
     from .compare_graph import GraphCheck
@@ -322,6 +323,23 @@ class Plan:
         if path is not None:
             write_text(path, text)
         return text
+
+    def plot(self, chart: ChartName = "memory", path: str | Path | None = None) -> Picture:
+        """A chart of the report that stands still: `memory` over the step by kind, `streams`,
+        `lives` (when the largest tensors are held), `operators` (time). A notebook shows it.
+
+        Written to `path` if that is given, `.svg` or `.png`: FB0725 for another name or chart,
+        FB0712 without the extra `[report]`, FB0703 and FB0719 as `save`.
+        """
+        from ..report.picture import picture_of_plan
+        from .pictures import check_picture, write_picture
+
+        if path is not None:
+            check_picture(path, self._reads)
+        picture = picture_of_plan(self._subject, chart)
+        if path is not None:
+            write_picture(picture, path)
+        return picture
 
     def _repr_html_(self) -> str:
         """For notebooks: the summary, and memory over the step where the extra `[report]` is."""

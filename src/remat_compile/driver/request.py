@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypedDict, TypeVar, get_args
 
 from ..costs import device_names, load_device
 from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ..ir.wording import worded
+from ..planners.contract import makes_copies
 from ..planners.registry import parse_planner, parse_planners
 from .budget import BudgetText, parse_budget, parse_budgets
 from .files import keep_text
+from .link import LinkText, parse_link
 
 if TYPE_CHECKING:
     from ..costs import Device
@@ -63,6 +65,9 @@ MEANING = {
     "activation_budget": "bounds what comes on top of parameters, buffers, inputs and parameter "
     "gradients, in the same forms",
     "host_budget": "bounds the bytes of copies on the host, for planners that make some",
+    "link": 'the bandwidth between device and host, "25GB/s" or "d2h=25GB/s,h2d=11GB/s", with '
+    '"both=30GB/s" and "latency=10us" where known; in place of that of the device',
+    "offload": "whether planners may copy to the host, where the target has a link",
     "planner": 'a planner, or a text such as "periodic{segments=4}"',
     "time_limit_s": "seconds for the planner, or for the proof where nothing is planned",
     "costs": '"measured" on this machine, as is done for a model, or by "roofline" for the '
@@ -102,13 +107,15 @@ class PlanKeywords(BoundKeywords, SweepKeywords, total=False):
 
     host_budget: str | int | None
     planner: str | Planner
+    link: str | None
+    offload: bool
 
 
 @dataclass(frozen=True)
 class PlanRequest:
     """What was asked, understood. `costs` and `grads` are None where those of the text at hand
     are kept (for a model: measured costs, fresh gradients); `device` is that of roofline costs;
-    `host_bytes` takes the place of the target's."""
+    `host_bytes` and `link` take the place of the target's."""
 
     planner: Planner
     budget: BudgetText | None = None
@@ -117,6 +124,7 @@ class PlanRequest:
     costs: Costs | None = None
     device: Device | None = None
     grads: Grads | None = None
+    link: LinkText | None = None
 
 
 class Errors:
@@ -152,9 +160,11 @@ def read_request(
     costs: str | None = None,
     device: str | None = None,
     grads: str | None = None,
+    link: str | None = None,
+    offload: bool = True,
 ) -> PlanRequest | None:
-    """The request, or None after adding to `errors`: FB0450 to FB0452 for budgets, FB0707
-    for the rest, and those of the planner and device registries."""
+    """The request, or None after adding to `errors`: FB0450 to FB0452 for budgets, FB0472, FB0474
+    and FB0477 for the link, FB0707 for the rest, and those of the planner and device registries."""
     before = len(errors.diagnostics)
     bound = host = None
     if budget is not None and activation_budget is not None:
@@ -170,6 +180,10 @@ def read_request(
     if grads not in (None, "fresh", "accumulate"):
         errors.add("FB0707", f'grads is "{grads}"', "write fresh or accumulate")
     chosen = errors.collect(lambda: _read_planner(planner))
+    if chosen is not None and not offload:
+        asked = chosen
+        chosen = errors.collect(lambda: _without_copies(asked))
+    over = None if link is None else errors.collect(lambda: parse_link(link))
     target = None if device is None else errors.collect(lambda: load_device(device))
     source = _read_costs(errors, costs, device)
     if chosen is None or len(errors.diagnostics) > before:
@@ -182,6 +196,7 @@ def read_request(
         source,
         target,
         grads,  # type: ignore[arg-type]  # one of the two, or there was an error
+        over,
     )
 
 
@@ -247,6 +262,19 @@ def _read_planner(planner: str | Planner) -> Planner:
     # The file name that the registry's spans carry.
     keep_text("<planner>", planner)
     return parse_planner(planner)
+
+
+def _without_copies(planner: Planner) -> Planner:
+    """The planner with copies to the host off; FB0474 for one that cannot do without."""
+    from ..planners.auto import Auto
+
+    if isinstance(planner, Auto):
+        return replace(planner, offload=False)
+    if makes_copies(planner):
+        message = f"{planner.name} copies to the host, which is switched off"
+        hint = worded("leave {no_offload} away, or take another {planner}", planner="auto")
+        raise FBError(Diagnostic("FB0474", message, hint=hint), usage=True)
+    return planner
 
 
 def _read_costs(errors: Errors, costs: str | None, device: str | None) -> Costs | None:

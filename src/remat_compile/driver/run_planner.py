@@ -17,7 +17,14 @@ from ..ir.diagnostics import Diagnostic, FBError, Note
 from ..ir.program import Budget, Program
 from ..ir.wording import worded
 from ..planners.bounds.time_bounds import TimeBounds
-from ..planners.contract import Feasible, Infeasible, NotApplicable, Optimal, TimedOut
+from ..planners.contract import (
+    Feasible,
+    Infeasible,
+    NotApplicable,
+    Optimal,
+    TimedOut,
+    makes_copies,
+)
 from ..planners.registry import format_planner
 from .ask import ask
 from .budget import Baseline
@@ -126,10 +133,14 @@ class Attempt:
         return tuple(diagnostic for verdict in verdicts for diagnostic in verdict.diagnostics)
 
     def prove(self, schedule: Schedule, bound_ns: int | None, name: str) -> Planned:
-        """The schedule with its proof; FB0462, FB0463, FB0467 and FB0817 where it has none.
+        """The schedule with its proof; FB0462, FB0463, FB0467, FB0476 and FB0817 where it has none.
 
         `bound_ns` is what the planner claims that no plan can beat.
         """
+        if schedule.has_copies and not makes_copies(self.planner):
+            message = f"planner {name} copies to the host and does not say so"
+            hint = "use another planner, or give its class the attribute `copies = True`"
+            raise FBError(Diagnostic("FB0476", message, hint=hint))
         with self.phases.phase("verify", "proving the plan"):
             trace = self.prover.simulate(schedule, name)
             program = self.prover.prove(schedule, name)
@@ -145,7 +156,8 @@ class Attempt:
             return None
         left_s = self.time_limit_s - self.phases.seconds.get("plan", 0.0)
         with self.phases.phase("plan", "bounding the time of any plan"):
-            return self.bounds.lower_ns_for(schedule, self.budget, left_s)
+            copies = makes_copies(self.planner) and self.program.target.has_link
+            return self.bounds.lower_ns_for(schedule, self.budget, left_s, copies=copies)
 
 
 def run_planner(

@@ -18,10 +18,12 @@ from ..planners.bounds.time_bounds import TimeBounds
 from ..planners.contract import Infeasible, NotApplicable, Optimal, TimedOut
 from ..planners.registry import format_planner
 from ..report.frontier import frontier_page
+from ..report.picture import Picture, picture_of_frontier
 from .budget import Baseline, BudgetText, format_bytes, resolve_budget
 from .files import write_text
 from .frontier import frontiers, knees
 from .outputs import check_output
+from .pictures import check_picture, write_picture
 from .run_planner import Attempt, Phases, schedule_of
 from .sweep_cells import Cell
 from .table import columns
@@ -75,6 +77,23 @@ class Sweep:
         library that draws is missing."""
         drawn = frontiers(self.baseline, self.cells, measured)
         return frontier_page(self.graph or "a model", drawn, self.to_json())
+
+    def plot(self, path: str | Path | None = None) -> Picture:
+        """The frontier that stands still, of the first kind of budget; written to `path` if that
+        is given, `.svg` or `.png`. FB0725, FB0712, FB0703 and FB0719 as `Plan.plot`."""
+        if path is not None:
+            check_picture(path, self._reads)
+        picture = picture_of_frontier(frontiers(self.baseline, self.cells)[0])
+        if path is not None:
+            write_picture(picture, path)
+        return picture
+
+    def _repr_svg_(self) -> str | None:
+        """For notebooks; nothing without the extra `[report]`."""
+        try:
+            return self.plot().svg() if self.cells else None
+        except FBError:
+            return None
 
     def knees(self) -> tuple[str, ...]:
         """Where bytes begin to get expensive, a line for each kind of budget."""

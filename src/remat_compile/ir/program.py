@@ -66,7 +66,8 @@ class Symbol:
 class Target:
     """The device planned for. Bandwidths in bytes per second; sizes in bytes.
 
-    `host_bytes` bounds the copies on the host of every plan for this target.
+    `host_bytes` bounds the copies on the host of every plan for this target. `both_bytes_per_s` is
+    what both directions move together while both are busy; None for the sum of their rates.
     """
 
     name: str = "cpu"
@@ -75,6 +76,21 @@ class Target:
     host_bytes: int | None = None
     d2h_bytes_per_s: int | None = None
     h2d_bytes_per_s: int | None = None
+    both_bytes_per_s: int | None = None
+    copy_latency_ns: int = 0
+
+    @property
+    def has_link(self) -> bool:
+        """Whether the bandwidth to and from the host is known."""
+        return self.d2h_bytes_per_s is not None and self.h2d_bytes_per_s is not None
+
+    @property
+    def shared_bytes_per_s(self) -> int | None:
+        """`both_bytes_per_s` where it is less than the sum, so that copies slow each other down."""
+        d2h, h2d, both = self.d2h_bytes_per_s, self.h2d_bytes_per_s, self.both_bytes_per_s
+        if d2h is None or h2d is None or both is None or both >= d2h + h2d:
+            return None
+        return both
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["format_bytes", "format_ns"]
+__all__ = ["format_bytes", "format_ns", "format_rate"]
 
 
 def format_bytes(count: int) -> str:
@@ -13,6 +13,14 @@ def format_bytes(count: int) -> str:
     size = count / 1024**power
     digits = 2 if abs(size) < 10 else 1 if abs(size) < 100 else 0
     return f"{size:.{digits}f} {'KMGT'[power - 1]}iB"
+
+
+def format_rate(bytes_per_s: int) -> str:
+    """For people: four digits and a decimal unit, as links are sold, as in `24.5 GB/s`."""
+    for unit, scale in (("GB/s", 10**9), ("MB/s", 10**6), ("kB/s", 10**3)):
+        if bytes_per_s >= scale:
+            return f"{bytes_per_s / scale:.4g} {unit}"
+    return f"{bytes_per_s} B/s"
 
 
 def format_ns(count: int) -> str:

@@ -11,7 +11,7 @@ from ..ir.analysis.liveness import lower_bound_bytes
 from ..ir.analysis.order import capture_order
 from ..ir.program import Budget, Program
 from .bounds.time_bounds import TimeBounds
-from .contract import Planner, PlanResult, Progress
+from .contract import Planner, PlanResult, Progress, makes_copies
 from .dtr import Dtr
 from .isolation.crew import Crew, Ended
 from .isolation.endings import Answered, Failed, NoResult, Overdue, Refused, Unloadable
@@ -21,8 +21,10 @@ from .portfolio.members import (
     LARGE,
     SMALL,
     Member,
+    copying_members,
     members,
     polisher,
+    quick_copying_members,
     quick_members,
     reordered_members,
 )
@@ -49,12 +51,19 @@ class Auto:
     the fastest plan that is proven. Quick ones answer first; slow ones follow in two
     processes; then the best plan is polished, until the time limit, or until it is within
     0.1 % of the proven bound. Ctrl-C takes the best so far. The schedule carries the text
-    of the planner that won."""
+    of the planner that won. On a target with a link those run too that copy to the host, unless
+    `offload` is off."""
 
     name: ClassVar[str] = "auto"
     applicability: ClassVar[str] = "any graph"
     source: ClassVar[str] = "ours: a portfolio"
     planners: tuple[Planner, ...] = ()
+    offload: bool = True
+
+    @property
+    def copies(self) -> bool:
+        """Whether its schedules may copy to the host, on a target with a link."""
+        return self.offload
 
     def plan(
         self,
@@ -75,7 +84,9 @@ class Auto:
         """
         check_budget(budget)
         report = progress or (lambda line: None)
-        race = Race(program, budget, _base_ns(program), report)
+        asked = not self.planners or any(map(makes_copies, self.planners))
+        copies = self.offload and program.target.has_link and asked
+        race = Race(program, budget, _base_ns(program), report, copies=copies)
         run = _Portfolio(
             race,
             bounds or TimeBounds(program),
@@ -140,14 +151,19 @@ class _Portfolio:
                 else:
                     self.quick.append(planner)
             return
+        copies = self.race.copies
         self.quick += quick_members(size)
+        if copies:
+            self.quick += quick_copying_members(size)
         budget = self.race.budget
         if budget is not None:
-            floor, where = lower_bound_bytes(self.race.program, kind_of(budget))
+            floor, where = lower_bound_bytes(self.race.program, kind_of(budget), copies=copies)
             if floor > budget.bytes:
                 self.report(f"auto: no plan can exist, {where} alone needs {floor} bytes")
                 return
-        self.waiting += members(size, self.report)
+            if copies:
+                self.waiting += copying_members(size)
+        self.waiting += members(size, self.report, copies=copies)
 
     def run_quick(self) -> None:
         """The quick members, one after the other; with no time left, the fallback."""
@@ -190,7 +206,9 @@ class _Portfolio:
             if any_order and best.ordered:
                 continue
             self.asked_bounds.add(any_order)
-            bound_ns = self.bounds.lower_ns(budget, self.left_s, any_order=any_order)
+            bound_ns = self.bounds.lower_ns(
+                budget, self.left_s, any_order=any_order, copies=race.copies
+            )
             race.raise_bound("the relaxed program", bound_ns, any_order=any_order)
 
     def run_slow(self) -> None:
@@ -245,7 +263,8 @@ class _Portfolio:
     def _take(self, ended: Ended) -> None:
         match ended.ending:
             case Answered(result):
-                trusted = not is_foreign(ended.planner)
+                # With copies in the race the bounds of those that know of none do not hold.
+                trusted = not is_foreign(ended.planner) and not self.race.copies
                 polished = isinstance(ended.planner, Polish)
                 leads = self.race.take(ended.name, result, trusted=trusted, polished=polished)
                 if polished:

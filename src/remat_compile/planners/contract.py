@@ -23,7 +23,8 @@ class Optimal:
     """No schedule under the budget takes less time: `time_ns == lower_bound_ns`.
 
     As every bound, this holds among the schedules that the planner's page names: those whose
-    first executions keep the order of capture, or all if its own do not.
+    first executions keep the order of capture, or all if its own do not; those that only compute
+    and free, or with `copies_of` also those that copy.
     """
 
     schedule: Schedule
@@ -80,11 +81,18 @@ class TimedOut:
 PlanResult = Optimal | Feasible | Infeasible | NotApplicable | TimedOut
 
 
+def makes_copies(planner: object) -> bool:
+    """Whether the planner may copy to the host. Its bounds then hold for plans with copies too,
+    and it needs a target with a link; a schedule with copies of any other planner is refused."""
+    return bool(getattr(planner, "copies", False))
+
+
 @runtime_checkable
 class Planner(Protocol):
     """A way to make schedules. Implementations are frozen dataclasses.
 
-    `applicability` says in words which graphs it plans, `source` where it comes from.
+    `applicability` says in words which graphs it plans, `source` where it comes from. One whose
+    schedules may copy to the host says so by an attribute `copies` that is true (`makes_copies`).
     """
 
     name: ClassVar[str]

@@ -13,6 +13,7 @@ from itertools import accumulate
 
 from ..ir.analysis.liveness import BudgetKind, counted_sizes, held_bytes
 from ..ir.analysis.order import frees_after_last_use
+from ..ir.analysis.separators import globals_of
 from ..ir.graph import CALLER_KINDS, Graph
 from ..ir.program import Program
 from ..ir.schedule import Schedule
@@ -24,7 +25,11 @@ Order = list[int]
 
 @dataclass(frozen=True)
 class Instance:
-    """Sizes are bytes as a budget of `kind` counts them; times are nanoseconds."""
+    """Sizes are bytes as a budget of `kind` counts them; times are nanoseconds.
+
+    All that planning asks stands here, so that a part of an instance is an instance; `program`
+    is there for `schedule` and for planners that decide for a whole program.
+    """
 
     program: Program
     kind: BudgetKind
@@ -48,6 +53,16 @@ class Instance:
     kept_A: list[bool]
     makable_C: list[bool]
     """Whether the cNode may run again, at any time after its first execution."""
+    replay_C: list[bool]
+    """Whether executions but the first have a form of their own."""
+    must_C: list[bool]
+    """Whether its first execution may not be left out for what lies outside of this instance:
+    of a part (`chains/part.py`), what makes values that are the whole's to hold."""
+    after_C: list[tuple[int, ...]]
+    """cNodes that must have run before its first execution though it reads nothing of theirs that
+    stands here: of a part, what makes such values."""
+    aside_A: list[bool]
+    """*Globals*: forward values that no gradient flows through (`ir/analysis/separators.py`)."""
     loss: int
 
     @staticmethod
@@ -63,6 +78,7 @@ class Instance:
             return tuple(index[name] for name in names if name not in caller)
 
         cnodes = graph.cnodes
+        globals_ = globals_of(program)
         writer = [-1] * len(graph.anodes)
         for name, c in graph.writer.items():
             writer[index[name]] = position[c.name]
@@ -87,6 +103,10 @@ class Instance:
             writer_A=writer,
             kept_A=[a.kind in KEPT_KINDS for a in graph.anodes],
             makable_C=_makable(program),
+            replay_C=[c.replay is not None for c in cnodes],
+            must_C=[False] * len(cnodes),
+            after_C=[()] * len(cnodes),
+            aside_A=[a.name in globals_ for a in graph.anodes],
             loss=position[graph.loss.name],
         )
 

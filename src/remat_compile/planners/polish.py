@@ -20,6 +20,7 @@ from .contract import (
     PlanResult,
     Progress,
     TimedOut,
+    makes_copies,
 )
 from .dtr import Dtr
 from .instance import Order
@@ -56,6 +57,11 @@ class Polish(Checked):
     def check_options(cls, of: Planner, seed: int) -> Iterator[tuple[str, str]]:
         if isinstance(of, Polish):
             yield "of", "cannot be polish itself"
+
+    @property
+    def copies(self) -> bool:
+        """Whether its schedules may copy to the host: where those of the other planner may."""
+        return makes_copies(self.of)
 
     def plan(
         self,

@@ -18,6 +18,7 @@ from .contract import (
     PlanResult,
     Progress,
     TimedOut,
+    makes_copies,
 )
 from .dtr import Dtr
 from .registry import format_planner
@@ -46,6 +47,11 @@ class Reorder(Checked):
     def check_options(cls, of: Planner) -> Iterator[tuple[str, str]]:
         if isinstance(of, Reorder):
             yield "of", "cannot be reorder itself"
+
+    @property
+    def copies(self) -> bool:
+        """Whether its schedules may copy to the host: where those of the other planner may."""
+        return makes_copies(self.of)
 
     def plan(
         self,

@@ -103,7 +103,7 @@ class Task:
     def infeasible(self, least: Order | None) -> Infeasible:
         """Refuses the budget; `least` is the order of least peak that is known."""
         kind = self.instance.kind
-        floor, where = lower_bound_bytes(self.program, kind)
+        floor, where = lower_bound_bytes(self.program, kind, copies=self.program.target.has_link)
         budget = self.budget.bytes if self.budget is not None else 0
         notes = [self._floor_note(floor, where)]
         reached: Budget | None = None

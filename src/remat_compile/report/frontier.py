@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
 from typing import Literal
 
 from ..ir.units import format_bytes
@@ -17,7 +16,7 @@ from .document import Cell, chart, document, table
 from .drawing import BYTES_LABEL, LINE_COLOR, Spec, frame
 from .subject import shown
 
-__all__ = ["Frontier", "Knee", "Measured", "Point", "frontier_page", "knee"]
+__all__ = ["Frontier", "Knee", "Measured", "Point", "frontier_page", "frontier_spec", "knee"]
 
 GIB = 1 << 30
 LEAST_DEPTH = 0.02
@@ -72,7 +71,8 @@ class Frontier:
 
 @dataclass(frozen=True)
 class Knee:
-    """The plan at which bytes begin to get expensive, and what a GiB less costs on both sides."""
+    """The plan at which bytes begin to get expensive, and what a GiB less costs on both sides, on
+    the average between it and that end of the frontier."""
 
     bytes: int
     ratio: float
@@ -93,16 +93,17 @@ def knee(frontier: Frontier) -> Knee | None:
     if len(hull) < 3:
         return None
     (left, high), (right, low) = hull[0], hull[-1]
+    gib_s = frontier.base_ns / 1e9 * GIB
 
     def depth(vertex: tuple[int, float]) -> float:
         n, ratio = vertex
         return 1 - (n - left) / (right - left) - (ratio - low) / (high - low)
 
-    at = max(range(1, len(hull) - 1), key=lambda i: depth(hull[i]))
-    if depth(hull[at]) < LEAST_DEPTH:
+    n, ratio = max(hull[1:-1], key=depth)
+    if depth((n, ratio)) < LEAST_DEPTH:
         return None
-    slopes = [(a - b) / (n - m) * frontier.base_ns / 1e9 * GIB for (m, a), (n, b) in pairwise(hull)]
-    return Knee(*hull[at], below_s_per_gib=slopes[at - 1], above_s_per_gib=slopes[at])
+    below, above = (high - ratio) / (n - left) * gib_s, (ratio - low) / (right - n) * gib_s
+    return Knee(n, ratio, below, above)
 
 
 def _hull(plans: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
@@ -125,7 +126,7 @@ def _above(a: tuple[int, float], b: tuple[int, float], c: tuple[int, float]) -> 
 def frontier_page(name: str, frontiers: Sequence[Frontier], stored: str) -> str:
     """The page as text; `stored` is the sweep itself, kept in it. FB0712 where the library that
     draws is missing."""
-    charts = {f.kind: _spec(f) for f in frontiers}
+    charts = {f.kind: frontier_spec(f) for f in frontiers}
     title = f"Time and memory of @{shown(name)}"
     body = "\n".join(_body(title, frontiers))
     return document(title, body, {"charts": charts, "sweep": stored})
@@ -133,7 +134,10 @@ def frontier_page(name: str, frontiers: Sequence[Frontier], stored: str) -> str:
 
 def _body(title: str, frontiers: Sequence[Frontier]) -> Iterator[str]:
     yield f"<h1>{escape(title)}</h1><main>"
-    yield "<p class=dim>Predicted times; every plan is proven. Hover a point for its plan.</p>"
+    yield (
+        "<p class=dim>Predicted times; every plan is proven. Hover a point for its plan. Grey, "
+        "dashed: what no plan that computes in the same order beats.</p>"
+    )
     for f in frontiers:
         of = {"device": "all device bytes", "activation": "activations", "host": "host"}[f.kind]
         yield f"<section><h2>Time over {escape(of)}</h2>"
@@ -169,7 +173,17 @@ def _table(f: Frontier) -> str:
     return table("Every cell of the sweep", head, rows)
 
 
-def _spec(f: Frontier) -> Spec:
+def _bounds(f: Frontier) -> Iterator[tuple[int, float]]:
+    """What no plan of the order beats: what holds under a budget, holds under less."""
+    known = [(p.budget_bytes, p.least_ratio) for p in f.points if p.least_ratio is not None]
+    least = 1.0
+    for n, ratio in sorted(known, reverse=True):
+        least = max(least, ratio)
+        yield n, least
+
+
+def frontier_spec(f: Frontier) -> Spec:
+    """As Vega-Lite: a line for each planner, the bounds, and what was measured."""
     rows = [
         {
             "planner": shown(p.planner, 60),
@@ -182,7 +196,7 @@ def _spec(f: Frontier) -> Spec:
         for p in f.points
         if p.bytes is not None and p.ratio is not None
     ]
-    bounds = {(p.budget_bytes, p.least_ratio) for p in f.points if p.least_ratio is not None}
+    bounds = list(_bounds(f))
     x: Spec = {
         "field": "bytes",
         "type": "quantitative",
@@ -218,9 +232,14 @@ def _spec(f: Frontier) -> Spec:
             {
                 "data": {
                     "name": "bounds",
-                    "values": [{"bytes": n, "ratio": r} for n, r in sorted(bounds)],
+                    "values": [{"bytes": n, "ratio": r} for n, r in bounds],
                 },
-                "mark": {"type": "line", "strokeDash": [4, 3], "color": "#888"},
+                "mark": {
+                    "type": "line",
+                    "interpolate": "step-before",
+                    "strokeDash": [4, 3],
+                    "color": "#888",
+                },
                 "encoding": {"x": x, "y": y},
             },
             {

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from html import escape
 
 from ..ir.diagnostics import FBError
 from ..ir.units import format_bytes, format_ns
-from .charts import charts, stretch_moments
-from .library import converter
+from .picture import picture_of_plan
 from .subject import Subject
 
-__all__ = ["memory_svg", "summary_html"]
-
-WIDTH = 720
-"""Pixels of a picture that stands still."""
+__all__ = ["summary_html"]
 
 
 def summary_html(subject: Subject, title: str) -> str:
@@ -34,21 +29,10 @@ def summary_html(subject: Subject, title: str) -> str:
     )
     table = f"<table><tr><th></th><th>this plan</th><th>nothing recomputed</th></tr>{body}</table>"
     try:
-        picture = memory_svg(subject)
+        picture = picture_of_plan(subject, "memory").svg()
     except FBError:
         picture = ""
     return f"<div><p><code>{escape(title)}</code></p>{table}{picture}</div>"
-
-
-def memory_svg(subject: Subject) -> str:
-    """Memory over the step as SVG. FB0712 where the library that draws is missing."""
-    package = converter()
-    spec = {
-        **charts(subject, stretch_moments(subject))["memory"],
-        "width": WIDTH,
-        "background": "white",
-    }
-    return str(package.vegalite_to_svg(json.dumps(spec), vl_version="6.4"))
 
 
 def _time(ns: int) -> str:

@@ -58,7 +58,7 @@ class Timeline:
         lives: list[Life] = []
         born: dict[str, tuple[int, bool]] = {}
         for index, step, state in replay(program, schedule):
-            now = state.copies.streams.now_ns
+            now = state.copies.now_ns
             clock.append(now)
             again = False
             touched: tuple[str, ...]

@@ -8,9 +8,11 @@ from typing import Any
 
 import jax
 import pytest
+import torch
+from torch import Tensor, nn
 
 import remat_compile
-from helpers.jax.plans import Captured, as_case, captured, case, schedule_of
+from helpers.jax.plans import Captured, as_case, capture, captured, case, schedule_of
 from remat_compile import FBError
 from remat_compile.backends.jax.checkpoint.annotated import names_of
 from remat_compile.backends.jax.checkpoint.form import form_of, misfit
@@ -88,7 +90,7 @@ def test_annotated_keeps_what_the_plan_names(planner: str) -> None:
 
 
 def test_the_form_of_a_plan_is_that_plan() -> None:
-    model = captured("gpt-p0")
+    model = captured("small-gpt-p0")
     graph = model.base.program.graph
     for planner in PLANS:
         schedule = schedule_of(model, parse_planner(planner), None)
@@ -112,9 +114,24 @@ def test_a_plan_that_does_not_fit_names_its_first_step() -> None:
     assert made.model.difference(grads) <= 1e-12
 
 
+class Classifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self.head(torch.tanh(self.inner(x))), labels)
+
+
+def classifier(dtype: torch.dtype) -> tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        return Classifier().to(dtype), (torch.randn(5, 4).to(dtype), torch.arange(5) % 3), {}
+
+
 def test_a_name_that_jax_ignores_is_an_error() -> None:
     """JAX's derivative of log_softmax reads values inside it, not its result."""
-    model = captured("gpt-loss")
+    model = capture(classifier, torch.float64)
     schedule = schedule_of(model, parse_planner("store-all"), None)
     program = model.base.program.with_schedule(schedule)
     plan = replace(model.base, program=program, schedule=schedule)

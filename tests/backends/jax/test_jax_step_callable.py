@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import remat_compile
+from helpers.jax.arrays import quick_compilation
 from helpers.jax.plans import as_case, capture, run_python, schedule_of
 from helpers.paths import ROOT
 from remat_compile import FBError, Plan
@@ -59,7 +60,7 @@ def plan() -> Plan:
 
 @pytest.fixture(autouse=True)
 def x64() -> Iterator[None]:
-    with jax.enable_x64(True):
+    with quick_compilation(x64=True):
         yield
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from helpers.jax.plans import Case, as_case, capture, captured, case, repeated, schedule_of
-from helpers.models import MODELS
+from helpers.models import MODELS, SMALL
 from remat_compile.backends.jax.emit.tables import TOLERANCES, tolerance
 from remat_compile.backends.jax.observe.absences import Absence
 from remat_compile.backends.jax.runtime.step import JaxStep
@@ -40,8 +40,8 @@ backward reads the shape alone."""
 
 PLANS = [
     ("mlp", "dtr", "range:0.5"),
-    ("gpt-p0", "dtr", "range:0.5"),
-    ("resnet-loss", "periodic{segments=4}", None),
+    ("small-gpt-p0", "dtr", "range:0.5"),
+    ("small-resnet", "periodic{segments=4}", None),
     ("two-inputgrad", "dtr", "range:0.4"),
 ]
 LONG = [
@@ -147,15 +147,15 @@ def test_without_the_options_the_check_finds_what_xla_merges() -> None:
 
 def test_new_contents_of_buffers() -> None:
     """A batch normalisation that runs again updates its buffers once."""
-    made = case("resnet-loss", "periodic{segments=4}")
+    made = case("small-resnet", "periodic{segments=4}")
     again = [
         c
         for c in made.plan.graph.cnodes
         if c.replay is not None and made.plan.trace.executions.get(c.name, 0) > 1
     ]
     assert again
-    _, new, _, _ = made.run()
-    eager, args, _ = MODELS["resnet-loss"](torch.float64)
+    _, new, _, _ = made.run(made.looked_at()[1])
+    eager, args, _ = SMALL["resnet"](torch.float64)
     eager(*args)
     buffers = dict(eager.named_buffers())
     assert set(new) == set(buffers)

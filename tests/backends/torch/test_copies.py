@@ -402,7 +402,7 @@ def _soak(count: int) -> None:
 
 
 def test_soak() -> None:
-    _soak(200)
+    _soak(80)
 
 
 @pytest.mark.slow

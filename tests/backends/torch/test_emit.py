@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.emitted.tiny import Tiny, replayable, schedule, tiny
-from helpers.models import MODELS
+from helpers.models import SMALL
 from helpers.slow import default_only
 from remat_compile.backends.torch import build, emit
 from remat_compile.backends.torch.interface import saved_at_loss
@@ -121,7 +121,7 @@ def test_an_operator_that_does_not_exist() -> None:
 @pytest.mark.parametrize("name", default_only(["two", "resnet", "gpt"], ["two", "resnet"]))
 def test_a_computation_replayed_alone(name: str) -> None:
     """One cNode in each third of the forward runs again just after the loss."""
-    module, args, _ = MODELS[name](torch.float64)
+    module, args, _ = SMALL[name](torch.float64)
     exported = export(module, args)
     values = {p: v.detach() for p, v in module.named_parameters()}
     with lower(exported) as lowered:
@@ -133,7 +133,7 @@ def test_a_computation_replayed_alone(name: str) -> None:
             plan = schedule(program, again)
             assert sum(isinstance(s, Compute) and [s.cnode] == again for s in plan.steps) == 2
             drop_in = build(lowered, plan)
-        reference, _, _ = MODELS[name](torch.float64)
+        reference, _, _ = SMALL[name](torch.float64)
         assert all(torch.equal(p, values[n]) for n, p in reference.named_parameters())
         ours = _gradients(drop_in, args)
         theirs = _gradients(reference, args)

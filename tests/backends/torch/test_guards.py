@@ -16,7 +16,7 @@ from torch.nn.modules.module import (
 
 import remat_compile
 from helpers.emitted.tiny import schedule
-from remat_compile.backends.torch import GuardFailure, PlannedModule, build, run_planned_again
+from remat_compile.backends.torch import GuardFailure, PlannedModule, RunPlannedAgain, build
 from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.diagnostics import FBError
 
@@ -229,11 +229,11 @@ def test_a_shape_is_planned_once() -> None:
     drop_in, other = planned(model, x), torch.ones(2, 4)
     asked = []
 
-    def plan_again(args: tuple[Any, ...], _: dict[str, Any]) -> nn.Module:
+    def plan_again(_: nn.Module, args: tuple[Any, ...], __: dict[str, Any]) -> nn.Module:
         asked.append(args[0].shape)
         return planned(model, *args)
 
-    run_planned_again(drop_in, plan_again)
+    drop_in.planned_step.on_new_shape = RunPlannedAgain(plan_again)
     for _ in range(3):
         drop_in(other).backward()
     assert asked == [(2, 4)]

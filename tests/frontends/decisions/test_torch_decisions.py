@@ -18,6 +18,7 @@ from torch.utils.checkpoint import (
 
 import remat_compile
 from helpers.models import MODELS
+from helpers.slow import default_only
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile.cli import main
 from remat_compile.frontends.decisions import partitioner
@@ -107,7 +108,9 @@ def test_a_model_without_checkpoints_is_refused() -> None:
     assert [d.code for d in refused.value.diagnostics] == ["FB0483"]
 
 
-@pytest.mark.parametrize("name", ["mlp-loss", "resnet", "two-inputgrad"])
+@pytest.mark.parametrize(
+    "name", default_only(["mlp-loss", "resnet", "two-inputgrad"], ["mlp-loss", "two-inputgrad"])
+)
 def test_the_partitioner_is_proven_where_nothing_is_random(name: str) -> None:
     module, args, kwargs = MODELS[name](torch.float32)
     for budget in (1.0, 0.3):

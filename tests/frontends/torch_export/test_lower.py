@@ -34,7 +34,7 @@ def cnodes(result: Lowered, op: str) -> list[CNode]:
     return [c for c in result.program.graph.cnodes if c.call.op == op]
 
 
-DEFAULT = ("mlp", "gpt", "llama", "resnet", "unet", "vit", "resnet-loss", "two-inputgrad")
+DEFAULT = ("mlp", "gpt", "llama", "unet", "resnet-loss", "two-inputgrad")
 
 
 @contextmanager

@@ -172,7 +172,7 @@ def test_the_case_with_a_hook_is_one_in_which_an_export_differs() -> None:
     assert lost is None or not torch.equal(lost, expected)
 
 
-@pytest.mark.parametrize("name", ["resnet-loss", "gpt-loss"])
+@pytest.mark.parametrize("name", ["resnet-loss", "mlp-loss"])
 def test_a_model_on_meta_gives_the_graph_of_the_model_on_the_cpu(name: str) -> None:
     assert text(name, "meta") == text(name, "cpu")
 

@@ -9,11 +9,14 @@ import torch
 from torch import nn
 
 from helpers.models import MODELS
+from helpers.slow import default_only
 from remat_compile.frontends.torch_export import export, load_pt2, lower
 from remat_compile.ir.diagnostics import FBError
 
 
-@pytest.mark.parametrize("name", ["gpt", "resnet", "gpt-loss"])
+@pytest.mark.parametrize(
+    "name", default_only(["gpt", "resnet", "gpt-loss", "mlp-loss"], ["resnet", "mlp-loss"])
+)
 def test_a_pt2_file_gives_the_graph_of_the_module(name: str, tmp_path: Path) -> None:
     module, args, kwargs = MODELS[name](torch.float32)
     path = tmp_path / "model.pt2"
@@ -52,3 +55,12 @@ def test_a_pt2_file_that_cannot_be_trained(tmp_path: Path) -> None:
     with pytest.raises(FBError) as error:
         load_pt2(path)
     assert error.value.diagnostics[0].code == "FB0502"
+
+
+def test_a_pt2_file_of_a_model_on_meta_is_refused(tmp_path: Path) -> None:
+    with torch.device("meta"):
+        model, x = nn.Linear(4, 4), torch.ones(2, 4)
+    torch.export.save(torch.export.export(model, (x,)), tmp_path / "m.pt2")
+    with pytest.raises(FBError, match=r"m\.pt2 was exported on the meta device") as error:
+        load_pt2(tmp_path / "m.pt2")
+    assert [d.code for d in error.value.diagnostics] == ["FB0516"]

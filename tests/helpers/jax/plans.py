@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import remat_compile
-from helpers.models import MODELS, no_dropout
+from helpers.models import MODELS, SMALL, no_dropout
 from remat_compile import Budget, Plan
 from remat_compile.backends.jax.observe.compiled import Observed
 from remat_compile.backends.jax.observe.predict import predicted_temp_bytes
@@ -104,8 +104,10 @@ def _looked_at(made: Case) -> tuple[Observed, Callable[..., Any]]:
 
 @cache
 def captured(name: str, dtype: torch.dtype = torch.float64) -> Captured:
-    """`name` of `models.MODELS`, or `hf-NAME` of `HF_MODELS` with 128 tokens, with every
-    dropout off."""
+    """`name` of `models.MODELS`, `small-NAME` of `SMALL`, or `hf-NAME` of `HF_MODELS` with 128
+    tokens, with every dropout off."""
+    if name.startswith("small-"):
+        return capture(SMALL[name.removeprefix("small-")], dtype)
     if name.startswith("hf-"):
         from helpers.jax.hf_models import HF_MODELS
 

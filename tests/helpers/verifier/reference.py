@@ -154,6 +154,12 @@ class _Machine:
 
         self.rounded = rounded
         self.size = {a.name: rounded(a.size) for a in graph.anodes}
+        # What each counts while it is in memory; what the caller holds is counted once.
+        self.on_device = {n: 0 if self.kind[n] in CALLER else s for n, s in self.size.items()}
+        self.of_activations = {
+            n: 0 if self.kind[n] in CALLER or self.kind[n] in NO_ACTIVATION else size
+            for n, size in self.size.items()
+        }
         self.total = Counter(s.cnode for s in schedule.steps if isinstance(s, Compute))
         self.runs: Counter[str] = Counter()
         self.memory = {n: terms.of("caller", n) for n, kind in self.kind.items() if kind in CALLER}
@@ -232,9 +238,9 @@ class _Machine:
         self.finish()
 
     def count(self, transient: int, activation: int) -> None:
-        mine = {n: self.size[n] for n in self.memory if self.kind[n] not in CALLER}
-        acts = sum(size for n, size in mine.items() if self.kind[n] not in NO_ACTIVATION)
-        self.result.device.append(self.held + sum(mine.values()) + transient)
+        alive = sum(map(self.on_device.__getitem__, self.memory))
+        acts = sum(map(self.of_activations.__getitem__, self.memory))
+        self.result.device.append(self.held + alive + transient)
         self.result.activation.append(acts + activation)
         self.result.host.append(sum(self.size[n] for n in self.host))
 

@@ -6,15 +6,15 @@ from .build import build
 from .emit import emit
 from .measure import StepUse, measure_step
 from .module import GuardFailure, PlannedModule
-from .new_shapes import run_eagerly, run_planned_again
+from .new_shapes import RunEagerly, RunPlannedAgain
 
 __all__ = [
     "GuardFailure",
     "PlannedModule",
+    "RunEagerly",
+    "RunPlannedAgain",
     "StepUse",
     "build",
     "emit",
     "measure_step",
-    "run_eagerly",
-    "run_planned_again",
 ]

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, fx
 
 from ..._torch.lowered import Lowered
-from ...ir.diagnostics import fail
+from ...ir.diagnostics import Diagnostic, fail
 from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
 from ..python.names import symbol_key
 from ..python.quote import comment
 from .emit import emit_with_saved
 from .interface import COPIES, Interface, copies_of
-from .module import Flight, PlannedModule, planned_module
+from .module import Flight, GuardFailure, PlannedModule, planned_module
 from .runtime import PlanCopies
 from .unused import UnusedOutputs
 
@@ -61,8 +61,14 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
 
     flight = Flight(UnusedOutputs(lowered))
 
+    device_type = lowered.exported.device.type
+
     def run_backward(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
         flight.end()
+        if torch.is_autocast_enabled(device_type):
+            message = "backward() is called inside torch.autocast; the plan's runs outside of it"
+            hint = "end the block after the forward and the loss, as PyTorch asks"
+            raise GuardFailure(Diagnostic("FB0910", message, hint=hint))
         return flight.unused.leave_out(backward(args, constants))
 
     boxed = (

@@ -9,6 +9,7 @@ what changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy, deepcopy
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -36,6 +37,7 @@ class ModuleGuards:
 
     def __init__(self, model: nn.Module, slots: Sequence[Slot], changing: frozenset[str]):
         modules = dict(model.named_modules())
+        self._modules = list(modules.values())
         below = {path: module for path, module in modules.items() if path}
         self._slots = slots
         self._scalars = [(p, vars(m), _scalars(p, m, changing)) for p, m in below.items()]
@@ -57,6 +59,17 @@ class ModuleGuards:
         self._tensors = [_described(held[key]) for held, key, _ in slots]
         self._of_modules = self._modules_now(model)
         self._of_data: tuple[Any, ...] = ()  # unknown: the first call looks closely
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModuleGuards:
+        for kind in _HOOKS:  # there is one of them
+            of_all = vars(of_modules)[f"_global{kind}"]
+            memo[id(of_all)] = of_all
+        for module in self._modules:  # a copied module has another dictionary than its copied one
+            memo[id(vars(module))] = vars(deepcopy(module, memo))
+        made = copy(self)
+        memo[id(self)] = made
+        vars(made).update(deepcopy(vars(self), memo))
+        return made
 
     def changes(self, owner: nn.Module, tensors: Sequence[Any]) -> list[str]:
         """What changed, in words with module paths.

@@ -70,7 +70,8 @@ def measure_step(
         flight.mark = mark
         try:
             start = time.perf_counter()
-            outputs = module(*args, **(kwargs or {}))
+            with step.autocast.around():
+                outputs = module(*args, **(kwargs or {}))
             tensors = [o for o in step.tensors(outputs) if o.requires_grad]
             (loss or _default_loss)(tensors).backward()  # type: ignore[no-untyped-call]
             return time.perf_counter() - start

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any
+from copy import copy, deepcopy
+from functools import wraps
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch._C import _TorchDispatchModeKey
 from torch._functorch._aot_autograd.descriptors import BufferAOTInput, ParamAOTInput
-from torch.utils._pytree import tree_flatten, tree_leaves
+from torch.utils._pytree import tree_flatten
 
 from ..._torch.alloc import Mark
+from ..._torch.autocast import Autocast
 from ..._torch.lowered import Lowered
+from ..._torch.parallel import check_not_spread
 from ..._torch.results import tensors_of
-from ...ir.diagnostics import Diagnostic, FBError
+from ..._torch.whole import StandIn
+from ...ir.diagnostics import Diagnostic, FBError, render
 from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
+from .arguments import OTHERS, Arguments
 from .guards import ModuleGuards, Slot
 from .runtime import PlanCopies
-from .unused import UnusedOutputs
+from .unused import UnusedOutputs, step_node
 
 __all__ = ["Flight", "GuardFailure", "PlannedModule", "PlannedStep", "planned_module"]
 
@@ -28,6 +36,8 @@ OnNewShape = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 """Runs a call that differs from the plan in shapes only; of the module and its arguments."""
 
 _STEP = "_remat_compile_step"
+_OWN = ("forward", "_is_full_backward_hook")
+"""Attributes of the original that a planned module has of its own."""
 
 
 class GuardFailure(FBError):
@@ -60,11 +70,19 @@ class Flight:
                 "the memory bound covers one call in flight",
                 stacklevel=4,
             )
-        self.unused.watch(outputs)
-        for leaf in tree_leaves(outputs):
-            if isinstance(leaf, Tensor) and leaf.grad_fn is not None:
-                self._waiting = weakref.ref(leaf.grad_fn)
-                return
+        node = step_node(outputs)
+        if node is None:
+            return
+        node.register_prehook(_refuse_create_graph)
+        self.unused.watch(node)
+        self._waiting = weakref.ref(node)
+
+
+def _refuse_create_graph(_: Any) -> None:
+    if torch.is_grad_enabled():
+        message = "create_graph=True: the backward of a planned step cannot be differentiated again"
+        hint = "compute that term with the model itself, which shares its parameters"
+        raise FBError(Diagnostic("FB0949", message, hint=hint))
 
 
 class PlannedStep:
@@ -80,6 +98,7 @@ class PlannedStep:
         copies: PlanCopies | None,
     ):
         exported = lowered.exported
+        self.base = type(exported.original)
         self.program = lowered.program
         self.schedule = schedule
         self.run = run
@@ -87,6 +106,7 @@ class PlannedStep:
         self.source = source
         self.copies = copies
         self._spec = exported.in_spec
+        self._arguments = Arguments(exported.original.forward, exported.args, exported.kwargs)
         self._sample = [_described(leaf) for leaf in exported.flat_args]
         graph = lowered.program.graph
         shapes = iter([graph.anode[a.name].shape for a in lowered.program.binding.arguments])
@@ -97,7 +117,7 @@ class PlannedStep:
         self._tensor_slots = [
             i for i, leaf in enumerate(exported.flat_args) if isinstance(leaf, Tensor)
         ]
-        self._device_type = exported.device.type
+        self.autocast = exported.autocast
         self._state = _state_of(lowered)
         self._guards = ModuleGuards(exported.original, self._state, exported.changing)
         self.original = vars(exported.original)
@@ -106,15 +126,51 @@ class PlannedStep:
 
     def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensors = [held.get(key) for held, key, _ in self._state]
-        problems, is_new_shape = self._problems(owner, tensors, args, kwargs)
+        flat, spec = tree_flatten((args, kwargs))
+        if spec != self._spec:
+            same = self._arguments.as_in_sample(args, kwargs)
+            if isinstance(same, str):
+                self._refuse(owner, [same])
+            args, kwargs = same
+            flat, spec = tree_flatten((args, kwargs))
+            if spec != self._spec:
+                self._refuse(owner, [OTHERS])
+        problems, is_new_shape = self._problems(owner, tensors, flat)
         if is_new_shape and self.on_new_shape is not None:
             return self.on_new_shape(owner, args, kwargs)
         if problems:
-            hint = "compile again for this call, or restore what the plan was made for"
-            raise GuardFailure(Diagnostic("FB0910", "; ".join(problems), hint=hint))
-        outputs = self.run(*tensors, *args, **kwargs)
+            self._refuse(owner, problems)
+        if self.autocast.dtype is None:
+            outputs = self.run(*tensors, *args, **kwargs)
+        else:  # the casts are part of the graph
+            with torch._C._DisableAutocast():
+                outputs = self.run(*tensors, *args, **kwargs)
         self.flight.start(outputs)
         return outputs if self._returns is None else self._returns.put_together(outputs)
+
+    def _refuse(self, owner: nn.Module, problems: list[str]) -> NoReturn:
+        check_not_spread(owner, but=("",))
+        hint = "compile again for this call, or restore what the plan was made for"
+        raise GuardFailure(Diagnostic("FB0910", "; ".join(problems), hint=hint))
+
+    def eager(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The forward of the model itself."""
+        forward = self.original.get("forward")  # one that was set on the module
+        return (
+            self.base.forward(owner, *args, **kwargs)
+            if forward is None
+            else forward(*args, **kwargs)
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PlannedStep:
+        """The step for a copy of the model: what is generated is shared, its state is not."""
+        for name in ("program", "schedule", "flight", "copies", "_spec", "_arguments", "_returns"):
+            shared = getattr(self, name)
+            memo[id(shared)] = shared
+        made = copy(self)
+        memo[id(self)] = made
+        vars(made).update(deepcopy(vars(self), memo))
+        return made
 
     def tensors(self, made: Any) -> list[Tensor]:
         """The flat results in what a call returned."""
@@ -124,13 +180,9 @@ class PlannedStep:
         self,
         owner: nn.Module,
         tensors: list[Tensor | None],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        flat: list[Any],
     ) -> tuple[list[str], bool]:
         """What is otherwise than at capture, and whether that is nothing but shapes."""
-        flat, spec = tree_flatten((args, kwargs))
-        if spec != self._spec:
-            return ["the call passes other arguments than the sample did"], False
         env, found = self._bind_symbols(flat)
         is_new_shape = True
         for index, (leaf, sample) in enumerate(zip(flat, self._sample, strict=True)):
@@ -138,8 +190,8 @@ class PlannedStep:
                 found.append(f"argument {index} is {_text(now)}; the plan is for {_text(sample)}")
                 is_new_shape &= _has_another_shape_only(now, sample)
         changes = self._guards.changes(owner, tensors)
-        if torch.is_autocast_enabled(self._device_type):
-            changes.append("autocast is on; the plan was made without it")
+        if (autocast := Autocast.now(self.autocast.device_type)) != self.autocast:
+            changes.append(f"autocast is {autocast}; at capture it was {self.autocast}")
         return [*found, *changes], bool(found) and is_new_shape and not changes
 
     def _bind_symbols(self, flat: list[Any]) -> tuple[dict[str, int], list[str]]:
@@ -209,14 +261,40 @@ def _text(described: Any) -> str:
     return f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}{grad}"
 
 
-class PlannedModule(nn.Module):
+class PlannedModule(StandIn, nn.Module):
     """Mixed into a subclass of the original's class; see `planned_module`."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The planned step; without gradients, the original's forward."""
-        if not torch.is_grad_enabled():
-            return super().forward(*args, **kwargs)
-        return self.__dict__[_STEP](self, args, kwargs)
+        """The planned step; without gradients, or while PyTorch traces, the original's forward."""
+        step: PlannedStep = self.__dict__[_STEP]
+        if not torch.is_grad_enabled() or _is_traced():
+            return step.eager(self, args, kwargs)
+        return step(self, args, kwargs)
+
+    def _remat_compile_original(self) -> nn.Module:
+        step = self.planned_step
+        made = object.__new__(step.base)
+        made.__dict__.update({key: v for key, v in self.__dict__.items() if key != _STEP})
+        for key in _OWN:
+            if key in step.original:
+                made.__dict__[key] = step.original[key]
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PlannedModule:
+        made = object.__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update(deepcopy(self.__dict__, memo))
+        return made
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        """Pickled is the model itself: a plan is proven for the process that made it."""
+        message = "pickled is the model without its plan, which runs in eager when it is loaded"
+        hint = "save its state_dict, or compile it again after loading"
+        diagnostic = Diagnostic("FB0950", message, hint=hint)
+        warnings.warn(render(diagnostic, level="warning"), stacklevel=2)
+        return self._remat_compile_original().__reduce_ex__(
+            1
+        )  # names the class, and asks for no more
 
     @property
     def _is_full_backward_hook(self) -> bool | None:
@@ -240,6 +318,25 @@ class PlannedModule(nn.Module):
         return self.planned_step.source
 
 
+def _is_traced() -> bool:
+    """Whether the tensors of this moment are fake."""
+    if not torch._C._len_torch_dispatch_stack():
+        return False
+    return torch._C._get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None
+
+
+def _with_signature_of(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def forward(self: PlannedModule, *args: Any, **kwargs: Any) -> Any:
+        return PlannedModule.forward(self, *args, **kwargs)
+
+    signature = inspect.signature(original)
+    owner = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    parameters = [owner, *signature.parameters.values()]
+    forward.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return forward
+
+
 def planned_module(
     lowered: Lowered,
     schedule: Schedule,
@@ -255,12 +352,13 @@ def planned_module(
     """
     original = lowered.exported.original
     base = type(original)
-    cls: type[PlannedModule] = type(
-        f"Planned{base.__name__}", (PlannedModule, base), {"__module__": base.__module__}
-    )
-    module = cls.__new__(cls)
+    # Named as the original: `save_pretrained` writes the name of the class into a file.
+    space = {key: getattr(base, key) for key in ("__module__", "__qualname__", "__doc__")}
+    space["forward"] = _with_signature_of(original.forward)
+    cls: type[PlannedModule] = type(base.__name__, (PlannedModule, base), space)
+    module = object.__new__(cls)  # some classes make others in `__new__`
     module.__dict__.update(original.__dict__)
-    for shared in ("forward", "_is_full_backward_hook"):
+    for shared in _OWN:
         module.__dict__.pop(shared, None)
     module.__dict__[_STEP] = PlannedStep(lowered, schedule, run, flight, source, copies)
     return module

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,39 +14,43 @@ from torch.utils._pytree import tree_leaves
 from ...ir.diagnostics import Diagnostic, render
 from .module import PlannedModule
 
-__all__ = ["run_eagerly", "run_planned_again"]
+__all__ = ["RunEagerly", "RunPlannedAgain"]
 
-PlanAgain = Callable[[tuple[Any, ...], dict[str, Any]], nn.Module]
+PlanAgain = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], nn.Module]
 
 
-def run_eagerly(drop_in: PlannedModule) -> None:
-    """Lets other shapes run as in the original. Warns (FB0913) at the first such call."""
-    original: Any = type(drop_in).__mro__[2]  # behind the class made for it, and PlannedModule
-    warned = False
+@dataclass
+class RunEagerly:
+    """Other shapes run as in the original. Warns (FB0913) at the first such call."""
 
-    def run(owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        nonlocal warned
-        if not warned:
-            warned = True
+    warned: bool = False
+
+    def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self.warned:
+            self.warned = True
             message = "a call has other shapes than the plan, and runs in eager: no bound holds"
             hint = 'on_new_shape="replan" plans each shape once'
             diagnostic = Diagnostic("FB0913", message, hint=hint)
             warnings.warn(render(diagnostic, level="warning"), stacklevel=2)
-        return original.forward(owner, *args, **kwargs)
+        assert isinstance(owner, PlannedModule)
+        return owner.planned_step.eager(owner, args, kwargs)
 
-    drop_in.planned_step.on_new_shape = run
 
+@dataclass
+class RunPlannedAgain:
+    """Other shapes run by a plan of their own, made at the first such call and kept."""
 
-def run_planned_again(drop_in: PlannedModule, plan_again: PlanAgain) -> None:
-    """Lets other shapes run by a plan of their own, made at the first such call and kept."""
-    known: dict[tuple[torch.Size, ...], PlannedModule] = {}
+    plan_again: PlanAgain
+    known: dict[tuple[torch.Size, ...], PlannedModule] = field(default_factory=dict)
 
-    def run(owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         shapes = tuple(t.shape for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor))
-        if shapes not in known:
-            made = plan_again(args, kwargs)
+        if shapes not in self.known:
+            made = self.plan_again(owner, args, kwargs)
             assert isinstance(made, PlannedModule)
-            known[shapes] = made
-        return known[shapes].planned_step(owner, args, kwargs)
+            self.known[shapes] = made
+        return self.known[shapes].planned_step(owner, args, kwargs)
 
-    drop_in.planned_step.on_new_shape = run
+    def __deepcopy__(self, memo: dict[int, Any]) -> RunPlannedAgain:
+        """A copy of a module has parameters of its own, and so plans of its own."""
+        return RunPlannedAgain(self.plan_again)

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
 
 from ..._torch.lowered import Lowered
 from ...ir.graph import Graph
 
-__all__ = ["UnusedOutputs"]
+__all__ = ["UnusedOutputs", "step_node"]
 
 _NODE = "CompiledFunctionBackward"
 
@@ -43,15 +44,10 @@ class UnusedOutputs:
         self._can_miss = any(needs and needs != every for needs in self._needs)
         self._missing: frozenset[str] = frozenset()
 
-    def watch(self, outputs: Any) -> None:
-        """Hooks the node that made these outputs, where a missing tangent matters."""
-        if not self._can_miss:
-            return
-        for leaf in tree_leaves(outputs):
-            node = leaf.grad_fn if isinstance(leaf, Tensor) else None
-            if node is not None and node.name() == _NODE:
-                node.register_prehook(self._look)
-                return
+    def watch(self, node: Node) -> None:
+        """Hooks the node of a call, where a missing tangent matters."""
+        if self._can_miss:
+            node.register_prehook(self._look)
 
     def _look(self, tangents: tuple[Tensor | None, ...]) -> None:
         self._missing = frozenset(
@@ -67,6 +63,17 @@ class UnusedOutputs:
             None if needs and needs <= missing else gradient
             for gradient, needs in zip(grads, self._needs, strict=True)
         )
+
+
+def step_node(outputs: Any) -> Node | None:
+    """The autograd node that made these outputs; some are views of what it made."""
+    for leaf in tree_leaves(outputs):
+        node = leaf.grad_fn if isinstance(leaf, Tensor) else None
+        while node is not None and node.name() != _NODE:
+            node = next((below for below, _ in node.next_functions), None)
+        if node is not None:
+            return node
+    return None
 
 
 def _tangents_behind(graph: Graph, tangents: set[str]) -> dict[str, frozenset[str]]:

@@ -25,6 +25,11 @@ from .symbols import Symbols
 
 __all__ = ["Builder"]
 
+WITHOUT_ONEDNN = (
+    "nn.LSTM in float32 runs a kernel that keeps what its backward needs under autograd only: "
+    "capture and train inside torch.backends.mkldnn.flags(enabled=False)"
+)
+
 SHOWN = 3
 """Places in a message; of more, the number is told."""
 
@@ -150,6 +155,9 @@ class Builder:
             return
         if reads_unknown:
             return  # what it reads was refused
+        if node.target is torch.ops.aten.mkldnn_rnn_layer.default:
+            self.refuse("FB0520", WITHOUT_ONEDNN, node)
+            return
         if not node.target._schema.returns:
             return  # a check of the exporter; nothing is computed
         tensors = list(value) if isinstance(value, list | tuple) else [value]

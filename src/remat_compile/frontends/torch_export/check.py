@@ -9,6 +9,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
+from ..._torch.autocast import Autocast
 from ..._torch.execute import Again, execute
 from ..._torch.lowered import Exported, Lowered
 from ..._torch.whole import unchanged
@@ -19,7 +20,7 @@ from ...ir.program import Program
 from ...ir.schedule import Compute, Step
 from .operators import is_compared
 
-__all__ = ["check_against_eager", "ensure_trusted"]
+__all__ = ["check_against_eager", "eager_step", "ensure_trusted"]
 
 
 SHOWN = 5
@@ -55,11 +56,22 @@ def check_against_eager(exported: Exported, program: Program, values: Mapping[st
     ours = _of_graph(program, values, compare)
     if replayed:
         raise FBError(replayed)
-    theirs = _of_eager(exported, program)
+    theirs = eager_step(exported, program)
     different = [name for name in theirs if not _same(ours.get(name), theirs[name])]
     if different:
-        again = _of_eager(exported, program)
+        again = eager_step(exported, program)
         different = [name for name in different if _same(theirs[name], again[name])]
+    recurrent = [
+        path
+        for path, module in exported.original.named_modules()
+        if isinstance(module, nn.RNNBase | nn.RNNCellBase)
+    ]
+    if different and recurrent:
+        message = (
+            f"{', '.join(recurrent[:SHOWN])}: eager computes its gates in place on slices of one "
+            "tensor, and a plan, which has none of that, rounds otherwise"
+        )
+        raise FBError(Diagnostic("FB0520", message, hint="use nn.LSTM or nn.RNN in its place"))
     if different:
         more = f" and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
         message = (
@@ -106,13 +118,16 @@ def _of_graph(
     return found
 
 
-def _of_eager(exported: Exported, program: Program) -> dict[str, Tensor | None]:
+def eager_step(exported: Exported, program: Program) -> dict[str, Tensor | None]:
+    """Results, gradients and new buffers of the model itself, run once with ones as tangents."""
     binding, module = program.binding, exported.original
-    with unchanged(module), _same_random_state(), torch.enable_grad():
+    off = Autocast(exported.device.type).around()
+    with unchanged(module), _same_random_state(), torch.enable_grad(), off:
         before = _with_cloned_buffers(module)
         # Hooks of the model itself run around a step, and `exported.args` are behind them.
         call = module.forward if exported.is_live else module
-        results = exported.tensors(call(*exported.args, **exported.kwargs))
+        with exported.autocast.around():
+            results = exported.tensors(call(*exported.args, **exported.kwargs))
         after = dict(module.named_buffers(remove_duplicate=False))
         targets: dict[str, Tensor] = {}
         for p in binding.params:

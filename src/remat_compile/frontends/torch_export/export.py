@@ -18,11 +18,13 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
+from ..._torch.autocast import Autocast
 from ..._torch.lowered import Exported
+from ..._torch.parallel import check_not_spread, replica_of
 from ..._torch.places import error_in_model
 from ..._torch.results import Results, without_cache
 from ..._torch.wanted import ALL_RESULTS, Wanted
-from ..._torch.whole import as_forward_sees, has_values, unchanged
+from ..._torch.whole import StandIn, as_forward_sees, has_values, unchanged
 from ...ir.diagnostics import Diagnostic, FBError, fail
 from .places import place_of
 from .python_state import observe
@@ -40,7 +42,7 @@ def export(
     strict: bool = False,
     wanted: Wanted = ALL_RESULTS,
 ) -> Exported:
-    """Exports `module` at the sample `(args, kwargs)`.
+    """Exports `module` at the sample `(args, kwargs)`; of a drop-in, the model that it stands for.
 
     `dynamic_shapes` and `strict` are those of `torch.export.export`; only with `strict` do
     the policies of `torch.utils.checkpoint` reach the joint graph. `wanted` says which results
@@ -49,6 +51,10 @@ def export(
     FB0507 and FB0517 for results that cannot be had.
     """
     kwargs = dict(kwargs or {})
+    given, module = module, replica_of(module)
+    check_not_spread(module)
+    if isinstance(module, StandIn):
+        module = module._remat_compile_original()
     _check_trainable(module)
     args, kwargs = _unalias(args, kwargs)
     if not has_values(module):
@@ -77,6 +83,7 @@ def export(
         warnings=seen.warnings,
         changing=seen.changing,
         results=results,
+        given=given,
     )
 
 
@@ -121,7 +128,10 @@ def _quiet() -> Iterator[None]:
 
 
 def load_pt2(path: str | Path) -> Exported:
-    """An exported program saved by `torch.export.save`, with its example inputs."""
+    """An exported program saved by `torch.export.save`, with its example inputs.
+
+    FBError FB0503 and FB0504 for what is no such file, FB0516 for one made on `meta`.
+    """
     try:
         program = torch.export.load(str(path))
     except Exception as error:  # a zip, pickle or schema error of torch.export.load
@@ -134,6 +144,10 @@ def load_pt2(path: str | Path) -> Exported:
         fail("FB0504", f"{path} holds no example inputs", hint="export it again")
     args, kwargs = program.example_inputs
     module = program.module(check_guards=False)
+    if not has_values(module):
+        # PyTorch reads all of its tensors into one storage: ties are lost, buffers are trained.
+        message = f"{path} was exported on the meta device, where a file keeps no ties of tensors"
+        fail("FB0516", message, hint="plan the module itself, on meta, or export it on a device")
     _check_trainable(module)
     return _exported(program, module, tuple(args), dict(kwargs))
 
@@ -148,6 +162,7 @@ def _exported(
     if ranges:
         trace_args, trace_kwargs = _fake_inputs(program, flat, spec)
     tensors = [t for t in (*flat, *module.parameters()) if isinstance(t, Tensor)]
+    device = tensors[0].device
     return Exported(
         original=original,
         module=module,
@@ -159,7 +174,8 @@ def _exported(
         trace_kwargs=trace_kwargs,
         symbol_names=names,
         symbol_ranges=ranges,
-        device=tensors[0].device,
+        device=device,
+        autocast=Autocast.now(device.type),
     )
 
 

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
+from ..._torch.autocast import Autocast
 from ..._torch.joint import Joint, trace_joint
 from ..._torch.lowered import Exported, Lowered
 from ..._torch.places import recorded_places
@@ -33,9 +34,13 @@ def lower(exported: Exported) -> Iterator[Lowered]:
     asked_before = len(_guards(exported))
     with (
         unchanged(exported.original),
-        recorded_places(exported.original) if exported.is_live else nullcontext(),
-        trace_joint(exported.traced, exported.trace_args, exported.trace_kwargs) as joint,
+        Autocast(exported.device.type).around(),  # `traced` enters that of the capture
+        contextlib.ExitStack() as traced,
     ):
+        with recorded_places(exported.original) if exported.is_live else nullcontext():
+            joint = traced.enter_context(
+                trace_joint(exported.traced, exported.trace_args, exported.trace_kwargs)
+            )
         _check_sizes(exported, _guards(exported)[asked_before:])
         yield _lower(exported, joint)
 

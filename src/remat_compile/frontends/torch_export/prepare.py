@@ -1,12 +1,14 @@
 """Rewrites of the joint graph that the IR's rules ask for, done before it is read.
 
 Each rewrite keeps the values: batch-norm backward drops the running statistics it
-ignores in training; gradients and new buffer contents become whole, dense storages of
-their own; a backward that reads a buffer's old contents reads a copy made in forward.
+ignores in training; dropout multiplies by what eager multiplies by; gradients and new
+buffer contents become whole, dense storages of their own; a backward that reads a
+buffer's old contents reads a copy made in forward.
 """
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -18,6 +20,9 @@ from torch._functorch._aot_autograd.descriptors import (
     IntermediateBaseAOTOutput,
     PlainAOTOutput,
 )
+from torch._ops import OpOverload
+
+from ..._torch.instances import plain_mode
 
 __all__ = ["is_backward", "output_descs", "output_nodes", "prepare"]
 
@@ -42,6 +47,7 @@ def prepare(graph_module: fx.GraphModule) -> None:
     """Applies every rewrite in place."""
     graph = graph_module.graph
     _drop_running_statistics(graph)
+    _dropout_as_in_eager(graph)
     _own_storage_for_results(graph)
     _copy_old_buffers(graph)
     graph.eliminate_dead_code()
@@ -56,6 +62,46 @@ def _drop_running_statistics(graph: fx.Graph) -> None:
     ):
         if node.args[7] is True:
             node.args = (*node.args[:3], None, None, *node.args[5:])
+
+
+def _dropout_as_in_eager(graph: fx.Graph) -> None:
+    """Multiplies by `mask / (1 - p)` in the dtype of the input, where the fused kernel does not.
+
+    On a CPU eager rounds 1 / (1 - p) to that dtype; the kernel that tracing puts in its place
+    multiplies by a wider one. Both are the same for p = 0.5, for 0.15 in float32 they are not.
+    """
+    for node in graph.find_nodes(op="call_function", target=aten.native_dropout.default):
+        x, p, train = node.args
+        value = x.meta["val"]
+        if value.device.type != "cpu" or train is False or _has_exact_scale(p, value.dtype):
+            continue
+        parts = {user.args[1]: user for user in node.users if user.target is operator.getitem}
+        mask, made = parts.get(1), parts.get(0)
+        readers = [] if mask is None else list(mask.users)
+        if mask is None:
+            with graph.inserting_after(node):
+                mask = graph.call_function(operator.getitem, (node, 1))
+            mask.meta.update(node.meta, val=node.meta["val"][1])
+        last = mask if made is None or made < mask else made
+        kept = _insert(graph, aten._to_copy.default, (mask,), {"dtype": value.dtype}, last.next)
+        noise = _insert(graph, aten.div.Tensor, (kept, 1.0 - p), {}, kept.next)
+        products = [(made, x, noise.next)] if made is not None else []
+        for reader in readers:
+            if reader.target is aten.native_dropout_backward.default:
+                products.append((reader, reader.args[0], reader))
+        for old, factor, before in products:
+            new = _insert(graph, aten.mul.Tensor, (factor, noise), {}, before, like=old)
+            new.meta["val"] = old.meta["val"]  # with the storage that views of it have
+            old.replace_all_uses_with(new)
+
+
+def _has_exact_scale(p: float, dtype: torch.dtype) -> bool:
+    if p == 1.0:
+        return True
+    wide = torch.float64 if dtype is torch.float64 else torch.float32
+    with plain_mode(torch.device("cpu")):
+        fused = torch.tensor(1.0 / (1.0 - p), dtype=wide)
+        return float(torch.ones((), dtype=dtype).div(1.0 - p)) == float(fused)
 
 
 def _own_storage_for_results(graph: fx.Graph) -> None:
@@ -107,16 +153,31 @@ def _copy_old_buffers(graph: fx.Graph) -> None:
 
 
 def _clone(graph: fx.Graph, node: fx.Node, before: fx.Node, *, backward: bool) -> fx.Node:
-    value = node.meta["val"]
-    with graph.inserting_before(before):
-        copy = graph.call_function(aten.clone.default, (node,))
-    with value.fake_mode:
-        copy.meta["val"] = aten.clone.default(value)
+    copy = _insert(graph, aten.clone.default, (node,), {}, before, like=node)
     copy.meta["partitioner_tag"] = "is_backward" if backward else "is_forward"
-    for key in ("stack_trace", "nn_module_stack", "fwd_nn_module_stack"):
-        if key in node.meta:
-            copy.meta[key] = node.meta[key]
+    copy.meta.pop("seq_nr", None)
     return copy
+
+
+def _insert(
+    graph: fx.Graph,
+    op: OpOverload,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    before: fx.Node,
+    *,
+    like: fx.Node | None = None,
+) -> fx.Node:
+    """A new call that stands at the place in the model of its first argument, or of `like`."""
+    with graph.inserting_before(before):
+        node = graph.call_function(op, args, kwargs)
+    given = [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args]
+    with given[0].fake_mode:
+        node.meta["val"] = op(*given, **kwargs)
+    source = args[0] if like is None else like
+    keys = ("partitioner_tag", "seq_nr", "stack_trace", "nn_module_stack", "fwd_nn_module_stack")
+    node.meta.update({key: source.meta[key] for key in keys if key in source.meta})
+    return node
 
 
 def _storage(node: fx.Node) -> int:

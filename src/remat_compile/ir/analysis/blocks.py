@@ -3,11 +3,14 @@
 Two parts are identical when their cNodes agree one by one in phase, operator, arguments,
 sizes and workspace, with the names of one renamed to those of the other. Times are not
 compared: a cost source gives equal ones to equal cNodes.
+
+Two parts that look alike inside may be of different use to what stands around them (a value that
+is read outside, one that is kept): `uses` says so, for whom that matters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 
 from ..expr import Expr
@@ -18,22 +21,28 @@ __all__ = ["fingerprint"]
 Key = tuple[object, ...]
 
 
-def fingerprint(graph: Graph, *parts: Iterable[str]) -> str:
+_NO_USES: Mapping[str, str] = {}
+
+
+def fingerprint(graph: Graph, *parts: Iterable[str], uses: Mapping[str, str] = _NO_USES) -> str:
     """A hash of the structure of these cNodes, by name and in this order, names left out.
 
-    Where a part ends and the next one begins (forward, backward) counts too.
+    Where a part ends and the next one begins (forward, backward) counts too, and what `uses`
+    says of an aNode.
     """
-    shape = _Shape(graph)
+    shape = _Shape(graph, uses)
     keys = tuple(tuple(shape.of_cnode(graph.cnode[name]) for name in part) for part in parts)
     return sha256(repr(keys).encode()).hexdigest()
 
 
 class _Shape:
-    """Replaces names by numbers in order of first mention."""
+    """Replaces names by numbers in order of first mention. cNodes have names of their own:
+    `F1` computes, `%F1` is stored."""
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Graph, uses: Mapping[str, str]):
         self.graph = graph
-        self.names: dict[str, str] = {}
+        self.uses = uses
+        self.numbers: dict[tuple[bool, str], str] = {}
 
     def of_cnode(self, c: CNode) -> Key:
         call = self._call(c.call)
@@ -48,10 +57,11 @@ class _Shape:
 
     def _number(self, kind: str, name: str) -> tuple[str, bool]:
         """The number of a name, and whether this is its first mention."""
-        if name in self.names:
-            return self.names[name], False
-        self.names[name] = f"{kind}{len(self.names)}"
-        return self.names[name], True
+        key = (kind == "cnode", name)
+        if key in self.numbers:
+            return self.numbers[key], False
+        self.numbers[key] = f"{kind}{len(self.numbers)}"
+        return self.numbers[key], True
 
     def _call(self, call: Call) -> Key:
         args = tuple(self._arg(arg) for arg in call.args)
@@ -84,4 +94,4 @@ class _Shape:
             return (number,)
         a = self.graph.anode[name]
         shape: tuple[Expr, ...] = a.shape
-        return (number, a.kind, a.dtype, shape, a.size)
+        return (number, a.kind, a.dtype, shape, a.size, self.uses.get(name))

@@ -78,15 +78,20 @@ def floor_bytes(
 
 
 def lower_bound_bytes(
-    program: Program, kind: BudgetKind = "device", env: Mapping[str, int] | None = None
+    program: Program,
+    kind: BudgetKind = "device",
+    env: Mapping[str, int] | None = None,
+    *,
+    copies: bool = False,
 ) -> tuple[int, str]:
-    """A bound as `floor_bytes`, at least as high: it adds what cannot be made again.
+    """A bound as `floor_bytes`, at least as high: it adds what cannot be made again. With
+    `copies` it holds for plans that copy to the host too, where that can wait: it is `floor_bytes`.
 
     A tangent is written once, by the loss, so it is alive at each cNode that runs
     between the loss and a required reader of it in every schedule; likewise a pending
     buffer content that only its writer's first execution makes, up to the loss.
     """
-    return _largest(program, kind, env, _unavoidable(program.graph))
+    return _largest(program, kind, env, {} if copies else _unavoidable(program.graph))
 
 
 def _largest(

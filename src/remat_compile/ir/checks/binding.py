@@ -17,7 +17,7 @@ from .steps import check_names
 
 __all__ = ["check_binding", "check_frame", "check_schedules"]
 
-MOST = {"granularity": 1 << 40, "threads": 1 << 16}
+MOST = {"granularity": 1 << 40, "threads": 1 << 16, "copy_latency": 1 << 40}
 MOST_BYTES = (1 << 63) - 1
 """Of bytes and of bytes per second: what 64-bit integers hold."""
 
@@ -132,6 +132,8 @@ def check_frame(program: Program, names: Names, findings: Findings) -> None:
         "host": (target.host_bytes, 0),
         "d2h": (target.d2h_bytes_per_s, 1),
         "h2d": (target.h2d_bytes_per_s, 1),
+        "both": (target.both_bytes_per_s, 1),
+        "copy_latency": (target.copy_latency_ns, 0),
         "threads": (header.threads, 1),
     }
     for what, (value, least) in values.items():
@@ -141,6 +143,10 @@ def check_frame(program: Program, names: Names, findings: Findings) -> None:
             )
         elif value is not None and value > (most := MOST.get(what, MOST_BYTES)):
             findings.add("FB0221", f"{what} is more than {most}", findings.of_header(what))
+    faster = max(target.d2h_bytes_per_s or 0, target.h2d_bytes_per_s or 0)
+    if target.both_bytes_per_s is not None and target.both_bytes_per_s < faster:
+        message = f"both is {target.both_bytes_per_s}, less than one direction alone, {faster}"
+        findings.add("FB0221", message, findings.of_header("both"))
 
 
 def _symbol(s: Symbol, program: Program, names: Names, findings: Findings) -> None:

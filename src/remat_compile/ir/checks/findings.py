@@ -82,6 +82,6 @@ class Findings:
         for number, line in enumerate(self._lines or (), 1):
             if re.match(r"\s*graph\b", line):
                 break
-            if found := re.search(rf'^(?:[^"/]|"[^"]*")*\b({word})\s', line):
+            if found := re.search(rf'^(?:[^"/]|/(?!/)|"[^"]*")*\b({word})\s', line):
                 return Span(number, found.start(1) + 1, found.end(1) + 1, self.file)
         return None

@@ -9,6 +9,7 @@ from ..diagnostics import Diagnostic, Note
 from ..program import Target
 from ..schedule import Direction, Schedule, StorageStep
 from ..span import Span
+from .link import Link, Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,42 +36,8 @@ class _Flight:
     word: str
     direction: Direction
     issued: int
-    start_ns: int
-    end_ns: int
+    transfer: Transfer
     span: Span | None
-
-
-class Streams:
-    """Time: a compute stream, and one stream of copies in each direction.
-
-    A copy starts when it is issued and its stream is free. An unknown bandwidth counts as
-    no time, as the unknown time of a computation does.
-    """
-
-    def __init__(self, target: Target):
-        self.now_ns = 0
-        self._free_ns: dict[Direction, int] = {"d2h": 0, "h2d": 0}
-        self._rate: dict[Direction, int | None] = {
-            "d2h": target.d2h_bytes_per_s,
-            "h2d": target.h2d_bytes_per_s,
-        }
-
-    def compute(self, time_ns: int) -> None:
-        self.now_ns += time_ns
-
-    def copy(self, direction: Direction, size: int) -> tuple[int, int]:
-        """When a copy of `size` bytes that is issued now starts and ends."""
-        rate = self._rate[direction]
-        start = max(self.now_ns, self._free_ns[direction])
-        end = start + (0 if rate is None else -(-size * 10**9 // rate))
-        self._free_ns[direction] = end
-        return start, end
-
-    def wait(self, end_ns: int) -> int:
-        """The compute stream goes on at `end_ns` or later; returns how long it stood still."""
-        stall = max(0, end_ns - self.now_ns)
-        self.now_ns += stall
-        return stall
 
 
 class Copies:
@@ -81,7 +48,9 @@ class Copies:
 
     def __init__(self, sizes: Mapping[str, int], target: Target, report: list[Diagnostic]):
         self.sizes = sizes
-        self.streams = Streams(target)
+        self.now_ns = 0
+        """The time of the compute stream."""
+        self._link = Link(target)
         self.host: dict[str, None] = {}
         self.host_bytes = 0
         self.done: list[Copy] = []
@@ -127,8 +96,8 @@ class Copies:
         elif self._on_host(step) and name in self._stale:
             message = f"{step.word} of %{name}, whose host copy is stale"
             self._report("FB0317", message, span, (self._stale[name],), "compute it again instead")
-        start, end = self.streams.copy(direction, self.sizes[name])
-        self._flights[name] = _Flight(step.word, direction, index, start, end, span)
+        transfer = self._link.issue(direction, self.sizes[name], self.now_ns)
+        self._flights[name] = _Flight(step.word, direction, index, transfer, span)
 
     def wait(self, index: int, name: str, span: Span | None) -> None:
         flight = self._flights.pop(name, None)
@@ -139,8 +108,10 @@ class Copies:
             message = f"wait for %{name}, of which no copy is in flight"
             self._report("FB0318", message, span, (), "remove this step")
             return
-        stall = self.streams.wait(flight.end_ns)
-        times = flight.start_ns, flight.end_ns, stall
+        end_ns = self._link.end_of(flight.transfer)
+        stall = max(0, end_ns - self.now_ns)
+        self.now_ns += stall
+        times = flight.transfer.start_ns, end_ns, stall
         self.done.append(Copy(name, flight.direction, flight.issued, index, *times))
 
     def give_back(self, step: StorageStep) -> None:

@@ -123,7 +123,7 @@ class Machine:
         for name in taken:
             if name not in self.live:
                 self._take(name)
-        self.copies.streams.compute(c.time_ns_at(n))
+        self.copies.now_ns += c.time_ns_at(n)
         if c.is_loss:
             self.loss_done = True
         if step.nosave:

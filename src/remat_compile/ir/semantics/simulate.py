@@ -79,6 +79,11 @@ class Trace:
     def host_peak_step(self) -> int:
         return self.during_host.index(self.host_peak_bytes)
 
+    @property
+    def anode_bytes(self) -> Mapping[str, int]:
+        """Bytes of every aNode, as they were counted."""
+        return self._sizes.anode
+
     @cached_property
     def stall_ns(self) -> int:
         """How much of `time_ns` the compute stream stood still in waits."""
@@ -161,7 +166,7 @@ def simulate(program: Program, schedule: Schedule, env: Mapping[str, int] | None
         tuple(d.activation for d in during),
         tuple(d.host for d in during),
         state.executions,
-        state.copies.streams.now_ns,
+        state.copies.now_ns,
         loss_steps[0],
         tuple(state.copies.done),
         program,

@@ -109,6 +109,10 @@ def _target(target: Target) -> str:
         entries.append(f"d2h {format_amount(target.d2h_bytes_per_s, per_second=True)}")
     if target.h2d_bytes_per_s is not None:
         entries.append(f"h2d {format_amount(target.h2d_bytes_per_s, per_second=True)}")
+    if target.both_bytes_per_s is not None:
+        entries.append(f"both {format_amount(target.both_bytes_per_s, per_second=True)}")
+    if target.copy_latency_ns:
+        entries.append(f"copy_latency {format_duration(target.copy_latency_ns)}")
     return f"target {quote(target.name)} {{ {' '.join(entries)} }}"
 
 

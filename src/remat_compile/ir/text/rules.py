@@ -115,6 +115,12 @@ class StatementRules(GraphRules):
     def h2d(self, rate: Token) -> Entry:
         return Entry("h2d", rate, "h2d_bytes_per_s", amount_of(rate))
 
+    def both(self, rate: Token) -> Entry:
+        return Entry("both", rate, "both_bytes_per_s", amount_of(rate))
+
+    def copy_latency(self, time: Token) -> Entry:
+        return Entry("copy_latency", time, "copy_latency_ns", duration_of(time))
+
     def target(self, name: Token, *entries: Entry | None) -> Target:
         return Target(string(name), **once(filter(None, entries), "in this target"))
 

@@ -40,7 +40,7 @@ from ..instance import Instance
 from ..solvers import MilpSolver
 from ..solvers.milp import Milp, MilpBuilder
 
-__all__ = ["cut_program", "cuts_over", "least_bytes", "replays_ns"]
+__all__ = ["MomentRows", "cut_program", "cuts_over", "least_bytes", "replays_ns"]
 
 _MOST_CUTS = 6
 """The fullest moments are looked at; others rarely ask for more."""
@@ -134,7 +134,7 @@ def cut_program(
         before, after = _ancestors(instance, k), _descendants(instance, k)
     else:
         before, after = set(range(k)), set(range(k + 1, len(instance.names_C)))
-    built = _MomentRows(instance, limit_bytes, k, before)
+    built = MomentRows(instance, limit_bytes, k, before)
     return MomentProgram(built.build(after), built.scale_ns)
 
 
@@ -160,7 +160,7 @@ def _descendants(instance: Instance, k: int) -> set[int]:
     return later - {k}
 
 
-class _MomentRows:
+class MomentRows:
     """`before` holds the cNodes that have run for certain; nothing is said of others."""
 
     def __init__(self, instance: Instance, limit_bytes: int, k: int, before: set[int]):
@@ -178,11 +178,22 @@ class _MomentRows:
         self.todo: list[int] = []
 
     def build(self, after: set[int]) -> Milp:
+        self.rows(after)
+        return self.b.build()
+
+    def _must_stay(self) -> set[int]:
+        """What is alive at the moment whether it is read or not: the results, from the loss on."""
+        inst = self.inst
+        if self.k != inst.loss and inst.loss not in self.before:
+            return set()
+        made = (a for a, keep in enumerate(inst.kept_A) if keep and self._is_made(a))
+        return {a for a in made if inst.phase_C[inst.writer_A[a]] == "fwd"}
+
+    def rows(self, after: set[int]) -> None:
+        """Everything but the objective that a subclass may price in its own way."""
         inst = self.inst
         kept = {a for a, keep in enumerate(inst.kept_A) if keep and self._is_made(a)}
-        there = set(inst.reads_C[self.k])
-        if self.k == inst.loss or inst.loss in self.before:
-            there |= {a for a in kept if inst.phase_C[inst.writer_A[a]] == "fwd"}
+        there = set(inst.reads_C[self.k]) | self._must_stay()
         for a in there:
             self._alive(a, at_least=1.0)
         # What an accumulate has ended cannot be read any more, under its old name.
@@ -194,7 +205,10 @@ class _MomentRows:
             self._replay(self.todo.pop())
         sizes = ((column, inst.size_A[a] / self.unit) for a, column in self.alive.items())
         self.b.row([(c, size) for c, size in sizes if size], upper=self.room / self.unit)
-        return self.b.build()
+
+    def _price(self, c: int) -> float:
+        """Of a replay, in the objective."""
+        return self.inst.retime_C[c] / self.scale_ns
 
     def _is_made(self, a: int) -> bool:
         return self.inst.writer_A[a] in self.before
@@ -206,7 +220,7 @@ class _MomentRows:
 
     def _run(self, c: int) -> int:
         if c not in self.runs:
-            self.runs[c] = self.b.column(self.inst.retime_C[c] / self.scale_ns)
+            self.runs[c] = self.b.column(self._price(c))
             self.todo.append(c)
         return self.runs[c]
 

@@ -11,9 +11,10 @@ from time import monotonic
 from ...ir.analysis.liveness import BudgetKind
 from ...ir.analysis.order import capture_order
 from ...ir.program import Budget, Program
-from ...ir.schedule import Compute, Free, Schedule
+from ...ir.schedule import Compute, Schedule
 from ..instance import Instance
 from ..solvers import MilpSolver
+from .links import joint_ns
 from .relaxation import lower_bound_ns
 
 _SHARE = 0.1
@@ -30,16 +31,21 @@ class TimeBounds:
     """Bounds that are known are remembered, so that many planners may be held to one."""
 
     program: Program
-    _known_ns: dict[tuple[Budget, bool], int] = field(default_factory=dict, repr=False)
+    _known_ns: dict[tuple[Budget, bool, bool], int] = field(default_factory=dict, repr=False)
 
-    def lower_ns(self, budget: Budget, left_s: float, *, any_order: bool) -> int:
+    def lower_ns(
+        self, budget: Budget, left_s: float, *, any_order: bool, copies: bool = False
+    ) -> int:
         """Nanoseconds that no plan under the budget can beat: none whose first executions
-        keep the order of capture, or with `any_order` none at all.
+        keep the order of capture, or with `any_order` none at all. With `copies` those that copy
+        to the host are among them; of any order none is known then.
 
         Takes a tenth of `left_s` (wall clock) and 5 s at most; 0 where that is too little
         for anything.
         """
-        key = (budget, any_order)
+        key = (budget, any_order, copies)
+        if copies and any_order:
+            return 0
         limit_s = min(_LONGEST_S, _SHARE * left_s)
         if key in self._known_ns or limit_s < _SHORTEST_S:
             return self._known_ns.get(key, 0)
@@ -47,20 +53,24 @@ class TimeBounds:
         instance = Instance.of(self.program, kind)
         began = monotonic()
         with MilpSolver() as solver:
-            bound_ns = lower_bound_ns(
-                instance, budget.bytes, solver, limit_s, _MOST_CNODES, any_order=any_order
-            )
+            if copies:
+                bound_ns = joint_ns(instance, self.program.target, budget.bytes, solver, limit_s)
+            else:
+                bound_ns = lower_bound_ns(
+                    instance, budget.bytes, solver, limit_s, _MOST_CNODES, any_order=any_order
+                )
         if monotonic() - began < limit_s:  # else there may be a better one with more time
             self._known_ns[key] = bound_ns
         return bound_ns
 
-    def lower_ns_for(self, schedule: Schedule, budget: Budget, left_s: float) -> int | None:
-        """`lower_ns` of the plans that this one is compared with; None where it copies, since
-        no bound holds for those, and where there is none."""
-        if not all(isinstance(step, Compute | Free) for step in schedule.steps):
-            return None
+    def lower_ns_for(
+        self, schedule: Schedule, budget: Budget, left_s: float, *, copies: bool = False
+    ) -> int | None:
+        """`lower_ns` of the plans that this one is compared with: those that copy too where it
+        does, or where its planner may (`copies`). None where there is no such bound."""
         any_order = not keeps_capture_order(self.program, schedule)
-        return self.lower_ns(budget, left_s, any_order=any_order) or None
+        copies = copies or schedule.has_copies
+        return self.lower_ns(budget, left_s, any_order=any_order, copies=copies) or None
 
 
 def keeps_capture_order(program: Program, schedule: Schedule) -> bool:

@@ -8,16 +8,18 @@ budgets between; those are not solved again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from threading import Lock
 from time import monotonic
+from typing import Protocol
 
 from ..instance import Instance, Order
-from ..programs.answer import saved_bytes_of
+from ..programs.answer import ProgramAnswer, saved_bytes_of
 from ..programs.solve_compact import solve_compact
 from ..solvers import MilpSolver
 from .chain import Chain
+from .part import part_of
 from .stages import BlockOption, needed_at_start, written_by
 
 _EACH_S = 5.0
@@ -32,58 +34,16 @@ def block_instance(chain: Chain, i: int) -> Instance:
     Its input and permanent values count as the caller's: they are there in any case.
     """
     whole = chain.instance
-    forward, backward = chain.forward_N[i], chain.backward_N[i]
     given = chain.grads_N[i]
     passed = chain.grads_N[i - 1] if i else {a for a in given if whole.kept_A[a]}
-    made = {a for c in forward for a in whole.writes_C[c]} - chain.permanent
-    later = {a for c in backward for a in whole.writes_C[c]}
-    ours = sorted(made | later | given)
-    tokens = [whole.token_C[c] for c in forward if whole.token_C[c] >= 0]
-    number = {a: k for k, a in enumerate([*ours, *tokens])}
-    nodes = [*forward, -1, *backward]
-    loss = len(forward)
-
-    def ids(anodes: Sequence[int]) -> tuple[int, ...]:
-        return tuple(number[a] for a in anodes if a in number)
-
-    def each(values: Sequence[int], at_loss: int = 0) -> list[int]:
-        return [at_loss if c < 0 else values[c] for c in nodes]
-
-    def lists(values: Sequence[tuple[int, ...]], at_loss: Sequence[int]) -> list[tuple[int, ...]]:
-        return [ids(at_loss) if c < 0 else ids(values[c]) for c in nodes]
-
-    output = sorted(chain.cross_N[i])
-    writer = [-1] * len(number)
-    for k, c in enumerate(nodes):
-        for a in ids(sorted(given)) if c < 0 else ids(whole.writes_C[c]):
-            writer[a] = k
-        if c >= 0 and whole.token_C[c] in number:
-            writer[number[whole.token_C[c]]] = k
-    return Instance(
-        program=whole.program,
-        kind=whole.kind,
-        base_bytes=0,
-        names_C=["loss" if c < 0 else whole.names_C[c] for c in nodes],
-        phase_C=["loss" if c < 0 else whole.phase_C[c] for c in nodes],
-        reads_C=lists(whole.reads_C, output),
-        rereads_C=lists(whole.rereads_C, output),
-        writes_C=lists(whole.writes_C, sorted(given)),
-        rewrites_C=lists(whole.rewrites_C, sorted(given)),
-        token_C=[-1 if c < 0 else number.get(whole.token_C[c], -1) for c in nodes],
-        workspace_C=each(whole.workspace_C),
-        reworkspace_C=each(whole.reworkspace_C),
-        time_C=each(whole.time_C),
-        retime_C=each(whole.retime_C),
-        ends_C=[-1 if c < 0 else number.get(whole.ends_C[c], -1) for c in nodes],
-        names_A=[whole.names_A[a] for a in number],
-        size_A=[whole.size_A[a] for a in number],
-        writer_A=writer,
-        kept_A=[a in passed for a in number],
-        makable_C=[
-            c >= 0 and whole.makable_C[c] and not (set(whole.rewrites_C[c]) & chain.permanent)
-            for c in nodes
-        ],
-        loss=loss,
+    return part_of(
+        whole,
+        chain.forward_N[i],
+        chain.backward_N[i],
+        held=chain.permanent,
+        given=given,
+        passed=passed,
+        output=chain.cross_N[i],
     )
 
 
@@ -102,6 +62,21 @@ def option_of(chain: Chain, i: int, order: Order) -> BlockOption:
     return BlockOption(before, after, frozenset(kept | tokens))
 
 
+class SolveBlock(Protocol):
+    """The fastest order of a block for two budgets in bytes, with a solver that is lent."""
+
+    def __call__(
+        self, block: Instance, peak: int, saved: int, solver: MilpSolver, limit_s: float
+    ) -> ProgramAnswer: ...
+
+
+def solve_whole(
+    block: Instance, peak: int, saved: int, solver: MilpSolver, limit_s: float
+) -> ProgramAnswer:
+    """With the compact integer program on all of the block."""
+    return solve_compact(block, peak, saved_bytes=saved, time_limit_s=limit_s, solver=solver)
+
+
 @dataclass
 class Grid:
     """The answers for one block so far; rows (peaks) may be solved at the same time."""
@@ -109,6 +84,8 @@ class Grid:
     block: Instance
     peaks: int
     saves: int
+    solve: SolveBlock = solve_whole
+    each_s: float = _EACH_S
     orders: list[Order] = field(default_factory=list)
     lock: Lock = field(default_factory=Lock)
     _proven: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -138,10 +115,8 @@ class Grid:
                 return
             if self._covered(peak, saved):
                 continue
-            limit = min(_EACH_S, deadline - monotonic())
-            answer = solve_compact(
-                self.block, peak, saved_bytes=saved, time_limit_s=limit, solver=solver
-            )
+            limit = min(self.each_s, deadline - monotonic())
+            answer = self.solve(self.block, peak, saved, solver, limit)
             with self.lock:
                 self._enter(peak, saved, answer.status, answer.order)
             if answer.order is None and answer.status == "infeasible":

@@ -23,13 +23,13 @@ reads only what F1's stage finds at hand, x0 (the caller's) and x1.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 from ...ir.analysis.blocks import fingerprint
-from ...ir.analysis.separators import chain_of, globals_of
+from ...ir.analysis.separators import chain_of
 from ..instance import Instance
 
 
@@ -70,7 +70,8 @@ class Chain:
             for cs in self.forward_N
             for c in cs
             if inst.token_C[c] >= 0
-            or inst.program.graph.cnodes[c].replay is not None
+            or inst.replay_C[c]
+            or inst.must_C[c]
             or any(a in self.until_A for a in inst.writes_C[c])
         )
 
@@ -141,19 +142,18 @@ class _ForwardCut:
                 if a in self.readers:
                     self.readers[a].add(i)
         self.permanent = self._permanent() | set(lasting)
-        self.backward_stage = self._assign_backward()
+        home_A = {a: self._home(a) for a in self.made_in if a not in self.permanent}
+        self.backward_stage = backward_stages(instance, self.stage_C, home_A)
 
     def _permanent(self) -> set[int]:
         inst = self.instance
-        index = inst.index_A
-        global_A = {index[name] for name in globals_of(inst.program)}
         permanent = set()
         for i, cs in enumerate(self.stages):
             for c in cs:
                 again = set(inst.rewrites_C[c]) if inst.makable_C[c] else set()
                 for a in inst.writes_C[c]:
                     crosses = any(j > i for j in self.readers[a])
-                    if inst.kept_A[a] or a not in again or (crosses and a in global_A):
+                    if inst.kept_A[a] or a not in again or (crosses and inst.aside_A[a]):
                         permanent.add(a)
         return permanent
 
@@ -161,38 +161,6 @@ class _ForwardCut:
         """The latest stage whose backward finds `a` at hand."""
         i = self.made_in[a]
         return i + 1 if i + 1 in self.readers[a] else i
-
-    def _assign_backward(self) -> dict[int, int]:
-        """The stage of each backward cNode: the latest that has all it reads, no later
-        than that of the cNodes it depends on."""
-        inst = self.instance
-        backward = [c for c in inst.capture if c not in self.stage_C]
-        stage_of: dict[int, int] = {}
-        maker: dict[int, int] = {}
-        read_by: dict[int, list[int]] = {}
-        drawn = now = self.loss_stage
-        for c in backward:
-            limits = []
-            for a in inst.reads_C[c]:
-                if a in maker:
-                    limits.append(stage_of[maker[a]])
-                elif a in self.made_in and a not in self.permanent:
-                    limits.append(self._home(a))
-            if inst.ends_C[c] >= 0:
-                limits += [stage_of[other] for other in read_by.get(inst.ends_C[c], ())]
-            if not limits and not any(a in inst.writes_C[inst.loss] for a in inst.reads_C[c]):
-                limits.append(now)  # reads nothing of the step: stays where it was captured
-            if inst.token_C[c] >= 0:
-                limits.append(drawn)
-            stage_of[c] = min(limits, default=self.loss_stage)
-            if inst.token_C[c] >= 0:
-                drawn = stage_of[c]
-            now = stage_of[c]
-            for a in inst.writes_C[c]:
-                maker[a] = c
-            for a in inst.reads_C[c]:
-                read_by.setdefault(a, []).append(c)
-        return stage_of
 
     def joined(self) -> list[list[int]]:
         """The stages, with those joined that values reach across."""
@@ -249,15 +217,59 @@ class _ForwardCut:
         return {a: -1 if self.instance.kept_A[a] else until for a, until in until_A.items()}
 
 
+def backward_stages(
+    instance: Instance, stage_C: Mapping[int, int], home_A: Mapping[int, int]
+) -> dict[int, int]:
+    """The stage of each backward cNode: the latest that has all it reads, no later than that of
+    the cNodes it depends on.
+
+    `stage_C` are the stages of the forward and the loss (the last one), `home_A` the latest
+    stage whose backward finds a forward aNode at hand.
+    """
+    inst = instance
+    stage_of: dict[int, int] = {}
+    maker: dict[int, int] = {}
+    read_by: dict[int, list[int]] = {}
+    loss_stage = drawn = now = stage_C[inst.loss]
+    for c in inst.capture:
+        if c in stage_C:
+            continue
+        limits = []
+        for a in inst.reads_C[c]:
+            if a in maker:
+                limits.append(stage_of[maker[a]])
+            elif a in home_A:
+                limits.append(home_A[a])
+        if inst.ends_C[c] >= 0:
+            limits += [stage_of[other] for other in read_by.get(inst.ends_C[c], ())]
+        if not limits and not any(a in inst.writes_C[inst.loss] for a in inst.reads_C[c]):
+            limits.append(now)  # reads nothing of the step: stays where it was captured
+        if inst.token_C[c] >= 0:
+            limits.append(drawn)
+        stage_of[c] = min(limits, default=loss_stage)
+        if inst.token_C[c] >= 0:
+            drawn = stage_of[c]
+        now = stage_of[c]
+        for a in inst.writes_C[c]:
+            maker[a] = c
+        for a in inst.reads_C[c]:
+            read_by.setdefault(a, []).append(c)
+    return stage_of
+
+
 _LONGEST = 12
 """Periods of more stages are not looked for."""
 
 
 def fingerprints(chain: Chain) -> list[str]:
-    """One for each stage, the loss left out: equal for stages that are identical up to names."""
-    names, graph = chain.instance.names_C, chain.instance.program.graph
+    """One for each stage, the loss left out: equal for stages that are identical up to names,
+    and whose values are of the same use to the others."""
+    inst = chain.instance
+    names, graph = inst.names_C, inst.program.graph
+    uses = {inst.names_A[a]: "held" for a in chain.permanent}
+    uses.update((inst.names_A[a], "crosses") for cross in chain.cross_N for a in cross)
     return [
-        fingerprint(graph, (names[c] for c in forward), (names[c] for c in backward))
+        fingerprint(graph, (names[c] for c in forward), (names[c] for c in backward), uses=uses)
         for forward, backward in zip(chain.forward_N[:-1], chain.backward_N[:-1], strict=True)
     ]
 

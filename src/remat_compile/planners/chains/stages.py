@@ -122,11 +122,26 @@ def cost_of(
     Whatever else is read is somewhere else's to count. `tokens` are the generator states
     that first executions store.
     """
+    time_ns, during = profile_of(instance, run, alive, keep, again=again, tokens=tokens)
+    return Way(time_ns, max(during), tuple(run))
+
+
+def profile_of(
+    instance: Instance,
+    run: Sequence[int],
+    alive: Collection[int],
+    keep: Collection[int],
+    *,
+    again: bool,
+    tokens: Collection[int] = (),
+) -> tuple[int, list[int]]:
+    """As `cost_of`: the time, and the bytes during each entry of the run (one for an empty run)."""
     steps = list(forms(instance, run, again=again))
     dies = _deaths(instance, steps, keep)
     size = instance.size_A
     live = {a: size[a] for a in dies[-1] if a in alive}
-    total = peak = sum(live.values())
+    total = sum(live.values())
+    during: list[int] = []
     time_ns = 0
     for form, dead in zip(steps, dies, strict=False):
         c, first = form
@@ -137,17 +152,17 @@ def cost_of(
             writes.append(instance.token_C[c])
         ends = instance.ends_C[c]
         if ends >= 0:  # an accumulate adds in place: no byte but the workspace
-            peak = max(peak, total + workspace)
+            during.append(total + workspace)
             total -= live.pop(ends, 0)
         else:
-            peak = max(peak, total + workspace + sum(size[a] for a in writes))
+            during.append(total + workspace + sum(size[a] for a in writes))
         for a in writes:
             if a not in live:
                 live[a] = size[a]
                 total += size[a]
         for a in dead:
             total -= live.pop(a, 0)
-    return Way(time_ns, peak, tuple(run))
+    return time_ns, during or [total]
 
 
 def _deaths(instance: Instance, steps: Sequence[Form], keep: Collection[int]) -> list[list[int]]:

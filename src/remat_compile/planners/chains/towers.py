@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...ir.analysis.separators import globals_of
 from ..instance import Instance
 from .chain import Chain, chain_from_stages
 
@@ -38,7 +37,7 @@ class Towers:
 
 def towers_of(instance: Instance) -> Towers | str:
     """The towers, or why there are none. Near-linear time."""
-    global_A = {instance.index_A[name] for name in globals_of(instance.program)}
+    global_A = {a for a, aside in enumerate(instance.aside_A) if aside}
     groups, tail = _split(instance, global_A)
     if len(groups) < 2:
         return "no two independent towers of at least two stages meet in its forward"

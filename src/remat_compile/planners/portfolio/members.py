@@ -8,14 +8,19 @@ from dataclasses import dataclass
 from ...ir.diagnostics import FBError
 from ...ir.schedule import Schedule
 from ...ir.text.printer import format_schedule
+from ..autocapper import AutoCapper
 from ..chen import Chen
-from ..contract import Planner, Progress
+from ..contract import Planner, Progress, makes_copies
 from ..dtr import Dtr
+from ..offload_greedy import OffloadGreedy
 from ..periodic import Periodic
+from ..pofo import Pofo
 from ..polish import Polish
 from ..registry import PlannerInfo, available
 from ..reorder import Reorder
 from ..rk_checkmate import RkCheckmate
+from ..rk_pofo import RkPofo
+from ..rotor import Rotor
 from ..store_all import StoreAll
 from .given import Given
 
@@ -23,8 +28,10 @@ __all__ = [
     "LARGE",
     "SMALL",
     "Member",
+    "copying_members",
     "members",
     "polisher",
+    "quick_copying_members",
     "quick_members",
     "reordered_members",
 ]
@@ -52,8 +59,14 @@ _ON_SMALL: _Table = (
     ("rockmate", 0.5),
     ("moccasin", 0.5),
 )
-_ON_MIDDLE: _Table = (("rockmate", 0.5), ("rk-checkmate", 1.0), ("dtr", 0.3), ("rotor", 0.3))
-_ON_LARGE: _Table = (("rockmate", 0.7), ("dtr", 0.4), ("rotor", 0.3))
+_ON_MIDDLE: _Table = (
+    ("rockmate", 0.5),
+    ("rk-checkmate", 1.0),
+    ("dtr", 0.3),
+    ("hiremate", 0.5),
+    ("rotor", 0.3),
+)
+_ON_LARGE: _Table = (("rockmate", 0.7), ("dtr", 0.4), ("hiremate", 0.7), ("rotor", 0.3))
 
 
 def quick_members(cnodes: int) -> Iterator[Planner]:
@@ -67,21 +80,38 @@ def quick_members(cnodes: int) -> Iterator[Planner]:
         yield Reorder(Dtr(rounds=0))
 
 
+def quick_copying_members(cnodes: int) -> Iterator[Planner]:
+    """Those that copy to the host and are quick."""
+    yield OffloadGreedy()
+    if cnodes <= SMALL:
+        yield AutoCapper()
+
+
+def copying_members(cnodes: int) -> list[Member]:
+    """Slow ones that copy to the host, those that promise most first."""
+    if cnodes > LARGE:
+        return [Member(AutoCapper(caps=3), 0.5)]
+    capped = [] if cnodes <= SMALL else [Member(AutoCapper(), 0.5)]
+    return [*capped, Member(RkPofo(), 0.5), Member(Pofo(), 0.5), Member(AutoCapper(Rotor()), 0.5)]
+
+
 def reordered_members(cnodes: int) -> list[Member]:
     """Slow members where the order of capture is known to cost too much."""
     inner = RkCheckmate() if cnodes <= MIDDLE else Dtr()
     return [Member(Reorder(inner), 0.5)]
 
 
-def members(cnodes: int, report: Progress) -> list[Member]:
+def members(cnodes: int, report: Progress, *, copies: bool = False) -> list[Member]:
     """The slow members for a graph of that size, those that promise most first, then the
-    planners of other packages. A name that is not registered is passed over."""
+    planners of other packages; of these that copy to the host only where `copies`. A name that is
+    not registered is passed over."""
     table = _ON_SMALL if cnodes <= SMALL else _ON_MIDDLE if cnodes <= MIDDLE else _ON_LARGE
     known = available()
     shares = dict(table)
     shares.update({name: _FOREIGN_SHARE for name, info in known.items() if not info.is_own})
     infos = [(known[name], share) for name, share in shares.items() if name in known]
-    return [Member(p, share) for info, share in infos for p in _with_defaults(info, report)]
+    made = ((p, share) for info, share in infos for p in _with_defaults(info, report))
+    return [Member(p, share) for p, share in made if copies or not makes_copies(p)]
 
 
 def _with_defaults(info: PlannerInfo, report: Progress) -> Iterator[Planner]:

@@ -53,6 +53,8 @@ class Race:
     bound_ns: int = 0
     ordered_ns: int = 0
     late: bool = False
+    copies: bool = False
+    """Whether plans that copy to the host are in the race; bounds are then those for them."""
 
     def __post_init__(self) -> None:
         self.bound_ns = self.ordered_ns = self.base_ns

@@ -40,19 +40,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..instance import Instance
-from ..solvers.milp import Milp, MilpBuilder, Vector
+from ..solvers.milp import Milp, Vector
 from .events import Event
-
-
-@dataclass(frozen=True, slots=True)
-class _Alive:
-    """Whether an aNode must be alive: constant + sum of factor * column, 0 or 1."""
-
-    constant: int
-    terms: tuple[tuple[int, int], ...] = ()
-
-
-_NO, _YES = _Alive(0), _Alive(1)
+from .liveness_rows import NO, YES, Alive, Definition, LivenessRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +57,7 @@ class CompactModel:
     """Time of all that is not optional."""
     fits: bool
     """False where what is alive in any case does not fit."""
-    definitions: list[tuple[int, list[_Alive]]]
+    definitions: list[Definition]
     """What each liveness column is no less than, in order of dependence."""
 
     def chosen(self, point: Vector) -> set[int]:
@@ -101,25 +91,17 @@ def compact_model(
     return _Sweep(instance, events, limit_bytes, saved_bytes).run()
 
 
-class _Sweep:
+class _Sweep(LivenessRows):
     """Walks the events backwards; `alive` holds what must be alive after the current one."""
 
     def __init__(
         self, instance: Instance, events: Sequence[Event], limit_bytes: int, saved: int | None
     ):
+        super().__init__(instance.size_A, limit_bytes - instance.base_bytes)
         self.inst = instance
         self.events = events
-        self.room = limit_bytes - instance.base_bytes
         self.saved = None if saved is None else saved - instance.base_bytes
-        self.unit = float(max(1, self.room))
-        self.builder = MilpBuilder()
         self.event_column = [-1] * len(events)
-        self.alive: dict[int, _Alive] = {}
-        self.constant = 0
-        self.bytes_of: dict[int, int] = {}
-        """Bytes alive per column, besides `constant`."""
-        self.fits = True
-        self.definitions: list[tuple[int, list[_Alive]]] = []
         again = [instance.retime_C[e.cnode] for e in events if e.optional]
         self.scale_ns = max(1.0, sum(again) / max(1, len(again)))
 
@@ -127,7 +109,7 @@ class _Sweep:
         inst = self.inst
         for a, kept in enumerate(inst.kept_A):
             if kept and inst.writer_A[a] >= 0:
-                self._set(a, _YES)
+                self.set(a, YES)
         fixed_ns = 0
         for e in range(len(self.events) - 1, -1, -1):
             event = self.events[e]
@@ -146,27 +128,6 @@ class _Sweep:
             self.definitions,
         )
 
-    def _get(self, a: int) -> _Alive:
-        return self.alive.get(a, _NO)
-
-    def _set(self, a: int, new: _Alive) -> None:
-        old = self._get(a)
-        if old == new:
-            return
-        size = self.inst.size_A[a]
-        for state, sign in ((old, -size), (new, size)):
-            self.constant += sign * state.constant
-            for column, factor in state.terms:
-                total = self.bytes_of.get(column, 0) + sign * factor
-                if total:
-                    self.bytes_of[column] = total
-                else:
-                    self.bytes_of.pop(column, None)
-        if new == _NO:
-            del self.alive[a]
-        else:
-            self.alive[a] = new
-
     def _always(self, c: int, first: bool) -> None:
         """An event that runs in any case."""
         inst = self.inst
@@ -175,87 +136,43 @@ class _Sweep:
         ends, token = inst.ends_C[c], inst.token_C[c]
         for a in writes:
             if not inst.kept_A[a] or first:
-                self._set(a, _NO)
+                self.set(a, NO)
             if ends < 0:
                 own += inst.size_A[a]
         beside: dict[int, int] = {}
         if token >= 0 and first:
-            state = self._get(token)
+            state = self.get(token)
             own += inst.size_A[token] * state.constant
             for column, factor in state.terms:
                 beside[column] = inst.size_A[token] * factor
-            self._set(token, _NO)
+            self.set(token, NO)
         elif token >= 0:
-            self._set(token, _YES)
+            self.set(token, YES)
         for a in inst.reads_C[c] if first else inst.rereads_C[c]:
-            self._set(a, _YES)
-        self._bound(own, beside, self.room)
+            self.set(a, YES)
+        self.bound(own, beside, self.room)
         if c == inst.loss and self.saved is not None:
-            self._bound(0, {}, self.saved)
+            self.bound(0, {}, self.saved)
 
     def _maybe(self, e: int, c: int) -> None:
         """An optional replay; left out of the program where nothing needs its results."""
         inst = self.inst
         writes = [a for a in inst.rewrites_C[c] if not inst.kept_A[a]]
-        if all(self._get(a) == _NO for a in writes):
+        if all(self.get(a) == NO for a in writes):
             return
         run = self.builder.column(inst.retime_C[c] / self.scale_ns)
         self.event_column[e] = run
+        runs = Alive.any_of([run])
         for a in writes:
-            self._set(a, self._unless(self._get(a), run, len(writes) == 1))
+            self.set(a, self.unless(self.get(a), runs, alone=len(writes) == 1))
         token = inst.token_C[c]
         reads = inst.rereads_C[c] if token < 0 else (*inst.rereads_C[c], token)
         freed = False
         for a in reads:
-            after = self._get(a)
-            self._set(a, self._also(after, run))
-            freed = freed or after != self._get(a)
+            after = self.get(a)
+            self.set(a, self.also(after, runs))
+            freed = freed or after != self.get(a)
         if freed or len(writes) != 1 or inst.reworkspace_C[c] or len(inst.rewrites_C[c]) != 1:
             own = inst.reworkspace_C[c] + sum(inst.size_A[a] for a in inst.rewrites_C[c])
-            self._bound(0, {run: own}, self.room)
+            self.bound(0, {run: own}, self.room)
         # Else all that is alive during the event is alive during the next one too.
-
-    def _unless(self, after: _Alive, run: int, alone: bool) -> _Alive:
-        """Before an event that may make it: A_before >= A_after - R."""
-        if after == _NO:
-            return _NO
-        before = _Alive(after.constant, (*after.terms, (run, -1)))
-        if after == _YES:
-            return before
-        if alone:
-            # A replay is of no use but for this result: with R = 1, A_after = 1.
-            self.builder.row(before.terms, lower=-float(before.constant))
-            return before
-        return self._at_least([before])
-
-    def _also(self, after: _Alive, run: int) -> _Alive:
-        """Before an event that may read it: A_before >= A_after and A_before >= R."""
-        read = _Alive(0, ((run, 1),))
-        if after == _YES:
-            return _YES
-        if after == _NO:
-            return read
-        return self._at_least([after, read])
-
-    def _at_least(self, states: list[_Alive]) -> _Alive:
-        """A new column that is no less than each of these."""
-        column = self.builder.column()
-        self.definitions.append((column, states))
-        for state in states:
-            entries = [(other, -float(factor)) for other, factor in state.terms]
-            self.builder.row([(column, 1.0), *entries], lower=float(state.constant))
-        return _Alive(0, ((column, 1),))
-
-    def _bound(self, own: int, beside: dict[int, int], room: int) -> None:
-        """Row: what is alive, and `own` and `beside` on top, is at most `room` bytes."""
-        total = dict(self.bytes_of)
-        for column, size in beside.items():
-            total[column] = total.get(column, 0) + size
-        left = room - self.constant - own
-        if left < 0 and not any(size < 0 for size in total.values()):
-            self.fits = False
-        if sum(size for size in total.values() if size > 0) <= left:
-            return
-        terms = [(column, size / self.unit) for column, size in total.items() if size]
-        if terms:
-            self.builder.row(terms, upper=left / self.unit)

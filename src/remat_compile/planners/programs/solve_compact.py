@@ -28,6 +28,7 @@ def solve_compact(
     cutoff_ns: int | None = None,
     solver: MilpSolver | None = None,
     on_order: OnOrder | None = None,
+    most_checks: int | None = None,
 ) -> ProgramAnswer:
     """The fastest order under a peak budget and, where given, a bound on what is saved.
 
@@ -37,7 +38,7 @@ def solve_compact(
     `saved_bytes` bounds the bytes alive when the loss starts (`saved_bytes_of`). Both
     bounds count as the instance does, what the caller holds included. `start` is an order
     to begin from; only orders faster than `cutoff_ns` are looked for. `solver` lends a
-    running process; its limit is wall clock.
+    running process; its limit is wall clock, `most_checks` one of work (`MilpSolver.solve`).
     """
     events = all_events(useful_pairs(instance) if pairs is None else pairs)
     return solve_events(
@@ -50,6 +51,7 @@ def solve_compact(
         cutoff_ns=cutoff_ns,
         solver=solver,
         on_order=on_order,
+        most_checks=most_checks,
     )
 
 
@@ -64,6 +66,7 @@ def solve_events(
     cutoff_ns: int | None = None,
     solver: MilpSolver | None = None,
     on_order: OnOrder | None = None,
+    most_checks: int | None = None,
 ) -> ProgramAnswer:
     """As `solve_compact` among any events; `start` names the optional ones that run."""
     deadline = monotonic() + time_limit_s
@@ -83,6 +86,7 @@ def solve_events(
             deadline - monotonic(),
             start=model.point(start) if start is not None else None,
             on_point=search.on_point,
+            most_checks=most_checks,
         )
     if solved.point is not None:
         search.on_point(solved.point, solved.objective)
@@ -116,19 +120,20 @@ class _PointSearch:
 
     def _fits(self, order: Order) -> bool:
         inst = self.incumbent.instance
-        if not _valid(inst, order) or inst.peak(order) > self.incumbent.limit_bytes:
+        if not is_valid(inst, order) or inst.peak(order) > self.incumbent.limit_bytes:
             return False
         return self.saved_bytes is None or saved_bytes_of(inst, order) <= self.saved_bytes
 
 
-def _valid(instance: Instance, order: Order) -> bool:
-    """Whether every read has been made since the storage was last given up."""
+def is_valid(instance: Instance, order: Order) -> bool:
+    """Whether every read has been made since the storage was last given up, and what must run
+    before a cNode has run."""
     made: set[int] = set()
     seen: set[int] = set()
     for c in order:
         again = c in seen
         reads = instance.rereads_C[c] if again else instance.reads_C[c]
-        if not made.issuperset(reads):
+        if not made.issuperset(reads) or not (again or seen.issuperset(instance.after_C[c])):
             return False
         if instance.ends_C[c] >= 0:
             made.discard(instance.ends_C[c])

@@ -46,7 +46,7 @@ def _solve(head: dict[str, Any], arrays: Arrays, say: Say) -> None:
     model.setOptionValue("time_limit", float(head["time_limit_s"]))
     model.passModel(_model(highspy, arrays))
     if arrays["integer"].any():
-        _report_progress(model, say)
+        _report_progress(model, say, head.get("most_checks"))
     if "start" in arrays:
         start = highspy.HighsSolution()
         start.col_value = arrays["start"].tolist()
@@ -86,9 +86,11 @@ def _model(highspy: Any, arrays: Arrays) -> Any:
     return lp
 
 
-def _report_progress(model: Any, say: Say) -> None:
-    """Says each better point, and the lower bound from time to time."""
+def _report_progress(model: Any, say: Say, most_checks: int | None) -> None:
+    """Says each better point, and the lower bound from time to time. Ends the search when it
+    has looked at its limits so often: at the same place of the search on any machine."""
     said = [-np.inf, monotonic()]
+    checks = 0
 
     def better(event: Any) -> None:
         out = event.data_out
@@ -96,6 +98,10 @@ def _report_progress(model: Any, say: Say) -> None:
         say(head, {"point": np.array(out.mip_solution, dtype=np.float64)})
 
     def bound(event: Any) -> None:
+        nonlocal checks
+        checks += 1
+        if most_checks is not None and checks >= most_checks:
+            event.interrupt()
         value, now = event.data_out.mip_dual_bound, monotonic()
         if value > said[0] and now > said[1] + _BOUND_EVERY_S:
             said[:] = [value, now]

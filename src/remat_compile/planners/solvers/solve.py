@@ -49,18 +49,22 @@ class MilpSolver:
         start: Vector | None = None,
         on_point: OnPoint | None = None,
         options: dict[str, object] | None = None,
+        most_checks: int | None = None,
     ) -> Answer:
         """The best point within the limit (wall clock, sending and start-up included).
 
         Past the limit the process is killed, and the answer is the last point and bound
         that it sent. `start` is a point to begin from; `options` are the solver's own.
+        `most_checks` bounds the work whatever the clock says: so often does the solver look at
+        its limits, always at the same places of the same search.
         """
         began = monotonic()
         listener = _Listener(on_point)
         arrays: dict[str, Any] = {name: getattr(milp, name) for name in _NAMES}
         if start is not None:
             arrays["start"] = start
-        self._worker.ask({"options": options or {}}, arrays, time_limit_s, listener)
+        head: dict[str, object] = {"options": options or {}, "most_checks": most_checks}
+        self._worker.ask(head, arrays, time_limit_s, listener)
         return listener.answer(monotonic() - began)
 
 

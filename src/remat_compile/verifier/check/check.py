@@ -110,14 +110,36 @@ def peaks(machine: Machine, size: Values) -> Bytes:
 
 
 def time_ns(machine: Machine, size: Values) -> int:
-    """`busy` is when the last copy of a direction ends, `ends` when that of an aNode."""
-    now, busy, ends = 0, {"offload": 0, "prefetch": 0}, dict[str, int]()
+    """`queues` has the copies of each direction that have not ended: aNode, latency left, and
+    bytes left times 10^9 `whole`; `ends` when those that have did."""
+    target, ends = machine.p.target, dict[str, int]()
+    queues: dict[str, list[tuple[str, int, int]]] = {}
+    out, back, latency = (target.get(word, 0) for word in ("d2h", "h2d", "copy_latency"))
+    rates, whole = {"offload": out, "prefetch": back}, max(1, out + back)
+    both = min(target.get("both", whole), whole) if out and back else whole
+    now = clock = 0
     for (_, what, a), took_ns in zip(machine.p.steps, machine.times_ns, strict=True):
-        now = max(now + took_ns, ends[a] if what == "wait" else 0)
-        if what in busy:
-            rate = machine.p.target.get("d2h" if what == "offload" else "h2d", 0)
-            took = -(-size[a] * 10**9 // rate) if rate else 0
-            busy[what] = ends[a] = max(now, busy[what]) + took
+        now += took_ns
+        while queues and ((flying := what == "wait" and a not in ends) or clock < now):
+            share = both if [q[0][1] for q in queues.values()] == [0, 0] else whole
+            left = [q[0][1] or -(-q[0][2] // (rates[w] * share)) for w, q in queues.items()]
+            clock += (step := min(left if flying else [*left, now - clock]))
+            for w, queue in [*queues.items()]:
+                copied, wait, work = queue[0]
+                work -= 0 if wait else step * rates[w] * share
+                queue[0] = copied, max(0, wait - step), work
+                while queue and not queue[0][1] and queue[0][2] <= 0:
+                    ends[queue.pop(0)[0]] = clock
+            queues = {w: queue for w, queue in queues.items() if queue}
+        clock = max(clock, now)
+        if what == "wait":
+            now = max(now, ends.pop(a))
+        elif what in rates:
+            bytes_ = size[a] if rates[what] else 0
+            if latency or bytes_ or what in queues:
+                queues.setdefault(what, []).append((a, latency, bytes_ * 10**9 * whole))
+            else:
+                ends[a] = now
     return now
 
 

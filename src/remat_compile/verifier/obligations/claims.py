@@ -1,14 +1,18 @@
 """Obligation 5: claimed time and bounds, recomputed from the statements at the sample.
 
 The time of a schedule is the end of its compute stream; z3 has it as prefix sums and
-maxima. What no schedule can do without (`least_time_ns`, `least_bytes`) is a sum over the
-cNodes that every valid schedule runs: plain arithmetic, there is nothing to solve.
+maxima. Where the directions of the link slow each other down, the ends of copies are worked out by
+`SharedLink` and z3 has them as numbers. What no schedule can do without (`least_time_ns`,
+`least_bytes`) is a sum over the cNodes that every valid schedule runs: plain arithmetic, there is
+nothing to solve.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 
 from ...ir.graph import ACCUMULATE_OP, CNode
 from ...ir.program import Target
@@ -68,7 +72,8 @@ def copy_ns(sizes: Sizes, target: Target, event: Event) -> tuple[str, str, int] 
             lane, rate = "h2d", target.h2d_bytes_per_s
         case _:
             return None
-    return lane, name, 0 if not rate else -(-sizes.anode[name] * 10**9 // rate)
+    moving = 0 if not rate else -(-sizes.anode[name] * 10**9 // rate)
+    return lane, name, target.copy_latency_ns + moving
 
 
 def required(statements: Statements) -> frozenset[str]:
@@ -118,20 +123,96 @@ class _Clock:
         self.now = 0
         self.busy = {"d2h": 0, "h2d": 0}
         self.ends: dict[str, int] = {}
+        self.shared = shared_link(target)
 
     def step(self, event: Event) -> None:
         if (copy := copy_ns(self.sizes, self.target, event)) is not None:
             lane, name, takes = copy
-            self.busy[lane] = self.ends[name] = max(self.now, self.busy[lane]) + takes
+            if self.shared is not None:
+                self.shared.issue(lane, name, self.sizes.anode[name], self.now)
+            else:
+                self.busy[lane] = self.ends[name] = max(self.now, self.busy[lane]) + takes
         elif isinstance(event.step, Wait):
-            self.now = max(self.now, self.ends.pop(event.step.anode, 0))
+            self.now = max(self.now, self.end_of(event.step.anode))
         else:
             self.now += time_of(event)
+
+    def end_of(self, name: str) -> int:
+        """When the copy in flight ends that is waited for now."""
+        if self.shared is not None:
+            return self.shared.end_of(name)
+        return self.ends.pop(name, 0)
 
     def run(self, events: Iterable[Event]) -> int:
         for event in events:
             self.step(event)
         return self.now
+
+
+def shared_link(target: Target) -> SharedLink | None:
+    """The link where both directions together are slower than their sum; else None."""
+    out, back, both = target.d2h_bytes_per_s, target.h2d_bytes_per_s, target.both_bytes_per_s
+    if not out or not back or both is None or both >= out + back:
+        return None
+    return SharedLink({"d2h": out, "h2d": back}, both, target.copy_latency_ns)
+
+
+class SharedLink:
+    """Copies that slow each other down, by the rule of `semantics.md`.
+
+    Bytes are fractions; a copy begins and ends on whole nanoseconds.
+    """
+
+    def __init__(self, rates: Mapping[str, int], both: int, latency: int):
+        self.latency = latency
+        total = sum(rates.values())
+        self.alone = {lane: Fraction(rate, 10**9) for lane, rate in rates.items()}
+        self.beside = {lane: Fraction(rate * both, total * 10**9) for lane, rate in rates.items()}
+        self.waiting: dict[str, list[tuple[str, int]]] = {lane: [] for lane in rates}
+        self.moving: dict[str, tuple[str, int, Fraction]] = {}
+        """By lane: the aNode, when its latency is over, and the bytes left."""
+        self.time = 0
+        self.ended: dict[str, int] = {}
+
+    def issue(self, lane: str, name: str, size: int, now: int) -> None:
+        while self.time < now:
+            self.advance(now)
+        self.waiting[lane].append((name, size))
+        self.ended.pop(name, None)
+        self.begin()
+
+    def end_of(self, name: str) -> int:
+        while name not in self.ended and self.moving:
+            self.advance(None)
+        return self.ended.pop(name, 0)
+
+    def begin(self) -> None:
+        """What is next in a direction that is free, and what has no byte to move."""
+        for lane, queue in self.waiting.items():
+            while queue and lane not in self.moving:
+                name, size = queue.pop(0)
+                if size or self.latency:
+                    self.moving[lane] = name, self.time + self.latency, Fraction(size)
+                else:
+                    self.ended[name] = self.time
+
+    def advance(self, limit: int | None) -> None:
+        """To the next whole nanosecond at which a rate changes, or to the limit."""
+        ready = {lane: at <= self.time for lane, (_, at, _) in self.moving.items()}
+        speed = self.beside if sum(ready.values()) == 2 else self.alone
+        stops = [] if limit is None else [limit]
+        for lane, (_, at, left) in self.moving.items():
+            stops.append(self.time + ceil(left / speed[lane]) if ready[lane] else at)
+        then = min(stops)
+        for lane, (name, at, left) in list(self.moving.items()):
+            if ready[lane]:
+                left -= (then - self.time) * speed[lane]
+            self.moving[lane] = name, at, left
+            if left <= 0 and at <= then:
+                self.ended[name] = then
+                del self.moving[lane]
+        self.time = then
+        self.begin()
 
 
 class _TimeEncoder:
@@ -156,6 +237,10 @@ class _TimeEncoder:
                 self.copy("d2h", name, self.target.d2h_bytes_per_s)
             case Prefetch(name):
                 self.copy("h2d", name, self.target.h2d_bytes_per_s)
+            case Wait(name) if self.clock.shared is not None:
+                end = self.clock.shared.end_of(name)
+                self.clock.shared.ended[name] = end
+                self.now = self.define(f"(wait.now {self.now} {numeral(end)})")
             case Wait(name) if name in self.ends:
                 self.now = self.define(f"(wait.now {self.now} {self.ends.pop(name)})")
             case _ if event.cnode is not None:
@@ -173,7 +258,11 @@ class _TimeEncoder:
             self.now = self.define(f"(run.now {self.now} {form})")
 
     def copy(self, lane: str, name: str, rate: int | None) -> None:
+        if self.clock.shared is not None:
+            return
         takes = f"(copy.takes {self.clock.sizes.anode[name]} {rate or 0})"
+        if self.target.copy_latency_ns:
+            takes = f"(+ {self.target.copy_latency_ns} {takes})"
         end = self.define(f"(copy.end {self.now} {self.busy[lane]} {takes})")
         self.busy[lane] = self.ends[name] = end
 

@@ -215,12 +215,16 @@ def tensor(stored, kind, name, dtype, shape):
 
 
 def step(args, constants, tangents):
-    """One training step: outputs and gradients. `args` is emptied; `tangents` is a function of
-    the outputs."""
+    """One training step: outputs and gradients. `args` is emptied, its buffers are updated;
+    `tangents` is a function of the outputs."""
+    buffers = {row[1]: x for row, x in zip(INPUTS, args) if row[0] == "buffer"}
     with torch.no_grad():
         made = list(forward(args, constants))
         outputs, saved = made[: len(OUTPUTS)], made[len(OUTPUTS) :]
         del made
+        for i, (kind, name) in enumerate(OUTPUTS):
+            if kind == "new_buffer":
+                outputs[i] = buffers[name].copy_(outputs[i])
         first = len(saved) - SIZES
         given = [*saved[first:], *saved[:first], *tangents(outputs)]
         del saved

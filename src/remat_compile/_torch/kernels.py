@@ -1,0 +1,51 @@
+"""Operators that PyTorch takes apart in Python while it traces, though eager has one kernel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import torch
+from torch._C import DispatchKey
+from torch._ops import OpOverload, OpOverloadPacket
+
+__all__ = ["kept_whole"]
+
+_KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
+_TAKEN_APART = re.compile("dropout|.*_batch_norm|_?upsample_nearest.*")
+"""What is traced in another form of the same bits, which `prepare` and JAX lowerings know."""
+
+
+@cache
+def _operators() -> tuple[OpOverload, ...]:
+    """Interpolations, recurrent layers and others whose form in Python differs in bits."""
+    found = []
+    for qualified in torch._C._dispatch_get_all_op_names():
+        space, _, name = qualified.partition("::")
+        name, _, overload = name.partition(".")
+        packet = getattr(torch.ops.aten, name, None) if space == "aten" else None
+        if isinstance(packet, OpOverloadPacket) and not _TAKEN_APART.fullmatch(name):
+            op = getattr(packet, overload or "default", None)
+            if isinstance(op, OpOverload) and DispatchKey.Autograd in op.py_kernels:
+                found.append(op)
+    return tuple(found)
+
+
+@contextmanager
+def kept_whole() -> Iterator[None]:
+    """Inside, tracing sees the kernels that eager runs."""
+    import torch._decomp  # noqa: F401  # registers the forms in Python
+
+    kernels = [(op, dict(op.py_kernels)) for op in _operators()]
+    for op, _ in kernels:
+        for key in _KEYS:
+            op.py_kernels.pop(key, None)
+        op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for op, before in kernels:
+            op.py_kernels.update(before)
+            op._dispatch_cache.clear()

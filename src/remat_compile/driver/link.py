@@ -1,0 +1,83 @@
+"""A link to the host as users write it: `25GB/s`, or
+`d2h=25GB/s,h2d=11GB/s,both=30GB/s,latency=10us`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..costs.device import parse_rate
+from ..ir.diagnostics import Diagnostic, FBError, nearest
+from ..ir.program import Target
+from ..ir.text.syntax import duration_ns
+
+__all__ = ["LinkText", "parse_link"]
+
+_FORM = (
+    "write 25GB/s for both ways, or d2h=25GB/s,h2d=11GB/s and, if known, both=30GB/s,latency=10us"
+)
+_WORDS = ("d2h", "h2d", "both", "latency")
+
+
+@dataclass(frozen=True)
+class LinkText:
+    """Rates in bytes per second; `both` is what the two ways move together."""
+
+    text: str
+    d2h_bytes_per_s: int
+    h2d_bytes_per_s: int
+    both_bytes_per_s: int | None = None
+    latency_ns: int = 0
+
+    def on(self, target: Target) -> Target:
+        """The target with this link in place of its own."""
+        return replace(
+            target,
+            d2h_bytes_per_s=self.d2h_bytes_per_s,
+            h2d_bytes_per_s=self.h2d_bytes_per_s,
+            both_bytes_per_s=self.both_bytes_per_s,
+            copy_latency_ns=self.latency_ns,
+        )
+
+
+def parse_link(text: str) -> LinkText:
+    """FB0472 for what cannot be read, FB0477 for a `both` below one way alone."""
+    if not isinstance(text, str):
+        raise _unreadable(repr(text), "a link is a text")
+    if "=" not in text:
+        rate = _rate(text, text)
+        return LinkText(text, rate, rate)
+    values: dict[str, int] = {}
+    for part in text.split(","):
+        word, _, value = (piece.strip() for piece in part.partition("="))
+        if word not in _WORDS:
+            raise _unreadable(text, f'there is no "{word}".{nearest(word, _WORDS)}')
+        if word in values:
+            raise _unreadable(text, f"{word} is given twice")
+        values[word] = _latency(text, value) if word == "latency" else _rate(text, value)
+    missing = [word for word in ("d2h", "h2d") if word not in values]
+    if missing:
+        raise _unreadable(text, f"{' and '.join(missing)} is missing")
+    both = values.get("both")
+    if both is not None and both < (faster := max(values["d2h"], values["h2d"])):
+        message = f'link "{text}": both ways together move {both} B/s, one alone {faster}'
+        hint = "leave `both` out where the two ways do not slow each other down"
+        raise FBError(Diagnostic("FB0477", message, hint=hint), usage=True)
+    return LinkText(text, values["d2h"], values["h2d"], both, values.get("latency", 0))
+
+
+def _rate(text: str, value: str) -> int:
+    if (rate := parse_rate(value.strip())) is None:
+        raise _unreadable(text, f'"{value}" is no rate')
+    return rate
+
+
+def _latency(text: str, value: str) -> int:
+    try:
+        return duration_ns(value)
+    except (ValueError, KeyError, TypeError):
+        raise _unreadable(text, f'"{value}" is no time, as 10us is') from None
+
+
+def _unreadable(text: str, why: str) -> FBError:
+    message = f'cannot read the link "{text}": {why}'
+    return FBError(Diagnostic("FB0472", message, hint=_FORM), usage=True)

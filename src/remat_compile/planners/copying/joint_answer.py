@@ -1,0 +1,86 @@
+"""From a chain with options to the answer of `pofo` and `rk-pofo`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+
+from ..chains.answer import Slots, order_of
+from ..chains.chain import Chain
+from ..chains.choices import operations, reserve_tokens
+from ..chains.persistent import DeadlinePassed, Persistent
+from ..chains.stages import BlockOption, Stage, stages_of
+from .joint_table import JointTable, Link
+from .task import CopyTask
+
+__all__ = ["try_joint"]
+
+_SHARES = (1.0, 1.1, 0.93, 1.25, 0.85, 0.7)
+_MOST = max(_SHARES)
+_LEVELS, _FINE_SLOTS = 12, 300
+"""Memory that the tables are given, as shares of the room: sizes are rounded up there, and `place`
+gives bytes back later than the tables think."""
+
+
+def try_joint(
+    task: CopyTask, chain: Chain, options_N: Sequence[Sequence[BlockOption]], slots: int
+) -> None:
+    """Lets `task` try the schedules of the joint tables, and persistent ones for more memory than
+    there is, whose rest is moved: their slots are finer."""
+    stages = stages_of(chain, options_N)
+    try:
+        _try_tables(task, chain, stages, options_N, slots)
+        _try_persistent(task, stages)
+    except DeadlinePassed:
+        return
+
+
+def _try_persistent(task: CopyTask, stages: Sequence[Stage]) -> None:
+    inst = task.instance
+    low, high = task.task.limit_bytes - inst.base_bytes, inst.peak(inst.capture) - inst.base_bytes
+    if low >= high:
+        return
+    scale = Slots.of(stages, high, _FINE_SLOTS)
+    table = Persistent(scale.stages, scale.slot, scale.top, task.task.deadline)
+    seen: set[float] = set()
+    for k in range(_LEVELS):
+        memory = int((low + (high - low) * k / (_LEVELS - 1)) // scale.slot)
+        time_ns = table.time_ns(min(memory, scale.top))
+        if not isfinite(time_ns) or time_ns in seen or task.is_best_possible:
+            continue
+        seen.add(time_ns)
+        order = order_of(operations(scale.stages, table.choose, min(memory, scale.top)))
+        task.try_gaps(order, task.gaps(order))
+
+
+def _try_tables(
+    task: CopyTask,
+    chain: Chain,
+    stages: Sequence[Stage],
+    options_N: Sequence[Sequence[BlockOption]],
+    slots: int,
+) -> None:
+    inst = task.instance
+    room = min(task.task.limit_bytes, inst.peak(inst.capture)) - inst.base_bytes
+    target = inst.program.target
+    slot = max(1, -(-int(_MOST * room) // slots))
+    plain, reserved = reserve_tokens(stages, slot)
+    rates = [(r or 0) / 1e9 / slot for r in (target.d2h_bytes_per_s, target.h2d_bytes_per_s)]
+    table = JointTable(plain, slot, slots, Link(*rates), task.task.deadline)
+    tops = (min(slots, (int(share * room) - reserved) // slot) for share in _SHARES)
+    for top in dict.fromkeys(tops):
+        if top < 1 or not isfinite(table.time_ns(top)):
+            continue
+        steps, moved = table.schedule(top)
+        order = order_of(steps)
+        sent: set[int] = set()
+        for s, x in moved:
+            sent |= chain.cross_N[s - 1]
+            if x:
+                sent |= options_N[s - 1][x - 1].kept
+        gaps = task.gaps(order)
+        chosen = [gap for gap in gaps if gap.anode in sent]
+        task.try_gaps(order, [*chosen, *(gap for gap in gaps if gap.anode not in sent)])
+        task.try_gaps(order, gaps)
+        if task.is_best_possible:
+            return

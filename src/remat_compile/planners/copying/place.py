@@ -1,0 +1,195 @@
+"""Places the steps of copies: what planners of offload share.
+
+A planner says in which order cNodes run and which gaps it would have on the host. Here is decided
+which of them are needed, and where `offload`, `wait`, `free`, `prefetch` and `hostfree` stand:
+
+1. *Out*, forward. Each copy out starts behind the cNode that made the tensor. Its `wait` and `free`
+   stand as late as they can: just before the first entry that would be over the budget without
+   them, the copies that were issued first before others. What never has to go is not moved.
+   For a fixed order and set no other place of the waits takes less time: delaying one past entries
+   that fit lets it overlap them and moves nothing else.
+2. *Back*, from the end. The same mirrored: the tensor that is read last comes back last, no earlier
+   than the link needs to be done in time, and no earlier than its bytes fit from there on. What
+   could stay all the time after all is not moved.
+3. `simulate` has the last word on bytes and time.
+
+Shilova 2021, chapter 3 (no-wait, ordered; Proposition 1 for the way back), with release at the
+`wait` instead of continuously.
+
+Room for 3 of 4 tensors, x0 to x3, made by entries 0 to 3 and read by 7 to 4: before entry 3, which
+needs room, x0 is waited for and freed. Entry 4 frees x3, so x0 may come back from boundary 5 on; it
+takes 1 entry of time, so its prefetch stands at boundary 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...ir.program import Target
+from ...ir.schedule import (
+    Compute,
+    Free,
+    HostFree,
+    Offload,
+    Prefetch,
+    Schedule,
+    Step,
+    Wait,
+)
+from ..instance import Instance, Order
+from .gaps import Gap
+
+__all__ = ["Move", "copy_ns", "place", "steps_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A gap on the host: `free` is the boundary of `wait` and `free`, `issue` that of
+    `prefetch`."""
+
+    gap: Gap
+    free: int
+    issue: int
+
+
+def copy_ns(size_bytes: int, rate: int | None, target: Target) -> int:
+    """Nanoseconds of a copy that runs alone."""
+    return target.copy_latency_ns + (-(-size_bytes * 10**9 // rate) if rate else 0)
+
+
+def place(
+    instance: Instance, order: Order, gaps: Iterable[Gap], limit_bytes: int, *, early: bool = True
+) -> list[Move] | None:
+    """Moves among `gaps` that keep the order within `limit_bytes` on the device and the target's
+    host bytes; None where all of them are too few. Where `early`, copies back are issued as soon as
+    the link needs it and bytes allow; else just before their readers.
+
+    Gaps are tried in the given order where several may go. O(n log n), and O(gaps x their
+    lengths) bytes looked at for the way back.
+    """
+    target = instance.program.target
+    profile = np.array([*instance.profile(order), 0], dtype=np.int64)
+    room = limit_bytes - instance.base_bytes - profile
+    room[-1] = np.int64(1) << 60
+    freed = _out(room, _within_host(list(gaps), target.host_bytes, len(order)))
+    if freed is None:
+        return None
+    for gap, free in freed:
+        room[free : gap.back] += gap.size_bytes
+    clock = [0, *accumulate(_times(instance, order))]
+    return _back(room, freed, clock, target, early=early)
+
+
+def _times(instance: Instance, order: Order) -> list[int]:
+    seen = bytearray(len(instance.names_C))
+    times = []
+    for c in order:
+        times.append(instance.retime_C[c] if seen[c] else instance.time_C[c])
+        seen[c] = 1
+    return times
+
+
+def _within_host(gaps: Sequence[Gap], host_bytes: int | None, count: int) -> Sequence[Gap]:
+    """The gaps, in their order, that the host can hold beside those before them."""
+    if host_bytes is None or sum(gap.size_bytes for gap in gaps) <= host_bytes:
+        return gaps
+    held: NDArray[np.int64] = np.zeros(count + 1, dtype=np.int64)
+    fitting = []
+    for gap in gaps:
+        span = held[gap.made : gap.back + 1]
+        if int(span.max()) + gap.size_bytes <= host_bytes:
+            span += gap.size_bytes
+            fitting.append(gap)
+    return fitting
+
+
+def _out(room: NDArray[np.int64], gaps: Sequence[Gap]) -> list[tuple[Gap, int]] | None:
+    """For each gap that has to go, the boundary before which it is gone."""
+    opens: dict[int, list[int]] = {}
+    closes: dict[int, list[int]] = {}
+    for turn, gap in enumerate(gaps):
+        opens.setdefault(gap.last + 1, []).append(turn)
+    waiting: list[int] = []
+    freed: dict[int, int] = {}
+    away = 0
+    for k, spare in enumerate(room.tolist()[:-1]):
+        for turn in opens.get(k, ()):
+            heappush(waiting, turn)
+        away -= sum(gaps[turn].size_bytes for turn in closes.pop(k, ()))
+        while spare + away < 0 and waiting:
+            turn = heappop(waiting)
+            gap = gaps[turn]
+            if gap.back > k:
+                freed[turn] = k
+                away += gap.size_bytes
+                closes.setdefault(gap.back, []).append(turn)
+        if spare + away < 0:
+            return None
+    return [(gaps[turn], k) for turn, k in freed.items()]
+
+
+def _back(
+    room: NDArray[np.int64],
+    freed: Sequence[tuple[Gap, int]],
+    clock: Sequence[int],
+    target: Target,
+    *,
+    early: bool,
+) -> list[Move]:
+    moves = []
+    link_ns = clock[-1]
+    for gap, free in sorted(freed, key=lambda item: -item[0].back):
+        size = gap.size_bytes
+        takes = copy_ns(size, target.h2d_bytes_per_s, target)
+        wanted = min(clock[min(gap.back, len(clock) - 1)], link_ns) - takes
+        issue = gap.back
+        while issue > free and room[issue - 1] >= size and early and clock[issue] > wanted:
+            issue -= 1
+        if issue == free or int(room[free : gap.back].min()) >= size:
+            room[free : gap.back] -= size
+            continue  # it can stay after all
+        room[issue : gap.back] -= size
+        link_ns = max(wanted, clock[issue])
+        moves.append(Move(gap, free, issue))
+    return sorted(moves, key=lambda move: (move.gap.made, move.gap.anode))
+
+
+def steps_of(
+    instance: Instance, order: Order, moves: Sequence[Move], planner: str, *, lazy: bool = True
+) -> Schedule:
+    """The schedule with these moves; all else is freed after its last use. Without `lazy` a
+    tensor is waited for and freed at once behind its last use before the gap."""
+    names = instance.names_A
+    count = len(order)
+    before: list[list[Step]] = [[] for _ in range(count + 1)]
+    after: list[list[Step]] = [[] for _ in range(count)]
+    for move in moves:
+        after[move.gap.made].append(Offload(names[move.gap.anode]))
+    # At a boundary: first what gives bytes back, then what takes them, then what waits for them.
+    by_copy = sorted(moves, key=lambda move: (move.gap.made, move.gap.anode))
+    for move in by_copy:
+        name = names[move.gap.anode]
+        before[move.free if lazy else move.gap.last + 1] += [Wait(name), Free(name)]
+    by_deadline = sorted(moves, key=lambda move: (move.gap.back, move.gap.made))
+    for move in by_deadline:
+        before[move.issue].append(Prefetch(names[move.gap.anode]))
+    for move in by_deadline:
+        name = names[move.gap.anode]
+        before[move.gap.back] += [Wait(name), HostFree(name)]
+    plain = iter(instance.schedule(order, planner).steps)
+    steps: list[Step] = []
+    entry = -1
+    for step in plain:
+        if isinstance(step, Compute):
+            entry += 1
+            steps += [*(after[entry - 1] if entry else ()), *before[entry], step]
+        else:
+            steps.append(step)
+    steps += [*(after[-1] if count else ()), *before[count]]
+    return Schedule("plan", planner, tuple(steps))

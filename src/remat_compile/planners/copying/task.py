@@ -1,0 +1,151 @@
+"""From orders and gaps to the answer of a planner that copies to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from time import monotonic
+
+from ...ir.diagnostics import Diagnostic, fail
+from ...ir.program import Budget, Program
+from ...ir.schedule import Schedule
+from ...ir.semantics.simulate import Trace, simulate
+from ...ir.wording import worded
+from ..contract import Feasible, Infeasible, Optimal, PlanResult, TimedOut
+from ..instance import Instance, Order
+from ..results import Task, check_budget, peak_of
+from .gaps import Gap, gaps_of
+from .place import place, steps_of
+
+__all__ = ["CopyTask", "Placed"]
+
+_LEAST_BYTES = 1 << 20
+_LEAST_NS = 20_000
+"""Smaller tensors, which take less than this on the link too, are moved only if need be."""
+
+
+@dataclass(frozen=True, order=True)
+class Placed:
+    """A schedule within all limits."""
+
+    time_ns: int
+    schedule: Schedule = field(compare=False)
+    order: tuple[int, ...] = field(compare=False)
+    gaps: tuple[Gap, ...] = field(compare=False, default=())
+    """Those that could be moved, in the order in which they were tried."""
+
+
+@dataclass
+class CopyTask:
+    """A task on a target with a link, and the best schedule so far."""
+
+    task: Task
+    best: Placed | None = None
+    least: Order | None = None
+    """The order of least bytes without copies that was tried."""
+
+    @staticmethod
+    def of(program: Program, budget: Budget | None, planner: str, deadline: float) -> CopyTask:
+        """FB0473 for a target without a link; otherwise as `Task.of`."""
+        check_budget(budget)
+        if not program.target.has_link:
+            message = (
+                f'{planner} copies to the host, and target "{program.target.name}" has no link'
+            )
+            hint = worded("name a {device} that has one, or give {link}", link="25GB/s")
+            fail("FB0473", message, hint=hint, usage=True)
+        return CopyTask(Task.of(program, budget, planner, deadline))
+
+    @property
+    def instance(self) -> Instance:
+        return self.task.instance
+
+    @property
+    def late(self) -> bool:
+        return monotonic() > self.task.deadline
+
+    @property
+    def is_best_possible(self) -> bool:
+        """Whether nothing can be faster: no recomputation and no stall."""
+        return self.best is not None and self.best.time_ns <= self.instance.base_time_ns
+
+    def gaps(self, order: Order) -> list[Gap]:
+        """All gaps of an order, in the order in which the tensors are made; those too small to be
+        worth a copy stand behind the others."""
+        target = self.instance.program.target
+        rate = target.d2h_bytes_per_s or 0
+        least = min(_LEAST_BYTES, _LEAST_NS * rate // 10**9)
+        gaps = gaps_of(self.instance, order)
+        return [g for g in gaps if g.size_bytes >= least] + [
+            g for g in gaps if g.size_bytes < least
+        ]
+
+    def try_gaps(self, order: Order, gaps: Iterable[Gap]) -> Placed | None:
+        """The fastest schedule that has some of these gaps on the host, and takes it in."""
+        inst = self.instance
+        gaps = list(gaps)
+        found: list[Placed] = []
+        for early in (True, False):
+            moves = place(inst, order, gaps, self.task.limit_bytes, early=early)
+            if moves is None:
+                return None
+            schedule = steps_of(inst, order, moves, self.task.planner)
+            made = self.take(order, schedule, tuple(gaps))
+            if made is not None:
+                found.append(made)
+            if not moves:
+                break
+        return min(found, default=None)
+
+    def take(self, order: Order, schedule: Schedule, gaps: tuple[Gap, ...] = ()) -> Placed | None:
+        """The schedule with its time, if it is within all limits; the best is remembered."""
+        trace = simulate(self.instance.program, schedule)
+        if not self.fits(trace):
+            return None
+        placed = Placed(trace.time_ns, schedule, tuple(order), gaps)
+        if self.best is None or placed < self.best:
+            self.best = placed
+        return placed
+
+    def fits(self, trace: Trace) -> bool:
+        host = self.instance.program.target.host_bytes
+        within = peak_of(trace, self.instance.kind) <= self.task.limit_bytes
+        return within and (host is None or trace.host_peak_bytes <= host)
+
+    def answer(self, refused: PlanResult | None = None) -> PlanResult:
+        """The best schedule; else the least that would do. `refused` is what a planner answered
+        whose orders were tried."""
+        base_ns = self.instance.base_time_ns
+        if self.best is not None:
+            if self.best.time_ns <= base_ns:
+                return Optimal(self.best.schedule, self.best.time_ns, self.best.time_ns)
+            return Feasible(self.best.schedule, self.best.time_ns, base_ns)
+        if self.late:
+            return TimedOut(None, 0, base_ns)
+        if (host := self._for_want_of_host()) is not None:
+            return host
+        if isinstance(refused, Infeasible):
+            return refused
+        return self.task.infeasible(self.least or self.instance.capture)
+
+    def _for_want_of_host(self) -> Infeasible | None:
+        """The refusal where the host is what is too small: FB0475 with the bytes that would do."""
+        program = self.instance.program
+        if program.target.host_bytes is None:
+            return None
+        free = replace(program, target=replace(program.target, host_bytes=None))
+        inner = CopyTask(
+            replace(self.task, program=free, instance=Instance.of(free, self.instance.kind))
+        )
+        order = self.least or self.instance.capture
+        if (placed := inner.try_gaps(order, inner.gaps(order))) is None:
+            return None
+        need = simulate(free, placed.schedule).host_peak_bytes
+        plain = self.task.infeasible(order)
+        host = program.target.host_bytes
+        message = (
+            f"{self.task.planner} found no plan with {host} bytes on the host; it would with {need}"
+        )
+        hint = worded("give {host_budget} or more", host_budget=f"{need}B")
+        why = Diagnostic("FB0475", message, notes=plain.why.notes, hint=hint)
+        return Infeasible(plain.min_budget, plain.floor_bytes, why)

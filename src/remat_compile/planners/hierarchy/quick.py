@@ -1,0 +1,130 @@
+"""Options in closed form: what is made again is chosen at once, without a solver.
+
+Save all, save nothing, and *drop cheap*: make again whatever takes less time per byte than some
+ratio (Zhao 2024, section 4.4, third schedule). At upper levels also one option for each child, by
+time plus a price for each byte that is kept. Linear, or nearly so.
+
+Four layers x1 = F0(x0) to x4 = F3(x3), of which the backward reads both sides; saving nothing, each
+runs again before the first backward that needs it, and is there until the last.
+
+    >>> made_again(step, {0, 1, 2, 3})
+    [0, 1, 2, 3, 4, 0, 1, 2, 3, 5, 6, 7, 8]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from ..instance import Instance, Order
+from .level import Level
+from .prices import ChildPrices
+
+__all__ = ["made_again", "priced_orders", "quick_orders", "without_idle"]
+
+_RATIOS = (0.25, 0.5, 0.75)
+"""Drop-cheap makes again the cheapest values that have this share of all bytes."""
+
+
+def made_again(instance: Instance, chosen: Collection[int]) -> Order:
+    """The step in the order of capture, in which results of `chosen` cNodes do not outlive the
+    loss: each runs a second time before the first backward cNode that needs it."""
+    inst = instance
+    again = {c for c in chosen if inst.makable_C[c] and inst.phase_C[c] == "fwd"}
+    maker = {a: c for c in again for a in inst.rewrites_C[c] if not inst.kept_A[a]}
+    order: Order = []
+    done: set[int] = set()
+    for c in inst.capture:
+        if c > inst.loss:
+            wanted: set[int] = set()
+            stack = list(inst.reads_C[c])
+            while stack:
+                k = maker.get(stack.pop(), -1)
+                if k >= 0 and k not in done and k not in wanted:
+                    wanted.add(k)
+                    stack += inst.rereads_C[k]
+            order += sorted(wanted)
+            done |= wanted
+        order.append(c)
+    return order
+
+
+def quick_orders(instance: Instance) -> Iterator[Order]:
+    """Save nothing, and drop cheap for some ratios."""
+    inst = instance
+    able = [c for c, ok in enumerate(inst.makable_C) if ok and inst.phase_C[c] == "fwd"]
+    yield made_again(inst, able)
+    bytes_C = {c: sum(inst.size_A[a] for a in inst.rewrites_C[c]) for c in able}
+    cheapest = sorted(able, key=lambda c: (inst.retime_C[c] / max(1, bytes_C[c]), c))
+    total = sum(bytes_C.values())
+    for ratio in _RATIOS:
+        chosen: list[int] = []
+        taken = 0
+        for c in cheapest:
+            if taken + bytes_C[c] > ratio * total:
+                break
+            chosen.append(c)
+            taken += bytes_C[c]
+        if chosen:
+            yield made_again(inst, chosen)
+
+
+def priced_orders(level: Level, prices: Sequence[ChildPrices], tried: int = 12) -> Iterator[Order]:
+    """One option for each child, and no child run again as a whole: for some prices of a byte,
+    from none upwards, the option of the least time plus price."""
+    byte_ns = {
+        (other.time_ns - option.time_ns) / (option.kept_bytes - other.kept_bytes)
+        for ways in prices
+        for option in ways.options
+        for other in ways.options
+        if option.kept_bytes > other.kept_bytes and option.time_ns < other.time_ns
+    }
+    steps = sorted(byte_ns)
+    some = (
+        [0.0, *(1.001 * steps[i * (len(steps) - 1) // max(1, tried - 1)] for i in range(tried))]
+        if steps
+        else [0.0]
+    )
+    seen: set[tuple[int, ...]] = set()
+    for price in some:
+        chosen = tuple(
+            min(
+                range(len(ways.options)),
+                key=lambda o: (ways.options[o].time_ns + price * ways.options[o].kept_bytes, o),
+                default=-1,
+            )
+            for ways in prices[:-1]
+        )
+        if chosen not in seen:
+            seen.add(chosen)
+            yield _order(level, prices, chosen)
+
+
+def _order(level: Level, prices: Sequence[ChildPrices], chosen: Sequence[int]) -> Order:
+    order: Order = []
+    for ways, o in zip(prices, chosen, strict=False):
+        order += ways.options[o].first.run if o >= 0 else ways.skim_first.run
+    order += [level.instance.loss, *level.backward_N[-1]]
+    for j in reversed(range(len(chosen))):
+        if chosen[j] >= 0:
+            order += prices[j].options[chosen[j]].back.run
+    return order
+
+
+def without_idle(instance: Instance, order: Order) -> Order:
+    """`order` without replays of which nobody reads a result before it is made anew."""
+    inst = instance
+    seen: set[int] = set()
+    again: list[bool] = []
+    for c in order:
+        again.append(c in seen)
+        seen.add(c)
+    wanted: set[int] = set()
+    kept: Order = []
+    for c, repeated in zip(reversed(order), reversed(again), strict=True):
+        writes = [a for a in inst.rewrites_C[c] if not inst.kept_A[a]] if repeated else []
+        if repeated and not any(a in wanted for a in writes):
+            continue
+        wanted.difference_update(writes if repeated else inst.writes_C[c])
+        wanted.update(inst.rereads_C[c] if repeated else inst.reads_C[c])
+        kept.append(c)
+    return kept[::-1]

@@ -1,0 +1,49 @@
+"""`pofo`: recompute and offload decided together on a chain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import monotonic
+from typing import ClassVar
+
+from .chains.answer import chain_for, no_chain
+from .chains.stages import save_all
+from .copying.improve import improve
+from .copying.joint_answer import try_joint
+from .copying.task import CopyTask
+from .kit import Budget, PlanResult, Program, Progress, format_planner
+from .spelling.options import Checked, at_least
+
+
+@dataclass(frozen=True)
+class Pofo(Checked):
+    """Shilova 2021, Theorem 12: each block keeps all that its backward reads, or nothing but its
+    input, and what is kept may wait on the host. Memory is counted in `slots`; longer chains than
+    `most_stages` are joined. O(L^2 slots^3 + L^3 slots^2) for L blocks."""
+
+    name: ClassVar[str] = "pofo"
+    applicability: ClassVar[str] = "chain, on a target with a link"
+    source: ClassVar[str] = "Shilova 2021, Theorem 12"
+    copies: ClassVar[bool] = True
+    slots: int = at_least(2, 30)
+    most_stages: int = at_least(3, 40)
+
+    def plan(
+        self,
+        program: Program,
+        budget: Budget | None,
+        *,
+        time_limit_s: float = 60.0,
+        progress: Progress | None = None,
+    ) -> PlanResult:
+        task = CopyTask.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+        capture = task.instance.capture
+        chain = chain_for(task.instance, self.most_stages)
+        if (refusal := no_chain(task.task, chain)) is not None:
+            return refusal
+        task.try_gaps(capture, task.gaps(capture))
+        if not task.is_best_possible:
+            options_N = [[save_all(chain, i)] for i in range(len(chain))]
+            try_joint(task, chain, options_N, self.slots)
+            improve(task)
+        return task.answer()

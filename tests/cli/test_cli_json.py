@@ -1,0 +1,95 @@
+"""`--format json`: one object, with the keys that `docs/cli.md` lists, and the plan's numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.cli import Cli
+from helpers.paths import ROOT
+from remat_compile import load
+from remat_compile.ir.text.parser import parse_program
+from remat_compile.ir.text.printer import format_program
+
+GPT = ROOT / "tests/verifier/mutants/plans/gpt.fbir"
+OFFLOAD = ROOT / "spec/conformance/valid/offload.fbir"
+
+
+def documented() -> dict[str, set[str]]:
+    """Keys by command, of the table in the docs."""
+    text = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)(?: [^`]*)?` \| (.+?) \|", text, re.MULTILINE)
+    keys: dict[str, set[str]] = {}
+    for command, cell in rows:
+        if command in ("devices", "planners", "diff", "explain"):
+            keys.setdefault(command, set()).update(re.findall(r"`(\w+)`", cell))
+    return keys
+
+
+def answer(cli: Cli, *words: object) -> dict[str, Any]:
+    ran = cli(*words, "--format", "json")
+    assert ran.code in (0, 1), ran.err
+    made: dict[str, Any] = json.loads(ran.out)
+    assert made.pop("version")
+    assert made.pop("command") == words[0]
+    assert made.keys() <= documented()[str(words[0])]
+    return made
+
+
+def test_planners_and_devices(cli: Cli) -> None:
+    names = [p["name"] for p in answer(cli, "planners")["planners"]]
+    assert {"auto", "dtr", "rotor"} <= {*names}
+    a100 = next(d for d in answer(cli, "devices")["devices"] if d["name"] == "a100-80gb")
+    assert a100["memory_bytes"] == 79 * 2**30
+
+
+def test_explain(cli: Cli) -> None:
+    plan = load(GPT)
+    made = answer(cli, "explain", GPT)
+    assert made["peak_bytes"] == plan.peak_bytes
+    assert made["peak"]["step"] == plan.trace.peak_step
+    held = sum(h["holding"]["bytes"] for h in made["peak"]["held"])
+    assert held == plan.peak_bytes
+    tensor = answer(cli, "explain", GPT, "%addmm_2")["tensor"]
+    assert (tensor["node"], tensor["treatment"]) == ("%addmm_2", "recomputed")
+    assert answer(cli, "explain", GPT, "blocks.0")["module"]["path"] == "blocks.0"
+
+
+def test_diff(cli: Cli, tmp_path: Path) -> None:
+    assert answer(cli, "diff", GPT, GPT)["same"] is True
+    made = answer(cli, "diff", GPT, OFFLOAD)
+    assert made["same"] is False
+    assert [p["peak_bytes"] for p in made["plans"]] == [
+        load(path).peak_bytes for path in (GPT, OFFLOAD)
+    ]
+
+
+def test_hostile_names_act_in_no_terminal(cli: Cli, tmp_path: Path) -> None:
+    """A name in a plan comes out as the JSON escapes of its characters."""
+    program = parse_program(OFFLOAD.read_text(encoding="utf-8"), "x")
+    hostile = "\x1b]0;x\x07\u202e"
+    schedules = tuple(replace(s, planner=hostile) for s in program.schedules)
+    path = tmp_path / "x.fbir"
+    path.write_text(format_program(replace(program, schedules=schedules)), encoding="utf-8")
+    ran = cli("diff", path, OFFLOAD, "--format", "json")
+    assert json.loads(ran.out)["plans"][0]["planner"] == hostile
+    assert not re.search(r"[^\x20-\x7e\n]", ran.out)
+
+
+def test_a_refusal_prints_no_object(cli: Cli) -> None:
+    ran = cli("explain", GPT, "%nothing", "--format", "json")
+    assert ran.code == 2
+    assert "FB0730" in ran.err
+    assert ran.out == ""
+
+
+@pytest.mark.parametrize("format", ["yaml", ""])
+def test_other_formats(cli: Cli, format: str) -> None:
+    ran = cli("devices", "--format", format)
+    assert ran.code == 2
+    assert "FB0707" in ran.err

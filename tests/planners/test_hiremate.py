@@ -1,0 +1,306 @@
+"""`hiremate`: plans of a hierarchy, whatever the graph, the time and the leaf solver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import monotonic, sleep
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.planners.graph_builder import Builder
+from helpers.planners.graphs import (
+    chain,
+    encoder_decoder,
+    random_dag,
+    residual,
+    stochastic,
+    towers,
+    transformer,
+    unet,
+)
+from helpers.planners.matrix import check
+from helpers.planners.mixed_steps import mixed_chain, mixed_dag, moe, two_towers
+from helpers.slow import default_only
+from remat_compile.ir.analysis.liveness import lower_bound_bytes
+from remat_compile.ir.diagnostics import FBError
+from remat_compile.ir.program import Budget, Program
+from remat_compile.planners import (
+    Feasible,
+    Infeasible,
+    Optimal,
+    PlanResult,
+    TimedOut,
+    format_planner,
+    parse_planner,
+)
+from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.hierarchy import effort
+from remat_compile.planners.hiremate import Hiremate
+from remat_compile.planners.instance import Instance
+
+QUICK = Hiremate(children=6, leaf=4, options=3, peaks=2, saves=2, processes=1)
+
+
+def budget_of(program: Program, share: float) -> Budget:
+    """A place between the least that `dtr` reaches and what the unplanned step takes."""
+    instance = Instance.of(program, "activation")
+    high = instance.peak(instance.capture)
+    least = Dtr(rounds=0).plan(program, Budget(1, "activation"))
+    assert isinstance(least, Infeasible)
+    assert least.min_budget is not None
+    low = least.min_budget.bytes
+    return Budget(int(low + share * (high - low)), "activation")
+
+
+def planned(planner: Any, program: Program, budget: Budget, limit_s: float = 60.0) -> PlanResult:
+    result: PlanResult = planner.plan(program, budget, time_limit_s=limit_s)
+    check(program, budget, result)
+    return result
+
+
+GRAPHS: dict[str, Callable[[], Program]] = {
+    "chain": lambda: chain(12),
+    "residual": lambda: residual(3),
+    "stochastic": lambda: stochastic(4),
+    "encoder-decoder": lambda: encoder_decoder(5),
+    "unet": lambda: unet(5),
+    "towers": lambda: towers((3, 4, 4)),
+    "interleaved towers": lambda: two_towers(3),
+    "experts": lambda: moe(2, 2),
+    "nothing repeats": lambda: random_dag(3, nodes=12),
+    "mixed": lambda: mixed_dag(11, 12),
+}
+
+
+@pytest.mark.parametrize(
+    "graph", default_only(GRAPHS, ["encoder-decoder", "unet", "experts", "mixed", "stochastic"])
+)
+def test_plans_are_proven_and_no_slower_than_walks(graph: str) -> None:
+    program = GRAPHS[graph]()
+    for share in (0.3,):
+        budget = budget_of(program, share)
+        ours = planned(QUICK, program, budget)
+        walks = Dtr(rounds=0).plan(program, budget)
+        assert isinstance(ours, Feasible | Optimal)
+        assert isinstance(walks, Feasible | Optimal)
+        assert ours.time_ns <= walks.time_ns
+
+
+@pytest.mark.slow
+@settings(max_examples=4, derandomize=True)
+@given(
+    st.sampled_from([mixed_chain, mixed_dag]),
+    st.integers(0, 10_000),
+    st.sampled_from(["auto", "dominators", "intervals"]),
+)
+def test_any_partition_of_any_step(
+    make: Callable[[int, int], Program], seed: int, kind: Any
+) -> None:
+    program = make(seed, 9)
+    planner = Hiremate(4, 3, 2, 2, 2, partition=kind, processes=1)
+    planned(planner, program, budget_of(program, 0.4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graph", ["encoder-decoder", "unet"])
+def test_no_slower_than_the_best_of_the_others(graph: str) -> None:
+    """1.02 times the optimum of the whole program, which is known for graphs of this size."""
+    program = {"encoder-decoder": encoder_decoder, "unet": unet}[graph](4)
+    for share in (0.5, 0.1):
+        budget = budget_of(program, share)
+        ours = planned(replace(QUICK, children=10), program, budget)
+        best = parse_planner("rk-checkmate").plan(program, budget, time_limit_s=60.0)
+        assert isinstance(ours, Feasible | Optimal)
+        assert isinstance(best, Feasible | Optimal)
+        assert ours.time_ns <= 1.02 * best.time_ns
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [lambda: residual(4), lambda: chain(14, seed=4)])
+def test_no_slower_than_planners_of_chains(make: Callable[[], Program]) -> None:
+    program = make()
+    budget = budget_of(program, 0.3)
+    ours = planned(QUICK, program, budget)
+    assert isinstance(ours, Feasible | Optimal)
+    for name in ("rotor", "rockmate{peaks=3, saves=3, processes=1}"):
+        other = parse_planner(name).plan(program, budget, time_limit_s=20.0)
+        if isinstance(other, Feasible | Optimal):
+            assert ours.time_ns <= 1.01 * other.time_ns, name
+
+
+def test_the_same_plan_again_with_other_processes() -> None:
+    """Not the clock ends its programs."""
+    program = encoder_decoder(6)
+    budget = budget_of(program, 0.15)
+    plans = [
+        Hiremate(leaf=6, options=3, peaks=2, saves=2, processes=n).plan(
+            program, budget, time_limit_s=200.0
+        )
+        for n in (1, 2)
+    ]
+    assert isinstance(plans[0], Feasible)
+    assert isinstance(plans[1], Feasible)
+    assert plans[0].schedule.steps == plans[1].schedule.steps
+
+
+def test_what_it_tells() -> None:
+    lines: list[str] = []
+    program = moe(2, 2)
+    QUICK.plan(program, budget_of(program, 0.2), progress=lines.append)
+    assert any("levels" in line and "classes" in line for line in lines)
+    assert any("of the time without budget" in line for line in lines)
+
+
+def test_options_as_text() -> None:
+    text = "hiremate{children=4, leaf=8, partition=intervals, solver=dtr{rounds=0}}"
+    made = parse_planner(text)
+    assert made == Hiremate(children=4, leaf=8, partition="intervals", solver=Dtr(rounds=0))
+    assert format_planner(made) == text
+    assert format_planner(parse_planner("hiremate{solver=rk-checkmate}")) == "hiremate"
+    for wrong, code in (
+        ("hiremate{children=1}", "FB0404"),
+        ("hiremate{solver=hiremate}", "FB0404"),
+        ("hiremate{partition=none}", "FB0404"),
+    ):
+        with pytest.raises(FBError) as refused:
+            parse_planner(wrong)
+        (diagnostic,) = refused.value.diagnostics
+        assert diagnostic.code == code
+        assert diagnostic.span is not None
+
+
+def test_a_budget_that_fits_anyway_and_none() -> None:
+    program = chain(9)
+    assert isinstance(QUICK.plan(program, None), Optimal)
+    assert isinstance(QUICK.plan(program, Budget(10**9, "device")), Optimal)
+
+
+@pytest.mark.parametrize("limit_s", [0.1, -1.0])
+def test_hardly_any_time(limit_s: float) -> None:
+    """The best so far, said so; and soon."""
+    program = transformer(8)
+    budget = budget_of(program, 0.3)
+    began = monotonic()
+    result = Hiremate().plan(program, budget, time_limit_s=limit_s)
+    assert monotonic() - began < 15
+    assert isinstance(result, TimedOut)
+    check(program, budget, result)
+    if limit_s > 0:
+        enough = Hiremate().plan(program, budget, time_limit_s=3.0)
+        assert isinstance(enough, TimedOut)
+        assert enough.schedule is not None
+
+
+def test_below_the_floor() -> None:
+    program = encoder_decoder(4)
+    floor = lower_bound_bytes(program, "activation")[0]
+    refused = planned(QUICK, program, Budget(floor - 1, "activation"))
+    assert isinstance(refused, Infeasible)
+    assert refused.min_budget is not None
+    assert "held at step" in refused.why.notes[0].message
+    assert isinstance(planned(QUICK, program, refused.min_budget), Feasible | Optimal)
+
+
+def test_one_giant_operator() -> None:
+    b = Builder("giant")
+    b.input("x", 10)
+    b.param("w", 10, "dw")
+    b.op(["x", "w"], [("y", "output", 10**12), ("p", "phantom", 10**11)], time=10**9)
+    b.loss(["y"], [("dy", 10**12)])
+    b.op(["dy", "p", "w"], [("dw", "param_grad", 10)], phase="bwd", time=10**9)
+    refused = planned(QUICK, b.program(), Budget(10**12, "activation"))
+    assert isinstance(refused, Infeasible)
+    assert refused.min_budget is not None
+
+
+def test_a_forward_in_pieces_that_never_meet() -> None:
+    b = Builder("apart")
+    ends: list[str] = []
+    for k in range(3):
+        b.input(f"x{k}_0", 50)
+        for i in range(6):
+            b.param(f"w{k}_{i}", 4, f"dw{k}_{i}")
+            kind: Any = "output" if i == 5 else "act"
+            b.op([f"x{k}_{i}", f"w{k}_{i}"], [(f"x{k}_{i + 1}", kind, 50)], time=10)
+        ends.append(f"x{k}_6")
+    b.loss(ends, [(f"d{k}_6", 50) for k in range(3)])
+    for k in range(3):
+        for i in reversed(range(6)):
+            grads: list[Any] = [(f"dw{k}_{i}", "param_grad", 4)]
+            grads += [(f"d{k}_{i}", "grad", 50)] if i else []
+            b.op([f"x{k}_{i}", f"d{k}_{i + 1}"], grads, phase="bwd", time=20)
+    program = b.program()
+    assert isinstance(planned(QUICK, program, budget_of(program, 0.3)), Feasible | Optimal)
+
+
+def test_no_forward_at_all() -> None:
+    b = Builder("nothing")
+    b.input("x", 10)
+    b.param("w", 10, "dw")
+    b.loss(["x"], [("dx", 10)])
+    b.op(["dx", "w"], [("g", "grad", 100)], phase="bwd")
+    b.op(["g"], [("dw", "param_grad", 10)], phase="bwd")
+    program = b.program()
+    assert isinstance(QUICK.plan(program, Budget(10**6, "device")), Optimal)
+    assert isinstance(planned(QUICK, program, Budget(1, "activation")), Infeasible)
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A leaf solver of somebody else that does as it is told."""
+
+    name: ClassVar[str] = "broken"
+    applicability: ClassVar[str] = "any graph"
+    source: ClassVar[str] = "nowhere"
+    how: str = "fails"
+
+    def plan(self, program: Program, budget: Budget | None, **_: Any) -> Any:
+        if self.how == "fails":
+            raise RuntimeError("out of luck")
+        while self.how == "loops":
+            sleep(0.01)
+        if self.how == "answers nonsense":
+            return 42
+        good: Any = Dtr(rounds=0).plan(program, None)
+        return Feasible(type(good.schedule)("plan", "broken", good.schedule.steps[2:]), 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("fails", "failed: RuntimeError: out of luck"),
+        ("loops", "did not come back"),
+        ("answers nonsense", "returned int, which is not a result"),
+        ("leaves out", "a plan that reads what it has not made"),
+    ],
+)
+def test_a_leaf_solver_that_does_not_do_its_work(
+    how: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named, and the quick options of the class stay."""
+    monkeypatch.setattr(effort, "LEAF_S", 0.2)
+    monkeypatch.setattr(effort, "_GRACE_S", 0.1)
+    program = chain(8)
+    lines: list[str] = []
+    planner = Hiremate(4, leaf=3, options=2, peaks=2, saves=1, processes=2, solver=Broken(how))
+    budget = budget_of(program, 0.3)
+    result = planner.plan(program, budget, progress=lines.append)
+    check(program, budget, result)
+    assert isinstance(result, Feasible | Optimal)
+    assert any("broken" in line and told in line for line in lines)
+
+
+@pytest.mark.parametrize("solver", ["dtr{rounds=0}", "rk-checkmate{backward=false}", "store-all"])
+def test_any_planner_may_plan_the_leaves(solver: str) -> None:
+    program = encoder_decoder(4)
+    lines: list[str] = []
+    planner = parse_planner(f"hiremate{{children=4, leaf=3, peaks=2, saves=2, solver={solver}}}")
+    budget = budget_of(program, 0.3)
+    result = planner.plan(program, budget, progress=lines.append)
+    check(program, budget, result)
+    assert isinstance(result, Feasible | Optimal)
+    assert not any("quick options for a part instead" in line for line in lines)

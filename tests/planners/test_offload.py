@@ -1,0 +1,417 @@
+"""Plans that copy to the host: bounds, placement, planners against the truth, and bad input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import ClassVar
+
+import pytest
+
+from helpers.planners.copying_truth import least_time_ns
+from helpers.planners.graphs import chain, random_dag, residual, transformer, unet
+from helpers.planners.matrix import COPYING, check, linked
+from remat_compile.driver.budget import Baseline
+from remat_compile.driver.run_planner import Attempt, Phases, run_planner
+from remat_compile.ir.diagnostics import FBError
+from remat_compile.ir.program import Budget, Program, Target
+from remat_compile.ir.schedule import Compute, Offload, Prefetch
+from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.planners import (
+    Feasible,
+    Infeasible,
+    NotApplicable,
+    Optimal,
+    PlanResult,
+    parse_planner,
+)
+from remat_compile.planners.bounds.links import joint_ns, joint_program, moment_ns
+from remat_compile.planners.contract import Progress, makes_copies
+from remat_compile.planners.copying.gaps import gaps_of
+from remat_compile.planners.copying.offload_table import Rates, best_sets
+from remat_compile.planners.copying.place import place, steps_of
+from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.instance import Instance
+from remat_compile.planners.registry import available
+from remat_compile.planners.solvers import MilpSolver
+
+
+def share(program: Program, part: float) -> Budget:
+    base = Baseline.of(program)
+    low, high = base.activation_floor_bytes, base.activation_peak_bytes
+    return Budget(int(low + part * (high - low)), "activation")
+
+
+def bounds(program: Program, budget: Budget) -> tuple[int, int]:
+    """The joint bound, and that of plans that recompute nothing."""
+    instance = Instance.of(program, "activation")
+    with MilpSolver() as solver:
+        joint = joint_ns(instance, program.target, budget.bytes, solver, 30.0)
+        relaxed = joint_ns(instance, program.target, budget.bytes, solver, 30.0, relaxed=True)
+    assert relaxed <= joint
+    return joint, moment_ns(instance, program.target, budget.bytes)
+
+
+@pytest.mark.parametrize(
+    ("seed", "rate", "part", "latency"),
+    [
+        (None, 0.5, 0.6, 0),
+        (None, 0.25, 0.75, 3),
+        (3, 0.5, 0.7, 0),
+        pytest.param(3, 0.3, 0.8, 5, marks=pytest.mark.slow),
+        pytest.param(8, 1.0, 0.6, 0, marks=pytest.mark.slow),
+    ],
+)
+def test_without_recomputation_nothing_is_faster_than_the_search(
+    seed: int | None, rate: float, part: float, latency: int
+) -> None:
+    program = linked(chain(4) if seed is None else chain(4, seed=seed), rate)
+    program = replace(program, target=replace(program.target, copy_latency_ns=latency))
+    budget = share(program, part)
+    truth = least_time_ns(program, budget, recompute=False)
+    joint, moment = bounds(program, budget)
+    if truth is None:
+        return
+    assert max(joint, moment) <= truth
+    for planner in ("offload-greedy", "offload-dp", "vdnn", "tflms", "autoswap"):
+        result = parse_planner(planner).plan(program, budget)
+        if isinstance(result, Optimal | Feasible):
+            assert result.time_ns >= truth, planner
+            if planner == "offload-dp":
+                assert result.time_ns <= 1.1 * truth
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rate", "part"), [(0.5, 0.6), (2.0, 0.6)])
+def test_with_recomputation_nothing_is_faster_than_the_search(rate: float, part: float) -> None:
+    program = linked(chain(4), rate)
+    budget = share(program, part)
+    truth = least_time_ns(program, budget)
+    assert truth is not None
+    assert bounds(program, budget)[0] <= truth
+    for planner in sorted(COPYING):
+        result = parse_planner(planner).plan(program, budget)
+        if isinstance(result, Optimal | Feasible):
+            assert result.time_ns >= truth, planner
+            if planner in ("pofo", "rk-pofo", "autocapper"):
+                assert result.time_ns <= 1.1 * truth
+
+
+def test_the_bounds_say_something() -> None:
+    """One that is always the time with nothing recomputed would not pass."""
+    program = linked(transformer(1), 0.3)
+    budget = share(program, 0.4)
+    joint, moment = bounds(program, budget)
+    base_ns = Baseline.of(program).time_ns
+    assert joint > base_ns
+    assert moment > 1.2 * base_ns
+    # With a link beyond all measure neither has anything to say.
+    fast = linked(program, 1e6)
+    assert bounds(fast, budget) == (base_ns, base_ns)
+
+
+def test_a_shared_link_raises_the_bounds() -> None:
+    program = linked(transformer(1), 0.4)
+    rate = program.target.d2h_bytes_per_s
+    shared = replace(program, target=replace(program.target, both_bytes_per_s=rate))
+    budget = share(program, 0.4)
+    assert bounds(shared, budget)[1] >= bounds(program, budget)[1]
+    base = Baseline.of(program)
+    over = base.activation_peak_bytes - budget.bytes
+    assert rate is not None
+    # Shilova 2021, Proposition 3: both ways over one link.
+    assert bounds(shared, budget)[1] >= int(2 * over * 1e9 / rate) - 1
+
+
+def test_the_host_is_in_the_joint_bound() -> None:
+    program = linked(transformer(1), 1.0)
+    budget = share(program, 0.3)
+    none = replace(program, target=replace(program.target, host_bytes=1))
+    assert bounds(none, budget)[0] > bounds(program, budget)[0]
+    instance = Instance.of(program, "activation")
+    k = instance.loss
+    built = joint_program(instance, program.target, budget.bytes, k)
+    assert joint_program(instance, none.target, budget.bytes, k).rows == built.rows + 1
+
+
+@pytest.mark.parametrize("rate", [0.3, 3.0])
+@pytest.mark.parametrize("make", [lambda: chain(9), unet, residual, lambda: random_dag(40, 14)])
+def test_bounds_are_never_above_a_plan(make: object, rate: float) -> None:
+    program = linked(make(), rate)  # type: ignore[operator]
+    budget = share(program, 0.5)
+    joint, moment = bounds(program, budget)
+    for planner in sorted(COPYING):
+        result = parse_planner(planner).plan(program, budget, time_limit_s=5.0)
+        if isinstance(result, Optimal | Feasible):
+            assert joint <= result.time_ns, planner
+            if all(n == 1 for n in simulate(program, result.schedule).executions.values()):
+                assert moment <= result.time_ns, planner
+
+
+def test_waits_stand_as_late_as_they_may() -> None:
+    """The first of four equal tensors goes, just before the entry that has no room for it."""
+    program = linked(chain(4), 1e6)
+    instance = Instance.of(program, "activation")
+    order = instance.capture
+    gaps = gaps_of(instance, order)
+    profile = instance.profile(order)
+    assert [gap.made for gap in gaps] == sorted(gap.made for gap in gaps)
+    moves = place(instance, order, gaps, max(profile) - 1)
+    assert moves is not None
+    (move,) = moves
+    assert move.gap == gaps[0]
+    assert move.free == profile.index(max(profile))
+    schedule = steps_of(instance, order, moves, "by hand")
+    trace = simulate(program, schedule)
+    assert trace.activation_peak_bytes <= max(profile) - 1
+    kinds = [type(step) for step in schedule.steps if not isinstance(step, Compute)]
+    assert kinds.index(Offload) < kinds.index(Prefetch)
+
+
+def test_place_keeps_every_budget_that_it_promises() -> None:
+    for seed in range(30):
+        program = linked(random_dag(seed, 4 + seed % 12), 0.5 + seed % 3)
+        instance = Instance.of(program, "activation")
+        order = instance.capture
+        gaps = gaps_of(instance, order)
+        for part in (0.2, 0.5, 0.8):
+            limit = share(program, part).bytes
+            for early in (False, True):
+                moves = place(instance, order, gaps, limit, early=early)
+                if moves is not None:
+                    trace = simulate(program, steps_of(instance, order, moves, ""))
+                    assert trace.activation_peak_bytes <= limit
+
+
+def test_a_host_budget_bounds_what_is_there_at_once() -> None:
+    program = linked(transformer(1), 2.0)
+    budget = share(program, 0.5)
+    free = parse_planner("offload-greedy").plan(program, budget)
+    assert isinstance(free, Optimal | Feasible)
+    need = simulate(program, free.schedule).host_peak_bytes
+    tight = replace(program, target=replace(program.target, host_bytes=need // 2))
+    refused = parse_planner("offload-greedy").plan(tight, budget)
+    assert isinstance(refused, Infeasible)
+    assert refused.why.code == "FB0475"
+    assert str(need) in refused.why.message
+    # Recomputation makes up for it.
+    mixed = parse_planner("autocapper").plan(tight, budget)
+    assert isinstance(mixed, Optimal | Feasible)
+    assert simulate(tight, mixed.schedule).host_peak_bytes <= need // 2
+    greedy, base, phases = parse_planner("offload-greedy"), Baseline.of(tight), Phases()
+    with pytest.raises(FBError) as caught:
+        run_planner(tight, greedy, budget, base, time_limit_s=5.0, phases=phases)
+    assert [d.code for d in caught.value.diagnostics] == ["FB0475"]
+
+
+@pytest.mark.parametrize("planner", sorted(COPYING))
+def test_a_target_without_a_link_is_refused(planner: str) -> None:
+    with pytest.raises(FBError) as caught:
+        parse_planner(planner).plan(chain(4), Budget(10_000))
+    assert [d.code for d in caught.value.diagnostics] == ["FB0473"]
+
+
+def test_the_planners_that_copy_say_so() -> None:
+    loaded = {name: info.load() for name, info in available().items() if info.is_own}
+    saying = {name for name, cls in loaded.items() if getattr(cls, "copies", None) is True}
+    assert saying == COPYING
+    assert makes_copies(parse_planner("auto"))
+    assert not makes_copies(parse_planner("auto{offload=false}"))
+    assert makes_copies(parse_planner("polish{of=pofo}"))
+    assert not makes_copies(parse_planner("polish{of=dtr}"))
+
+
+@dataclass(frozen=True)
+class Silent:
+    """Copies, and does not say so."""
+
+    name: ClassVar[str] = "silent"
+    applicability: ClassVar[str] = "any graph"
+    source: ClassVar[str] = "a test"
+
+    def plan(
+        self,
+        program: Program,
+        budget: Budget | None,
+        *,
+        time_limit_s: float = 60.0,
+        progress: Progress | None = None,
+    ) -> PlanResult:
+        return parse_planner("offload-greedy").plan(program, budget)
+
+
+def test_copies_of_a_planner_that_does_not_say_so_are_refused() -> None:
+    program = linked(chain(9), 2.0)
+    attempt = Attempt(program, Silent(), share(program, 0.6), 5.0, Phases())
+    result = attempt.ask()
+    assert isinstance(result, Optimal | Feasible)
+    with pytest.raises(FBError) as caught:
+        attempt.prove(result.schedule, None, "silent")
+    assert [d.code for d in caught.value.diagnostics] == ["FB0476"]
+
+
+@pytest.mark.parametrize("planner", sorted(COPYING - {"tflms", "opportunist"}))
+def test_an_endless_link_costs_nothing(planner: str) -> None:
+    program = linked(chain(9), 1e6)
+    budget = share(program, 0.7)
+    result = parse_planner(planner).plan(program, budget)
+    status, time_ns, _ = check(program, budget, result)
+    assert status == "optimal"
+    assert time_ns == Baseline.of(program).time_ns
+
+
+@pytest.mark.parametrize("planner", ["autocapper", "pofo", "rk-pofo"])
+def test_a_joint_planner_is_no_slower_than_either_alone(planner: str) -> None:
+    for rate in (0.02, 0.5, 2.0):
+        program = linked(chain(9), rate)
+        budget = share(program, 0.5)
+        joint = parse_planner(planner).plan(program, budget)
+        assert isinstance(joint, Optimal | Feasible)
+        moved = parse_planner("offload-greedy").plan(program, budget)
+        assert isinstance(moved, Optimal | Feasible)
+        assert joint.time_ns <= moved.time_ns
+        alone = Dtr().plan(program, budget) if planner == "autocapper" else None
+        if isinstance(alone, Optimal | Feasible):
+            assert joint.time_ns <= alone.time_ns
+
+
+def test_answers_do_not_change_from_run_to_run() -> None:
+    program = linked(transformer(1), 0.7)
+    budget = share(program, 0.35)
+    for planner in sorted(COPYING):
+        one, other = (parse_planner(planner).plan(program, budget) for _ in range(2))
+        assert one == other, planner
+
+
+def test_what_is_no_chain_is_said() -> None:
+    program = linked(chain(1), 1.0)
+    for planner in ("pofo", "rk-pofo", "offload-dp", "opportunist"):
+        result = parse_planner(planner).plan(program, Budget(1 << 30))
+        assert isinstance(result, NotApplicable)
+        assert result.why.code == "FB0409"
+
+
+@pytest.mark.parametrize("rate", [0.4, pytest.param(1.0, marks=pytest.mark.slow)])
+def test_auto_takes_what_copies_where_there_is_a_link(rate: float) -> None:
+    program = linked(chain(9), rate)
+    budget = share(program, 0.5)
+    with_link = parse_planner("auto").plan(program, budget, time_limit_s=2.0)
+    without = parse_planner("auto{offload=false}").plan(program, budget, time_limit_s=2.0)
+    assert isinstance(with_link, Optimal | Feasible)
+    assert isinstance(without, Optimal | Feasible)
+    assert not without.schedule.has_copies
+    assert with_link.schedule.has_copies
+    assert with_link.time_ns <= without.time_ns
+    assert with_link.lower_bound_ns is not None
+    assert with_link.lower_bound_ns <= with_link.time_ns
+    bare = replace(program, target=Target(granularity_bytes=program.target.granularity_bytes))
+    plain = parse_planner("auto").plan(bare, budget, time_limit_s=2.0)
+    assert isinstance(plain, Optimal | Feasible)
+    assert not plain.schedule.has_copies
+
+
+def test_the_table_of_offload_finds_the_best_of_all_sets() -> None:
+    """Theorem 10 against all subsets, in the table's own model with exact slots."""
+    from helpers.planners.exhaustive_offload import best_of_all_sets, stages
+
+    for seed in range(20):
+        made, room, rate = stages(seed)
+        rates = Rates(rate, rate, shared=False)
+        sets = list(best_sets(made, room, room, rates, float("inf")))
+        best, times = best_of_all_sets(made, room, rate)
+        if best is None:
+            assert sets == []
+        else:
+            assert times[sets[0]] == pytest.approx(best)
+
+
+def test_the_bound_of_a_moment_by_hand() -> None:
+    """A chain of four layers of 100 bytes, 10 ns forward and 20 back, over by 30 bytes in B5 and
+    B6, before which 40 and 60 ns pass. What comes back at 10 MB/s takes 3000 ns behind B6."""
+    program = linked(chain(4), 1.0)
+    instance = Instance.of(program, "activation")
+    profile = instance.profile(instance.capture)
+    budget = max(profile) - 30
+    over = [k for k, n in enumerate(profile) if n > budget]
+    assert [sum(instance.time_C[:k]) for k in over] == [40, 60]
+    for out, back, wanted in (
+        (10**9, 10**7, 60 + 20 + 3000),  # B6 and the way back behind it
+        (10**7, 10**9, 3000 + 120 - 40),  # the way out, then all from B5 on
+        (10**8, 10**8, 300 + 20 + 300),  # out, B6, and back
+    ):
+        target = replace(program.target, d2h_bytes_per_s=out, h2d_bytes_per_s=back)
+        assert abs(moment_ns(instance, target, budget) - wanted) <= 1, wanted
+
+
+def test_the_joint_bound_is_the_least_of_all_choices() -> None:
+    """For one moment, against every choice of what is alive, on the host, or made again."""
+    program = linked(chain(4), 0.1)
+    instance = Instance.of(program, "activation")
+    target = replace(program.target, copy_latency_ns=2)
+    # Replays that take long, so that the link is used.
+    instance = replace(instance, retime_C=[1000 * ns for ns in instance.retime_C])
+    profile = instance.profile(instance.capture)
+    k = profile.index(max(profile))
+    for limit in range(max(profile) - 200, max(profile), 50):
+        wanted = least_of_all_choices(instance, target, limit, k)
+        milp = joint_program(instance, target, limit, k)
+        with MilpSolver() as solver:
+            solved = solver.solve(milp, 30.0)
+        scale = max(1.0, instance.base_time_ns / len(instance.time_C))
+        if wanted is None:
+            assert solved.status == "infeasible"
+        else:
+            assert solved.bound * scale == pytest.approx(wanted, rel=1e-6)
+
+
+def least_of_all_choices(instance: Instance, target: Target, limit: int, k: int) -> float | None:
+    """The program of `bounds/links.py` by enumeration, for a chain without results that are
+    kept."""
+    inst = instance
+    made = {a for c in range(k) for a in inst.writes_C[c]}
+    needed = {a for c in range(k + 1, len(inst.names_C)) for a in inst.reads_C[c]} & made
+    there = set(inst.reads_C[k]) | {a for a in made if inst.kept_A[a]}
+    own = inst.workspace_C[k] + sum(inst.size_A[a] for a in inst.writes_C[k])
+    tensors = sorted(made)
+    best: float | None = None
+    for choice in product(("alive", "host", "gone"), repeat=len(tensors)):
+        state = dict(zip(tensors, choice, strict=True))
+        alive = {a for a in tensors if state[a] == "alive"}
+        if not there <= alive or sum(inst.size_A[a] for a in alive) + own > limit:
+            continue
+        again: set[int] = set()
+        todo = [a for a in needed if state[a] == "gone"]
+        possible = True
+        while todo:
+            c = inst.writer_A[todo.pop()]
+            possible &= inst.makable_C[c]
+            if c not in again:
+                again.add(c)
+                todo += [a for a in inst.rereads_C[c] if state.get(a, "alive") == "gone"]
+        if not possible:
+            continue
+        away = [inst.size_A[a] for a in tensors if state[a] == "host"]
+        ways = []
+        for rate in (target.d2h_bytes_per_s, target.h2d_bytes_per_s):
+            assert rate is not None
+            ways.append(len(away) * target.copy_latency_ns + sum(away) * 1e9 / rate)
+        done, total = sum(inst.time_C[:k]), inst.base_time_ns
+        replayed = sum(inst.retime_C[c] for c in again)
+        time = max(done, ways[0]) + max(total - done + replayed, inst.time_C[k] + ways[1])
+        best = time if best is None else min(best, time)
+    return best
+
+
+def test_polish_and_reorder_leave_copies_as_they_are() -> None:
+    program = linked(chain(9), 1.0)
+    budget = share(program, 0.5)
+    given = parse_planner("offload-greedy").plan(program, budget)
+    assert isinstance(given, Feasible)
+    assert given.schedule.has_copies
+    for outer in ("polish", "reorder"):
+        result = parse_planner(f"{outer}{{of=offload-greedy}}").plan(
+            program, budget, time_limit_s=3.0
+        )
+        check(program, budget, result)
+        assert isinstance(result, Optimal | Feasible)
+        assert result.schedule.steps == given.schedule.steps

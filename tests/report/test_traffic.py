@@ -1,0 +1,71 @@
+"""What copies ask of the link, worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from remat_compile.ir.program import Program
+from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.ir.text.parser import parse_program
+from remat_compile.report.traffic import Traffic, slower
+
+# 100 bytes leave at 10 and are waited for at 10 + 1000; they come back at 1030.
+TEXT = """fbir 1
+target "t" { granularity 1 d2h 1GB/s h2d 500MB/s both 1200MB/s }
+graph @g {
+  %x : input u8[16] bytes 16
+  %a : act u8[100] bytes 100
+  %b : act u8[50] bytes 50
+  %y : output u8[4] bytes 4
+  %dy : tangent u8[4] bytes 4
+  %gx : output u8[16] bytes 16
+  F1: fwd %a = f(%x) time 10ns
+  F2: fwd %b = g(%a) time 1000ns
+  F3: fwd %y = h(%b) time 20ns
+  L: loss %dy = loss(%y)
+  B1: bwd %gx = df(%dy, %a, %b) time 40ns
+}
+bind {
+  arg "x" = %x grad %gx
+  result %y tangent %dy
+}
+schedule @plan {
+  F1; offload %a; F2; wait %a; free %a; F3; prefetch %a; L; wait %a; hostfree %a; B1
+  free %a; free %b; free %dy
+}
+"""
+
+
+@pytest.fixture
+def traffic() -> Traffic:
+    made: Program = parse_program(TEXT)
+    return Traffic(made, made.schedules[0], simulate(made, made.schedules[0]))
+
+
+def test_bytes_and_busy_times(traffic: Traffic) -> None:
+    assert traffic.trace.time_ns == 10 + 1000 + 20 + 200 + 40
+    assert (traffic.moved_bytes("d2h"), traffic.moved_bytes("h2d")) == (100, 100)
+    assert (traffic.busy_ns("d2h"), traffic.busy_ns("h2d")) == (100, 200)
+    assert traffic.trace.stall_ns == 200
+
+
+def test_the_step_on_slower_links(traffic: Traffic) -> None:
+    assert traffic.time_at(Fraction(1)) == traffic.trace.time_ns
+    assert traffic.time_at(Fraction(1, 2)) == traffic.trace.time_ns + 200
+    assert traffic.time_at(Fraction(1, 4)) == traffic.trace.time_ns + 600
+    # 1.05 x 1270 = 1333.5: the way back may take 263 ns, so 200 / 263 of the rate.
+    assert traffic.least_share is not None
+    assert float(traffic.least_share) == pytest.approx(200 / 263, rel=1e-3)
+    half = slower(traffic.program.target, Fraction(1, 2))
+    assert half.both_bytes_per_s == 600 * 10**6
+
+
+def test_without_rates_there_is_nothing_to_say(traffic: Traffic) -> None:
+    target = replace(traffic.program.target, d2h_bytes_per_s=None, h2d_bytes_per_s=None)
+    made = replace(traffic.program, target=target)
+    bare = Traffic(made, traffic.schedule, simulate(made, traffic.schedule))
+    assert bare.least_share is None
+    assert bare.time_at(Fraction(1, 2)) == bare.trace.time_ns
