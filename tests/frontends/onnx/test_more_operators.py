@@ -214,7 +214,7 @@ def test_the_rule_of_a_linear_attention_needs_its_inputs(tmp_path: Path) -> None
 
 
 def test_mel_weights(tmp_path: Path) -> None:
-    """A spectrum of 129 bins as 20 bands: the matrix is the reference's, and `x` learns through it."""
+    """A spectrum of 129 bins as 20 bands: the matrix is the reference's."""
     settings = {
         "bands": np.array(20),
         "size": np.array(256),

@@ -36,16 +36,17 @@ def check_types(call: Call, domain: str, inputs: Sequence[Value]) -> None:
     version of the operator takes (floating-point types count as one)."""
     domain = "" if domain == "ai.onnx" else domain
     tensors = [value.data if isinstance(value, Known) else value for value in inputs]
-    for group in _of_one_type(call.op, domain, call.opset, len(inputs)):
-        kinds = {_name(t) for i in group if isinstance(t := tensors[i], Tensor)}
-        if len(kinds) > 1:
-            call.refuse(f"its inputs have different types: {', '.join(sorted(kinds))}", "FB0606")
     for i, (tensor, taken) in enumerate(zip(tensors, _taken(call.op, domain), strict=False)):
         if not isinstance(tensor, Tensor) or tensor.is_complex():
             continue
         own = _FLOATS if tensor.is_floating_point() else {f"tensor({_name(tensor)})"}
         if not own & taken:
-            call.refuse(f"input {i} may not have type {_name(tensor)}", "FB0606")
+            kinds = "floating-point" if taken <= _FLOATS else " or ".join(sorted(taken))
+            call.refuse(f"input {i} has type {_name(tensor)} and must be {kinds}", "FB0606")
+    for group in _of_one_type(call.op, domain, call.opset, len(inputs)):
+        found = {_name(t) for i in group if isinstance(t := tensors[i], Tensor)}
+        if len(found) > 1:
+            call.refuse(f"its inputs have different types: {', '.join(sorted(found))}", "FB0606")
 
 
 def _name(tensor: Tensor) -> str:
