@@ -119,6 +119,7 @@ def kind_of(outcome: Outcome) -> str:
     """The reason of a refusal without the names of one case."""
     if outcome.code == "FB0607":
         names = sorted(set(re.findall(r"([\w.]+) \(opset", outcome.reason)))
+        names = names or [outcome.reason.rpartition(": ")[2]]
         return f"{outcome.code} not supported: {', '.join(names)}"
     text = re.sub(r'^node "[^"]*" \((\w+), opset \d+\)', r"\1", outcome.reason)
     text = re.sub(r'(input|output|tensor) "[^"]*"', r"\1", text)

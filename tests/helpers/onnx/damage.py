@@ -9,19 +9,33 @@ from typing import Any
 
 import numpy as np
 import onnx
+import torch
 from onnx import TensorProto, helper, numpy_helper
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from remat_compile.frontends.onnx import build_module
 from remat_compile.ir.diagnostics import FBError
 
 __all__ = ["check", "mutants", "seeds"]
 
+LARGE_BYTES = 2**28
+
 _INTERESTING = (0, 1, -1, 2, 7, 255, 2**15, 2**31 - 1, -(2**31), 2**31, 2**62, -(2**63))
 
 
 def seeds() -> list[Any]:
     """Small models that between them use most kinds of fields."""
-    return [_perceptron(), _convolution(), _attention(), _sequence(), _branches(), _vendor()]
+    return [
+        _perceptron(),
+        _convolution(),
+        _attention(),
+        _sequence(),
+        _branches(),
+        _vendor(),
+        _regions(),
+    ]
 
 
 def _model(
@@ -191,6 +205,30 @@ def _vendor() -> Any:
     return _model(nodes, {"x": [2, 3, 4]}, weights, domains=(domain,))
 
 
+def _regions() -> Any:
+    heads = {"q_num_heads": 2, "kv_num_heads": 1}
+    nodes = [
+        helper.make_node("DeformConv", ["x", "w", "offset", "b"], ["c"], pads=[1, 1, 0, 0]),
+        helper.make_node("RoiAlign", ["c", "rois", "at"], ["r"], output_height=2, output_width=2),
+        helper.make_node("Reshape", ["r", "shape"], ["q"]),
+        helper.make_node("LinearAttention", ["q", "k", "k", "", "g", "g"], ["a", "s"], **heads),
+        helper.make_node("Col2Im", ["a", "image", "block"], ["y"], pads=[0, 1, 0, 0]),
+    ]
+    weights = {
+        "w": _weights(2, 2, 2, 2),
+        "offset": _weights(1, 8, 4, 4),
+        "b": _weights(2),
+        "rois": np.array([[0, 0, 3, 2], [1, 1, 4, 4]], np.float32),
+        "at": np.array([0, 0]),
+        "shape": np.array([1, 4, 4]),
+        "k": _weights(1, 4, 2),
+        "g": -np.abs(_weights(1, 4, 1)),
+        "image": np.array([2, 3]),
+        "block": np.array([2, 1]),
+    }
+    return _model(nodes, {"x": [1, 2, 4, 4]}, weights, opset=27)
+
+
 def mutants(seed: int, start: int, count: int) -> Iterator[bytes]:
     """Damaged files number `start` to `start + count`; the same for the same numbers."""
     models = seeds()
@@ -285,9 +323,11 @@ def _integers(rng: random.Random, model: Any) -> None:
     whole = [t for t in model.graph.initializer if t.data_type == TensorProto.INT64]
     if whole:
         one = rng.choice(whole)
-        array = numpy_helper.to_array(one).copy().reshape(-1) if one.raw_data else np.zeros(1)
+        whole_numbers = len(one.raw_data) // 8  # `dims` may have been damaged before
+        array = np.frombuffer(one.raw_data[: 8 * whole_numbers], np.int64).copy()
+        array = array if array.size else np.zeros(1, np.int64)
         array[rng.randrange(array.size)] = rng.choice(_INTERESTING)
-        one.raw_data = array.astype(np.int64).tobytes()
+        one.raw_data = array.tobytes()
 
 
 def _declared(rng: random.Random, model: Any) -> None:
@@ -344,7 +384,11 @@ _CHANGES: tuple[Callable[[random.Random, Any], None], ...] = (
 
 
 def check(data: bytes, folder: Path) -> str:
-    """`built`, or the code of the refusal. Anything else is raised."""
+    """`built`, `large`, or the code of the refusal. Anything else is raised.
+
+    A module is `large`, and not run, where one step of it gives more than `LARGE_BYTES`: a sound
+    file may ask for so much.
+    """
     file = folder / "m.onnx"
     file.write_bytes(data)
     try:
@@ -359,5 +403,26 @@ def _ending(file: Path, dims: dict[str, int]) -> str:
         built = build_module(file, dims=dims)
     except FBError as error:
         return error.diagnostics[0].code
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake, _Largest() as largest:
+        built.module(*(fake.from_tensor(value) for value in built.args))
+    if largest.size_bytes > LARGE_BYTES:
+        return "large"
     built.module(*built.args)
     return "built"
+
+
+class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The bytes of the largest result inside it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.size_bytes = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self.size_bytes = max(self.size_bytes, leaf.nbytes)
+        return result

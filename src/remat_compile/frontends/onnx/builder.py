@@ -23,29 +23,13 @@ from .limits import LARGEST_BYTES, Allowance, bytes_of, check_bytes, quiet_torch
 from .load import reason_of
 from .module import OnnxModule, Slot, Step, as_outputs, last_uses, node_module, reserve
 from .record import FX_NODE, origin_of
+from .signatures import check_types
 from .table import RANDOM, lowering_of
 from .unroll import unroll
 from .weights import Role
 
 _LOOKED_AT = {"Shape": {0}, "Size": {0}, "EyeLike": {0}, "CastLike": {1}}
 """Inputs of which only shape or type matter, both known at build time."""
-
-
-_PRODUCTS = frozenset(
-    {
-        "Attention",
-        "Conv",
-        "ConvTranspose",
-        "Einsum",
-        "FusedMatMul",
-        "GRU",
-        "Gemm",
-        "LSTM",
-        "MatMul",
-        "RNN",
-    }
-)
-"""Operators whose first inputs must have one type, which fake tensors do not ask for."""
 
 
 class Builder:
@@ -183,8 +167,8 @@ class Builder:
             return
         if node.op_type == "BatchNormalization":
             self.batch_norms[call.name] = self.train_bn or call.flag("training_mode")
-        if node.op_type in _PRODUCTS:
-            _check_types(call, inputs[:2])
+        if not self.straight_through:  # there, integers travel as floats
+            check_types(call, node.domain, inputs)
         results = self._evaluate(call, lowering, self._faked(inputs))
         self._record(node, call, lowering, inputs, results)
 
@@ -296,13 +280,6 @@ class Builder:
             self._contents[content] = self._fresh(value.name)
             self._remember(self._contents[content], place, leaf)
         return self._contents[content]
-
-
-def _check_types(call: Call, values: list[Value]) -> None:
-    tensors = [v.data if isinstance(v, Known) else v for v in values]
-    kinds = {str(t.dtype).removeprefix("torch.") for t in tensors if isinstance(t, Tensor)}
-    if len(kinds) > 1:
-        call.refuse(f"its inputs have different types: {', '.join(sorted(kinds))}", "FB0606")
 
 
 def _known(value: Value) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from ...ir.diagnostics import Diagnostic, FBError
 from .record import Origin
@@ -139,6 +140,18 @@ class Call:
         """A known input as Python floats."""
         items = self._items(value, what)
         return [float(item) for item in (items if isinstance(items, list) else [items])]
+
+    def rows(self, value: Value, what: str) -> Any:
+        """A known input as nested Python lists."""
+        return self._items(value, what)
+
+    def check_within(self, value: Value, low: int, high: int, what: str) -> None:
+        """Refuse a known integer outside `low` to `high` - 1, which fake tensors let pass."""
+        if not isinstance(value, Known) or value.items is None:
+            return
+        for item in tree_leaves(value.items):
+            if not low <= item < high:
+                self.refuse(f"{what} {item} is not within {low} and {high - 1}", "FB0606")
 
     def scalar(self, value: Value, what: str = "value", default: Any = None) -> Any:
         """A known one-element input as a Python number."""

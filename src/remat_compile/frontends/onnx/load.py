@@ -257,7 +257,8 @@ def _inline(model: Any) -> Any:
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     own = {("", op) for op in (*own_operators(), *_CONTROL)}
-    own |= {(MICROSOFT, op) for op in own_operators(MICROSOFT)} | {(ML, op) for op in SPREAD}
+    own |= {(domain, op) for domain in (MICROSOFT, ML) for op in own_operators(domain)}
+    own |= {(ML, op) for op in SPREAD}
     used = {("" if n.domain == "ai.onnx" else n.domain, n.op_type) for n in all_nodes(model.graph)}
     if used <= own:
         return model

@@ -56,6 +56,7 @@ SETTING_INPUTS = _places(
         "Pad": (2,),
         "Range": (0, 1, 2),
         "Resize": (1, 2),
+        "RoiAlign": (1,),
         "SoftmaxCrossEntropyLoss": (2,),
         "Upsample": (1,),
     }
@@ -66,6 +67,7 @@ WEIGHT_INPUTS = _places(
         **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "LayerNormalization"), (1, 2)),
         **dict.fromkeys(_SCALE_AND_BIAS, (1, 2)),
         **dict.fromkeys(("MatMul", "PRelu", "RMSNormalization"), (1,)),
+        "DeformConv": (1, 3),
         "Gather": (0,),
     }
 )

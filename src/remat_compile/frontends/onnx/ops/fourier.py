@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..call import Call, Value
+from ..call import DTYPES, Call, Value
 from ..limits import check_bytes
 from ..table import register
 
@@ -89,3 +89,29 @@ def stft(
     real, imaginary = _transformed(call, frames, size, inverse=False)
     keep = size // 2 + 1 if call.flag("onesided", True) else size
     return torch.stack([real[..., :keep], imaginary[..., :keep]], -1)
+
+
+@register("MelWeightMatrix")
+def mel_weight_matrix(
+    call: Call, bands: Value, length: Value, rate: Value, lowest: Value, highest: Value
+) -> Tensor:
+    """Triangles of height 1, equally wide on the mel scale: (bins of a spectrum, bands)."""
+    count, size = (int(call.scalar(n, w)) for n, w in ((bands, "num_mel_bins"), (length, "length")))
+    bins, sample_rate = size // 2 + 1, int(call.scalar(rate, "sample_rate"))
+    hertz = [float(call.scalar(edge, "an edge")) for edge in (lowest, highest)]
+    if count < 0 or size < 0 or sample_rate < 1 or not all(0 <= h < math.inf for h in hertz):
+        call.refuse("sizes, sample rate and edges must be positive", "FB0606")
+    check_bytes(f'node "{call.name}" ({call.op})', 4 * 8 * bins * (count + 2))
+    low, high = (2595 * math.log1p(edge / 700) / math.log(10) for edge in hertz)
+    mels = torch.arange(count + 2, dtype=torch.float64) * ((high - low) / (count + 2)) + low
+    edges = 700 * torch.expm1(mels / 2595 * math.log(10))
+    corner = torch.floor((size + 1) * edges / sample_rate)
+    left, peak, right = corner[:-2], corner[1:-1], corner[2:]
+    at = torch.arange(bins, dtype=torch.float64).unsqueeze(1)
+    rising = (at - left) / (peak - left).clamp(min=1)
+    falling = (right - at) / (right - peak).clamp(min=1)
+    matrix = torch.where(at < peak, rising, torch.where(at > peak, falling, 1.0)).clamp(min=0)
+    kind = DTYPES.get(call.integer("output_datatype", 1))
+    if kind is None:
+        call.refuse("this output_datatype is not supported")
+    return matrix.to(kind)

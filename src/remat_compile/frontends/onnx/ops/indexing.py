@@ -21,6 +21,7 @@ def gather(call: Call, x: Value, indices: Value) -> Tensor:
     """`aten.embedding` for rows of a matrix, else plain indexing (negative indices count back)."""
     data = call.tensor(x)
     axis = call.axis(0, data.ndim)
+    call.check_within(indices, -data.shape[axis], data.shape[axis], "index")
     if isinstance(indices, Known) and indices.data.ndim == 0:
         return data.select(axis, int(call.scalar(indices)))
     index = call.tensor(indices)
@@ -41,6 +42,7 @@ def gather(call: Call, x: Value, indices: Value) -> Tensor:
 def gather_elements(call: Call, x: Value, indices: Value) -> Tensor:
     data, index = call.tensor(x), call.tensor(indices)
     axis = call.axis(0, data.ndim)
+    call.check_within(indices, -data.shape[axis], data.shape[axis], "index")
     return torch.gather(data, axis, _wrapped(index, data.shape[axis]))
 
 

@@ -28,6 +28,8 @@ def batch_norm(call: Call, x: Value, scale: Value, bias: Value, mean: Value, var
     old_mean, old_var = call.tensor(mean), call.tensor(var)
     if not all(one.is_floating_point() for one in (data, weight, offset, old_mean, old_var)):
         call.refuse("its inputs must be floating-point", "FB0606")
+    if any(list(one.shape) != [data.shape[1]] for one in (weight, offset, old_mean, old_var)):
+        call.refuse(f"scale, bias, mean and variance must be [{data.shape[1]}]", "FB0606")
     if call.flag("training_mode") and not call.train_bn:
         return _training_outputs(data, weight, offset, [old_mean, old_var], momentum, eps)
     out = F.batch_norm(data, old_mean, old_var, weight, offset, call.train_bn, momentum, eps)

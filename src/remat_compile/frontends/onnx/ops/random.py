@@ -58,7 +58,9 @@ def _draw(call: Call, shape: list[int], dtype: torch.dtype, device: Any) -> Tens
 @register("Bernoulli", random=True)
 def bernoulli(call: Call, x: Value) -> Tensor:
     data = call.tensor(x)
-    return torch.bernoulli(data).to(_dtype(call, data))
+    # The standard compares with a uniform number: what is no probability is never or always 1.
+    chance = torch.nan_to_num(data, nan=0.0).clamp(0.0, 1.0)
+    return torch.bernoulli(chance).to(_dtype(call, data))
 
 
 @register("Multinomial", random=True)

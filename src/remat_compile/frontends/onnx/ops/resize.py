@@ -20,6 +20,7 @@ _COORDINATES = (
     "align_corners",
     "asymmetric",
     "tf_crop_and_resize",
+    "tf_half_pixel_for_nn",
 )
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
@@ -180,6 +181,8 @@ def _place(part: _Axis, y: int, where: str) -> float:
             if length == 1:
                 return 0.5 * (first + last) * (part.size - 1)
             return first * (part.size - 1) + y * (last - first) * (part.size - 1) / (length - 1)
+        case "tf_half_pixel_for_nn":
+            return (y + 0.5) / part.scale
         case "pytorch_half_pixel" if length == 1:
             return -0.5
         case "half_pixel_symmetric":

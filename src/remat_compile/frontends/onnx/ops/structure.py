@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -87,18 +88,44 @@ def col2im(call: Call, x: Value, image: Value, block: Value) -> Tensor:
     sizes, kernel = call.ints(image, "image_shape"), call.ints(block, "block_shape")
     rank = len(sizes)
     pads = call.integers("pads", [0] * 2 * rank)
+    dilations, strides = (
+        call.integers("dilations", [1] * rank),
+        call.integers("strides", [1] * rank),
+    )
     if rank != 2 or pads[:rank] != pads[rank:]:
-        call.refuse("only two spatial dimensions with equal padding on both sides are supported")
+        return _fold(data, sizes, kernel, dilations, pads, strides)
     fold: Any = F.fold
     result: Tensor = fold(
-        data,
-        sizes,
-        kernel,
-        dilation=call.integers("dilations", [1] * rank),
-        padding=pads[:rank],
-        stride=call.integers("strides", [1] * rank),
+        data, sizes, kernel, dilation=dilations, padding=pads[:rank], stride=strides
     )
     return result
+
+
+def _fold(
+    data: Tensor,
+    sizes: list[int],
+    kernel: list[int],
+    dilations: list[int],
+    pads: list[int],
+    strides: list[int],
+) -> Tensor:
+    """`F.fold` in any number of dimensions: every element is added where it lies in the padded
+    image, of which the middle is the result."""
+    rank = len(sizes)
+    padded = [sizes[i] + pads[i] + pads[i + rank] for i in range(rank)]
+    place = torch.zeros([1] * 2 * rank, dtype=torch.int64, device=data.device)
+    for i in range(rank):  # axes of `place`: those of the kernel, then those of the blocks
+        blocks = (padded[i] - dilations[i] * (kernel[i] - 1) - 1) // strides[i] + 1
+        for axis, steps, stride in ((i, kernel[i], dilations[i]), (rank + i, blocks, strides[i])):
+            shape = [-1 if j == axis else 1 for j in range(2 * rank)]
+            along = torch.arange(steps, device=data.device) * (stride * math.prod(padded[i + 1 :]))
+            place = place + along.reshape(shape)
+    flat = data.reshape(data.shape[0], -1, place.numel())
+    image = flat.new_zeros(*flat.shape[:2], math.prod(padded))
+    image = image.index_add(2, place.reshape(-1), flat).reshape(*flat.shape[:2], *padded)
+    for i in range(rank):
+        image = image.narrow(2 + i, pads[i], sizes[i])
+    return image
 
 
 @register("ReverseSequence")

@@ -1,0 +1,55 @@
+"""Gradients of exported architectures against the original PyTorch models, in float32."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from helpers.models import BASE, MODELS, no_dropout
+from helpers.paths import ROOT
+from helpers.slow import default_only
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+bench: Any = import_module("onnx_gradients")
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+HAND_WRITTEN = [name for name in BASE if name != "two"]
+
+
+class First(nn.Module):
+    """The first result of a model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Tensor) -> Any:
+        result = self.model(*args)
+        return result[0] if isinstance(result, tuple) else result
+
+
+@pytest.mark.parametrize("name", default_only(HAND_WRITTEN, ["gpt", "llama", "resnet"]))
+def test_gradients_of_small_architectures(name: str, tmp_path: Path) -> None:
+    module, args, _ = MODELS[name](torch.float32)
+    no_dropout(module)
+    output, gradient, count = bench.compare(First(module.eval()), args, tmp_path)
+    assert count == len(list(module.parameters()))
+    assert output <= bench.LIMIT
+    assert gradient <= bench.LIMIT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", bench.ARCHITECTURES)
+def test_gradients_of_transformers(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="the architectures are those of transformers")
+    output, gradient, count = bench.compare(*bench.make(name), tmp_path)
+    assert count >= 20
+    assert output <= bench.LIMIT
+    assert gradient <= bench.LIMIT
