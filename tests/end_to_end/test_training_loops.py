@@ -57,7 +57,7 @@ def assert_same_state(ours: nn.Module, theirs: nn.Module) -> None:
     for name, what in pairs:
         assert_same_tensors(dict(getattr(ours, name)()), dict(getattr(theirs, name)()), what)
     grads = [{n: p.grad for n, p in model.named_parameters()} for model in (ours, theirs)]
-    assert_same_tensors(*grads, "gradient")
+    assert_same_tensors(grads[0], grads[1], "gradient")
 
 
 def both(pair: tuple[nn.Module, nn.Module], loop: Callable[[nn.Module], None]) -> None:
@@ -266,7 +266,7 @@ def test_averages_of_weights(pair: tuple[nn.Module, nn.Module]) -> None:
         averages.append({**average.module.state_dict()})
         with torch.no_grad():
             averages[-1]["of x"] = average.eval()(X)[1]
-    assert_same_tensors(*averages, "average")
+    assert_same_tensors(averages[0], averages[1], "average")
 
 
 @pytest.mark.parametrize("way", ["pickle", "torch.save"])

@@ -84,7 +84,7 @@ def test_autocast(cache: bool) -> None:
             losses[-1].backward()
         assert torch.equal(*losses)
         grads = [{n: p.grad for n, p in model.named_parameters()} for model in (ours, theirs)]
-        assert_same_tensors(*grads, "gradient")
+        assert_same_tensors(grads[0], grads[1], "gradient")
 
 
 def refused(call: Any) -> str:
@@ -138,4 +138,4 @@ def test_scaled_losses_and_skipped_steps() -> None:
     assert scales[0] == scales[1]
     assert len(set(scales[0])) > 10
     params = [dict(model.named_parameters()) for model in (ours, original)]
-    assert_same_tensors(*params, "parameter")
+    assert_same_tensors(params[0], params[1], "parameter")
