@@ -17,7 +17,7 @@ OFFLOAD = ROOT / "spec/conformance/valid/offload.fbir"
 
 @pytest.fixture(autouse=True)
 def _library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remat_compile.report.page.vega", lambda: "/* vega */")
+    monkeypatch.setattr("remat_compile.report.document.vega", lambda: "/* vega */")
 
 
 def test_a_report_is_written(cli: Cli, planned: Path, tmp_path: Path) -> None:

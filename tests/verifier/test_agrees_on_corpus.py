@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.planners.graphs import residual, stochastic
-from helpers.planners.matrix import USE_UP_THEIR_LIMIT
+from helpers.planners.matrix import USE_UP_THEIR_LIMIT, program_for
 from helpers.programs.strategies import scheduled
 from helpers.slow import default_only
 from helpers.verifier.breaks import BREAKS
@@ -124,7 +124,7 @@ def test_plans_with_copies_and_what_breaks_them(name: str, seeds: range) -> None
     "planner", default_only(available(), set(available()) - USE_UP_THEIR_LIMIT)
 )
 def test_every_planner_at_every_budget(planner: str, graph: str) -> None:
-    program = GRAPHS[graph]()
+    program = program_for(planner, GRAPHS[graph]())
     low = lower_bound_bytes(program, "device")[0]
     high = simulate(program, _store_all(program)).peak_bytes
     for share in (1.0, 0.3):

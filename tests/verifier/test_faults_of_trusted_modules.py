@@ -139,11 +139,9 @@ def test_a_fault_on_one_side_is_dangerous_without_the_other() -> None:
     source = ROOT / "src" / "remat_compile" / module
     tree = ast.parse(source.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.For):
             node.body = [s for s in node.body if not ast.unparse(s).startswith("need(")]
             node.body = node.body or [ast.Pass()]
-        elif isinstance(node, ast.For):
-            node.body = [s for s in node.body if not ast.unparse(s).startswith("need(")]
     entries = [e for e in entries_for(module) if e.name.startswith("fb030")]
     outcome = try_fault(module, "needs nothing", ast.fix_missing_locations(tree), entries)
     assert outcome.alone

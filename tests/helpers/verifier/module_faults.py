@@ -68,7 +68,12 @@ HARMLESS = {
     *("fb0213_no_such_argument", "fb0213_no_such_dimension", "fb0213_other_dimension"),
     *("fb0214_python_literal", "fb0215_negative_size", "fb0218_bound_twice"),
     *("fb0218_unbound_buffer", "fb0219_unknown_type", "fb0220_reserved_symbol"),
-    *("fb0221_no_threads", "fb0221_too_many_threads", "fb0221_too_much_memory"),
+    *(
+        "fb0221_both_below_one_way",
+        "fb0221_no_threads",
+        "fb0221_too_many_threads",
+        "fb0221_too_much_memory",
+    ),
     *("fb0222_argument_beyond_64_bits", "fb0223_constant_product", "fb0223_product_beyond_range"),
     *("fb0224_sizes_together", "fb0224_times_together", "fb0225_in_place"),
     *("fb0225_in_place_operator_sign", "fb0225_out_argument", "fb0225_out_overload"),
