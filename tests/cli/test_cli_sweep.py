@@ -53,8 +53,11 @@ def test_a_frontier_in_csv(cli: Cli, chain: Path, tmp_path: Path) -> None:
     assert "infeasible" in ran.out
 
 
-def test_a_page_with_the_frontier(cli: Cli, chain: Path, tmp_path: Path) -> None:
+def test_a_page_with_the_frontier(
+    cli: Cli, chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its numbers are the sweep's, it can be gone on with, and no name acts in it."""
+    monkeypatch.setattr("remat_compile.report.document.vega", lambda: "/* vega */")
     out, points = tmp_path / "sweep.html", tmp_path / "peers.csv"
     points.write_text("name,bytes,ratio\n</script><script>bad(),5000,1.25\n")
     ran = cli("sweep", chain, *RANGE, *QUICK, "-o", out, "--points", points, "--knee")
