@@ -1,10 +1,10 @@
 """Runs the stored tests of ONNX releases through the frontend.
 
-    python tests/runners/run_onnx_operators.py [WHEEL ...] [--write docs/onnx_operators.md]
+    python tests/runners/run_onnx_operators.py [WHEEL ...] [--releases FOLDER] [--write FILE]
 
-Each WHEEL is one of the package `onnx` (`pip download --no-deps onnx==1.12.0`); it is read as a
-zip file. The installed package is always run. Ends with 1 where a case gives a wrong result or an
-exception without a code.
+Each WHEEL is one of the package `onnx`; it is read as a zip file. `--releases` downloads those from
+1.5 on into FOLDER, where they are not there yet. The installed package is always run. Ends with 1
+where a case gives a wrong result or an exception without a code.
 """
 
 from __future__ import annotations
@@ -25,41 +25,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from helpers.onnx.cases import Case, Ending, Outcome, of_installed, of_wheel, run
-
-FAULTY: tuple[tuple[str, str, str], ...] = (
-    (
-        r"1\.6\..*",
-        "resize_upsample_sizes_nearest_(ceil|floor|round_prefer_ceil)_",
-        "the model lacks the attribute nearest_mode that its result was made with; 1.7 adds it",
-    ),
-    (
-        r"1\.9\..*",
-        "convtranspose_autopad_same$",
-        "the model says SAME_LOWER, its result is that of SAME_UPPER; 1.10 corrects the model",
-    ),
-    (r"1\.13\..*", "col2im_pads$", "1.14 stores another result for the same model and inputs"),
-    (
-        r"1\.1[567]\..*",
-        "averagepool_3d_dilations_large_count_include_pad_is_1_ceil_mode_is_True$",
-        "1.18 stores another result for the same model and inputs",
-    ),
-    (
-        r"1\.18\..*",
-        "attention_(3d|4d_gqa)",
-        "heads were taken apart in the wrong order; 1.19 stores other results for the same models",
-    ),
-    (
-        r"1\.(18|19|20|21)\..*",
-        "attention_.*qk_matmul",
-        "modes 1 and 2 of qk_matmul_output were exchanged; 1.22 corrects models, results and text",
-    ),
-    (
-        r"1\.(19|20)\..*",
-        "l2normalization_axis_0$",
-        "0 / 0 at a zero vector; 1.21 stores 0 for the same model and inputs",
-    ),
-)
-"""Patterns of releases and cases, and why the stored result is not what the standard says."""
+from helpers.onnx.releases import FAULTY, RELEASES, faulty, wheel_of
 
 
 @dataclass
@@ -72,19 +38,14 @@ class Tally:
     faulty: int = 0
 
 
-def faulty(release: str, name: str) -> str | None:
-    """Why a stored result is known to be wrong, or None."""
-    for releases, cases, reason in FAULTY:
-        if re.fullmatch(releases, release) and re.search(cases, name):
-            return reason
-    return None
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wheels", nargs="*", type=Path)
+    parser.add_argument("--releases", type=Path, metavar="FOLDER")
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
+    if given.releases is not None:
+        given.wheels += [wheel_of(release, given.releases) for release in RELEASES]
     warnings.simplefilter("ignore")
     releases: list[tuple[str, Iterable[Case]]] = [
         (wheel.name.split("-")[1], of_wheel(wheel)) for wheel in given.wheels

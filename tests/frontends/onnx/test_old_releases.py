@@ -1,0 +1,33 @@
+"""The stored tests of earlier releases of ONNX: right or refused with a code, and 95 % right."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+
+import pytest
+
+from helpers.onnx.cases import Ending, of_wheel, run
+from helpers.onnx.releases import RELEASES, faulty, wheel_of
+from helpers.slow import default_only
+
+LEAST_SHARE = 0.95
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("release", default_only(list(RELEASES), ["1.8.1"]))
+def test_an_old_release(release: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    try:
+        wheel = wheel_of(release, tmp_path_factory.getbasetemp().parent / "onnx-wheels")
+    except (subprocess.SubprocessError, StopIteration) as error:
+        pytest.skip(f"onnx {release} cannot be downloaded: {error}")
+    floats: Counter[Ending] = Counter()
+    bad = []
+    for case in of_wheel(wheel):
+        outcome = run(case)
+        if outcome.ending in (Ending.WRONG, Ending.CRASHED) and not faulty(release, case.name):
+            bad.append(f"{case.name}: {outcome.ending.value}: {outcome.reason}")
+        floats[outcome.ending] += case.is_float
+    assert not bad, "\n".join(bad)
+    assert sum(floats.values()) > 400
+    assert floats[Ending.PASSED] >= LEAST_SHARE * sum(floats.values())
