@@ -2,7 +2,7 @@
 # make matrix: every planner on every graph, with its results written down.
 # make mutants: seeds faults into correct plans and counts those that the verifier misses (some minutes).
 # make redteam: what was found against the verifier, the reader and the generated code must not come back (minutes).
-# make test: every promise at a small size, in JOBS processes of one thread each; twenty minutes on two cores.
+# make test: every promise at a small size, in JOBS processes of one thread each; seventeen minutes on two cores.
 # make check: that and what takes longer: slow tests, matrix, mutants, red team; before a change is called done.
 # Each makes the virtual environment if there is none.
 

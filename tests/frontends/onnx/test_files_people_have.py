@@ -277,15 +277,7 @@ def test_all_stored_models() -> None:
     assert len(unlike_passed(cases)) <= len(cases) // 20
 
 
-def damaged(start: int, count: int, folder: Path) -> set[str]:
-    return {check(data, folder) for data in mutants(1, start, count)}
-
-
-def test_damaged_files_end_in_a_code_or_a_module(tmp_path: Path) -> None:
-    found = damaged(0, 150, tmp_path)
+@pytest.mark.parametrize("part", range(4))
+def test_2000_damaged_files_end_in_a_code_or_a_module(part: int, tmp_path: Path) -> None:
+    found = {check(data, tmp_path) for data in mutants(1, 500 * part, 500)}
     assert {"built", "FB0603", "FB0606"} <= found
-
-
-@pytest.mark.slow
-def test_2000_damaged_files(tmp_path: Path) -> None:
-    damaged(0, 2000, tmp_path)
