@@ -13,6 +13,8 @@ import pytest
 from helpers.cli import Cli
 from helpers.paths import ROOT
 from remat_compile import load
+from remat_compile.cli._json import print_object
+from remat_compile.driver.compare_torch import StepReport
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.ir.text.printer import format_program
 
@@ -92,6 +94,14 @@ def make():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 4), nn.Tanh()), (torch.rand(2, 4),)
 """
+
+
+def test_numbers_that_json_has_not(capsys: pytest.CaptureFixture[str]) -> None:
+    report = StepReport(1, 2, 0.5, 0.5, False, float("nan"), 3)
+    print_object("run", report=report, most=float("inf"))
+    made = json.loads(capsys.readouterr().out)
+    assert (made["report"]["max_difference"], made["most"]) == ("nan", "inf")
+    assert made["report"]["time_s"] == 0.5
 
 
 def test_diff(cli: Cli, tmp_path: Path) -> None:

@@ -52,15 +52,15 @@ def command(
 
 def _print_object(subject: Subject, what: str | None) -> None:
     from ..report.reasons import of_module, of_peak, of_tensor
-    from ._json import plain, print_object
+    from ._json import print_object
 
     if what is None:
         floor, at = subject.floor
         known = {"peak": of_peak(subject), "floor_bytes": floor, "floor_at": at}
         print_object("explain", peak_bytes=subject.trace.peak_bytes, **known)
     elif what.startswith("%"):
-        reasons = plain({**vars(of_tensor(subject, what[1:])), "node": None})
-        print_object("explain", tensor={**reasons, "node": f"%{what[1:]}"})
+        reasons = of_tensor(subject, what[1:])
+        print_object("explain", tensor={**vars(reasons), "node": f"%{reasons.node.name}"})
     else:
         print_object("explain", module=of_module(subject, what))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, assert_never
 from zipfile import BadZipFile, ZipFile
 
 from ..ir.diagnostics import Diagnostic, FBError
+from ..report.frontier import SWEEP_MARK
 from .files import STREAM, FileRead, check_writable
 from .model_source import ModelOptions, file_of, is_program
 from .recorded import is_bare_name
@@ -124,7 +125,8 @@ def _is_ours(path: Path, suffix: str, kind: Kind) -> bool:
         case "sweep":
             head = _head(path)
             table = head.startswith(b"planner,")
-            return table or (b'"baseline"' in head and b'"cells"' in head) or MARK in head
+            page = SWEEP_MARK.encode() in head
+            return table or page or (b'"baseline"' in head and b'"cells"' in head)
         case "python" | "picture":
             # A `.py` file by hand may be the only one there is.
             return MARK in _head(path)

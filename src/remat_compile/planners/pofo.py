@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar
 
-from .chains.answer import chain_for, no_chain
-from .chains.stages import save_all
-from .copying.improve import improve
-from .copying.joint_answer import try_joint
+from .chains.chain import Chain
+from .chains.stages import BlockOption, save_all
+from .copying.joint_answer import answer_jointly
 from .copying.task import CopyTask
 from .kit import Budget, PlanResult, Program, Progress, format_planner
 from .spelling.options import Checked, at_least
@@ -37,13 +36,8 @@ class Pofo(Checked):
         progress: Progress | None = None,
     ) -> PlanResult:
         task = CopyTask.of(program, budget, format_planner(self), monotonic() + time_limit_s)
-        capture = task.instance.capture
-        chain = chain_for(task.instance, self.most_stages)
-        if (refusal := no_chain(task.task, chain)) is not None:
-            return refusal
-        task.try_gaps(capture, task.gaps(capture))
-        if not task.is_best_possible:
-            options_N = [[save_all(chain, i)] for i in range(len(chain))]
-            try_joint(task, chain, options_N, self.slots)
-            improve(task)
-        return task.answer()
+        return answer_jointly(task, _keep_all, slots=self.slots, most_stages=self.most_stages)
+
+
+def _keep_all(chain: Chain, i: int) -> list[BlockOption]:
+    return [save_all(chain, i)]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar
 
-from .chains.answer import chain_for, no_chain
 from .chains.block_options import block_instance, option_of
 from .chains.chain import Chain
 from .chains.stages import BlockOption, save_all
-from .copying.improve import improve
-from .copying.joint_answer import try_joint
+from .copying.joint_answer import answer_jointly
 from .copying.task import CopyTask
 from .instance import Instance, Order
 from .kit import Budget, PlanResult, Program, Progress, format_planner
@@ -44,31 +41,20 @@ class RkPofo(Checked):
         progress: Progress | None = None,
     ) -> PlanResult:
         task = CopyTask.of(program, budget, format_planner(self), monotonic() + time_limit_s)
-        capture = task.instance.capture
-        chain = chain_for(task.instance, self.most_stages)
-        if (refusal := no_chain(task.task, chain)) is not None:
-            return refusal
-        task.try_gaps(capture, task.gaps(capture))
-        if not task.is_best_possible:
-            options_N = [list(_options(chain, i)) for i in range(len(chain))]
-            try_joint(task, chain, options_N, self.slots)
-            improve(task)
-        return task.answer()
+        return answer_jointly(task, _options, slots=self.slots, most_stages=self.most_stages)
 
 
-def _options(chain: Chain, i: int) -> Iterator[BlockOption]:
+def _options(chain: Chain, i: int) -> list[BlockOption]:
     """Saving all, and saving all but what is cheapest to make again; for the loss, one."""
     everything = save_all(chain, i)
-    yield everything
     if i == len(chain) - 1:
-        return
+        return [everything]
     block = block_instance(chain, i)
-    seen = {everything.kept}
-    for share in _SHARES:
-        option = option_of(chain, i, _dropping(block, share))
-        if option.kept not in seen:
-            seen.add(option.kept)
-            yield option
+    fewer = (option_of(chain, i, _dropping(block, share)) for share in _SHARES)
+    by_kept = {everything.kept: everything}
+    for option in fewer:
+        by_kept.setdefault(option.kept, option)
+    return [*by_kept.values()]
 
 
 def _dropping(block: Instance, share: float) -> Order:

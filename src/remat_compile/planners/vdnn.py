@@ -9,8 +9,6 @@ from typing import ClassVar
 from .copying.task import CopyTask
 from .kit import Budget, PlanResult, Program, Progress
 
-_MOST_THRESHOLDS = 24
-
 
 @dataclass(frozen=True)
 class Vdnn:
@@ -32,18 +30,8 @@ class Vdnn:
         progress: Progress | None = None,
     ) -> PlanResult:
         task = CopyTask.of(program, budget, self.name, monotonic() + time_limit_s)
-        inst = task.instance
-        order = inst.capture
-        gaps = task.gaps(order)
-        ratio = {gap: inst.time_C[gap.last] / gap.size_bytes for gap in gaps}
-        ranked = sorted(set(ratio.values()))
-        every = max(1, len(ranked) // _MOST_THRESHOLDS)
-        for threshold in ranked[::every]:
-            if task.late or task.is_best_possible:
-                break
-            above = [gap for gap in gaps if ratio[gap] >= threshold]
-            task.try_gaps(order, above)
-            task.try_gaps(order, above[::2])
-        if not gaps:
-            task.try_gaps(order, gaps)
+        order = task.instance.capture
+        task.try_thresholds(order)
+        if not task.gaps(order):
+            task.try_gaps(order, [])
         return task.answer()

@@ -23,9 +23,12 @@ POLICY = (
 Cell = str | int
 
 
-def document(title: str, body: str, data: dict[str, object], *scripts: str) -> str:
-    """The page as text: `data["charts"]` are drawn, `scripts` of this folder run after that.
-    FB0712 where the library that draws is missing."""
+def document(
+    title: str, body: str, data: dict[str, object], *scripts: str, generator: str = MARK
+) -> str:
+    """The page as text: `data["charts"]` are drawn, `scripts` of this folder run after that; its
+    head says who made it (`generator`, which has the mark in it). FB0712 where the library
+    that draws is missing."""
     source = files(__package__)
     css, *code = (
         source.joinpath(name).read_text(encoding="utf-8")
@@ -36,7 +39,7 @@ def document(title: str, body: str, data: dict[str, object], *scripts: str) -> s
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta name="generator" content="{MARK}">
+<meta name="generator" content="{generator}">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="data:,">

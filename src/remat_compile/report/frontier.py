@@ -14,10 +14,21 @@ from typing import Literal
 from ..ir.units import format_bytes
 from .document import Cell, chart, document, table
 from .drawing import BYTES_LABEL, LINE_COLOR, Spec, frame
-from .subject import shown
+from .subject import MARK, shown
 
-__all__ = ["Frontier", "Knee", "Measured", "Point", "frontier_page", "frontier_spec", "knee"]
+__all__ = [
+    "SWEEP_MARK",
+    "Frontier",
+    "Knee",
+    "Measured",
+    "Point",
+    "frontier_page",
+    "frontier_spec",
+    "knee",
+]
 
+SWEEP_MARK = f"{MARK} sweep"
+"""What the head of a sweep's page says: a sweep may be written over it."""
 GIB = 1 << 30
 LEAST_DEPTH = 0.02
 """Of the chord: what lies closer to it is no knee."""
@@ -54,7 +65,7 @@ class Frontier:
     """Points of one kind of bytes. `base_bytes` and `base_ns` are of the step with nothing
     recomputed; no plan takes less than `floor_bytes`."""
 
-    kind: Literal["device", "activation", "host"]
+    kind: Literal["device", "activation"]
     base_bytes: int
     base_ns: int
     floor_bytes: int
@@ -129,7 +140,7 @@ def frontier_page(name: str, frontiers: Sequence[Frontier], stored: str) -> str:
     charts = {f.kind: frontier_spec(f) for f in frontiers}
     title = f"Time and memory of @{shown(name)}"
     body = "\n".join(_body(title, frontiers))
-    return document(title, body, {"charts": charts, "sweep": stored})
+    return document(title, body, {"charts": charts, "sweep": stored}, generator=SWEEP_MARK)
 
 
 def _body(title: str, frontiers: Sequence[Frontier]) -> Iterator[str]:
@@ -139,7 +150,7 @@ def _body(title: str, frontiers: Sequence[Frontier]) -> Iterator[str]:
         "dashed: what no plan that computes in the same order beats.</p>"
     )
     for f in frontiers:
-        of = {"device": "all device bytes", "activation": "activations", "host": "host"}[f.kind]
+        of = "all device bytes" if f.kind == "device" else "activations"
         yield f"<section><h2>Time over {escape(of)}</h2>"
         yield chart(f.kind, f"Time of a step over {of}, a line for each planner")
         if (bend := knee(f)) is not None:

@@ -32,7 +32,6 @@ _MOST_WORK = 120_000
 """Tries times entries of the order."""
 _MOST_MAKERS = 6
 """So many cNodes make a tensor again, at the most."""
-_THRESHOLDS = 24
 _MOST_IDLE = 40
 """So many tries in a row that gain nothing end the search."""
 
@@ -67,14 +66,7 @@ def _try_other_turns(task: CopyTask, order: Order) -> None:
     gaps = task.gaps(order)
     task.try_gaps(order, sorted(gaps, key=lambda gap: (-gap.size_bytes, gap.made)))
     task.try_gaps(order, sorted(gaps, key=lambda gap: (-gap.back, gap.made)))
-    ratio = {gap: task.instance.time_C[order[gap.last]] / gap.size_bytes for gap in gaps}
-    ranked = sorted(set(ratio.values()))
-    for threshold in ranked[:: max(1, len(ranked) // _THRESHOLDS)][1:]:
-        if task.is_best_possible or task.late:
-            return
-        above = [gap for gap in gaps if ratio[gap] >= threshold]
-        task.try_gaps(order, above)
-        task.try_gaps(order, above[::2])
+    task.try_thresholds(order)
 
 
 def _neighbours(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 
-from ..chains.answer import Slots, order_of
+from ..chains.answer import Slots, chain_for, no_chain, order_of
 from ..chains.chain import Chain
 from ..chains.choices import operations, reserve_tokens
 from ..chains.persistent import DeadlinePassed, Persistent
 from ..chains.stages import BlockOption, Stage, stages_of
+from ..contract import PlanResult
+from .improve import improve
 from .joint_table import JointTable, Link
 from .task import CopyTask
 
-__all__ = ["try_joint"]
+__all__ = ["answer_jointly"]
 
 _SHARES = (1.0, 1.1, 0.93, 1.25, 0.85, 0.7)
 _MOST = max(_SHARES)
@@ -22,7 +24,27 @@ _LEVELS, _FINE_SLOTS = 12, 300
 gives bytes back later than the tables think."""
 
 
-def try_joint(
+def answer_jointly(
+    task: CopyTask,
+    options_of: Callable[[Chain, int], Sequence[BlockOption]],
+    *,
+    slots: int,
+    most_stages: int,
+) -> PlanResult:
+    """Of the graph as a chain of at most `most_stages` blocks, each with the options that
+    `options_of` gives it; memory counts in `slots`. NotApplicable for what is no chain."""
+    capture = task.instance.capture
+    chain = chain_for(task.instance, most_stages)
+    if (refusal := no_chain(task.task, chain)) is not None:
+        return refusal
+    task.try_gaps(capture, task.gaps(capture))
+    if not task.is_best_possible:
+        _try_joint(task, chain, [options_of(chain, i) for i in range(len(chain))], slots)
+        improve(task)
+    return task.answer()
+
+
+def _try_joint(
     task: CopyTask, chain: Chain, options_N: Sequence[Sequence[BlockOption]], slots: int
 ) -> None:
     """Lets `task` try the schedules of the joint tables, and persistent ones for more memory than

@@ -19,6 +19,7 @@ from .place import place, steps_of
 
 __all__ = ["CopyTask", "Placed"]
 
+_MOST_THRESHOLDS = 24
 _LEAST_BYTES = 1 << 20
 _LEAST_NS = 20_000
 """Smaller tensors, which take less than this on the link too, are moved only if need be."""
@@ -96,6 +97,19 @@ class CopyTask:
             if not moves:
                 break
         return min(found, default=None)
+
+    def try_thresholds(self, order: Order) -> None:
+        """For each threshold of the time of a tensor's last reader for a byte: all tensors above
+        it, and every other one of them."""
+        gaps = self.gaps(order)
+        ratio = {gap: self.instance.time_C[order[gap.last]] / gap.size_bytes for gap in gaps}
+        ranked = sorted(set(ratio.values()))
+        for threshold in ranked[:: max(1, len(ranked) // _MOST_THRESHOLDS)]:
+            if self.late or self.is_best_possible:
+                return
+            above = [gap for gap in gaps if ratio[gap] >= threshold]
+            self.try_gaps(order, above)
+            self.try_gaps(order, above[::2])
 
     def take(self, order: Order, schedule: Schedule, gaps: tuple[Gap, ...] = ()) -> Placed | None:
         """The schedule with its time, if it is within all limits; the best is remembered."""
