@@ -87,6 +87,17 @@ def test_autocast(cache: bool) -> None:
         assert_same_tensors(grads[0], grads[1], "gradient")
 
 
+@pytest.mark.parametrize("cache", [True, False])
+def test_forwards_that_eager_would_let_share_casts_are_warned_about(cache: bool) -> None:
+    with low_precision(cache=cache):
+        ours = remat_compile.compile(nn.Linear(4, 4), (torch.ones(2, 4),), **AGAIN)
+        first = ours(torch.ones(2, 4))
+        with pytest.warns(UserWarning, match="second forward") as said:
+            second = ours(torch.ones(2, 4))
+    assert ("share the casts" in str(said[0].message)) is cache
+    (first + second).sum().backward()
+
+
 def refused(call: Any) -> str:
     with pytest.raises(FBError) as error:
         call()

@@ -60,16 +60,21 @@ class Flight:
     def end(self) -> None:
         self._waiting = None
 
-    def start(self, outputs: Any) -> None:
+    def start(self, outputs: Any, autocast: Autocast) -> None:
         """Warns once if the graph of an earlier forward is still alive and unused."""
         waiting = self._waiting() if self._waiting is not None else None
         if waiting is not None and not self._warned:
             self._warned = True
-            warnings.warn(
+            message = (
                 "remat-compile: a second forward runs before the backward of the first; "
-                "the memory bound covers one call in flight",
-                stacklevel=4,
+                "the memory bound covers one call in flight"
             )
+            if autocast.dtype is not None and autocast.caches_weights:
+                message += (
+                    "; forwards in one autocast block share the casts of weights in eager and not "
+                    "here, so gradients of their sum may differ: give each a block of its own"
+                )
+            warnings.warn(message, stacklevel=4)
         node = step_node(outputs)
         if node is None:
             return
@@ -145,7 +150,7 @@ class PlannedStep:
         else:  # the casts are part of the graph
             with torch._C._DisableAutocast():
                 outputs = self.run(*tensors, *args, **kwargs)
-        self.flight.start(outputs)
+        self.flight.start(outputs, self.autocast)
         return outputs if self._returns is None else self._returns.put_together(outputs)
 
     def _refuse(self, owner: nn.Module, problems: list[str]) -> NoReturn:
