@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from helpers.emitted.torch_faults import (
+from helpers.emitted.torch_code import (
     Fault,
     body,
     calls,
     everywhere,
+    into,
     names,
     reads,
     renumbered,
@@ -20,11 +21,7 @@ from helpers.emitted.torch_faults import (
 __all__ = ["COPY_FAULTS", "copy_steps"]
 
 COPY_FAULTS: dict[str, Fault] = {}
-
-
-def fault(function: Fault) -> Fault:
-    COPY_FAULTS[function.__name__] = function
-    return function
+fault = into(COPY_FAULTS)
 
 
 def copy_steps(statements: list[ast.stmt], *words: str) -> Iterator[tuple[int, ast.Call]]:
