@@ -32,7 +32,7 @@ from remat_compile.planners.hierarchy.level import Level, level_of
 from remat_compile.planners.hierarchy.offers import Offer, offers_of, pareto
 from remat_compile.planners.hierarchy.partition import Limits, children_of
 from remat_compile.planners.hierarchy.prices import ChildPrices, prices_of
-from remat_compile.planners.hierarchy.quick import made_again, quick_orders, without_idle
+from remat_compile.planners.hierarchy.quick import made_again, quick_orders
 from remat_compile.planners.hierarchy.reduced import ReducedModel, reduced_model
 from remat_compile.planners.hierarchy.repeats import Run, longest_run, runs_of
 from remat_compile.planners.hierarchy.solve_level import flattened
@@ -302,7 +302,7 @@ def test_what_is_predicted_is_never_too_little(
         order = model.order(answer.point)
         assert is_valid(inst, order)
         assert inst.peak(order) <= limit
-        lean = without_idle(inst, order)
+        lean = inst.without_idle(order)
         assert is_valid(inst, lean)
         assert inst.peak(lean) <= limit
 

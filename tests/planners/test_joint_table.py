@@ -11,7 +11,7 @@ import pytest
 from helpers.planners.exhaustive_chains import ThesisChain
 from helpers.planners.exhaustive_joint import least_backward, least_time
 from remat_compile.planners.chains.persistent import Persistent
-from remat_compile.planners.copying.joint_table import JointTable, Link
+from remat_compile.planners.copying.joint_table import JointTable, LinkRates
 
 
 def random_chain(seed: int, layers: int, spread: int = 5) -> ThesisChain:
@@ -26,7 +26,7 @@ def random_chain(seed: int, layers: int, spread: int = 5) -> ThesisChain:
 
 
 def table_of(chain: ThesisChain, top: int, rate: float) -> JointTable:
-    return JointTable(chain.stages(), 1, top, Link(rate, rate), inf)
+    return JointTable(chain.stages(), 1, top, LinkRates(rate, rate), inf)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -23,7 +23,7 @@ from remat_compile.planners.hierarchy.leaf_program import program_of_part
 from remat_compile.planners.hierarchy.level import Level, level_of
 from remat_compile.planners.hierarchy.partition import Limits
 from remat_compile.planners.hierarchy.prices import prices_of
-from remat_compile.planners.hierarchy.quick import made_again, quick_orders, without_idle
+from remat_compile.planners.hierarchy.quick import made_again, quick_orders
 from remat_compile.planners.hierarchy.solve_level import flattened
 from remat_compile.planners.hierarchy.tree import PartClass, tree_of
 from remat_compile.planners.instance import Instance, Order
@@ -75,7 +75,7 @@ def test_an_option_of_an_option_is_a_valid_order(program: Program, seed: int, ki
     limits = Limits(children=rng.randint(2, 5), leaf=rng.randint(1, 4), kind=kind)  # type: ignore[arg-type]
     order = random_order(tree_of(instance, limits).root, rng)
     assert is_valid(instance, order)
-    for some in (order, without_idle(instance, order)):
+    for some in (order, instance.without_idle(order)):
         trace = simulate(program, instance.schedule(some, "x"))
         assert trace.time_ns == instance.time_ns(some)
         peak = trace.peak_bytes if instance.kind == "device" else trace.activation_peak_bytes

@@ -61,17 +61,17 @@ def command(
     return 0 if found.same else 1
 
 
-def _print_object(found: Differences) -> None:
+def _print_object(changes: Differences) -> None:
     from ._json import print_object
 
     print_object(
         "diff",
-        same=found.same,
-        same_graph=found.same_graph,
-        same_costs=found.same_costs,
-        plans=[_plan_object(s) for s in (found.before, found.after)],
-        only=[found.only_before, found.only_after],
-        changes=found.changes,
+        same=changes.same,
+        same_graph=changes.same_graph,
+        same_costs=changes.same_costs,
+        plans=[_plan_object(s) for s in (changes.before, changes.after)],
+        only=[changes.only_before, changes.only_after],
+        changes=changes.changes,
     )
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 from .eviction.search import Search
 from .hierarchy.effort import Effort
 from .hierarchy.partition import Kind, Limits
-from .hierarchy.quick import priced_orders, quick_orders, without_idle
+from .hierarchy.quick import priced_orders, quick_orders
 from .hierarchy.refine import refined
 from .hierarchy.rotor_top import chain_orders
 from .hierarchy.search import Candidates
@@ -79,9 +79,9 @@ class Hiremate(Checked):
         with MilpSolver() as solver:
             run = _Run(self, task, start, time_limit_s, progress or (lambda line: None), solver)
             run.run()
-        best = run.found.best
+        best = run.candidates.best
         if best is None and not run.late:
-            return task.infeasible(run.found.least)
+            return task.infeasible(run.candidates.least)
         if run.late:
             schedule = None if best is None else task.schedule(best)
             time_ns = 0 if best is None else instance.time_ns(best)
@@ -105,7 +105,7 @@ class _Run:
         self.options, self.task, self.progress, self.solver = options, task, progress, solver
         self.instance = task.instance
         self.start, self.limit_s = start, limit_s
-        self.found = Candidates(task.instance, task.limit_bytes, progress)
+        self.candidates = Candidates(task.instance, task.limit_bytes, progress)
         self.late = False
 
     def until(self, share: float) -> float:
@@ -113,7 +113,7 @@ class _Run:
 
     @property
     def settled(self) -> bool:
-        best = self.found.best
+        best = self.candidates.best
         return best is not None and self.instance.time_ns(best) <= self.instance.base_time_ns
 
     def run(self) -> None:
@@ -128,7 +128,7 @@ class _Run:
             self._solve_whole()
         else:
             self._solve_tree(tree)
-        if not self.settled and self.found.best is not None:
+        if not self.settled and self.candidates.best is not None:
             self._refine([member.forward for member in tree.members()])
 
     def _is_over(self) -> bool:
@@ -147,9 +147,9 @@ class _Run:
         search = Search(self.instance, self.task.limit_bytes, self.task.deadline)
         search.run(0, 0)
         if search.best is not None:
-            self.found.offer(search.best, "walks", keep=False)
+            self.candidates.offer(search.best, "walks", keep=False)
         else:
-            self.found.offer(search.least(), "walks")
+            self.candidates.offer(search.least(), "walks")
         self.late = self.late or search.late
 
     def _walk_again(self) -> None:
@@ -157,7 +157,7 @@ class _Run:
         search = Search(self.instance, self.task.limit_bytes, self.until(_WALKS))
         search.run(None, 0)
         if search.best is not None:
-            self.found.offer(search.best, "walks", keep=False)
+            self.candidates.offer(search.best, "walks", keep=False)
         self.late = self.late or search.late
 
     def _solve_whole(self) -> None:
@@ -166,12 +166,12 @@ class _Run:
             self.instance,
             self.task.limit_bytes,
             time_limit_s=max(0.0, self.until(_TOP) - monotonic()),
-            start=self.found.best,
+            start=self.candidates.best,
             solver=self.solver,
             most_checks=_WHOLE_CHECKS,
         )
         if answer.order is not None:
-            self.found.offer(answer.order, "the whole")
+            self.candidates.offer(answer.order, "the whole")
         self.late = self.late or (
             answer.status in ("feasible", "unknown") and monotonic() > self.until(_TOP)
         )
@@ -196,7 +196,7 @@ class _Run:
     def _chain(self, tree: Tree) -> None:
         """Across a chain of leaves the dynamic program of Rk-Rotor is exact, and quick."""
         for order in chain_orders(self.task, tree):
-            self.found.offer(order, "a chain of parts")
+            self.candidates.offer(order, "a chain of parts")
             if self.instance.peak(order) <= self.task.limit_bytes:
                 return
 
@@ -205,10 +205,10 @@ class _Run:
         limit = self.task.limit_bytes
         problem = LevelProblem.of(tree.root, self.options.options + _MORE_AT_TOP)
         for order in priced_orders(problem.level, problem.prices):
-            self.found.offer(without_idle(self.instance, order), "options of parts")
+            self.candidates.offer(self.instance.without_idle(order), "options of parts")
         if quick:
             for order in quick_orders(self.instance):
-                self.found.offer(order, "drop cheap")
+                self.candidates.offer(order, "drop cheap")
             return
         for room in _ROOMS:
             left = min(_TOP_S, self.until(_TOP) - monotonic())
@@ -228,11 +228,11 @@ class _Run:
             unproven = answer.status in ("feasible", "unknown")
             self.late = self.late or (unproven and monotonic() - began >= 0.9 * left)
             if answer.order is not None:
-                self.found.offer(answer.order, "the program of the root")
+                self.candidates.offer(answer.order, "the program of the root")
                 return
 
     def _refine(self, leaves: list[tuple[int, ...]]) -> None:
-        for order in self.found.starts(_REFINED):
+        for order in self.candidates.starts(_REFINED):
             better = refined(
                 self.instance,
                 order,
@@ -241,5 +241,5 @@ class _Run:
                 self.task.deadline,
                 self.solver,
             )
-            self.found.offer(better.order, "leaves in context")
+            self.candidates.offer(better.order, "leaves in context")
             self.late = self.late or better.late

@@ -181,6 +181,24 @@ class Instance:
             close(a)
         return [live + own for live, own in zip(accumulate(change), during, strict=False)]
 
+    def without_idle(self, order: Order) -> Order:
+        """`order` without replays of which nobody reads a result before it is made anew."""
+        seen: set[int] = set()
+        again: list[bool] = []
+        for c in order:
+            again.append(c in seen)
+            seen.add(c)
+        wanted: set[int] = set()
+        kept: Order = []
+        for c, repeated in zip(reversed(order), reversed(again), strict=True):
+            writes = [a for a in self.rewrites_C[c] if not self.kept_A[a]] if repeated else []
+            if repeated and not any(a in wanted for a in writes):
+                continue
+            wanted.difference_update(writes if repeated else self.writes_C[c])
+            wanted.update(self.rereads_C[c] if repeated else self.reads_C[c])
+            kept.append(c)
+        return kept[::-1]
+
     def schedule(self, order: Order, planner: str) -> Schedule:
         """The schedule that runs `order` and frees after last use."""
         names = [self.names_C[c] for c in order]

@@ -113,27 +113,7 @@ def replays(order: Order) -> list[int]:
 
 def _without(inst: Instance, order: Order) -> Iterator[Order]:
     for i in sorted(replays(order), key=lambda i: (-inst.retime_C[order[i]], i)):
-        yield without_idle(inst, [*order[:i], *order[i + 1 :]])
-
-
-def without_idle(inst: Instance, order: Order) -> Order:
-    """The order without recomputations of which nothing is read before it is made again."""
-    again = set(replays(order))
-    wanted: set[int] = set()
-    kept = []
-    for i in range(len(order) - 1, -1, -1):
-        c = order[i]
-        if i in again:
-            made = inst.rewrites_C[c]
-            if not wanted.intersection(made):
-                continue
-            wanted.difference_update(a for a in made if not inst.kept_A[a])
-            wanted.update(inst.rereads_C[c])
-        else:
-            wanted.difference_update(inst.writes_C[c])
-            wanted.update(inst.reads_C[c])
-        kept.append(c)
-    return kept[::-1]
+        yield inst.without_idle([*order[:i], *order[i + 1 :]])
 
 
 def _with(task: CopyTask, order: Order) -> Iterator[Order]:

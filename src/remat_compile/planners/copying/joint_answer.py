@@ -12,7 +12,7 @@ from ..chains.persistent import DeadlinePassed, Persistent
 from ..chains.stages import BlockOption, Stage, stages_of
 from ..contract import PlanResult
 from .improve import improve
-from .joint_table import JointTable, Link
+from .joint_table import JointTable, LinkRates
 from .task import CopyTask
 
 __all__ = ["answer_jointly"]
@@ -88,7 +88,7 @@ def _try_tables(
     slot = max(1, -(-int(_MOST * room) // slots))
     plain, reserved = reserve_tokens(stages, slot)
     rates = [(r or 0) / 1e9 / slot for r in (target.d2h_bytes_per_s, target.h2d_bytes_per_s)]
-    table = JointTable(plain, slot, slots, Link(*rates), task.task.deadline)
+    table = JointTable(plain, slot, slots, LinkRates(*rates), task.task.deadline)
     tops = (min(slots, (int(share * room) - reserved) // slot) for share in _SHARES)
     for top in dict.fromkeys(tops):
         if top < 1 or not isfinite(table.time_ns(top)):

@@ -36,14 +36,14 @@ from ..chains.choices import Choice, Operation, Save, Split, Thresholds
 from ..chains.persistent import DeadlinePassed
 from ..chains.stages import Stage
 
-__all__ = ["JointTable", "Link"]
+__all__ = ["JointTable", "LinkRates"]
 
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkRates:
     """Slots per nanosecond, out and back."""
 
     out: float
@@ -71,7 +71,7 @@ class JointTable:
     """
 
     def __init__(
-        self, stages: Sequence[Stage], slot: int, top: int, link: Link, deadline: float
+        self, stages: Sequence[Stage], slot: int, top: int, link: LinkRates, deadline: float
     ) -> None:
         self.stages = stages
         self.thresholds = Thresholds(stages)

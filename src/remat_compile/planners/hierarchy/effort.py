@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
 from time import monotonic
 
@@ -28,7 +27,7 @@ from ..programs.solve_compact import solve_compact
 from ..registry import format_planner
 from ..solvers import MilpSolver
 from .leaf_program import order_of_schedule, program_of_part
-from .quick import priced_orders, quick_orders, without_idle
+from .quick import priced_orders, quick_orders
 from .solve_level import LevelProblem
 from .tree import PartClass, Tree
 
@@ -81,7 +80,7 @@ class Effort:
 
     def _enter_priced(self, part: PartClass) -> None:
         problem = LevelProblem.of(part, self.options)
-        lean = partial(without_idle, part.instance)
+        lean = part.instance.without_idle
         self._enter(part, map(lean, priced_orders(problem.level, problem.prices)))
 
     def solve_leaves(self, deadline: float) -> None:

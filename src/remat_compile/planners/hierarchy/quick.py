@@ -19,7 +19,7 @@ from ..instance import Instance, Order
 from .level import Level
 from .prices import ChildPrices
 
-__all__ = ["made_again", "priced_orders", "quick_orders", "without_idle"]
+__all__ = ["made_again", "priced_orders", "quick_orders"]
 
 _RATIOS = (0.25, 0.5, 0.75)
 """Drop-cheap makes again the cheapest values that have this share of all bytes."""
@@ -108,23 +108,3 @@ def _order(level: Level, prices: Sequence[ChildPrices], chosen: Sequence[int]) -
         if chosen[j] >= 0:
             order += prices[j].options[chosen[j]].back.run
     return order
-
-
-def without_idle(instance: Instance, order: Order) -> Order:
-    """`order` without replays of which nobody reads a result before it is made anew."""
-    inst = instance
-    seen: set[int] = set()
-    again: list[bool] = []
-    for c in order:
-        again.append(c in seen)
-        seen.add(c)
-    wanted: set[int] = set()
-    kept: Order = []
-    for c, repeated in zip(reversed(order), reversed(again), strict=True):
-        writes = [a for a in inst.rewrites_C[c] if not inst.kept_A[a]] if repeated else []
-        if repeated and not any(a in wanted for a in writes):
-            continue
-        wanted.difference_update(writes if repeated else inst.writes_C[c])
-        wanted.update(inst.rereads_C[c] if repeated else inst.reads_C[c])
-        kept.append(c)
-    return kept[::-1]

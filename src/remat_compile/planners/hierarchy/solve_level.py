@@ -15,7 +15,6 @@ from ..solvers.milp import Vector
 from .level import Level
 from .offers import Offer, offers_of
 from .prices import ChildPrices, prices_of
-from .quick import without_idle
 from .reduced import reduced_model
 from .tree import PartClass
 
@@ -91,7 +90,7 @@ class LevelProblem:
     def offer(self, incumbent: Incumbent, order: Order, saved: int | None) -> None:
         """Takes a flat order where it is valid and within both budgets, with what fits kept."""
         inst = incumbent.instance
-        lean = without_idle(inst, order)
+        lean = inst.without_idle(order)
         if not is_valid(inst, lean) or inst.peak(lean) > incumbent.limit_bytes:
             return
         shorter = keep_what_fits(inst, lean, incumbent.limit_bytes)
