@@ -34,7 +34,7 @@ def refusal(
 ) -> Diagnostic:
     """FB0466 with the least budget for which a plan was found, by this planner or by `dtr`,
     a proven lower bound on it, and what holds the memory; FB0475 where the host is too small."""
-    if result.why.code == "FB0475":
+    if result.short_of == "host":
         return result.why
     of = "" if budget is None or budget.kind == "device" else " of activations"
     size = "memory" if budget is None else f"{format_bytes(budget.bytes)}{of}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from ..ir.diagnostics import Diagnostic
 from ..ir.program import Budget, Program
@@ -53,12 +53,14 @@ class Infeasible:
     `min_budget` is the least for which this planner found one (None: for none at all),
     `floor_bytes` a proven lower bound of the same kind as the budget for any planner,
     and `why` says what holds the memory, for people; `names_both` if these two numbers too.
+    `short_of` is the memory that there is too little of.
     """
 
     min_budget: Budget | None
     floor_bytes: int
     why: Diagnostic
     names_both: bool = False
+    short_of: Literal["device", "host"] = "device"
 
 
 @dataclass(frozen=True)

@@ -162,4 +162,4 @@ class CopyTask:
         )
         hint = worded("give {host_budget} or more", host_budget=f"{need}B")
         why = Diagnostic("FB0475", message, notes=plain.why.notes, hint=hint)
-        return Infeasible(plain.min_budget, plain.floor_bytes, why)
+        return Infeasible(plain.min_budget, plain.floor_bytes, why, short_of="host")
