@@ -122,12 +122,12 @@ def time_ns(machine: Machine, size: Values) -> int:
         now += took_ns
         while queues and ((flying := what == "wait" and a not in ends) or clock < now):
             share = both if [q[0][1] for q in queues.values()] == [0, 0] else whole
-            left = [q[0][1] or -(-q[0][2] // (rates[w] * share)) for w, q in queues.items()]
+            speed = {w: rates[w] * share for w in queues}
+            left = [q[0][1] or -(-q[0][2] // max(1, speed[w])) for w, q in queues.items()]
             clock += (step := min(left if flying else [*left, now - clock]))
-            for w, queue in [*queues.items()]:
+            for w, queue in queues.items():
                 copied, wait, work = queue[0]
-                work -= 0 if wait else step * rates[w] * share
-                queue[0] = copied, max(0, wait - step), work
+                queue[0] = copied, max(0, wait - step), work - (0 if wait else step * speed[w])
                 while queue and not queue[0][1] and queue[0][2] <= 0:
                     ends[queue.pop(0)[0]] = clock
             queues = {w: queue for w, queue in queues.items() if queue}
@@ -135,11 +135,8 @@ def time_ns(machine: Machine, size: Values) -> int:
         if what == "wait":
             now = max(now, ends.pop(a))
         elif what in rates:
-            bytes_ = size[a] if rates[what] else 0
-            if latency or bytes_ or what in queues:
-                queues.setdefault(what, []).append((a, latency, bytes_ * 10**9 * whole))
-            else:
-                ends[a] = now
+            work = size[a] * 10**9 * whole if rates[what] else 0
+            queues.setdefault(what, []).append((a, latency, work))
     return now
 
 
