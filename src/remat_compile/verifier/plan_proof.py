@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -24,9 +24,9 @@ from .obligations.memory_ranges import Everywhere, Somewhere, check_sizes, prove
 from .obligations.races import Racing, prove_races
 from .obligations.validity import Broken, prove_validity
 from .obligations.values import WrongValues, prove_values
-from .read.events import Event
-from .read.sizes import Amounts, Sizes, measure
-from .read.statements import Statements
+from .read.events import Event, unfold
+from .read.sizes import Amounts, Sizes, measure, read_amounts
+from .read.statements import Statements, read_statements
 from .smt import NoModel, OutOfTime
 from .verdict import Bound, ProvenPlan, Refuted, Undecided, Verdict
 
@@ -230,6 +230,22 @@ class PlanProof:
         )
         sealed = replace(certificate, seal_sha256=seal(proven, certificate))
         return replace(proven, certificate=sealed)
+
+
+def read_proof(
+    program: Program, schedule: Schedule, budgets: Sequence[Budget], inquiry: Inquiry
+) -> PlanProof | Refuted:
+    """The plan as the proof sees it; refuted where it cannot be read from scratch."""
+    statements = read_statements(program)
+    if not isinstance(statements, Statements):
+        return Refuted(statements)
+    events = unfold(statements, schedule)
+    if isinstance(events, tuple):
+        return Refuted(events)
+    amounts = read_amounts(program, statements)
+    if not isinstance(amounts, Amounts):
+        return Refuted(amounts)
+    return PlanProof(program, schedule, statements, events, amounts, tuple(budgets), inquiry)
 
 
 def _bound(env: Mapping[str, int], bytes_: Bytes, *, everywhere: bool) -> Bound:

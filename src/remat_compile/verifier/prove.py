@@ -11,16 +11,14 @@ from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
 from ..ir.wording import Worded, worded
 from .agreement import agree_on_largest, agree_on_plan, agree_on_refutation, written
+from .aside import sizes_aside
 from .assumptions import assumptions
 from .certificate import certificate_sha256
 from .inquiry import Inquiry, Record, Script
 from .obligation import Obligation
 from .obligations.largest import find_largest
 from .obligations.memory_ranges import Somewhere, check_sizes
-from .plan_proof import PlanProof, Scope
-from .read.events import unfold
-from .read.sizes import Amounts, read_amounts
-from .read.statements import Statements, read_statements
+from .plan_proof import Scope, read_proof
 from .smt import OutOfTime
 from .solvers.solver import Choice, solvers_of
 from .verdict import Bound, Largest, Refuted, Undecided, Verdict
@@ -95,17 +93,18 @@ def _verify(
     inquiry: Inquiry,
     text: str | None,
 ) -> Verdict:
-    proof = _read(program, schedule, budgets, inquiry)
-    if isinstance(proof, Refuted):
-        return proof
-    text = written(program, schedule) if text is None else text
-    if (wrong := proof.steps()) is not None:
-        verdict: Verdict = agree_on_refutation(wrong, schedule, text)
-    else:
-        at_sample = None if scope == "range" else lambda: proof.sizes("sample")
-        every = (*budgets, *proof.bounds)
-        found = proof.sizes(scope)
-        verdict = agree_on_plan(found, program, schedule, every, text, at_sample, inquiry)
+    with sizes_aside(program, schedule, budgets, scope, inquiry) as sizes:
+        proof = read_proof(program, schedule, budgets, inquiry)
+        if isinstance(proof, Refuted):
+            return proof
+        text = written(program, schedule) if text is None else text
+        if (wrong := proof.steps()) is not None:
+            verdict: Verdict = agree_on_refutation(wrong, schedule, text)
+        else:
+            at_sample = None if scope == "range" else lambda: proof.sizes("sample")
+            every = (*budgets, *proof.bounds)
+            found = sizes(proof)
+            verdict = agree_on_plan(found, program, schedule, every, text, at_sample, inquiry)
     return _objection(inquiry.record, schedule, refuted=isinstance(verdict, Refuted)) or verdict
 
 
@@ -169,7 +168,7 @@ def _largest(
         message = f"the graph has no symbol {symbol}.{nearest(symbol, known)}"
         hint = f"symbols with a range: {', '.join(known) or 'none'}"
         return Refuted((Diagnostic("FB0823", message, hint=hint),))
-    proof = _read(program, schedule, budgets, inquiry)
+    proof = read_proof(program, schedule, budgets, inquiry)
     if isinstance(proof, Refuted):
         return proof
     text = written(program, schedule) if text is None else text
@@ -199,18 +198,3 @@ def _largest(
         symbol, found.value, bound, explained(found.gap), explained(found.blocked), assuming
     )
     return agree_on_largest(largest, program, schedule, budgets, text, inquiry)
-
-
-def _read(
-    program: Program, schedule: Schedule, budgets: Sequence[Budget], inquiry: Inquiry
-) -> PlanProof | Refuted:
-    statements = read_statements(program)
-    if not isinstance(statements, Statements):
-        return Refuted(statements)
-    events = unfold(statements, schedule)
-    if isinstance(events, tuple):
-        return Refuted(events)
-    amounts = read_amounts(program, statements)
-    if not isinstance(amounts, Amounts):
-        return Refuted(amounts)
-    return PlanProof(program, schedule, statements, events, amounts, tuple(budgets), inquiry)

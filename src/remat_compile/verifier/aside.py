@@ -1,0 +1,105 @@
+"""Half of a long proof in a process of its own: bytes and claims, while the steps are proven here.
+
+Only time is saved by it. The process is given the plan and answers a verdict; where it cannot be
+started, dies or answers nothing, the same is proven in this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..ir.program import Budget, Program
+from ..ir.schedule import Schedule
+from .inquiry import Inquiry, Record
+from .plan_proof import PlanProof, Scope, read_proof
+from .verdict import Verdict
+
+LONG = 20_000
+"""Steps from which the half that runs beside takes longer than to start it."""
+
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.stdin.buffer.readline()); "
+    "from remat_compile.verifier.aside import answer; answer()"
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What `sizes_of` of a plan is asked."""
+
+    program: Program
+    schedule: Schedule
+    budgets: tuple[Budget, ...]
+    scope: Scope
+    inquiry: Inquiry
+
+
+@contextlib.contextmanager
+def sizes_aside(
+    program: Program,
+    schedule: Schedule,
+    budgets: Sequence[Budget],
+    scope: Scope,
+    inquiry: Inquiry,
+) -> Iterator[Callable[[PlanProof], Verdict]]:
+    """Gives what proves obligations 2 and 5 of a schedule whose steps are proven.
+
+    A plan of `LONG` steps or more is begun at once in another process, where there is a second
+    processor for it; what it asked the solvers is added to the record of `inquiry`.
+    """
+    if len(schedule.steps) < LONG or len(os.sched_getaffinity(0)) < 2:
+        yield lambda proof: proof.sizes(scope)
+        return
+    command = [sys.executable, "-c", _START]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+
+        def sizes(proof: PlanProof) -> Verdict:
+            assert process.stdout is not None
+            try:
+                verdict: Verdict
+                verdict, record = pickle.load(process.stdout)
+            except (EOFError, OSError, pickle.UnpicklingError):
+                return proof.sizes(scope)
+            _add(inquiry.record, record)
+            return verdict
+
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                _send(process, Job(program, schedule, tuple(budgets), scope, inquiry))
+            yield sizes
+        finally:
+            process.kill()
+
+
+def _send(process: subprocess.Popen[bytes], job: Job) -> None:
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(sys.path).encode() + b"\n")
+    pickle.dump(job, process.stdin, pickle.HIGHEST_PROTOCOL)
+    process.stdin.close()
+
+
+def _add(record: Record, found: Record) -> None:
+    record.scripts += found.scripts
+    record.disagreements += found.disagreements
+    record.unconfirmed += found.unconfirmed
+    record.asked += found.asked
+
+
+def answer() -> None:
+    """Runs in the process: one job from the standard input, its verdict to the standard output."""
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print is no answer
+    job: Job = pickle.load(sys.stdin.buffer)
+    proof = read_proof(job.program, job.schedule, job.budgets, job.inquiry)
+    if isinstance(proof, PlanProof):
+        with out:
+            pickle.dump((proof.sizes(job.scope), job.inquiry.record), out)
