@@ -51,7 +51,7 @@ def options() -> tuple[Chain, list[Grid]]:
     with MilpSolver() as solver:
         for grid in grids:
             for peak in grid.rows():
-                grid.solve_row(peak, solver, float("inf"))
+                grid.enter(grid.solve_row(peak, solver, float("inf")))
     return made, grids
 
 
@@ -112,6 +112,28 @@ def test_identical_blocks_are_solved_once() -> None:
     assert classes[0] == classes[1]
 
 
+def test_the_same_plan_whatever_the_number_of_processes() -> None:
+    program = stochastic(4)
+    instance = Instance.of(program, "activation")
+    budget = Budget(int(0.6 * instance.peak(instance.capture)), "activation")
+    answers = [
+        parse_planner(f"rockmate{{peaks=4, saves=3, processes={n}}}").plan(program, budget)
+        for n in (1, 3)
+    ]
+    one, three = answers
+    assert isinstance(one, Feasible)
+    assert isinstance(three, Feasible)
+    assert one.schedule.steps == three.schedule.steps
+
+
+def test_an_answer_that_the_clock_cut_short_says_so() -> None:
+    program = transformer(3)
+    instance = Instance.of(program, "activation")
+    budget = Budget(int(0.8 * instance.peak(instance.capture)), "activation")
+    answer = parse_planner("rockmate").plan(program, budget, time_limit_s=0.8)
+    assert isinstance(answer, TimedOut)
+
+
 @pytest.mark.parametrize("make", [lambda: residual(6), lambda: stochastic(4), lambda: chain(9)])
 @pytest.mark.parametrize("share", default_only([0.8, 0.6], [0.6]))
 def test_no_slower_than_rotor_by_more_than_rounding(
@@ -135,7 +157,7 @@ def test_a_transformer_at_half_its_activations() -> None:
     budget = Budget(int(0.55 * instance.peak(instance.capture)), "activation")
     ours = parse_planner("rockmate{peaks=3, saves=4}").plan(program, budget, time_limit_s=30)
     rotor = parse_planner("rotor").plan(program, budget)
-    assert isinstance(ours, Feasible)
+    assert isinstance(ours, Feasible | TimedOut)
     assert isinstance(rotor, Feasible)
     base = instance.base_time_ns
     assert ours.time_ns - base < 0.75 * (rotor.time_ns - base)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from time import monotonic
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ from .chains.answer import (
     no_chain,
     persistent_orders,
 )
-from .chains.block_options import Grid, block_instance, option_of
+from .chains.block_options import Grid, Solved, block_instance, option_of
 from .chains.chain import Chain, fingerprints, grouped
 from .chains.persistent import DeadlinePassed
 from .chains.stages import BlockOption, save_all, stages_of
@@ -39,6 +40,8 @@ _FOR_BLOCKS = 0.35
 """The share of the time limit that the blocks may take."""
 _JOINED = 20
 """Blocks of so many forward cNodes are small for the integer program."""
+_WAVE = 2
+"""Rows of a block that are solved at the same time, whatever the number of processors."""
 _MOST_STAGES = 200
 """Neighbours are joined in longer chains: every block brings a hundred options."""
 
@@ -81,10 +84,13 @@ class Rockmate(Checked):
         chains = self._chains(chain)
         fitting: list[Order] = []
         least: list[Order] = []
+        late = False
         try:
             for k, blocks in enumerate(chains, 1):
                 share = _FOR_BLOCKS * time_limit_s * k / len(chains)
-                stages = stages_of(blocks, self._options(blocks, start + share, progress))
+                options_N, cut_short = self._options(blocks, start + share, progress)
+                late = late or cut_short
+                stages = stages_of(blocks, options_N)
                 order = first_fit(task, persistent_orders(task, stages, self.slots))
                 if order is not None:
                     fitting.append(order)
@@ -94,7 +100,11 @@ class Rockmate(Checked):
             if not fitting:
                 return TimedOut(None, 0, task.instance.base_time_ns)
         if fitting:
-            return task.answer(min(fitting, key=task.instance.time_ns))
+            best = min(fitting, key=task.instance.time_ns)
+            if late:
+                time_ns = task.instance.time_ns(best)
+                return TimedOut(task.schedule(best), time_ns, task.instance.base_time_ns)
+            return task.answer(best)
         return answer_or_refuse(task, min(least, key=task.instance.peak))
 
     def _chains(self, chain: Chain) -> list[Chain]:
@@ -106,8 +116,8 @@ class Rockmate(Checked):
 
     def _options(
         self, chain: Chain, deadline: float, progress: Progress | None
-    ) -> list[list[BlockOption]]:
-        """For every stage, all that its class was solved for."""
+    ) -> tuple[list[list[BlockOption]], bool]:
+        """For every stage, all that its class was solved for; whether the clock cut it short."""
         last = len(chain) - 1
         classes = _classes(chain)
         grids = [Grid(block_instance(chain, c[0]), self.peaks, self.saves) for c in classes]
@@ -122,7 +132,7 @@ class Rockmate(Checked):
         options_N.append([save_all(chain, last)])
         if progress is not None:
             progress(f"{self.name}: {sum(len(g.orders) for g in grids)} options in all")
-        return options_N
+        return options_N, any(grid.late for grid in grids)
 
 
 def _classes(chain: Chain) -> list[list[int]]:
@@ -136,23 +146,29 @@ def _classes(chain: Chain) -> list[list[int]]:
 def _solve_all(grids: Sequence[Grid], processes: int | None, deadline: float) -> None:
     """Solves every row of every grid, several at a time, each in its own process.
 
-    The largest peaks of all grids come first: they are solved fastest and used most.
+    The largest peaks of all grids come first: they are solved fastest and used most. Rows come
+    in waves, whose answers are entered in order: what is found does not hang on who is first.
     """
-    todo: SimpleQueue[tuple[Grid, int]] = SimpleQueue()
-    for peaks in zip(*(grid.rows() for grid in grids), strict=True):
-        for grid, peak in zip(grids, peaks, strict=True):
-            todo.put((grid, peak))
-
-    def work() -> None:
-        with MilpSolver() as solver:
-            while monotonic() < deadline:
-                try:
-                    grid, peak = todo.get_nowait()
-                except Empty:
-                    return
-                grid.solve_row(peak, solver, deadline)
-
+    rows = list(zip(*(grid.rows() for grid in grids), strict=True))
     workers = processes or len(os.sched_getaffinity(0))
-    with ThreadPoolExecutor(workers) as pool:
-        for done in [pool.submit(work) for _ in range(workers)]:
-            done.result()
+    with ThreadPoolExecutor(workers) as pool, ExitStack() as stack:
+        lent: SimpleQueue[MilpSolver] = SimpleQueue()
+        for _ in range(workers):
+            lent.put(stack.enter_context(MilpSolver()))
+
+        def work(grid: Grid, peak: int) -> list[Solved]:
+            solver = lent.get()
+            try:
+                return grid.solve_row(peak, solver, deadline)
+            finally:
+                lent.put(solver)
+
+        for first in range(0, len(rows), _WAVE):
+            wave = [
+                (g, p)
+                for row in rows[first : first + _WAVE]
+                for g, p in zip(grids, row, strict=True)
+            ]
+            solved = list(pool.map(lambda pair: work(*pair), wave))
+            for (grid, _), answers in zip(wave, solved, strict=True):
+                grid.enter(answers)

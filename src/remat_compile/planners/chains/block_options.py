@@ -8,9 +8,8 @@ budgets between; those are not solved again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from threading import Lock
 from time import monotonic
 from typing import Protocol
 
@@ -24,6 +23,8 @@ from .stages import BlockOption, needed_at_start, written_by
 
 _EACH_S = 5.0
 """No single program of a block gets more than this."""
+_EACH_CHECKS = 40
+"""Nor does its solver look at its limits more often (`MilpSolver.solve`)."""
 
 
 def block_instance(chain: Chain, i: int) -> Instance:
@@ -74,12 +75,28 @@ def solve_whole(
     block: Instance, peak: int, saved: int, solver: MilpSolver, limit_s: float
 ) -> ProgramAnswer:
     """With the compact integer program on all of the block."""
-    return solve_compact(block, peak, saved_bytes=saved, time_limit_s=limit_s, solver=solver)
+    return solve_compact(
+        block,
+        peak,
+        saved_bytes=saved,
+        time_limit_s=limit_s,
+        solver=solver,
+        most_checks=_EACH_CHECKS,
+    )
+
+
+Solved = tuple[int, int, ProgramAnswer]
+"""A peak and saved bytes, and what was answered for them."""
 
 
 @dataclass
 class Grid:
-    """The answers for one block so far; rows (peaks) may be solved at the same time."""
+    """The answers for one block so far.
+
+    What a row (a peak) leaves out hangs on its own answers and on those entered before it began,
+    so rows may be solved at the same time and still give the same, as long as they are begun and
+    entered in the same order.
+    """
 
     block: Instance
     peaks: int
@@ -87,7 +104,8 @@ class Grid:
     solve: SolveBlock = solve_whole
     each_s: float = _EACH_S
     orders: list[Order] = field(default_factory=list)
-    lock: Lock = field(default_factory=Lock)
+    late: bool = False
+    """Whether the clock ended a row or a program: on a faster machine there may be more."""
     _proven: list[tuple[int, int, int, int]] = field(default_factory=list)
     """(least peak, least saved, most peak, most saved): pairs of budgets, in bytes, between
     these have a proven answer, or none at all."""
@@ -106,37 +124,44 @@ class Grid:
         for k in range(self.peaks):
             yield self.high - (self.high - self.low) * k // max(1, self.peaks - 1)
 
-    def solve_row(self, peak: int, solver: MilpSolver, deadline: float) -> None:
-        """All saved sizes under one peak."""
+    def solve_row(self, peak: int, solver: MilpSolver, deadline: float) -> list[Solved]:
+        """Answers for all saved sizes under one peak, to be entered; fewer after `deadline`."""
+        solved: list[Solved] = []
+        proven = list(self._proven)
         top = min(peak, self.saved)
         for k in range(self.saves):
             saved = top - max(0, top - self.output) * k // max(1, self.saves - 1)
             if monotonic() > deadline:
-                return
-            if self._covered(peak, saved):
+                self.late = True
+                break
+            if any(p <= peak <= high and s <= saved <= most for p, s, high, most in proven):
                 continue
-            limit = min(self.each_s, deadline - monotonic())
+            limit, began = min(self.each_s, deadline - monotonic()), monotonic()
             answer = self.solve(self.block, peak, saved, solver, limit)
-            with self.lock:
-                self._enter(peak, saved, answer.status, answer.order)
+            if answer.status in ("feasible", "unknown") and monotonic() - began >= 0.9 * limit:
+                self.late = True
+            solved.append((peak, saved, answer))
+            proven += self._range_of(peak, saved, answer)
             if answer.order is None and answer.status == "infeasible":
-                return  # less saved cannot be feasible either
+                break  # less saved cannot be feasible either
+        return solved
 
-    def _enter(self, peak: int, saved: int, status: str, order: Order | None) -> None:
-        if order is not None:
-            self.orders.append(order)
-            used = (self.block.peak(order), saved_bytes_of(self.block, order))
-            if status == "optimal":
-                self._proven.append((*used, peak, saved))
-        elif status == "infeasible":
-            self._proven.append((0, 0, peak, saved))
+    def enter(self, solved: Iterable[Solved]) -> None:
+        """Keeps the answers of a row."""
+        for peak, saved, answer in solved:
+            if answer.order is not None:
+                self.orders.append(answer.order)
+            self._proven += self._range_of(peak, saved, answer)
 
-    def _covered(self, peak: int, saved: int) -> bool:
-        with self.lock:
-            return any(
-                (p <= peak <= high_p and s <= saved <= high_s)
-                for p, s, high_p, high_s in self._proven
-            )
+    def _range_of(
+        self, peak: int, saved: int, answer: ProgramAnswer
+    ) -> list[tuple[int, int, int, int]]:
+        if answer.order is None:
+            return [(0, 0, peak, saved)] if answer.status == "infeasible" else []
+        if answer.status != "optimal":
+            return []
+        used = (self.block.peak(answer.order), saved_bytes_of(self.block, answer.order))
+        return [(*used, peak, saved)]
 
 
 def _floor(block: Instance) -> int:

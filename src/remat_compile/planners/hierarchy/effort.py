@@ -127,27 +127,22 @@ class Effort:
         def solve(
             block: Instance, peak: int, saved: int, solver: MilpSolver, limit_s: float
         ) -> ProgramAnswer:
-            began = monotonic()
-            if problem is None:
-                answer = solve_compact(
-                    block,
-                    peak,
-                    saved_bytes=saved,
-                    time_limit_s=limit_s,
-                    solver=solver,
-                    most_checks=LEAF_CHECKS,
-                )
-            else:
-                answer = problem.solve(peak, saved, solver, limit_s, most_checks=LEVEL_CHECKS)
-            unproven = answer.status in ("feasible", "unknown")
-            self.late = self.late or (unproven and monotonic() - began >= 0.9 * limit_s)
-            return answer
+            if problem is not None:
+                return problem.solve(peak, saved, solver, limit_s, most_checks=LEVEL_CHECKS)
+            return solve_compact(
+                block,
+                peak,
+                saved_bytes=saved,
+                time_limit_s=limit_s,
+                solver=solver,
+                most_checks=LEAF_CHECKS,
+            )
 
         each_s = LEAF_S if problem is None else LEVEL_S
         grid = Grid(part.instance, self.peaks, self.saves, solve, each_s)
         for peak in grid.rows():
-            self.late = self.late or monotonic() > deadline
-            grid.solve_row(peak, solver, deadline)
+            grid.enter(grid.solve_row(peak, solver, deadline))
+        self.late = self.late or grid.late
         return grid.orders
 
     def _planned(self, part: PartClass, deadline: float) -> list[Order]:
