@@ -13,14 +13,18 @@ from torch import Tensor, nn
 
 import remat_compile
 from helpers.jax.plans import Captured, as_case, capture, captured, case, schedule_of
+from helpers.planners.matrix import COPYING, linked
 from remat_compile import FBError
 from remat_compile.backends.jax.checkpoint.annotated import names_of
 from remat_compile.backends.jax.checkpoint.form import form_of, misfit
 from remat_compile.backends.jax.checkpoint.form import schedule_of as schedule_of_form
+from remat_compile.driver.budget import Baseline
 from remat_compile.driver.jax.annotate import residuals_of_source
 from remat_compile.driver.jax.run import inspect_step
+from remat_compile.ir.program import Budget
 from remat_compile.ir.schedule import Offload, Prefetch, Schedule
 from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.planners.contract import Feasible, NotApplicable, Optimal
 from remat_compile.planners.registry import parse_planner
 
 
@@ -58,6 +62,39 @@ def test_offloads_are_lowered_and_equal(style: Any, planner: str) -> None:
     assert model.difference(grads) <= 1e-12
     seen = inspect_step(made.step, made.plan)
     assert (seen.planned_placements, seen.placements) == (6, 6)
+    assert seen.defects() == []
+
+
+SHARES = (0.75, 0.6, 0.9)
+"""Budgets to try, of the activations' range, until the planner has a plan that copies."""
+QUICK = {("offload-greedy", "mlp-loss"), ("pofo", "mlp-loss")}
+CELLS = [(planner, model) for planner in sorted(COPYING) for model in ("mlp-loss", "small-gpt-p0")]
+
+
+@pytest.mark.parametrize(
+    ("planner", "name"),
+    [cell if cell in QUICK else pytest.param(*cell, marks=pytest.mark.slow) for cell in CELLS],
+)
+def test_plans_of_planners_that_copy_run(planner: str, name: str) -> None:
+    """The explicit form of what the planners make, with a placement per copy for CUDA."""
+    model = captured(name)
+    model = replace(model, base=replace(model.base, program=linked(model.base.program)))
+    base = Baseline.of(model.base.program)
+    low, high = base.activation_floor_bytes, base.activation_peak_bytes
+    for share in SHARES:
+        budget = Budget(int(low + share * (high - low)), "activation")
+        made = parse_planner(planner).plan(model.base.program, budget, time_limit_s=20.0)
+        if isinstance(made, NotApplicable):
+            pytest.skip(made.why.message)
+        if isinstance(made, Feasible | Optimal) and made.schedule.has_copies:
+            break
+    else:
+        pytest.skip(f"{planner} moves nothing of {name}")
+    ran = as_case(model, made.schedule, "explicit")
+    assert model.difference(ran.run()[2]) <= 1e-12
+    seen = inspect_step(ran.step, ran.plan)
+    copies = [s for s in made.schedule.steps if isinstance(s, Offload | Prefetch)]
+    assert seen.planned_placements == seen.placements == len(copies)
     assert seen.defects() == []
 
 
