@@ -24,9 +24,9 @@ CASES = [
 DEFAULT = [
     *(("mlp", dtype, BUDGETS) for dtype in DTYPES),
     ("resnet", "f32", BUDGETS),
-    *((name, "f32", TIGHT) for name in BASE if name not in ("mlp", "resnet")),
+    *((name, "f32", TIGHT) for name in BASE if name not in ("mlp", "resnet", "encdec")),
 ]
-"""In every run: all models in float32 where much runs again, two under the other budgets."""
+"""In every run: nearly all models in float32 where much runs again, two under the other budgets."""
 
 
 @pytest.mark.parametrize(("name", "dtype", "budgets"), default_only(CASES, DEFAULT))
@@ -37,7 +37,7 @@ def test_bit_equal(name: str, dtype: str, budgets: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    default_only([*LOSS_INSIDE, *VARIANTS], ["mlp-loss", "resnet-loss", *VARIANTS]),
+    default_only([*LOSS_INSIDE, *VARIANTS], ["mlp-loss", *list(VARIANTS)[::2]]),
 )
 def test_relatives(name: str) -> None:
     capture(lambda: MODELS[name](torch.float32), TIGHT).check()

@@ -8,16 +8,33 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch.distributed as dist
 
 TESTS = Path(__file__).parents[1]
 
 
-def test_two_processes(tmp_path: Path) -> None:
+WAYS = {
+    "DDP": True,
+    "DDP(compile)": True,
+    "compile(DDP)": True,
+    "in(DDP)": "FB0956",
+    "FSDP": True,
+    "FSDP(compile)": True,
+    "FSDP(compile), freed": True,
+    "FSDP(compile), in parts": "FB0956",
+    "compile(FSDP)": "FB0956",
+}
+ALL, SOME = tuple(WAYS), ("DDP", "DDP(compile)", "compile(FSDP)")
+
+
+@pytest.mark.parametrize("ways", [SOME, pytest.param(ALL, marks=pytest.mark.slow)])
+def test_two_processes(ways: tuple[str, ...], tmp_path: Path) -> None:
     assert dist.is_available()
     path = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
+    runner = str(TESTS / "runners/train_in_two_processes.py")
     done = subprocess.run(
-        [sys.executable, str(TESTS / "runners/train_in_two_processes.py"), str(tmp_path / "store")],
+        [sys.executable, runner, str(tmp_path / "store"), *ways],
         capture_output=True,
         text=True,
         timeout=300,
@@ -25,14 +42,4 @@ def test_two_processes(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": path},
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == {
-        "DDP": True,
-        "DDP(compile)": True,
-        "compile(DDP)": True,
-        "in(DDP)": "FB0956",
-        "FSDP": True,
-        "FSDP(compile)": True,
-        "FSDP(compile), freed": True,
-        "FSDP(compile), in parts": "FB0956",
-        "compile(FSDP)": "FB0956",
-    }
+    assert json.loads(done.stdout.splitlines()[-1]) == {way: WAYS[way] for way in ways}

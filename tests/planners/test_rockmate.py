@@ -151,6 +151,7 @@ def test_no_slower_than_rotor_by_more_than_rounding(
     assert ours.time_ns <= rotor.time_ns
 
 
+@pytest.mark.slow
 def test_a_transformer_at_half_its_activations() -> None:
     program = transformer(3)
     instance = Instance.of(program, "activation")

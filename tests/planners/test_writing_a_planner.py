@@ -64,6 +64,7 @@ def bin_of(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
+@pytest.mark.slow
 def test_the_page_runs(bin_of: Path, tmp_path: Path) -> None:
     (tmp_path / "graph.fbir").write_text(chain_text())
     copy = tmp_path / "my_planner"

@@ -9,13 +9,13 @@ import pytest
 
 from helpers.onnx.cases import Ending, of_wheel, run
 from helpers.onnx.releases import RELEASES, faulty, wheel_of
-from helpers.slow import default_only
 
 LEAST_SHARE = 0.95
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("release", default_only(list(RELEASES), ["1.8.1"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("release", list(RELEASES))
 def test_an_old_release(release: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     try:
         wheel = wheel_of(release, tmp_path_factory.getbasetemp().parent / "onnx-wheels")

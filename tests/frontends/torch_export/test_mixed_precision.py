@@ -53,7 +53,7 @@ TOKENS = torch.arange(24).reshape(4, 6) % 17
     [
         (torch.float32, 0.15),  # 1 / 0.85 is another number in float32 and in float64
         (torch.bfloat16, 0.1),
-        (torch.float16, 0.3),
+        pytest.param(torch.float16, 0.3, marks=pytest.mark.slow),
     ],
     ids=str,
 )

@@ -266,3 +266,17 @@ def cases() -> tuple[Case, ...]:
         plan = offloaded(found[-2])
         found.append(Case(f"{path.stem}@{plan.name}", bare, plan))
     return tuple(found)
+
+
+NAMES = [
+    f"{path.stem}@{plan}"
+    for path in sorted(PLANS.glob("*.fbir"))
+    for plan in ("segments", "least", "offload")
+]
+"""Of all `cases`, without reading one."""
+QUICK = [name for name in NAMES if name.partition("@")[0] in ("mlp", "resnet", "two", "unet")]
+"""What every run proves; `make check` all of them."""
+
+
+def case_named(name: str) -> Case:
+    return next(case for case in cases() if case.name == name)
