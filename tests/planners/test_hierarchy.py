@@ -33,7 +33,8 @@ from remat_compile.planners.hierarchy.offers import Offer, offers_of, pareto
 from remat_compile.planners.hierarchy.partition import Limits, children_of
 from remat_compile.planners.hierarchy.prices import ChildPrices, prices_of
 from remat_compile.planners.hierarchy.quick import made_again, quick_orders
-from remat_compile.planners.hierarchy.reduced import ReducedModel, reduced_model
+from remat_compile.planners.hierarchy.reduced import reduced_model
+from remat_compile.planners.hierarchy.reduced_model import ReducedModel
 from remat_compile.planners.hierarchy.repeats import Run, longest_run, runs_of
 from remat_compile.planners.hierarchy.solve_level import flattened
 from remat_compile.planners.hierarchy.tree import Tree, tree_of

@@ -23,91 +23,15 @@ at a moment and not needed after the event is taken back there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
-import numpy as np
-
 from ..chains.stages import cost_of, needed_at_start
-from ..instance import Order
-from ..programs.liveness_rows import NO, YES, Alive, Definition, LivenessRows
-from ..solvers.milp import Milp, Vector
+from ..programs.liveness_rows import NO, YES, Alive, LivenessRows
 from .level import Level
 from .prices import ChildPrices, Way
+from .reduced_model import SKIM, ReducedModel, Replay
 
-__all__ = ["ReducedModel", "reduced_model"]
-
-SKIM = -1
-"""The mode that saves nothing; others are the numbers of options."""
-
-
-@dataclass(frozen=True)
-class _Replay:
-    """R_t,k: the columns of its modes. `last`: k = t, just before its own backward."""
-
-    target: int
-    child: int
-    last: bool
-    column: dict[int, int]
-
-
-@dataclass(frozen=True, eq=False)
-class ReducedModel:
-    """Objective times `scale_ns`, plus `fixed_ns`, is the time of the step in ns."""
-
-    milp: Milp
-    scale_ns: float
-    fixed_ns: int
-    fits: bool
-    level: Level
-    prices: Sequence[ChildPrices]
-    first: Sequence[dict[int, int]]
-    replays: Sequence[Sequence[_Replay]]
-    """For each child t, in the order they run."""
-    definitions: Sequence[Definition]
-
-    def order(self, point: Vector) -> Order:
-        """The cNodes of the level that a point runs."""
-        order: Order = []
-        option: dict[int, int] = {}
-
-        def run(ways: ChildPrices, modes: Iterable[tuple[int, int]], j: int, form: str) -> None:
-            for mode, column in modes:
-                if point[column] > 0.5:
-                    if mode == SKIM:
-                        skim = ways.skim_first if form == "first" else ways.skim_again
-                        order.extend(skim.run)
-                    else:
-                        option[j] = mode
-                        order.extend(getattr(ways.options[mode], form).run)
-
-        prices, last = self.prices, len(self.level) - 1
-        for j in range(last):
-            if self.first[j]:
-                run(prices[j], self.first[j].items(), j, "first")
-            else:
-                order.extend(prices[j].skim_first.run)
-        order += [*self.level.forward_N[last], *self.level.backward_N[last]]
-        for t in reversed(range(last)):
-            for replay in self.replays[t]:
-                form = "last" if replay.last else "again"
-                run(prices[replay.child], replay.column.items(), replay.child, form)
-            if prices[t].options:
-                order.extend(prices[t].options[option.get(t, 0)].back.run)
-        return order
-
-    def point(self, options: Sequence[int]) -> Vector:
-        """The point at which each child with a backward saves for one option at once, and
-        nothing runs again."""
-        point = np.zeros(self.milp.columns)
-        for j, columns in enumerate(self.first):
-            if columns:
-                point[columns[options[j]]] = 1.0
-        for column, states in self.definitions:
-            point[column] = max(
-                s.constant + sum(factor * point[other] for other, factor in s.terms) for s in states
-            )
-        return np.maximum(point, 0.0)
+__all__ = ["reduced_model"]
 
 
 def reduced_model(
@@ -147,7 +71,7 @@ class _Reduced(LivenessRows):
         self.tokens = list(accumulate(p.token_bytes for p in prices))
         self.scale_ns = max(1.0, sum(p.skim_first.time_ns for p in prices) / max(1, self.last))
         self.first: list[dict[int, int]] = [{} for _ in range(self.last)]
-        self.replays: list[list[_Replay]] = [[] for _ in range(self.last)]
+        self.replays: list[list[Replay]] = [[] for _ in range(self.last)]
         self.saves: dict[tuple[int, int], list[int]] = {key: [] for key in kept}
         """The columns whose sum is z[j, o]."""
 
@@ -197,7 +121,7 @@ class _Reduced(LivenessRows):
                 some = [c for o in range(len(self.prices[j].options)) for c in self.saves[j, o]]
                 self.builder.row([(c, 1.0) for c in some], 1.0, 1.0)
 
-    def _replays_before(self, t: int) -> Iterator[_Replay]:
+    def _replays_before(self, t: int) -> Iterator[Replay]:
         for k in self._needed_for(t):
             modes: dict[int, int] = {}
             ways = self.prices[k]
@@ -205,19 +129,19 @@ class _Reduced(LivenessRows):
                 modes[SKIM] = self.builder.column(ways.skim_again.time_ns / self.scale_ns)
             for o, option in enumerate(ways.options if k < t else ()):
                 modes[o] = self._saving(k, o, option.again.time_ns + option.back.time_ns)
-            yield from self._exclusive(_Replay(t, k, False, modes))
+            yield from self._exclusive(Replay(t, k, False, modes))
         own = {
             o: self._saving(t, o, option.last.time_ns + option.back.time_ns)
             for o, option in enumerate(self.prices[t].options)
         }
-        yield from self._exclusive(_Replay(t, t, True, own))
+        yield from self._exclusive(Replay(t, t, True, own))
 
     def _saving(self, k: int, o: int, time_ns: int) -> int:
         column = self.builder.column(time_ns / self.scale_ns)
         self.saves[k, o].append(column)
         return column
 
-    def _exclusive(self, replay: _Replay) -> Iterator[_Replay]:
+    def _exclusive(self, replay: Replay) -> Iterator[Replay]:
         if len(replay.column) > 1:
             self.builder.row([(c, 1.0) for c in replay.column.values()], upper=1.0)
         if replay.column:
@@ -246,7 +170,7 @@ class _Reduced(LivenessRows):
         for o, some in columns.items():
             self.set(self.phantom[t, o], Alive.any_of(some))
 
-    def _replay(self, replay: _Replay) -> None:
+    def _replay(self, replay: Replay) -> None:
         t, k = replay.target, replay.child
         ways = self.prices[k]
         modes: list[tuple[Way, list[int]]] = []
