@@ -44,7 +44,11 @@ def command(
     output: Output = None,
     *,
     budget: Annotated[
-        str | None, typer.Option(metavar="SIZE", help=f"Bound on all device bytes: {SIZE}.")
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help=f"Bound on all device bytes: {SIZE}; least for the fewest found in time.",
+        ),
     ] = None,
     activation_budget: Annotated[
         str | None,

@@ -18,6 +18,7 @@ from ..ir.units import format_bytes
 
 __all__ = [
     "Baseline",
+    "BudgetKind",
     "BudgetText",
     "format_bytes",
     "parse_budget",
@@ -41,6 +42,7 @@ _NUMBER = re.compile(r"([-+]?(?:\d{1,30}\.?\d{0,30}|\.\d{1,30}))\s*((?!\d)\S*)")
 MOST_BUDGETS = 1000
 _COUNT = re.compile(r"\d{1,4}")
 _FORMS = "write for example 8GiB, 500MB, 50%, or range:0.5"
+LEAST = "least"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,13 @@ class BudgetText:
     """A budget before the model is known.
 
     `form` says what `amount` counts: bytes, a share of the peak with nothing
-    recomputed, or a place between the floor (0) and that peak (1).
+    recomputed, or a place between the floor (0) and that peak (1); for `least`, which is
+    found by planning (`driver/least.py`), nothing.
     """
 
     text: str
     kind: BudgetKind
-    form: Literal["bytes", "share", "range"]
+    form: Literal["bytes", "share", "range", "least"]
     amount: Fraction
 
 
@@ -86,12 +89,17 @@ class Baseline:
         )
 
 
-def parse_budget(value: str | int, kind: BudgetKind = "device") -> BudgetText:
-    """Reads a budget. An `int` counts bytes; a `str` needs a unit, `%` or `range:`.
+def parse_budget(
+    value: str | int, kind: BudgetKind = "device", *, may_be_least: bool = False
+) -> BudgetText:
+    """Reads a budget. An `int` counts bytes; a `str` needs a unit, `%` or `range:`, or is `least`
+    where one plan is to be made.
 
     One of the host has no peak to be a share of, so only bytes do there. FB0450 where it
     cannot be read, FB0451 where it is not more than zero.
     """
+    if may_be_least and value == LEAST:
+        return BudgetText(LEAST, kind, "least", Fraction(0))
     budget = _parse(value, kind)
     if kind == "host" and budget.form != "bytes":
         raise _unreadable(budget.text, "a host budget is a number of bytes; write for example 8GiB")
@@ -129,6 +137,8 @@ def _between(low: BudgetText, high: BudgetText, count: int) -> Iterator[BudgetTe
                 text = f"{float(100 * amount):.4g}%"
             case "range":
                 text = f"range:{float(amount):.4g}"
+            case "least":
+                raise AssertionError("no end of a range")
         yield BudgetText(text, low.kind, low.form, amount)
 
 
@@ -136,6 +146,9 @@ def _parse(value: str | int, kind: BudgetKind) -> BudgetText:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise _unreadable(str(value), f"a budget is a number of bytes or a text; {_FORMS}")
     text = str(value).strip()
+    if text == LEAST:
+        hint = f"least is found by planning one schedule, and is no bound here; {_FORMS}"
+        raise _unreadable(text, hint)
     if isinstance(value, int):
         return _positive(BudgetText(f"{value}B", kind, "bytes", Fraction(value)))
     if text.startswith("range:"):
@@ -185,7 +198,7 @@ def _not_positive(text: str, kind: BudgetKind, why: str) -> FBError:
 
 
 def resolve_budget(budget: BudgetText, baseline: Baseline) -> Budget:
-    """The budget in bytes, rounded down."""
+    """The budget in bytes, rounded down; for `least` the floor, below which no plan is."""
     if budget.kind == "activation":
         peak, floor = baseline.activation_peak_bytes, baseline.activation_floor_bytes
     else:
@@ -197,4 +210,6 @@ def resolve_budget(budget: BudgetText, baseline: Baseline) -> Budget:
             amount = budget.amount * peak
         case "range":
             amount = floor + budget.amount * (peak - floor)
+        case "least":
+            amount = Fraction(floor)
     return Budget(int(amount), budget.kind)

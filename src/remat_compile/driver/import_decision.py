@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, assert_never
 
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.terminal import printable
-from .budget import Baseline, format_bytes, resolve_budget
+from .budget import Baseline, format_bytes, parse_budget, resolve_budget
 from .make_plan import costed, costed_program, read_program
 from .model_source import (
     NO_OPTIONS,
@@ -209,7 +209,8 @@ def _proven(program: Program, decision: Decision, request: PlanRequest, phases: 
     schedule = schedule_of(program.graph, decision)
     budget = None
     if request.budget is not None:
-        budget = resolve_budget(request.budget, Baseline.of(program))
+        bound = parse_budget(request.budget.text, request.budget.kind)  # `least` is no bound here
+        budget = resolve_budget(bound, Baseline.of(program))
     to_prove = ProofRequest(() if budget is None else (budget,), request.time_limit_s)
     with phases.phase("verify", "proving the plan"):
         verdict = prove(program, schedule, to_prove)

@@ -13,6 +13,7 @@ from ..ir.program import Budget, Program
 from ..ir.wording import worded
 from .budget import Baseline, resolve_budget
 from .files import read_text
+from .least import run_for_least
 from .model_source import Source
 from .outputs import files_of_plan
 from .plan import Plan, PlanText, pick_schedule
@@ -141,7 +142,9 @@ def _plan_costed(program: Program, request: PlanRequest, phases: Phases) -> Plan
     budget = _target_memory(program, baseline)
     if request.budget is not None:
         budget = resolve_budget(request.budget, baseline)
-    planned = run_planner(
+    is_least = request.budget is not None and request.budget.form == "least"
+    run = run_for_least if budget is not None and is_least else run_planner
+    planned = run(
         program,
         request.planner,
         budget,
@@ -153,7 +156,7 @@ def _plan_costed(program: Program, request: PlanRequest, phases: Phases) -> Plan
     return Plan(
         planned.program,
         planned.schedule,
-        budget,
+        planned.budget,
         warnings=planned.warnings,
         lower_bound_s=None if bound_ns is None else bound_ns / 1e9,
         phase_s=phases.seconds,

@@ -61,7 +61,7 @@ P = ParamSpec("P")
 
 MEANING = {
     "budget": 'bounds all device bytes: a number of bytes, or a text such as "8GiB", "50%" (of '
-    'the peak with nothing recomputed) or "range:0.5"',
+    'the peak with nothing recomputed) or "range:0.5"; "least" for the fewest bytes found in time',
     "activation_budget": "bounds what comes on top of parameters, buffers, inputs and parameter "
     "gradients, in the same forms",
     "host_budget": "bounds the bytes of copies on the host, for planners that make some",
@@ -171,9 +171,11 @@ def read_request(
         hint = worded("give {budget} or {activation_budget}")
         errors.add("FB0452", "two budgets were given", hint)
     if budget is not None:
-        bound = errors.collect(lambda: parse_budget(budget))
+        bound = errors.collect(lambda: parse_budget(budget, may_be_least=True))
     if activation_budget is not None:
-        bound = errors.collect(lambda: parse_budget(activation_budget, "activation"))
+        bound = errors.collect(
+            lambda: parse_budget(activation_budget, "activation", may_be_least=True)
+        )
     if host_budget is not None:
         host = errors.collect(lambda: parse_budget(host_budget, "host"))
     check_time_limit(errors, time_limit_s)

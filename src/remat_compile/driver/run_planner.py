@@ -76,6 +76,7 @@ class Planned:
     schedule: Schedule
     trace: Trace
     lower_bound_ns: int | None
+    budget: Budget | None
     warnings: tuple[Diagnostic, ...] = ()
 
 
@@ -148,7 +149,7 @@ class Attempt:
         # One above the time of the plan is refuted by it.
         held = [b for b in (bound_ns, known_ns) if b is not None and b <= trace.time_ns]
         bound = max(held, default=None)
-        return Planned(program, schedule, trace, bound, self.disagreements)
+        return Planned(program, schedule, trace, bound, self.budget, self.disagreements)
 
     def _bound_ns(self, schedule: Schedule) -> int | None:
         """A lower bound that is found in a tenth of the time that planning has left, if any."""

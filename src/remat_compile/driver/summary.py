@@ -50,8 +50,12 @@ def _rows(trace: Trace, base: Baseline, proven: bool) -> Iterator[tuple[str, ...
     yield ("", "proven" if proven else "predicted", "nothing recomputed", "floor")
     peaks = (trace.peak_bytes, base.peak_bytes, base.floor_bytes)
     yield ("device memory", *map(format_bytes, peaks))
-    activations = (trace.activation_peak_bytes, base.activation_peak_bytes)
-    yield ("activations", *map(format_bytes, activations), "")
+    activations = (
+        trace.activation_peak_bytes,
+        base.activation_peak_bytes,
+        base.activation_floor_bytes,
+    )
+    yield ("activations", *map(format_bytes, activations))
     if trace.copies:
         yield ("host copies", format_bytes(trace.host_peak_bytes), "", "")
     slower = f"{trace.time_ns / base.time_ns:.2f} ×" if base.time_ns else ""

@@ -1,0 +1,118 @@
+"""`least` as a budget: the fewest bytes that a planner has a plan for, within its time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import TYPE_CHECKING
+
+from ..ir.program import Budget, Program
+from ..planners.contract import Feasible, Infeasible, Optimal, TimedOut
+from ..planners.dtr import Dtr
+from .budget import Baseline, BudgetKind, format_bytes
+from .run_planner import Attempt, Phases, Planned, schedule_of
+
+if TYPE_CHECKING:
+    from ..ir.schedule import Schedule
+    from ..planners.contract import Planner, PlanResult
+
+__all__ = ["run_for_least"]
+
+CLOSE = 0.005
+"""The search ends where the least found and what is out of reach are this close."""
+SHARE = 0.25
+"""Of the time that is left, for one budget."""
+LEAST_S = 0.05
+"""A planner is not asked for less time than this."""
+
+
+@dataclass
+class _Search:
+    """What was found, and the bytes that the planner had no plan for."""
+
+    program: Program
+    planner: Planner
+    kind: BudgetKind
+    time_limit_s: float
+    phases: Phases
+    best_bytes: float = inf
+    best: tuple[Attempt, Schedule] | None = None
+    out_of_reach: int = 0
+    start_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def left_s(self) -> float:
+        return self.start_s + self.time_limit_s - time.monotonic()
+
+    def ask(self, size: int) -> PlanResult:
+        """What the planner answers for so many bytes, its plan or its refusal noted."""
+        limit_s = max(LEAST_S, SHARE * self.left_s)
+        budget = Budget(size, self.kind)
+        attempt = Attempt(self.program, self.planner, budget, limit_s, self.phases)
+        result = attempt.ask(keep_on_interrupt=False)
+        schedule = getattr(result, "schedule", None)
+        if isinstance(result, Optimal | Feasible | TimedOut) and schedule is not None:
+            self._take(attempt, schedule)
+        else:
+            self.out_of_reach = max(self.out_of_reach, size)
+        return result
+
+    def _take(self, attempt: Attempt, schedule: Schedule) -> None:
+        trace = attempt.prover.simulate(schedule, attempt.name)
+        peak = trace.peak_bytes if self.kind == "device" else trace.activation_peak_bytes
+        if peak < self.best_bytes:
+            self.best_bytes, self.best = peak, (attempt, schedule)
+            self.phases.say(f"a plan of {format_bytes(peak)}")
+
+    def look(self, floor: int) -> PlanResult:
+        """The answer for the floor; then the least that a refusal names (that of `dtr` where the
+        planner names none), then between what was found and what was not."""
+        first = self.ask(floor)
+        if self.best is None:
+            named = first if isinstance(first, Infeasible) and first.min_budget else None
+            reach = named or Dtr(rounds=0).plan(self.program, Budget(floor, self.kind))
+            if isinstance(reach, Infeasible) and reach.min_budget is not None:
+                first = self.ask(reach.min_budget.bytes)
+        while self.best is not None and self.left_s > LEAST_S:
+            low, high = self.out_of_reach, int(self.best_bytes)
+            if high - low <= max(1, CLOSE * high):
+                break
+            answer = self.ask((low + high) // 2)
+            named = answer.min_budget if isinstance(answer, Infeasible) else None
+            if named is not None and named.bytes < self.best_bytes and self.left_s > LEAST_S:
+                self.ask(named.bytes)
+        return first
+
+
+def run_for_least(
+    program: Program,
+    planner: Planner,
+    floor: Budget | None,
+    baseline: Baseline,
+    *,
+    time_limit_s: float,
+    phases: Phases,
+) -> Planned:
+    """The plan of the fewest bytes of the kind of `floor`, proven, with them as its budget.
+
+    The planner is asked for the proven floor first and then, by halves, for what lies between
+    what it has a plan for and what it has none for, so more time may find fewer bytes. Ctrl-C
+    takes the least so far. FB0460 to FB0466 where there is no plan at all.
+    """
+    assert floor is not None
+    search = _Search(program, planner, floor.kind, time_limit_s, phases)
+    first: PlanResult | None = None
+    try:
+        first = search.look(floor.bytes)
+    except KeyboardInterrupt:
+        if search.best is None:
+            raise
+    if search.best is None:
+        assert first is not None
+        refused = Attempt(program, planner, floor, time_limit_s, phases)
+        schedule_of(first, refused, baseline)
+        raise AssertionError("what is no plan is refused")
+    attempt, schedule = search.best
+    budget = Budget(int(search.best_bytes), floor.kind)
+    return replace(attempt, budget=budget).prove(schedule, None, attempt.name)
