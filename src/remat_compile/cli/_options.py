@@ -18,6 +18,7 @@ from ..driver.request import Costs, Errors, Grads
 
 __all__ = [
     "SIZE",
+    "SIZE_OR_LEAST",
     "CostOptions",
     "GradsOption",
     "ModelArgument",
@@ -33,6 +34,7 @@ __all__ = [
 T = TypeVar("T")
 
 SIZE = "8GiB, 500MB, 50% of the peak with nothing recomputed, or range:0.5"
+SIZE_OR_LEAST = f"{SIZE}; least for the fewest bytes that are found in time"
 
 ModelArgument = Annotated[
     str,

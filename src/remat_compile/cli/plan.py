@@ -10,7 +10,7 @@ import typer
 
 from ._code import Code
 from ._options import (
-    SIZE,
+    SIZE_OR_LEAST,
     CostOptions,
     GradsOption,
     ModelArgument,
@@ -47,7 +47,7 @@ def command(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help=f"Bound on all device bytes: {SIZE}; least for the fewest found in time.",
+            help=f"Bound on all device bytes: {SIZE_OR_LEAST}.",
         ),
     ] = None,
     activation_budget: Annotated[

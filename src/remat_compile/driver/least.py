@@ -70,19 +70,22 @@ class _Search:
         planner names none), then between what was found and what was not."""
         first = self.ask(floor)
         if self.best is None:
-            named = first if isinstance(first, Infeasible) and first.min_budget else None
-            reach = named or Dtr(rounds=0).plan(self.program, Budget(floor, self.kind))
-            if isinstance(reach, Infeasible) and reach.min_budget is not None:
-                first = self.ask(reach.min_budget.bytes)
+            known = isinstance(first, Infeasible) and first.min_budget is not None
+            reach = first if known else Dtr(rounds=0).plan(self.program, Budget(floor, self.kind))
+            first = self._ask_named(reach) or first
         while self.best is not None and self.left_s > LEAST_S:
             low, high = self.out_of_reach, int(self.best_bytes)
             if high - low <= max(1, CLOSE * high):
                 break
             answer = self.ask((low + high) // 2)
-            named = answer.min_budget if isinstance(answer, Infeasible) else None
-            if named is not None and named.bytes < self.best_bytes and self.left_s > LEAST_S:
-                self.ask(named.bytes)
+            if self.left_s > LEAST_S:
+                self._ask_named(answer)
         return first
+
+    def _ask_named(self, refusal: PlanResult) -> PlanResult | None:
+        """Asks for the least bytes that a refusal names, where they are news."""
+        named = refusal.min_budget if isinstance(refusal, Infeasible) else None
+        return self.ask(named.bytes) if named and named.bytes < self.best_bytes else None
 
 
 def run_for_least(
