@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from .driver.make_plan import (
 from .driver.model_source import Source, check_module, check_spec, is_program, load_source
 from .driver.outputs import files_of_model, files_of_plan
 from .driver.plan import Plan
+from .driver.progress import Progress
 from .driver.recorded import model_of_plan
 from .driver.request import (
     Errors,
@@ -56,7 +57,7 @@ def plan(
     loss: Loss = None,
     outputs: Outputs = None,
     dynamic_shapes: Any = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress = None,
     **options: Unpack[PlanKeywords],
 ) -> Plan:
     """Plans one training step of `model` at the sample `args` and `kwargs`, and proves it.
@@ -65,7 +66,8 @@ def plan(
     file to plan again. `loss` says what is differentiated where that is not the `loss` of what
     the model returns: a path (`"losses.total"`, `1` in a tuple) or a function of it; `outputs` are
     paths of what the step returns. `dynamic_shapes` is that of `torch.export.export`; `progress`
-    is called with a line of text at each stage. Nothing of the model is changed. FBError with a
+    is called with a line of text at each stage; left out, slow work is shown in a terminal and in
+    notebooks, and False shows nothing. Nothing of the model is changed. FBError with a
     diagnostic for everything that is refused.
     """
     request = _request(model, args, options, Wanted(loss, outputs))
@@ -89,7 +91,7 @@ def compile(  # the name users expect, as in torch.compile
     outputs: Outputs = None,
     dynamic_shapes: Any = None,
     on_new_shape: OnNewShape = "error",
-    progress: Callable[[str], None] | None = None,
+    progress: Progress = None,
     **options: Unpack[PlanKeywords],
 ) -> nn.Module:
     """A drop-in for `model` that trains within the budget; the arguments of `plan`.
@@ -140,7 +142,7 @@ def sweep(
     loss: Loss = None,
     outputs: Outputs = None,
     dynamic_shapes: Any = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress = None,
     **options: Unpack[SweepKeywords],
 ) -> Sweep:
     """The time that each planner needs under each budget: the frontier of time and memory.
@@ -166,7 +168,7 @@ def sweep(
         source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
         reads = source.reads
         program = costed_program(source, request, phases)
-    made = run_sweep(program, *asked, time_limit_s=request.time_limit_s, progress=progress)
+    made = run_sweep(program, *asked, time_limit_s=request.time_limit_s, progress=phases.said)
     return replace(made, _reads=reads)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, assert_never
@@ -22,6 +22,7 @@ from .model_source import (
 )
 from .outputs import files_of_model, files_of_plan
 from .plan import Plan
+from .progress import Progress
 from .prove import ProofRequest, by_tool, prove, proven_program
 from .request import BoundKeywords, Errors, PlanRequest, named_keywords, read_request
 from .run_planner import Phases
@@ -110,7 +111,7 @@ def import_plan(
     solver: str | None = None,
     save: Sequence[str] = (),
     segments: Sequence[str] = (),
-    progress: Callable[[str], None] | None = None,
+    progress: Progress = None,
     **options: Unpack[BoundKeywords],
 ) -> Imported:
     """Reads what another tool decides for `model` as a plan, and proves it.

@@ -20,6 +20,7 @@ from ..planners.registry import parse_planner, parse_planners
 from .budget import BudgetText, parse_budget, parse_budgets
 from .files import keep_text
 from .link import LinkText, parse_link
+from .progress import shown
 
 if TYPE_CHECKING:
     from ..costs import Device
@@ -300,7 +301,7 @@ def named_keywords(
     `read` takes with its defaults.
 
     A keyword that it does not take is refused with the nearest one (FB0723), and `help()` shows
-    each option with its default and what it means.
+    each option with its default and what it means. A `progress` that it takes is one of `shown`.
     """
     taken = () if options is None else options.__annotations__
     defaults = {} if read is None else inspect.signature(read).parameters
@@ -321,7 +322,10 @@ def named_keywords(
                     message = f"{function.__name__} takes no keyword {word}.{nearest(word, known)}"
                     errors.add("FB0723", message, f"it takes {', '.join(known)}")
             errors.raise_if_any()
-            return function(*args, **keywords)
+            if "progress" not in known:
+                return function(*args, **keywords)
+            with shown(keywords.get("progress")) as say:  # type: ignore[arg-type]
+                return function(*args, **(keywords | {"progress": say}))  # type: ignore[arg-type]
 
         call.__signature__ = own.replace(parameters=(*spelled, *unpacked))  # type: ignore[attr-defined]
         call.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{meaning}".rstrip()

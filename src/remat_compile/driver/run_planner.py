@@ -7,7 +7,7 @@ does not come back, or hands over a plan that is invalid or too large is reporte
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
@@ -28,6 +28,7 @@ from ..planners.contract import (
 from ..planners.registry import format_planner
 from .ask import ask
 from .budget import Baseline
+from .progress import Progress, Say
 from .prove import Prover
 from .refusal import refusal
 
@@ -46,7 +47,7 @@ PROOF_S = 60.0
 class Phases:
     """Says what is being done, and keeps the seconds that each phase took."""
 
-    progress: Callable[[str], None] | None = None
+    progress: Progress = None
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
@@ -59,8 +60,13 @@ class Phases:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def say(self, message: str) -> None:
-        if self.progress is not None:
-            self.progress(message)
+        if self.said is not None:
+            self.said(message)
+
+    @property
+    def said(self) -> Say | None:
+        """Who is told, if anybody."""
+        return self.progress if callable(self.progress) else None
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ class Attempt:
                 self.program,
                 self.budget,
                 time_limit_s=self.time_limit_s,
-                progress=self.phases.progress,
+                progress=self.phases.said,
                 accept=self.prover.holds,
                 keep_on_interrupt=keep_on_interrupt,
                 bounds=self.bounds,

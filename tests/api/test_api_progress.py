@@ -1,0 +1,98 @@
+"""Progress in Python: shown by itself where work is slow and somebody looks, and never else."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import remat_compile
+from helpers.cli import chain_text
+from remat_compile import FBError
+from remat_compile.driver import progress
+from remat_compile.driver.progress import shown
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "chain.fbir").write_text(chain_text())
+    return tmp_path / "chain.fbir"
+
+
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Standard error is a terminal, and all work counts as slow. To be called in the test itself,
+    before which pytest sets standard error again."""
+    stream = Terminal()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(progress, "SLOW_S", 0.0)
+    return stream
+
+
+def planned(path: Path, **options: bool | Callable[[str], None] | None) -> None:
+    remat_compile.plan(path, planner="dtr", activation_budget="70%", **options)  # type: ignore[arg-type]
+
+
+def test_slow_work_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = looked_at(monkeypatch)
+    with shown(None) as say:
+        assert say is not None
+        say("proving \x1b[31mthe plan[/]")
+        time.sleep(0.3)
+    assert "proving \\x1b[31mthe plan[/]" in terminal.getvalue()
+    before = len(terminal.getvalue())
+    say("too late")
+    assert len(terminal.getvalue()) == before
+
+
+def test_plans_show_it_and_quick_work_does_not(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = looked_at(monkeypatch)
+    planned(path)
+    assert "bounding the time of any plan" in terminal.getvalue()  # what is said last
+    monkeypatch.setattr(progress, "SLOW_S", 60.0)
+    before = len(terminal.getvalue())
+    planned(path)
+    assert len(terminal.getvalue()) == before
+
+
+def test_nothing_is_shown_where_it_is_not_wanted_or_nobody_looks(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = looked_at(monkeypatch)
+    planned(path, progress=False)
+    assert terminal.getvalue() == ""
+    log = io.StringIO()
+    monkeypatch.setattr("sys.stderr", log)
+    planned(path)
+    assert log.getvalue() == ""
+    planned(path, progress=True)
+    assert "planning with dtr\n" in log.getvalue()
+    lines: list[str] = []
+    planned(path, progress=lines.append)
+    assert "planning with dtr" in lines
+
+
+def test_another_display_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at(monkeypatch)
+    from rich.console import Console
+
+    with Console(stderr=True).status("of the user"), shown(None) as say:
+        assert say is not None
+        say("ours")
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("wrong", ["yes", 1, []])
+def test_what_is_no_progress(path: Path, wrong: object) -> None:
+    with pytest.raises(FBError, match="give a function") as error:
+        remat_compile.plan(path, progress=wrong)  # type: ignore[arg-type]
+    assert [d.code for d in error.value.diagnostics] == ["FB0707"]
