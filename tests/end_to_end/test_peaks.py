@@ -24,7 +24,7 @@ CASES = [
     *((name, "range:0.5") for name in VARIANTS),
 ]
 DEFAULT = [
-    *((name, "range:0.5") for name in ("mlp", "gpt", "resnet", "unet", "two")),
+    *((name, "range:0.5") for name in ("mlp", "resnet", "two")),
     ("mlp", "range:1.0"),
     ("resnet-loss", "range:0.7"),
 ]

@@ -77,7 +77,7 @@ def assert_equal(ours: Interpreted, ref: Reference, tolerance: float) -> None:
     assert {what: d for what, d in found.items() if not d <= tolerance} == {}
 
 
-DEFAULT = ("mlp", "small-gpt", "small-resnet", "two-inputgrad")
+DEFAULT = ("mlp", "small-gpt")
 ONE_BLOCK = [f"small-{name}" for name in ("gpt", "resnet")]
 
 

@@ -244,12 +244,14 @@ def test_an_unproven_plan_is_refused(plan: Plan) -> None:
         remat_compile.jax_step(program)
 
 
+@pytest.mark.slow
 def test_it_trains_with_optax() -> None:
     done = run_python(ROOT / "examples/train_jax.py")
     assert done.returncode == 0, done.stderr
     assert "same as without a plan: True" in done.stdout
 
 
+@pytest.mark.slow
 def test_two_devices_give_what_one_gives() -> None:
     flags = "--xla_force_host_platform_device_count=2"
     done = run_python(ROOT / "tests/runners/jax_on_two_devices.py", XLA_FLAGS=flags)
