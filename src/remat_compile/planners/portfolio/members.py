@@ -36,9 +36,9 @@ __all__ = [
     "reordered_members",
 ]
 
-SMALL, MIDDLE, LARGE = 60, 420, 2000
+SMALL, MIDDLE, LARGE, HUGE = 60, 420, 2000, 20_000
 """cNodes up to which exact formulations are expected to be proven, up to which they help
-at all, and from which on quick planners are no longer quick."""
+at all, from which on quick planners are no longer quick, and from which on few plan at all."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ _ON_MIDDLE: _Table = (
     ("rotor", 0.3),
 )
 _ON_LARGE: _Table = (("rockmate", 0.7), ("dtr", 0.4), ("hiremate", 0.7), ("rotor", 0.3))
+
+_ON_HUGE: _Table = (("hiremate", 0.7), ("dtr", 0.4))
 
 
 def quick_members(cnodes: int) -> Iterator[Planner]:
@@ -105,7 +107,8 @@ def members(cnodes: int, report: Progress, *, copies: bool = False) -> list[Memb
     """The slow members for a graph of that size, those that promise most first, then the
     planners of other packages; of these that copy to the host only where `copies`. A name that is
     not registered is passed over."""
-    table = _ON_SMALL if cnodes <= SMALL else _ON_MIDDLE if cnodes <= MIDDLE else _ON_LARGE
+    sizes = ((SMALL, _ON_SMALL), (MIDDLE, _ON_MIDDLE), (HUGE, _ON_LARGE))
+    table = next((table for most, table in sizes if cnodes <= most), _ON_HUGE)
     known = available()
     shares = dict(table)
     shares.update({name: _FOREIGN_SHARE for name, info in known.items() if not info.is_own})
