@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from helpers.training import Record, assert_bit_equal, train_steps
 from remat_compile import Budget, Plan
@@ -103,6 +104,8 @@ class Captured:
         """Parameters and buffers are those of the capture; there is no gradient."""
         self.module.load_state_dict(self.state)
         self.module.zero_grad(set_to_none=True)
+        for tensor in (t for t in tree_leaves((self.args, self.kwargs)) if isinstance(t, Tensor)):
+            tensor.grad = None
 
     def train(self, drop_in: nn.Module) -> Record:
         """Three steps of what was bound, from the parameters of the capture."""
