@@ -104,11 +104,14 @@ class RkCheckmate(Checked):
     ) -> ProgramAnswer:
         inst, limit, saved = task.instance, task.limit_bytes, self.saved_bytes
         start = quick_order(inst, limit, task.deadline, backward=backward, saved_bytes=saved)
+        left_s = task.deadline - monotonic()
+        if start is not None and left_s <= 0:  # stating the program alone takes seconds
+            return ProgramAnswer("feasible", start, inst.time_ns(start), inst.base_time_ns)
         answer = solve_compact(
             inst,
             limit,
             saved_bytes=saved,
-            time_limit_s=task.deadline - monotonic(),
+            time_limit_s=left_s,
             pairs=useful_pairs(inst, backward=backward),
             start=start,
             solver=solver,
