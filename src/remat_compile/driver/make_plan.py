@@ -68,7 +68,7 @@ def planned_source(
 ) -> Iterator[tuple[Plan, Lowered]]:
     """The plan and, inside the block, the lowered model that it was made from."""
     with costed(source, request.device, phases) as (program, lowered):
-        plan = _plan_costed(program, request, phases)
+        plan = plan_costed(program, request, phases)
         warnings = (
             *source.warnings,
             *source.exported.warnings,
@@ -81,7 +81,7 @@ def planned_source(
 
 def plan_program(program: Program, request: PlanRequest, phases: Phases) -> Plan:
     """Plans and proves a program, in place of the schedules it holds. See `costed_program`."""
-    return _plan_costed(costed_program(program, request, phases), request, phases)
+    return plan_costed(costed_program(program, request, phases), request, phases)
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def _as_requested(program: Program, request: PlanRequest) -> Program:
     return program
 
 
-def _plan_costed(program: Program, request: PlanRequest, phases: Phases) -> Plan:
+def plan_costed(program: Program, request: PlanRequest, phases: Phases) -> Plan:
     program = _as_requested(program, request)
     baseline = Baseline.of(program)
     budget = _target_memory(program, baseline)
