@@ -251,6 +251,65 @@ def test_calls_of_one_region_add_up() -> None:
     assert 3 * block.saved_bytes <= last.bound_bytes <= (last.budget_bytes or 0)
 
 
+class Tail(nn.Module):
+    """A deep region, and one with next to nothing to leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.tail = Stack(10, 0.0), Stack(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body(x)
+        torch._dynamo.graph_break()
+        out: Tensor = self.tail(x)
+        return out
+
+
+def test_a_region_that_no_plan_makes_smaller_keeps_all_and_the_others_pay() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        model, x = Tail(), torch.randn(256, WIDTH)
+    last = trained(model, (x,), steps=4, activation_budget="85%")[-1]
+    assert [region.status for region in last.regions] == ["planned", "planned"]
+    assert last.holds
+
+
+@pytest.mark.slow
+def test_a_speech_model_of_transformers() -> None:
+    """Its attention mask and its loss look into the data."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.HubertConfig(
+        vocab_size=12,
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=64,
+        conv_dim=(16, 16),
+        conv_stride=(5, 4),
+        conv_kernel=(10, 8),
+        num_feat_extract_layers=2,
+        num_conv_pos_embeddings=16,
+        num_conv_pos_embedding_groups=2,
+        mask_time_prob=0.0,  # its masks are NumPy's, which TorchDynamo draws otherwise
+        layerdrop=0.0,
+    )
+    torch.manual_seed(0)
+    model = transformers.HubertForCTC(config).train()
+    twin, reports = copy.deepcopy(model), []
+    step = compiled(model, reports, activation_budget="90%")
+    x, y = torch.randn(2, 2000), torch.randint(1, 12, (2, 6))
+    for seed in range(4):
+        losses = []
+        for run in (step, twin):
+            torch.manual_seed(seed)
+            losses.append(run(input_values=x, labels=y).loss)
+            losses[-1].backward()
+        assert torch.equal(*losses)
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        assert (ours.grad is None and theirs.grad is None) or torch.equal(ours.grad, theirs.grad)
+    assert reports[-1].holds
+
+
 def test_other_shapes_are_planned_too() -> None:
     """TorchDynamo makes the batch a symbol at the second size; each size is planned."""
     with torch.random.fork_rng(devices=[]):

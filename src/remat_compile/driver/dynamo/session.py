@@ -183,7 +183,7 @@ class Session:
                 self._plan(part, inputs, calls)
             except FBError as error:  # whose frames hold the inputs
                 part.failed = error.diagnostics
-                if not (part.is_provisional and self.options.fallback):
+                if not self._may_get_more(part):
                     self._fall_back(part, error.diagnostics)
         if part.step is None or _writes_to_argument(part, inputs):
             made = self.run_eagerly(part, inputs)
@@ -226,6 +226,20 @@ class Session:
                 self._tell_if_settled()
 
         return lands
+
+    def _may_get_more(self, part: Part) -> bool:
+        """Whether a part for which there is no plan within its share may have another one at the
+        next step: when all regions are known, or by keeping everything, which others pay for."""
+        if not self.options.fallback or (part.share_bytes is None and not part.is_provisional):
+            return False
+        if part.is_provisional:
+            return True
+        assert part.needs is not None
+        if part.needs.room_bytes == 0:
+            return False
+        part.needs = replace(part.needs, floor_bytes=part.needs.peak_bytes)
+        self._unsettled = True
+        return True
 
     # -- sharing -------------------------------------------------------------------------
 
@@ -349,7 +363,8 @@ class Session:
             f'at the least, and the budget "{budget.text}" leaves {format_bytes(max(0, room))}'
         )
         hint = f"give {format_bytes(floor - room)} more"
-        for part in met:
+        full = [part for part in met if needs[part].room_bytes == 0]  # of which some may keep all
+        for part in full or met:
             self._fall_back(part, (Diagnostic("FB0958", message, hint=hint),))
 
     # -- the report ----------------------------------------------------------------------
