@@ -6,6 +6,7 @@
 # make check: that and what takes longer: slow tests, matrix, mutants, red team; before a change is called done.
 # Each makes the virtual environment if there is none.
 
+export REMAT_COMPILE_CACHE = off # what is measured here is planned here
 PYTHON ?= python3
 VENV ?= .venv
 DEMO ?= .demo

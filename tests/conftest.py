@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,9 @@ for profile, examples in (("shared-machine", 30), ("breadth", 100)):
         suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large),
     )
 settings.load_profile("shared-machine")  # `make check` has the other
+
+# Of this process and of those that it starts: no test takes a plan that an earlier run has made.
+os.environ["REMAT_COMPILE_CACHE"] = "off"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -30,6 +30,7 @@ class Exported:
     `is_live` says that `original` is the user's own module, whose Python can be run: its joint
     graph is traced from there, so that custom backwards and hooks are part of it. `results` is the
     form of what it returns. `changing` names attributes of modules that its forward changes.
+    With `has_places` it puts the lines of the model on what is traced of it by itself.
     `autocast` is what was around the export, `given` the module that was passed where that is one
     of several replicas, of which `original` is this process's.
     """
@@ -49,6 +50,7 @@ class Exported:
     warnings: tuple[Diagnostic, ...] = ()
     has_checkpoints: bool = False
     is_live: bool = False
+    has_places: bool = False
     results: Results | None = None
     changing: frozenset[str] = frozenset()
     given: nn.Module | None = None

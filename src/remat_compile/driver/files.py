@@ -142,7 +142,7 @@ def write_text(path: str | Path, text: str) -> None:
         if _is_device(path):
             Path(path).write_text(text, encoding="utf-8")
         else:
-            _replace(target, text)
+            replace_text(target, text)
     except OSError as error:
         raise _unwritable(path, error.strerror or str(error)) from None
 
@@ -218,7 +218,8 @@ def write_together(writers: Mapping[str | Path, Callable[[IO[bytes]], None]]) ->
             os.unlink(old)
 
 
-def _replace(target: Path, text: str) -> None:
+def replace_text(target: Path, text: str) -> None:
+    """Writes a text aside and renames it. OSError where that fails."""
     made = _write_aside(target, text_writer(text))
     try:
         os.replace(made, target)

@@ -17,6 +17,7 @@ from .least import run_for_least
 from .model_source import Source
 from .outputs import files_of_plan
 from .plan import Plan, PlanText, pick_schedule
+from .plan_cache import plan_cache
 from .request import PlanRequest
 from .run_planner import Phases, run_planner
 
@@ -67,22 +68,45 @@ def plan_source(source: Source, request: PlanRequest, phases: Phases) -> Plan:
 def planned_source(
     source: Source, request: PlanRequest, phases: Phases
 ) -> Iterator[tuple[Plan, Lowered]]:
-    """The plan and, inside the block, the lowered model that it was made from."""
-    with costed(source, request.device, phases) as (program, lowered):
-        plan = _plan_costed(program, request, phases)
+    """The plan and, inside the block, the lowered model that it was made from.
+
+    With `request.cache` it is one that was made before, where there is one for that graph.
+    """
+    with _lowered(source, request.device, phases) as lowered:
+        plan, told = _cached_or_made(lowered, request, phases)
         warnings = (
             *source.warnings,
             *source.exported.warnings,
             *lowered.warnings,
             *plan.warnings,
+            *told,
         )
-        plan = replace(plan, warnings=warnings, _exported=source.exported, _reads=source.reads)
+        plan = replace(plan, warnings=warnings, phase_s=phases.seconds)
+        plan = replace(plan, _exported=source.exported, _reads=source.reads)
         yield plan, lowered
+
+
+def _cached_or_made(
+    lowered: Lowered, request: PlanRequest, phases: Phases
+) -> tuple[Plan, tuple[Diagnostic, ...]]:
+    """The plan, and what is to be said of the cache."""
+    cache = plan_cache() if request.cache else None
+    key = None if cache is None else cache.key(lowered.program, request)
+    told: tuple[Diagnostic, ...] = ()
+    if cache is not None and key is not None:
+        with phases.phase("cache", "looking for a plan that was made before"):
+            found, told = cache.find(key, lowered.program, request)
+        if found is not None:
+            return found, told
+    plan = plan_costed(_with_costs(lowered, request.device, phases), request, phases)
+    if cache is not None and key is not None and not plan.warnings:
+        told = (*told, *cache.keep(key, plan))
+    return plan, told
 
 
 def plan_program(program: Program, request: PlanRequest, phases: Phases) -> Plan:
     """Plans and proves a program, in place of the schedules it holds. See `costed_program`."""
-    return _plan_costed(costed_program(program, request, phases), request, phases)
+    return plan_costed(costed_program(program, request, phases), request, phases)
 
 
 @contextmanager
@@ -90,6 +114,12 @@ def costed(
     source: Source, device: Device | None, phases: Phases
 ) -> Iterator[tuple[Program, Lowered]]:
     """The program with its costs and, inside the block, the lowered model."""
+    with _lowered(source, device, phases) as lowered:
+        yield _with_costs(lowered, device, phases), lowered
+
+
+@contextmanager
+def _lowered(source: Source, device: Device | None, phases: Phases) -> Iterator[Lowered]:
     from ..frontends.torch_export import lower
 
     with ExitStack() as stack:
@@ -98,13 +128,14 @@ def costed(
         header = replace(lowered.program.header, source=source.name, sha256=source.sha256)
         if device is not None:  # nothing is run, so no replay form is compared: verdicts list them
             header = replace(header, replays="")
-        lowered = lowered.with_program(replace(lowered.program, header=header))
-        if device is not None:
-            program = _roofline(lowered.program, device, phases)
-        else:
-            with phases.phase("costs", "measuring each computation"):
-                program = _measured(lowered)
-        yield program, lowered
+        yield lowered.with_program(replace(lowered.program, header=header))
+
+
+def _with_costs(lowered: Lowered, device: Device | None, phases: Phases) -> Program:
+    if device is not None:
+        return _roofline(lowered.program, device, phases)
+    with phases.phase("costs", "measuring each computation"):
+        return _measured(lowered)
 
 
 def costed_program(model: Program | Source, request: PlanRequest, phases: Phases) -> Program:
@@ -136,7 +167,7 @@ def _as_requested(program: Program, request: PlanRequest) -> Program:
     return program
 
 
-def _plan_costed(program: Program, request: PlanRequest, phases: Phases) -> Plan:
+def plan_costed(program: Program, request: PlanRequest, phases: Phases) -> Plan:
     program = _as_requested(program, request)
     baseline = Baseline.of(program)
     budget = _target_memory(program, baseline)

@@ -70,6 +70,8 @@ MEANING = {
     '"both=30GB/s" and "latency=10us" where known; in place of that of the device',
     "offload": "whether planners may copy to the host, where the target has a link",
     "planner": 'a planner, or a text such as "periodic{segments=4}"',
+    "cache": "whether a plan that was made before for the same graph is taken, and this one kept; "
+    "REMAT_COMPILE_CACHE names the folder, or switches it off",
     "time_limit_s": "seconds for the planner, or for the proof where nothing is planned",
     "costs": '"measured" on this machine, as is done for a model, or by "roofline" for the '
     "device; a text keeps its own where neither is named",
@@ -110,13 +112,15 @@ class PlanKeywords(BoundKeywords, SweepKeywords, total=False):
     planner: str | Planner
     link: str | None
     offload: bool
+    cache: bool
 
 
 @dataclass(frozen=True)
 class PlanRequest:
     """What was asked, understood. `costs` and `grads` are None where those of the text at hand
     are kept (for a model: measured costs, fresh gradients); `device` is that of roofline costs;
-    `host_bytes` and `link` take the place of the target's."""
+    `host_bytes` and `link` take the place of the target's. `cache` says that plans on disk may be
+    used and kept."""
 
     planner: Planner
     budget: BudgetText | None = None
@@ -126,6 +130,7 @@ class PlanRequest:
     device: Device | None = None
     grads: Grads | None = None
     link: LinkText | None = None
+    cache: bool = False
 
 
 class Errors:
@@ -163,6 +168,7 @@ def read_request(
     grads: str | None = None,
     link: str | None = None,
     offload: bool = True,
+    cache: bool = True,
 ) -> PlanRequest | None:
     """The request, or None after adding to `errors`: FB0450 to FB0452 for budgets, FB0472, FB0474
     and FB0477 for the link, FB0707 for the rest, and those of the planner and device registries."""
@@ -180,6 +186,8 @@ def read_request(
     if host_budget is not None:
         host = errors.collect(lambda: parse_budget(host_budget, "host"))
     check_time_limit(errors, time_limit_s)
+    if not isinstance(cache, bool):
+        errors.add("FB0707", f"cache is {cache!r}", "write True or False")
     if grads not in (None, "fresh", "accumulate"):
         errors.add("FB0707", f'grads is "{grads}"', "write fresh or accumulate")
     chosen = errors.collect(lambda: _read_planner(planner))
@@ -200,6 +208,7 @@ def read_request(
         target,
         grads,  # type: ignore[arg-type]  # one of the two, or there was an error
         over,
+        cache,
     )
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from .build import build
+from .build import CompiledStep, build, compiled_step
 from .emit import emit
 from .measure import StepUse, measure_step
 from .module import GuardFailure, PlannedModule
 from .new_shapes import RunEagerly, RunPlannedAgain
 
 __all__ = [
+    "CompiledStep",
     "GuardFailure",
     "PlannedModule",
     "RunEagerly",
     "RunPlannedAgain",
     "StepUse",
     "build",
+    "compiled_step",
     "emit",
     "measure_step",
 ]

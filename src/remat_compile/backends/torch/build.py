@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,13 +27,29 @@ from .module import Flight, GuardFailure, PlannedModule, planned_module
 from .runtime import PlanCopies
 from .unused import UnusedOutputs
 
-__all__ = ["build"]
+__all__ = ["CompiledStep", "build", "compiled_step"]
 
 Function = Callable[..., Any]
 
 
+@dataclass(frozen=True, eq=False)
+class CompiledStep:
+    """A step in AOTAutograd's wrappers: `run(*params, *buffers, *args)` gives the flat results."""
+
+    run: Function
+    flight: Flight
+    source: str
+    copies: PlanCopies | None
+
+
 def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
-    """A drop-in for the original module that runs `schedule`.
+    """A drop-in for the original module that runs `schedule`; see `compiled_step`."""
+    step = compiled_step(lowered, schedule)
+    return planned_module(lowered, schedule, step.run, step.flight, step.source, step.copies)
+
+
+def compiled_step(lowered: Lowered, schedule: Schedule) -> CompiledStep:
+    """The step that runs `schedule`, without any guard.
 
     `schedule` must have been verified on `lowered.program`. Call it inside the `with`
     block that gave `lowered`; the result outlives the block. Raises FBError FB0901 for
@@ -90,7 +107,7 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
             f"PyTorch {torch.__version__} refuses the generated step: {error}",
             hint="please report this with the model; the plan itself was verified",
         )
-    return planned_module(lowered, schedule, run, flight, source, copies)
+    return CompiledStep(run, flight, source, copies)
 
 
 def _load(source: str, name: str) -> tuple[Function, Function]:

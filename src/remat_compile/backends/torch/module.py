@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch._C import _TorchDispatchModeKey
 from torch._functorch._aot_autograd.descriptors import BufferAOTInput, ParamAOTInput
+from torch.autograd.graph import Node
 from torch.utils._pytree import tree_flatten
 
 from ..._torch.alloc import Mark
@@ -75,12 +76,17 @@ class Flight:
                     "here, so gradients of their sum may differ: give each a block of its own"
                 )
             warnings.warn(message, stacklevel=4)
+        node = self.watch(outputs)
+        if node is not None:
+            self._waiting = weakref.ref(node)
+
+    def watch(self, outputs: Any) -> Node | None:
+        """Hooks the autograd node that made these outputs of one call, and gives it."""
         node = step_node(outputs)
-        if node is None:
-            return
-        node.register_prehook(_refuse_create_graph)
-        self.unused.watch(node)
-        self._waiting = weakref.ref(node)
+        if node is not None:
+            node.register_prehook(_refuse_create_graph)
+            self.unused.watch(node)
+        return node
 
 
 def _refuse_create_graph(_: Any) -> None:

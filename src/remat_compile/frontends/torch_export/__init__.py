@@ -5,5 +5,15 @@ from __future__ import annotations
 from .check import check_against_eager, ensure_trusted
 from .export import export, load_pt2
 from .lower import lower
+from .region import RegionCall, region_of, sources_of
 
-__all__ = ["check_against_eager", "ensure_trusted", "export", "load_pt2", "lower"]
+__all__ = [
+    "RegionCall",
+    "check_against_eager",
+    "ensure_trusted",
+    "export",
+    "load_pt2",
+    "lower",
+    "region_of",
+    "sources_of",
+]

@@ -30,7 +30,7 @@ from .places import place_of
 from .python_state import observe
 from .without_values import on_device
 
-__all__ = ["argument_paths", "export", "load_pt2"]
+__all__ = ["argument_paths", "export", "load_pt2", "unalias"]
 
 
 def export(
@@ -56,7 +56,7 @@ def export(
     if isinstance(module, StandIn):
         module = module._remat_compile_original()
     _check_trainable(module)
-    args, kwargs = _unalias(args, kwargs)
+    args, kwargs = unalias(args, kwargs)
     if not has_values(module):
         module, args, kwargs = on_device(module, args, kwargs, torch.device("cpu"))
     with _quiet(), unchanged(module):
@@ -188,7 +188,7 @@ def _check_trainable(module: nn.Module) -> None:
         )
 
 
-def _unalias(
+def unalias(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Copies tensors that share storage with an earlier one: capture would bake the alias in."""

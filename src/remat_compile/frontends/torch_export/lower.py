@@ -32,12 +32,13 @@ def lower(exported: Exported) -> Iterator[Lowered]:
     traceable) and FB0506 to FB0508 for constructs outside the language, all at once.
     """
     asked_before = len(_guards(exported))
+    records = exported.is_live and not exported.has_places
     with (
         unchanged(exported.original),
         Autocast(exported.device.type).around(),  # `traced` enters that of the capture
         contextlib.ExitStack() as traced,
     ):
-        with recorded_places(exported.original) if exported.is_live else nullcontext():
+        with recorded_places(exported.original) if records else nullcontext():
             joint = traced.enter_context(
                 trace_joint(exported.traced, exported.trace_args, exported.trace_kwargs)
             )

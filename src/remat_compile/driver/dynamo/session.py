@@ -1,0 +1,478 @@
+"""The regions that share one budget: which are in flight together, and who gets how much."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, fx
+from torch._functorch._aot_autograd.descriptors import (
+    BufferAOTInput,
+    ParamAOTInput,
+    PlainAOTInput,
+)
+
+from ...backends.torch import CompiledStep, compiled_step
+from ...frontends.torch_export import RegionCall, ensure_trusted, region_of
+from ...ir.diagnostics import Diagnostic, FBError, render
+from ...ir.semantics.simulate import simulate
+from ...ir.semantics.sizes import Sizes
+from ...ir.units import format_bytes
+from ..bind import lowered_again
+from ..budget import Baseline, BudgetText, resolve_budget
+from ..make_plan import costed, plan_costed
+from ..model_source import Source
+from ..request import PlanRequest
+from ..run_planner import Phases
+from .report import RegionReport, RegionsReport, Status
+from .share import Needs, Used, bound_bytes, fixed_bytes, fraction
+
+if TYPE_CHECKING:
+    from ..._torch.lowered import Lowered
+    from ...ir.program import Program
+    from ...ir.semantics.simulate import Trace
+
+__all__ = ["Options", "Part", "Session"]
+
+FIRST_SHARE = Fraction(1, 4)
+"""Of the way from floor to peak: the least that a region is planned for in the step in which it
+is first met, when those before it have taken their bytes without knowing of it."""
+STARVED = Fraction(9, 10)
+"""A region with less than this part of a fair share is planned again."""
+
+NO_GRADIENT = "no result has a gradient"
+
+LOG = logging.getLogger("remat_compile.dynamo")
+
+
+@dataclass(frozen=True)
+class Options:
+    request: PlanRequest
+    fallback: bool = True
+    report: Callable[[RegionsReport], None] | None = None
+
+
+@dataclass(eq=False)
+class Part:
+    """A region at one kind of call: its costed graph, and the step that is planned for it.
+
+    `share_bytes` is what its activations may take, None where it is alone and has the budget of
+    the user as it was written. `failed` is why there is no plan for that, and `is_provisional` says
+    that the share was found while the step was under way, in which others may still come.
+    """
+
+    name: str
+    graph: fx.GraphModule | None = None
+    sources: Sequence[str] = ()
+    program: Program | None = None
+    needs: Needs | None = None
+    baseline: Baseline | None = None
+    step: CompiledStep | None = None
+    used: Used | None = None
+    device_bytes: int = 0
+    share_bytes: int | None = None
+    is_provisional: bool = True
+    failed: tuple[Diagnostic, ...] = ()
+    order: tuple[int, ...] = ()
+    constants: tuple[Any, ...] = ()
+    returned: tuple[int, ...] = ()
+    written: tuple[int, ...] = ()
+    outside: tuple[int, ...] = ()
+    is_eager: bool = False
+    why: str = ""
+    most_in_flight: int = 0
+
+    @classmethod
+    def eager(cls, name: str, why: str) -> Part:
+        """One that is not planned."""
+        return cls(name, is_eager=True, why=why)
+
+
+class _Ticket:
+    """Lives as long as the autograd graph of a call."""
+
+
+Calls = Mapping[Part, int]
+"""How many calls of each are in flight together."""
+
+
+class Session:
+    """Plans the regions of one options object, and runs them."""
+
+    def __init__(self, options: Options):
+        self.options = options
+        self._parts: list[Part] = []
+        self._regions = 0
+        self._flying: list[tuple[weakref.ref[_Ticket], Part]] = []
+        self._met: list[dict[Part, int]] = []
+        self._unsettled = False
+        self._untold = False
+
+    def name_of_region(self, place: str) -> str:
+        """By number and, where it is known, by the line on which it begins."""
+        self._regions += 1
+        return f"region {self._regions}" + (f" ({place})" if place else "")
+
+    # -- a region at one kind of call ----------------------------------------------------
+
+    def part_of(
+        self, name: str, graph: fx.GraphModule, sources: Sequence[str], inputs: Sequence[Any]
+    ) -> Part:
+        """Lowers the region and finds its costs. One that cannot be planned runs in eager."""
+        part = Part(name, graph, sources)
+        self._parts.append(part)
+        self._untold = True
+        try:
+            call = region_of(graph, sources, inputs)
+            if call is None:
+                part.is_eager, part.why = True, NO_GRADIENT
+            else:
+                self._read(part, call)
+                call.let_go()
+        except FBError as error:
+            self._fall_back(part, error.diagnostics)
+        return part
+
+    def _read(self, part: Part, call: RegionCall) -> None:
+        request = self.options.request
+        with costed(Source(call.exported), request.device, Phases()) as (program, lowered):
+            if request.grads is not None:
+                binding = replace(program.binding, grads=request.grads)
+                program = replace(program, binding=binding)
+            if all(c.is_loss for c in program.graph.cnodes):
+                part.is_eager, part.why = True, "it computes nothing"
+                return
+            part.program = program
+            part.baseline = Baseline.of(program)
+            part.needs = _needs(program, lowered, part.baseline)
+        ensure_trusted(lowered)
+
+    def _fall_back(self, part: Part, why: tuple[Diagnostic, ...]) -> None:
+        """Runs it in eager from now on, with one warning; raises where that is not wanted."""
+        if not self.options.fallback:
+            raise FBError(why)
+        part.is_eager, part.step, part.used, part.failed = True, None, None, why
+        first = why[0]
+        part.why = f"{first.code}: {first.message}"
+        message = f"{part.name} runs in eager, and its memory is not bounded: {part.why}"
+        hint = 'options={"fallback": False} refuses it'
+        if first.hint:
+            hint = f"{first.hint}; {hint}"
+        diagnostic = Diagnostic("FB0957", message, hint=hint)
+        warnings.warn(render(diagnostic, level="warning"), stacklevel=2)
+
+    # -- a call --------------------------------------------------------------------------
+
+    def run(self, part: Part, inputs: Sequence[Any]) -> Any:
+        """One forward of a part that can be planned."""
+        self._flying = [entry for entry in self._flying if entry[0]() is not None]
+        if not self._flying:
+            self._settle()
+        calls = Counter(of for _, of in self._flying)
+        calls[part] += 1
+        self._meet(calls)
+        if part.step is None and not part.failed:
+            try:
+                self._plan(part, inputs, calls)
+            except FBError as error:  # whose frames hold the inputs
+                part.failed = error.diagnostics
+                if not self._may_get_more(part):
+                    self._fall_back(part, error.diagnostics)
+        if part.step is None or _writes_to_argument(part, inputs):
+            made = self.run_eagerly(part, inputs)
+            lands = self._takes_off(part)
+            for tensor in made:
+                if isinstance(tensor, Tensor) and tensor.grad_fn is not None:
+                    tensor.register_hook(lands)  # type: ignore[no-untyped-call]
+            return made
+        tensors = [inputs[at] for at in part.order]
+        if torch.is_autocast_enabled(tensors[0].device.type):
+            with torch._C._DisableAutocast():  # the casts are part of the graph
+                made = part.step.run(*tensors)
+        else:
+            made = part.step.run(*tensors)
+        if (node := part.step.flight.watch(made)) is not None:
+            node.register_hook(self._takes_off(part))
+        out = list(part.constants)
+        for place, tensor in zip(part.returned, made, strict=True):
+            out[place] = tensor
+        return tuple(out)
+
+    def run_eagerly(self, part: Part, inputs: Sequence[Any]) -> Any:
+        """One forward of a part that has no plan."""
+        assert part.graph is not None
+        if part.most_in_flight and self._untold and not self._flying:  # a step has gone by
+            self._tell_if_settled()
+        part.most_in_flight = max(1, part.most_in_flight)
+        return part.graph(*inputs)
+
+    def _takes_off(self, part: Part) -> Callable[..., None]:
+        """Counts a call as in flight until its backward calls what is returned, or its graph,
+        which holds that, is gone."""
+        ticket = _Ticket()
+        entry = (weakref.ref(ticket), part)
+        self._flying.append(entry)
+
+        def lands(*_: object, ticket: _Ticket = ticket) -> None:
+            self._flying = [other for other in self._flying if other is not entry]
+            if not self._flying and self._untold:
+                self._tell_if_settled()
+
+        return lands
+
+    def _may_get_more(self, part: Part) -> bool:
+        """Whether a part for which there is no plan within its share may have another one at the
+        next step: when all regions are known, or by keeping everything, which others pay for."""
+        if not self.options.fallback or (part.share_bytes is None and not part.is_provisional):
+            return False
+        if part.is_provisional:
+            return True
+        assert part.needs is not None
+        if part.needs.room_bytes == 0:
+            return False
+        part.needs = replace(part.needs, floor_bytes=part.needs.peak_bytes)
+        self._unsettled = True
+        return True
+
+    # -- sharing -------------------------------------------------------------------------
+
+    def _meet(self, calls: Calls) -> None:
+        """Remembers calls that are in flight together, unless more of them were before."""
+        for part, count in calls.items():
+            part.most_in_flight = max(part.most_in_flight, count)
+        if any(_contains(met, calls) for met in self._met):
+            return
+        self._met = [met for met in self._met if not _contains(calls, met)] + [dict(calls)]
+        self._unsettled = self._untold = True
+
+    def _plan(self, part: Part, inputs: Sequence[Any], calls: Calls) -> None:
+        """Plans for the share that the part has, or for what those in flight leave of it."""
+        assert part.graph is not None
+        assert part.program is not None
+        budget = self.options.request.budget
+        if budget is not None and part.share_bytes is None and (len(calls) > 1 or calls[part] > 1):
+            part.share_bytes = self._what_is_left(part, calls)
+        if part.share_bytes is not None:
+            budget = _bytes_of_activations(part.share_bytes)
+        request = replace(self.options.request, budget=budget)
+        plan = plan_costed(part.program, request, Phases())
+        call = region_of(part.graph, part.sources, inputs)
+        assert call is not None
+        with lowered_again(plan.program, call.exported) as lowered:
+            part.step = compiled_step(lowered.with_program(plan.program), plan.schedule)
+            part.order = call.order(list(map(_target, _descriptors(lowered))))
+        binding = plan.program.binding
+        part.written = call.order([b.names[0] for b in binding.buffers if b.update is not None])
+        part.outside = call.order(range(len(binding.arguments)))
+        call.let_go()
+        part.constants, part.returned = call.constants, call.returned
+        trace = simulate(plan.program, plan.schedule)
+        part.used = Used(trace.activation_peak_bytes, _saved_bytes(trace))
+        part.device_bytes = trace.peak_bytes
+        self._untold = True
+
+    def _what_is_left(self, part: Part, calls: Calls) -> int:
+        assert part.needs is not None
+        others = {of: n - (of is part) for of, n in calls.items() if n > (of is part)}
+        used = {of: of.used for of in others if of.used is not None}
+        left = self._bytes_for(calls) - sum(others[of] * u.saved_bytes for of, u in used.items())
+        return max(left, part.needs.share_bytes(FIRST_SHARE))
+
+    def _bytes_for(self, calls: Calls) -> int:
+        """The bytes that these calls may take for activations, together."""
+        budget = self.options.request.budget
+        assert budget is not None
+        needs = {part: part.needs for part in calls if part.needs is not None}
+        calls = {part: calls[part] for part in needs}
+        fixed = self._fixed(calls) if budget.kind == "device" else 0
+        floor = sum(n * needs[part].floor_bytes for part, n in calls.items())
+        peak = sum(n * needs[part].peak_bytes for part, n in calls.items())
+        match budget.form:
+            case "bytes":
+                return int(budget.amount) - fixed
+            case "share":
+                return int(budget.amount * (fixed + peak)) - fixed
+            case "range":
+                return int(floor + budget.amount * (peak - floor))
+
+    def _fixed(self, calls: Calls) -> int:
+        needs = {part: part.needs for part in calls if part.needs is not None}
+        present = {part: n for part, n in calls.items() if part in needs}
+        held_before = self.options.request.grads == "accumulate"
+        return fixed_bytes(present, needs, held_before=held_before)
+
+    def _settle(self) -> None:
+        """At the begin of a step: gives every region its share of what was met so far."""
+        shares = self._fair_shares() if self._must_settle() else {}
+        self._unsettled = False
+        for part in self._parts:
+            part.is_provisional &= not part.most_in_flight  # not called yet
+            share = shares.get(part, part.share_bytes)
+            if share != part.share_bytes:
+                part.share_bytes, part.step, part.used, part.failed = share, None, None, ()
+            elif part.failed and not part.is_eager:
+                self._fall_back(part, part.failed)
+
+    def _must_settle(self) -> bool:
+        """Whether the plans at hand break the budget together, or are far from fair."""
+        if not self._unsettled or self.options.request.budget is None:
+            return False
+        if all(sum(met.values()) == 1 for met in self._met):
+            return False
+        for met in map(_planned, self._met):
+            used = {part: part.used for part in met if part.used is not None}
+            if len(used) < len(met) or bound_bytes(met, used) > self._bytes_for(met):
+                return True
+        shares = self._fair_shares()
+        return any(
+            part.share_bytes is not None and part.share_bytes < STARVED * share
+            for part, share in shares.items()
+        )
+
+    def _fair_shares(self) -> dict[Part, int]:
+        """FB0958 where not even the floors fit: those regions run in eager then."""
+        parts: dict[Part, Fraction] = {}
+        for met in map(_planned, self._met):
+            needs = {part: part.needs for part in met if part.needs is not None}
+            room = self._bytes_for(met)
+            part_of_way = fraction(met, needs, room)
+            if part_of_way < 0:
+                self._refuse_together(met, needs, room)
+                continue
+            for part in met:
+                parts[part] = min(part_of_way, parts.get(part, part_of_way))
+        return {
+            part: part.needs.share_bytes(way)
+            for part, way in parts.items()
+            if part.needs is not None and not part.is_eager
+        }
+
+    def _refuse_together(self, met: Calls, needs: Mapping[Part, Needs], room: int) -> None:
+        floor = sum(n * needs[part].floor_bytes for part, n in met.items())
+        budget = self.options.request.budget
+        assert budget is not None
+        message = (
+            f"{len(met)} regions in flight together need {format_bytes(floor)} of activations "
+            f'at the least, and the budget "{budget.text}" leaves {format_bytes(max(0, room))}'
+        )
+        hint = f"give {format_bytes(floor - room)} more"
+        full = [part for part in met if needs[part].room_bytes == 0]  # of which some may keep all
+        for part in full or met:
+            self._fall_back(part, (Diagnostic("FB0958", message, hint=hint),))
+
+    # -- the report ----------------------------------------------------------------------
+
+    def _tell_if_settled(self) -> None:
+        if self._must_settle() or any(p.step is None and not p.is_eager for p in self._parts):
+            return  # the next step may find other plans
+        self._untold = False
+        report = self.report()
+        for line in str(report).splitlines():
+            LOG.info(line)
+        if self.options.report is not None:
+            self.options.report(report)
+
+    def report(self) -> RegionsReport:
+        """What is proven now."""
+        budget = self.options.request.budget
+        of_activations = budget is not None and budget.kind == "activation"
+        kind: Literal["device", "activation"] = "activation" if of_activations else "device"
+        bounds: list[tuple[int, int | None]] = []
+        for met in map(_planned, self._met):
+            used = {part: part.used for part in met if part.used is not None}
+            if not used:
+                continue
+            calls = {part: met[part] for part in used}
+            fixed = self._fixed(calls) if kind == "device" else 0
+            alone = next(iter(calls)) if sum(calls.values()) == 1 else None
+            if alone is not None and kind == "device":
+                bound = alone.device_bytes
+            else:
+                bound = fixed + bound_bytes(calls, used)
+            most = None
+            if budget is not None:
+                most = self._bytes_for(calls) + fixed
+                if alone is not None and alone.baseline is not None:
+                    most = resolve_budget(budget, alone.baseline).bytes
+            bounds.append((bound, most))
+        worst = max(bounds, key=lambda pair: pair[0] - (pair[1] or 0), default=(0, None))
+        return RegionsReport(tuple(map(_told, self._parts)), worst[0], worst[1], kind)
+
+
+def _writes_to_argument(part: Part, inputs: Sequence[Any]) -> bool:
+    """Whether what the region writes to shares its memory with an argument of this call: eager sees
+    what is written at once, a planned step when its forward ends."""
+    if not part.written:
+        return False
+    places = {inputs[at].untyped_storage().data_ptr() for at in part.written}
+    return any(inputs[at].untyped_storage().data_ptr() in places for at in part.outside)
+
+
+def _needs(program: Program, lowered: Lowered, baseline: Baseline) -> Needs:
+    values = lowered.values()
+    sizes = Sizes.of(program).anode
+    held: dict[Hashable, int] = {}
+    inputs = 0
+    for a in program.graph.anodes:
+        if a.kind in ("param", "buffer"):
+            held[values[a.name].untyped_storage().data_ptr()] = sizes[a.name]
+        elif a.kind in ("input", "const"):
+            inputs += sizes[a.name]
+    grads: dict[Hashable, int] = {
+        values[p.name].untyped_storage().data_ptr(): sizes[p.name]
+        for p in program.binding.params
+        if p.grad is not None
+    }
+    return Needs(
+        baseline.activation_floor_bytes, baseline.activation_peak_bytes, inputs, held, grads
+    )
+
+
+def _saved_bytes(trace: Trace) -> int:
+    """Activations that are held between forward and backward."""
+    at = trace.loss_step
+    others = trace.during[at] - trace.during_activation[at]
+    return max(0, trace.after[at - 1] - others) if at else 0
+
+
+def _descriptors(lowered: Lowered) -> list[Any]:
+    """What AOTAutograd says of each flat input before the tangents."""
+    placeholders = lowered.joint.graph_module.graph.find_nodes(op="placeholder")
+    return [node.meta["desc"] for node in placeholders[: len(lowered.placeholders)]]
+
+
+def _target(descriptor: Any) -> str | int:
+    match descriptor:
+        case ParamAOTInput(target=name) | BufferAOTInput(target=name):
+            return str(name)
+        case PlainAOTInput(idx=index):
+            return int(index)
+        case _:
+            raise AssertionError(f"an input of kind {descriptor}")
+
+
+def _bytes_of_activations(size: int) -> BudgetText:
+    return BudgetText(f"{size}B", "activation", "bytes", Fraction(size))
+
+
+def _contains(more: Calls, calls: Calls) -> bool:
+    return all(more.get(part, 0) >= count for part, count in calls.items())
+
+
+def _planned(calls: Calls) -> dict[Part, int]:
+    return {part: count for part, count in calls.items() if not part.is_eager}
+
+
+def _told(part: Part) -> RegionReport:
+    if part.is_eager or part.used is None:
+        status: Status = "no gradient" if part.why == NO_GRADIENT else "eager"
+        return RegionReport(part.name, status, why="" if part.why == NO_GRADIENT else part.why)
+    used, calls = part.used, part.most_in_flight
+    return RegionReport(part.name, "planned", used.peak_bytes, used.saved_bytes, calls)

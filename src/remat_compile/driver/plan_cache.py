@@ -1,0 +1,244 @@
+"""Plans that were made before, on disk: the second start of a model plans nothing.
+
+A plan is looked up by the graph that was captured, by everything that planning it depends on, and
+by what was asked. What is found is held against the captured graph and proven again, as a plan
+from any file is; costs are taken as they were measured then, on this machine with these versions.
+Where a file of the cache cannot be used, planning goes on without it, and one warning (FB0959)
+says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..ir.diagnostics import Diagnostic, FBError
+from ..planners.registry import format_planner
+from ..version import __version__
+from .bind import graph_differences
+from .budget import Baseline, resolve_budget
+from .files import replace_text
+from .plan import Plan, PlanText
+
+if TYPE_CHECKING:
+    from ..ir.program import Program
+    from .request import PlanRequest
+
+__all__ = ["VARIABLE", "PlanCache", "plan_cache"]
+
+VARIABLE = "REMAT_COMPILE_CACHE"
+"""The environment variable with the folder of the cache; `off` for none."""
+
+FORMAT = 1
+MOST_BYTES = 256 * 2**20
+"""Of all files together; those that were used longest ago go first."""
+MOST_FILE_BYTES = 64 * 2**20
+
+
+def plan_cache() -> PlanCache | None:
+    """The cache of this user, where the environment does not switch it off."""
+    named = os.environ.get(VARIABLE, "").strip()
+    if named.lower() in ("off", "0", "no", "false", "none"):
+        return None
+    if named:
+        return PlanCache(Path(named).expanduser())
+    try:
+        return PlanCache(_usual_folder() / "remat-compile" / "plans")
+    except RuntimeError:  # nobody's home
+        return None
+
+
+def _usual_folder() -> Path:
+    """Where programs of this system keep what they can make again."""
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+@dataclass(frozen=True)
+class PlanCache:
+    """One file per plan in `folder`, written whole or not at all."""
+
+    folder: Path
+    most_bytes: int = MOST_BYTES
+
+    def key(self, captured: Program, request: PlanRequest) -> str | None:
+        """For the graph as it was captured, without costs; None for a planner that has no text
+        that says all of it, or that others wrote."""
+        from ..ir.text.printer import format_program
+
+        planner = request.planner
+        ours = type(planner).__module__.startswith("remat_compile.")
+        if not ours or not is_dataclass(planner):
+            return None
+        asked = {
+            f.name: repr(getattr(request, f.name)) for f in fields(request) if f.name != "planner"
+        }
+        asked["planner"] = format_planner(planner)
+        what = (FORMAT, format_program(captured), sorted(asked.items()), _surroundings())
+        return hashlib.sha256(json.dumps(what).encode()).hexdigest()
+
+    def find(
+        self, key: str, captured: Program, request: PlanRequest
+    ) -> tuple[Plan | None, tuple[Diagnostic, ...]]:
+        """The plan, proven again; None where there is none that can be used, and a warning
+        (FB0959) where what is there is no such plan."""
+        path = self._path(key)
+        try:
+            text, bound_ns = _read(path, key)
+            plan = _proven_again(text, str(path), bound_ns, captured, request)
+            os.utime(path)
+        except FileNotFoundError:
+            return None, ()
+        except (OSError, ValueError, RecursionError, FBError) as error:
+            message = f"{path} is not used: {_first_line(error)}"
+            return None, (_warning(message, "it is written again"),)
+        return plan, ()
+
+    def keep(self, key: str, plan: Plan) -> tuple[Diagnostic, ...]:
+        """Writes a plan that was proven here, and makes room for it; FB0959 where it cannot."""
+        from ..ir.text.printer import format_program
+
+        text = format_program(plan.program)
+        bound_ns = None if plan.lower_bound_s is None else round(plan.lower_bound_s * 1e9)
+        held = {"key": key, "sha256": _sha256(text), "lower_bound_ns": bound_ns, "plan": text}
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_text(self._path(key), json.dumps(held))
+            self._path(key).chmod(0o600)  # whatever was there before, and the mask
+            self._make_room()
+        except OSError as error:
+            message = f"the plan is not kept in {self.folder}: {error.strerror or error}"
+            return (_warning(message, f"name a folder that can be written in {VARIABLE}"),)
+        return ()
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.json"
+
+    def _make_room(self) -> None:
+        """Removes the files that were used longest ago, also what a writer left half-done."""
+        found = []
+        for path in self.folder.glob("*.json*"):
+            try:
+                state = path.stat()
+            except OSError:  # another process removed it
+                continue
+            found.append((state.st_mtime_ns, state.st_size, path))
+        total = sum(size for _, size, _ in found)
+        for _, size, path in sorted(found):
+            if total <= self.most_bytes:
+                return
+            path.unlink(missing_ok=True)
+            total -= size
+
+
+def _read(path: Path, key: str) -> tuple[str, int | None]:
+    """The text of the plan and the bound on the time of any other. ValueError where the file is
+    not what was written under `key`, OSError where it cannot be read."""
+    with open(path, "rb") as file:
+        state = os.fstat(file.fileno())
+        if hasattr(os, "getuid") and state.st_uid not in (os.getuid(), 0):
+            raise ValueError("it belongs to somebody else")
+        if os.name == "posix" and state.st_mode & 0o022:
+            raise ValueError("others may write to it")
+        if state.st_size > MOST_FILE_BYTES:
+            raise ValueError(f"it has {state.st_size} bytes")
+        held = json.loads(file.read(MOST_FILE_BYTES))
+    match held:
+        case {"key": str(named), "sha256": str(digest), "plan": str(text), "lower_bound_ns": bound}:
+            if named != key:
+                raise ValueError("it is of another plan")
+            if digest != _sha256(text):
+                raise ValueError("it was changed or cut short")
+            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int)):
+                raise ValueError("its bound is no number")
+            return text, bound
+    raise ValueError("it is no plan")
+
+
+def _proven_again(
+    text: str, name: str, bound_ns: int | None, captured: Program, request: PlanRequest
+) -> Plan:
+    """As for a plan from any file: FBError where it is not one, is another, or is not proven."""
+    from ..ir.text.parser import parse_program
+
+    program = parse_program(text, name)
+    if len(program.schedules) != 1:
+        raise ValueError(f"it holds {len(program.schedules)} schedules")
+    if different := graph_differences(program, captured):
+        raise ValueError(f"its graph is another: {different[0]}")
+    # Measuring fills in the costs, and spells the version of PyTorch out, which the key has.
+    was = captured.header
+    if replace(program.header, costs=was.costs, torch_version=was.torch_version) != was:
+        raise ValueError("its graph was captured elsewhere")
+    budget = None
+    if request.budget is not None:
+        budget = resolve_budget(request.budget, Baseline.of(program))
+    schedule = program.schedules[0]
+    plan = Plan(program, schedule, budget, _text=PlanText(program.graph, schedule, text)).trusted()
+    if bound_ns is not None and not 0 <= bound_ns <= plan.trace.time_ns:
+        raise ValueError("its bound is above its own time")
+    return replace(plan, lower_bound_s=None if bound_ns is None else bound_ns / 1e9)
+
+
+def _surroundings() -> dict[str, Any]:
+    """What costs and plans depend on beside graph and request."""
+    import torch
+
+    cuda = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "remat-compile": [__version__, _own_files()],
+        "python": sys.version,
+        "torch": [torch.__version__, torch.__config__.show(), torch.version.git_version],
+        "machine": [platform.node(), platform.machine(), platform.processor(), _cpu(), cuda],
+        "threads": torch.get_num_threads(),
+        "settings": [
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_float32_matmul_precision(),
+            torch.backends.mkldnn.enabled,
+            torch.backends.cudnn.enabled,
+            torch.backends.cudnn.benchmark,
+            torch.backends.cudnn.allow_tf32,
+            os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
+        ],
+    }
+
+
+@cache
+def _own_files() -> str:
+    """Tells this state of the package from another, also where it is being worked on."""
+    folder = Path(__file__).parents[1]
+    states = [(str(p.relative_to(folder)), p.stat()) for p in sorted(folder.rglob("*.py"))]
+    return _sha256(repr([(name, s.st_size, s.st_mtime_ns) for name, s in states]))
+
+
+@cache
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith("model name")), "")
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _first_line(error: BaseException) -> str:
+    if isinstance(error, FBError):
+        return f"{error.diagnostics[0].code}: {error.diagnostics[0].message}"
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _warning(message: str, hint: str) -> Diagnostic:
+    return Diagnostic("FB0959", f"cache of plans: {message}", hint=hint)

@@ -1,0 +1,505 @@
+"""`torch.compile(model, backend="remat")` trains what eager PyTorch trains, region by region.
+
+What is compared with is always the user's own model, run in eager on equal random states.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import tomllib
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from helpers.training import assert_bit_equal, train_steps
+from remat_compile import FBError
+from remat_compile._torch.alloc import measure_peak
+from remat_compile.driver.dynamo import RegionsReport, remat
+
+ROOT = Path(__file__).parents[2]
+WIDTH = 24
+
+
+@pytest.fixture(autouse=True)
+def _forgets() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Stack(nn.Module):
+    """Linear layers with dropout and batch normalisation."""
+
+    def __init__(self, depth: int = 8, drop: float = 0.1) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(depth))
+        self.norm = nn.BatchNorm1d(WIDTH)
+        self.drop = nn.Dropout(drop)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        out: Tensor = self.norm(self.drop(x))
+        return out
+
+
+class Branch(nn.Module):
+    """Goes one of two ways, by what the data say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Stack(), Stack()
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        x = x * self.scale if x[0, 0] > 0 else x - 1
+        out: Tensor = self.second(x)
+        return out
+
+
+class Loop(nn.Module):
+    """One block, once for each item of a list, with a print in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Stack()
+
+    def forward(self, x: Tensor, names: list[str]) -> Tensor:
+        for name in names:
+            x = self.block(x)
+            print(name, end=" ")
+        return x
+
+
+class Matching(nn.Module):
+    """Pairs predictions with targets by a search on lists, as detection models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = Stack()
+        self.head = nn.Linear(WIDTH, 4)
+
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        boxes = self.head(self.body(x))
+        costs = torch.cdist(boxes.detach(), targets).tolist()
+        free = set(range(len(costs)))
+        pairs = []
+        for target in range(len(costs[0])):
+            best = min(sorted(free), key=lambda row: costs[row][target])
+            free.discard(best)
+            pairs.append(best)
+        matched = boxes[torch.tensor(pairs)]
+        return F.l1_loss(matched, targets) + boxes.square().mean()
+
+
+class Speech(nn.Module):
+    """A convolutional recogniser with its CTC loss inside, lengths by `tolist`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.front = nn.Conv1d(8, WIDTH, 3, padding=1)
+        self.body = Stack(4, 0.0)
+        self.head = nn.Linear(WIDTH, 6)
+
+    def forward(self, x: Tensor, targets: Tensor, lengths: Tensor) -> Tensor:
+        frames = F.gelu(self.front(x)).transpose(1, 2)
+        batch, time, width = frames.shape
+        frames = self.body(frames.reshape(-1, width)).view(batch, time, width)
+        logits = F.log_softmax(self.head(frames), -1).transpose(0, 1)
+        return F.ctc_loss(
+            logits, targets, (time,) * batch, tuple(lengths.tolist()), reduction="mean"
+        )
+
+
+def branch() -> tuple[nn.Module, tuple[Any, ...]]:
+    return Branch(), (torch.randn(256, WIDTH),)
+
+
+def loop() -> tuple[nn.Module, tuple[Any, ...]]:
+    return Loop(), (torch.randn(256, WIDTH, requires_grad=True), ["a", "b", "c"])
+
+
+def matching() -> tuple[nn.Module, tuple[Any, ...]]:
+    return Matching(), (torch.randn(256, WIDTH), torch.randn(5, 4))
+
+
+def speech() -> tuple[nn.Module, tuple[Any, ...]]:
+    return Speech(), (torch.randn(2, 8, 20), torch.randint(1, 6, (2, 4)), torch.tensor([4, 3]))
+
+
+FACTORIES: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
+    "branch": branch,
+    "loop": loop,
+    "matching": matching,
+    "speech": speech,
+}
+
+
+def seeded(factory: Callable[[], tuple[nn.Module, tuple[Any, ...]]]) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        return factory()
+
+
+def compiled(model: nn.Module, reports: list[RegionsReport], **options: Any) -> Any:
+    chosen = {"planner": "dtr", "report": reports.append, **options}
+    return torch.compile(model, backend=remat, options=chosen)
+
+
+def trained(
+    model: nn.Module, args: tuple[Any, ...], steps: int = 3, **options: Any
+) -> list[RegionsReport]:
+    """Trains a copy of the model in eager and the model compiled, and compares the bits."""
+    twin, reports = copy.deepcopy(model), []
+    ours = train_steps(compiled(model, reports, **options), args, steps=steps)
+    theirs = train_steps(twin, args, steps=steps)
+    named = ours.steps[0].grads
+    assert all(name.startswith("_orig_mod.") for name in named)
+    assert_bit_equal(_without_prefix(ours), theirs)
+    return reports
+
+
+def _without_prefix(record: Any) -> Any:
+    def bare(held: Any) -> Any:
+        return {name.removeprefix("_orig_mod."): value for name, value in held.items()}
+
+    steps = tuple(
+        type(s)(s.outputs, bare(s.grads), s.input_grads, s.rng_after_forward, s.rng_after_backward)
+        for s in record.steps
+    )
+    return type(record)(steps, bare(record.params), bare(record.buffers))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, torch.float32) for name in FACTORIES),
+        ("branch", torch.float64),
+        *(
+            pytest.param(name, torch.float64, marks=pytest.mark.slow)
+            for name in FACTORIES
+            if name != "branch"
+        ),
+    ],
+)
+def test_trains_as_eager_does(name: str, dtype: torch.dtype) -> None:
+    model, args = seeded(FACTORIES[name])
+    args = tuple(
+        a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in args
+    )
+    reports = trained(model.to(dtype), args, activation_budget="85%")
+    assert reports, "nothing was told"
+    last = reports[-1]
+    planned = [region for region in last.regions if region.status == "planned"]
+    assert planned
+    assert last.holds
+    assert last.budget_kind == "activation"
+
+
+def test_regions_share_a_budget_in_bytes() -> None:
+    """Two deep regions in flight together, neither of which may save everything."""
+    model, args = seeded(branch)
+    whole = trained(model, args)[-1]
+    saved = [region.saved_bytes for region in whole.regions if region.status == "planned"]
+    assert len(saved) >= 2
+    torch._dynamo.reset()
+    model, args = seeded(branch)
+    budget = int(0.8 * whole.bound_bytes)
+    last = trained(model, args, budget=budget)[-1]
+    assert last.budget_bytes == budget
+    assert last.bound_bytes <= budget < whole.bound_bytes
+    less = [region.saved_bytes for region in last.regions if region.status == "planned"]
+    assert len(less) == len(saved)
+    assert sum(less) < sum(saved)
+
+
+def test_what_is_measured_stays_below_what_is_proven() -> None:
+    """Of a model that is nothing but regions; what the loss outside takes comes on top."""
+    model, args = seeded(branch)
+    reports: list[RegionsReport] = []
+    step = compiled(model, reports, activation_budget="85%")
+
+    def run() -> None:
+        step(*args).square().sum().backward()
+
+    for _ in range(2):
+        run()
+    model.zero_grad(set_to_none=False)
+    _, use = measure_peak(run)
+    grads = sum(p.numel() * p.element_size() for p in model.parameters())
+    around = 4 * args[0].numel() * args[0].element_size()  # the square, its gradient, the branch
+    assert reports[-1].holds
+    assert use.peak_bytes_over_entry <= reports[-1].bound_bytes + grads + around
+
+
+def test_calls_of_one_region_add_up() -> None:
+    model, args = seeded(loop)
+    last = trained(model, args, activation_budget="85%")[-1]
+    (block,) = [region for region in last.regions if region.status == "planned"]
+    assert block.calls == 3
+    assert block.saved_bytes is not None
+    assert 3 * block.saved_bytes <= last.bound_bytes <= (last.budget_bytes or 0)
+
+
+class Tail(nn.Module):
+    """A deep region, and one with next to nothing to leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.tail = Stack(10, 0.0), Stack(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body(x)
+        torch._dynamo.graph_break()
+        out: Tensor = self.tail(x)
+        return out
+
+
+def test_a_region_that_no_plan_makes_smaller_keeps_all_and_the_others_pay() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        model, x = Tail(), torch.randn(256, WIDTH)
+    last = trained(model, (x,), steps=4, activation_budget="85%")[-1]
+    assert [region.status for region in last.regions] == ["planned", "planned"]
+    assert last.holds
+
+
+@pytest.mark.slow
+def test_a_speech_model_of_transformers() -> None:
+    """Its attention mask and its loss look into the data."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.HubertConfig(
+        vocab_size=12,
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=64,
+        conv_dim=(16, 16),
+        conv_stride=(5, 4),
+        conv_kernel=(10, 8),
+        num_feat_extract_layers=2,
+        num_conv_pos_embeddings=16,
+        num_conv_pos_embedding_groups=2,
+        mask_time_prob=0.0,  # its masks are NumPy's, which TorchDynamo draws otherwise
+        layerdrop=0.0,
+    )
+    torch.manual_seed(0)
+    model = transformers.HubertForCTC(config).train()
+    twin, reports = copy.deepcopy(model), []
+    step = compiled(model, reports, activation_budget="90%")
+    x, y = torch.randn(2, 2000), torch.randint(1, 12, (2, 6))
+    for seed in range(4):
+        losses = []
+        for run in (step, twin):
+            torch.manual_seed(seed)
+            losses.append(run(input_values=x, labels=y).loss)
+            losses[-1].backward()
+        assert torch.equal(*losses)
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        assert (ours.grad is None and theirs.grad is None) or torch.equal(ours.grad, theirs.grad)
+    assert reports[-1].holds
+
+
+def test_other_shapes_are_planned_too() -> None:
+    """TorchDynamo makes the batch a symbol at the second size; each size is planned."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        model = Stack()
+    twin, reports = copy.deepcopy(model), []
+    step = compiled(model, reports, activation_budget="85%")
+    for batch in (256, 192, 128, 192):
+        x = torch.randn(batch, WIDTH)
+        for run in (step, twin):
+            torch.manual_seed(batch)
+            run(x).square().mean().backward()
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+    assert reports[-1].holds
+    assert [region.status for region in reports[-1].regions] == ["planned"] * 3
+    assert [region.calls for region in reports[-1].regions] == [1, 1, 1]
+
+
+def test_without_gradients_regions_run_as_they_are() -> None:
+    model, args = seeded(branch)
+    reports: list[RegionsReport] = []
+    step = compiled(model, reports, activation_budget="1B", fallback=False)
+    model.eval()
+    with torch.no_grad():
+        assert torch.equal(step(*args), model(*args))
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    assert torch.equal(step(*args), model(*args))
+    assert reports == []
+
+
+def test_eval_mode_with_gradients() -> None:
+    model, args = seeded(branch)
+    reports = trained(model.eval(), args, activation_budget="85%")
+    assert reports[-1].holds
+
+
+def test_mixed_precision() -> None:
+    model, args = seeded(branch)
+    twin = copy.deepcopy(model)
+    step = compiled(model, [], activation_budget="85%")
+    for _ in range(2):
+        made = []
+        for run in (step, twin):
+            torch.manual_seed(3)
+            with torch.autocast("cpu", torch.bfloat16):
+                out = run(*args)
+            out.float().square().mean().backward()
+            made.append(out)
+        assert torch.equal(*made)
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        assert (ours.grad is None and theirs.grad is None) or torch.equal(ours.grad, theirs.grad)
+
+
+def test_parameters_that_no_result_uses_get_no_gradient() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.a(x).tanh(), self.b(x).tanh()
+
+    model = Two()
+    compiled(model, [])(torch.randn(3, 4))[0].sum().backward()
+    assert model.a.weight.grad is not None
+    assert model.b.weight.grad is None
+
+
+# -- what cannot be planned --------------------------------------------------------------
+
+
+def test_a_budget_below_the_floor_runs_in_eager_and_says_so_once() -> None:
+    model, args = seeded(branch)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        reports = trained(model, args, activation_budget="1KiB")
+    told = [str(w.message) for w in caught if "FB0957" in str(w.message)]
+    regions = [region for region in reports[-1].regions if region.status == "eager"]
+    assert regions
+    assert len(told) == len(regions)
+    assert all("region" in text and "FB0" in text for text in told)
+    assert "FB0958" in "".join(told), "what they need together is said"
+    assert "is not bounded" in told[0]
+    assert "test_torch_compile.py:" in told[0]
+
+
+def test_without_a_fallback_it_is_refused() -> None:
+    model, args = seeded(branch)
+    step = compiled(model, [], activation_budget="1KiB", fallback=False)
+    with pytest.raises(FBError) as refused:
+        step(*args)
+    assert refused.value.diagnostics[0].code == "FB0466"
+
+
+class Writes(nn.Module):
+    """Writes to an activation that came from an earlier region."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Stack(), Stack()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        x.mul_(2)
+        out: Tensor = self.second(x)
+        return out
+
+
+def test_a_region_outside_of_the_language_runs_in_eager() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model, x = Writes(), torch.randn(32, WIDTH)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        reports = trained(model, (x,), activation_budget="85%")
+    told = [str(w.message) for w in caught if "FB0957" in str(w.message)]
+    assert len(told) == 1
+    assert "FB0508" in told[0]
+    statuses = sorted(region.status for region in reports[-1].regions)
+    assert statuses == ["eager", "planned"]
+
+
+class Counts(nn.Module):
+    """Writes to a buffer, and then reads its argument, which may be a view of that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("seen", torch.zeros(2, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.add_(1)
+        out: Tensor = self.layer(x).tanh()
+        return out
+
+
+def test_an_argument_that_is_written_to_as_a_buffer_runs_in_eager() -> None:
+    model = Counts()
+    twin = copy.deepcopy(model)
+    step = compiled(model, [])
+    assert torch.equal(step(torch.ones(2, 4)), twin(torch.ones(2, 4)))
+    assert torch.equal(step(model.seen.view(2, 4)), twin(twin.seen.view(2, 4)))
+    assert torch.equal(model.seen, twin.seen)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        ({"buget": "8GiB"}, "FB0723", 'Did you mean "budget"?'),
+        ({"budget": "8 quarts"}, "FB0450", "quarts"),
+        ({"budget": -1}, "FB0451", "more than zero"),
+        ({"budget": "8GiB", "activation_budget": "1GiB"}, "FB0452", "two budgets"),
+        ({"fallback": "yes"}, "FB0707", "fallback is 'yes'"),
+        ({"report": "yes"}, "FB0707", "report is a str"),
+        ({"planner": "offload-greedy"}, "FB0474", "copies to the host"),
+    ],
+)
+def test_wrong_options_are_refused_with_one_message(
+    options: dict[str, Any], code: str, says: str
+) -> None:
+    model = torch.compile(nn.Linear(2, 2), backend=remat, options=options)
+    with pytest.raises(FBError) as refused:
+        model(torch.ones(1, 2))
+    assert [d.code for d in refused.value.diagnostics] == [code]
+    assert says in refused.value.diagnostics[0].message
+    assert refused.value.usage
+
+
+# -- what is left behind -----------------------------------------------------------------
+
+
+def test_nothing_of_a_step_is_kept() -> None:
+    model = Stack()
+    step = compiled(model, [], activation_budget="85%")
+    x = torch.randn(32, WIDTH, requires_grad=True)
+    step(x).sum().backward()
+    gone = weakref.ref(x), weakref.ref(next(model.parameters()))
+    del x
+    gc.collect()
+    assert gone[0]() is None
+    del model, step
+    torch._dynamo.reset()
+    gc.collect()
+    assert gone[1]() is None
+
+
+def test_the_entry_point_names_the_backend() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module, _, name = project["entry-points"]["torch_dynamo_backends"]["remat"].partition(":")
+    assert getattr(import_module(module), name) is remat
