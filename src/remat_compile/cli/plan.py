@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ._code import Code
+from ._defaults import was_given
 from ._options import (
     SIZE,
     CostOptions,
@@ -18,6 +19,7 @@ from ._options import (
     Output,
     Quiet,
     grouped,
+    known_planners,
 )
 
 if TYPE_CHECKING:
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
     from ..ir.program import Header
 
 __all__ = ["command"]
+
+BOUNDS = ("budget", "activation_budget", "host_budget", "link", "no_offload")
+OF_PLANNING = (*BOUNDS, "planner", "costs", "device", "grads")
+"""Without any of these on the command line, code is written of a plan as it is."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -40,6 +46,7 @@ def _print_version(wanted: bool) -> None:
 
 @grouped
 def command(
+    ctx: typer.Context,
     model: ModelArgument,
     output: Output = None,
     *,
@@ -72,6 +79,7 @@ def command(
         typer.Option(
             help='See remat-compile planners; options as "periodic{segments=4}".',
             show_default="auto",
+            autocompletion=known_planners,
         ),
     ] = None,
     time_limit: Annotated[float, typer.Option(metavar="SECONDS", help="For the planner.")] = 60.0,
@@ -119,9 +127,7 @@ def command(
     errors.raise_if_any()
     code.need()
     assert request is not None
-    bounds = (budget, activation_budget, host_budget, link, no_offload)
-    asked = (planner, *bounds, costs.costs, costs.device, grads)
-    as_it_is = code.emit is not None and not any(asked)
+    as_it_is = code.emit is not None and not was_given(ctx, *OF_PLANNING)
 
     def check(header: Header) -> None:
         if output is not None:
