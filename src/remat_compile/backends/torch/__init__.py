@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .build import build
 from .emit import emit
-from .measure import StepUse, measure_step
+from .measure import StepUse, bytes_at_entries, measure_step
 from .module import GuardFailure, PlannedModule
 from .new_shapes import RunEagerly, RunPlannedAgain
 
@@ -15,6 +15,7 @@ __all__ = [
     "RunPlannedAgain",
     "StepUse",
     "build",
+    "bytes_at_entries",
     "emit",
     "measure_step",
 ]
