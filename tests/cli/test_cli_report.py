@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import remat_compile
-from helpers.cli import Cli
+from helpers.cli import Cli, chain_text
 
 ROOT = Path(__file__).parents[2]
 GPT = ROOT / "tests/verifier/mutants/plans/gpt.fbir"
@@ -119,6 +122,51 @@ def test_explain(cli: Cli, planned: Path) -> None:
     ran = cli("explain", OFFLOAD, "%a", "--schedule", "one_stream")
     assert "moved to the host and back, in 2 copies" in ran.out
     assert cli("explain", planned).code == 0
+
+
+def test_explain_a_budget(cli: Cli, chain: Path) -> None:
+    ran = cli("explain", GPT, "--schedule", "least", "--budget", "10%")
+    assert ran.code == 0, ran.err
+    assert "no plan fits in" in ran.out
+    assert "held by the caller" in ran.out
+    assert "B8 aten.gelu_backward.default" in ran.out
+    ran = cli("explain", GPT, "--schedule", "least", "--budget", "1GiB")
+    assert "the plan fits in 1.00 GiB: it takes 417 KiB" in ran.out
+    ran = cli("explain", chain, "--budget", "70%", "--activation-budget", "60%")
+    assert "the file holds no schedule" in ran.out
+    assert "dtr has a plan within it, which takes" in ran.out
+    assert "dtr finds none within it, and no plan takes less than" in ran.out
+    ran = cli("explain", chain, "--budget", "70%", "--format", "json")
+    (fit,) = json.loads(ran.out)["budgets"]
+    assert fit["floor"]["bytes"] <= fit["budget"]["bytes"] < fit["plan_bytes"]
+
+
+def test_explain_what_bytes_cost(cli: Cli) -> None:
+    ran = cli("explain", GPT, "--schedule", "segments", "--price")
+    assert ran.code == 0, ran.err
+    assert "by plans of dtr{rounds=0}, simulated and not proven" in ran.out
+    ran = cli("explain", GPT, "--schedule", "segments", "--price", "--format", "json")
+    assert json.loads(ran.out)["prices"]["is_complete"] is True
+    assert "for each GiB" in cli("explain", GPT, "%gelu").out
+    assert "keeping all of it throughout: peak" in cli("explain", GPT, "blocks.0").out
+    assert "FB0707" in cli("explain", GPT, "%gelu", "--price").err
+    assert "FB0450" in cli("explain", GPT, "--budget", "much").err
+
+
+@pytest.mark.slow
+def test_pages_of_many_steps_take_three_seconds(tmp_path: Path) -> None:
+    """Of the processor; as many computations as GPT-2 with 12 layers has."""
+    (tmp_path / "chain.fbir").write_text(chain_text(layers=125))
+    call = [sys.executable, "-m", "remat_compile"]
+    made = ["--activation-budget", "50%", "--planner", "periodic", "-q", "-o", "plan.fbir"]
+    subprocess.run([*call, "chain.fbir", *made], cwd=tmp_path, check=True)
+    for words in (["report", "plan.fbir", "-o", "r.html"], ["explain", "plan.fbir"]):
+        subprocess.run([*call, *words], cwd=tmp_path, check=True, capture_output=True)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([*call, *words], cwd=tmp_path, check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+        assert took_s < 3, words
 
 
 def test_explain_of_what_is_not_there(cli: Cli) -> None:

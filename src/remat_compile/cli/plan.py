@@ -149,7 +149,8 @@ def _make(
 ) -> Plan:
     """The plan; with `as_it_is`, the last one of a file that holds any. `check` is given the
     header of a text before any long work starts."""
-    from ..driver.make_plan import plan_in_text, plan_program, plan_source, read_program_text
+    from ..driver.look import plan_in_text, read_program_text
+    from ..driver.make_plan import plan_program, plan_source
     from ..driver.model_source import is_program, load_source
     from ..driver.outputs import files_of_plan
     from ..driver.run_planner import Phases
