@@ -33,7 +33,7 @@ from remat_compile import Plan
 from remat_compile.backends.torch import build
 from remat_compile.costs import load_device, roofline
 from remat_compile.driver.budget import Baseline, format_bytes, parse_budget, resolve_budget
-from remat_compile.driver.compare_torch import _Runner, compare_step
+from remat_compile.driver.compare_torch import StepRunner, compare_step
 from remat_compile.driver.run_planner import Attempt, Phases
 from remat_compile.frontends.torch_export import ensure_trusted, export, lower
 from remat_compile.ir.analysis.liveness import held_bytes
@@ -166,7 +166,7 @@ class Bench:
         )
 
 
-def _checkpointed(model: nn.Module) -> nn.Module:
+def checkpointed(model: nn.Module) -> nn.Module:
     """A copy with every block under `torch.utils.checkpoint`."""
     made = copy.deepcopy(model)
     for block in made.blocks:  # type: ignore[union-attr]
@@ -174,7 +174,7 @@ def _checkpointed(model: nn.Module) -> nn.Module:
     return made
 
 
-def _budgeted(model: nn.Module, args: Sequence[Any], share: float) -> nn.Module:
+def budgeted_step(model: nn.Module, args: Sequence[Any], share: float) -> nn.Module:
     """A copy under `torch.compile` with PyTorch's activation memory budget."""
     import torch._functorch.config as config
 
@@ -212,20 +212,20 @@ def peers(bench: Bench, rounds: int) -> list[Peer]:
     """PyTorch's own ways on the same model; `time` relative to ordinary autograd."""
     binding = bench.program.binding
     held = held_bytes(bench.program, "device", Sizes.of(bench.program))
-    eager = _Runner(bench.exported.module, bench.exported, binding)
+    eager = StepRunner(bench.exported.module, bench.exported, binding)
     found: list[Peer] = []
 
     def measure(name: str, module: nn.Module) -> Peer:
-        runner = _Runner(module, bench.exported, binding)
+        runner = StepRunner(module, bench.exported, binding)
         runner.run()
         peak = held + runner.peak_bytes()
         times = [runner.time_s() / eager.time_s() for _ in range(rounds)]
         return Peer(name, peak, median(times))
 
     found.append(Peer("autograd", held + eager.peak_bytes(), 1.0))
-    found.append(measure("checkpoint per block", _checkpointed(bench.model)))
+    found.append(measure("checkpoint per block", checkpointed(bench.model)))
     budgeted = [
-        measure(f"memory budget {share}", _budgeted(bench.model, bench.exported.args, share))
+        measure(f"memory budget {share}", budgeted_step(bench.model, bench.exported.args, share))
         for share in PEER_BUDGETS
     ]
     fits = [p for p in budgeted if p.measured_bytes <= bench.budget.bytes]
