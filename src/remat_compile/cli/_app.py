@@ -23,6 +23,15 @@ __all__ = ["print_errors", "print_warnings", "run"]
 
 TRACEBACK = "REMAT_COMPILE_TRACEBACK"
 """The environment variable that asks for the traceback of a mistake of ours."""
+EXTRAS = {
+    "torch": "torch",
+    "onnx": "onnx",
+    "jax": "jax",
+    "ortools": "cpsat",
+    "cvc5": "cvc5",
+    "vl_convert": "report",
+}
+"""Which extra brings an optional package."""
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -66,7 +75,7 @@ def run(
     except Exception as error:  # a mistake of ours: still one message, and a way to report it
         if is_verbose or os.environ.get(TRACEBACK):
             raise
-        print_errors(_internal_error(error))
+        print_errors(_missing_extra(error) or _internal_error(error))
         return REFUSED
     if is_verbose:
         echo(f"took {time.perf_counter() - start:.1f} s", file=sys.stderr)
@@ -80,6 +89,16 @@ def _with_origin(error: FBError, from_file: Sequence[str]) -> FBError:
     *others, last = error.diagnostics
     notes = tuple(Note(line) for line in from_file)
     return FBError((*others, replace(last, notes=(*last.notes, *notes))), usage=True)
+
+
+def _missing_extra(error: Exception) -> FBError | None:
+    """FB0712 where an optional package is what cannot be imported."""
+    package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if (extra := EXTRAS.get(package)) is None:
+        return None
+    message = f"this needs {package}, which cannot be imported ({error})"
+    hint = f'pip install "remat-compile[{extra}]"'
+    return FBError(Diagnostic("FB0712", message, hint=hint))
 
 
 def _internal_error(error: Exception) -> FBError:

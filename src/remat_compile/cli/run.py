@@ -175,6 +175,29 @@ def _print_object(plan: Plan, report: StepReport) -> None:
     )
 
 
+def _gap(plan: Plan, report: StepReport) -> list[str]:
+    """Why the measured time is not the predicted one, where they differ by more than a tenth."""
+    from ..ir.units import format_ns
+
+    predicted_ns, measured_ns = plan.trace.time_ns, round(report.time_s * 1e9)
+    if not predicted_ns:
+        return ["no time is predicted: the plan holds none of its computations"]
+    if abs(measured_ns - predicted_ns) <= predicted_ns / 10:
+        return []
+    device = plan.program.target.name
+    if plan.program.header.costs == "roofline":
+        return [f"predicted for {device} from its figures, measured on this machine"]
+    if measured_ns < predicted_ns:
+        return ["faster than predicted: the computations were measured one by one, or under load"]
+    runs = sum(plan.trace.executions.values())
+    each = format_ns((measured_ns - predicted_ns) // runs)
+    return [
+        "predicted is the sum of the computations, each measured by itself; a run adds calling "
+        f"them, {each} for each of {runs}, the loss and autograd around them, and what else the "
+        "machine does (--profile shows each)"
+    ]
+
+
 def _print(plan: Plan, report: StepReport) -> None:
     from ..driver.budget import format_bytes
     from ..driver.table import columns
@@ -201,6 +224,7 @@ def _print(plan: Plan, report: StepReport) -> None:
         ),
     ]
     echo(*columns(rows))
+    echo(*_gap(plan, report))
     if report.bit_equal:
         echo(f"gradients: bit-equal to ordinary autograd ({report.tensors} tensors compared)")
     else:
