@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from .driver.make_plan import costed_program, plan_program, plan_source, planned
 from .driver.model_source import Source, check_module, check_spec, is_program, load_source
 from .driver.outputs import files_of_model, files_of_plan
 from .driver.plan import Plan
+from .driver.progress import Progress, as_function, shows_progress
 from .driver.recorded import model_of_plan
 from .driver.request import (
     Errors,
@@ -41,6 +42,7 @@ __all__ = ["compile", "load", "plan", "plan_program", "read_program", "sweep"]
 
 
 @named_keywords(PlanKeywords, read_request)
+@shows_progress
 def plan(
     model: nn.Module | str | Path,
     args: tuple[Any, ...] = (),
@@ -49,7 +51,7 @@ def plan(
     loss: Loss = None,
     outputs: Outputs = None,
     dynamic_shapes: Any = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress = None,
     **options: Unpack[PlanKeywords],
 ) -> Plan:
     """Plans one training step of `model` at the sample `args` and `kwargs`, and proves it.
@@ -58,11 +60,12 @@ def plan(
     file to plan again. `loss` says what is differentiated where that is not the `loss` of what
     the model returns: a path (`"losses.total"`, `1` in a tuple) or a function of it; `outputs` are
     paths of what the step returns. `dynamic_shapes` is that of `torch.export.export`; `progress`
-    is called with a line of text at each stage. Nothing of the model is changed. FBError with a
-    diagnostic for everything that is refused.
+    is called with a line of text at each stage; None shows them where somebody watches, False
+    nowhere. Nothing of the model is changed. FBError with a diagnostic for everything that is
+    refused.
     """
     request = _request(model, args, options, Wanted(loss, outputs))
-    phases = Phases(progress)
+    phases = Phases(as_function(progress))
     if (path := _text_path(model)) is not None:
         program = read_program(path)
         reads = files_of_plan(path, program.header)
@@ -73,6 +76,7 @@ def plan(
 
 
 @named_keywords(PlanKeywords, read_request)
+@shows_progress
 def compile(  # the name users expect, as in torch.compile
     model: nn.Module | str | Path,
     args: tuple[Any, ...] = (),
@@ -82,7 +86,7 @@ def compile(  # the name users expect, as in torch.compile
     outputs: Outputs = None,
     dynamic_shapes: Any = None,
     on_new_shape: OnNewShape = "error",
-    progress: Callable[[str], None] | None = None,
+    progress: Progress = None,
     **options: Unpack[PlanKeywords],
 ) -> nn.Module:
     """A drop-in for `model` that trains within the budget; the arguments of `plan`.
@@ -98,7 +102,7 @@ def compile(  # the name users expect, as in torch.compile
         raise FBError(Diagnostic("FB0702", message, hint=hint), usage=True)
     check_choice("way with new shapes", on_new_shape, OnNewShape)
     request = _request(model, args, options, Wanted(loss, outputs))
-    phases = Phases(progress)
+    phases = Phases(as_function(progress))
     source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
     from ._torch.parallel import around_replica
     from .backends.torch import RunEagerly, RunPlannedAgain, build
@@ -122,6 +126,7 @@ def compile(  # the name users expect, as in torch.compile
 
 
 @named_keywords(SweepKeywords, read_request)
+@shows_progress
 def sweep(
     model: nn.Module | str | Path,
     args: tuple[Any, ...] = (),
@@ -133,7 +138,7 @@ def sweep(
     loss: Loss = None,
     outputs: Outputs = None,
     dynamic_shapes: Any = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress = None,
     **options: Unpack[SweepKeywords],
 ) -> Sweep:
     """The time that each planner needs under each budget: the frontier of time and memory.
@@ -150,7 +155,7 @@ def sweep(
     errors.collect(lambda: _check_model(model, args, Wanted(loss, outputs)))
     errors.raise_if_any()
     assert request is not None
-    phases = Phases(progress)
+    phases = Phases(as_function(progress))
     if (path := _text_path(model)) is not None:
         text = read_program(path)
         reads = files_of_plan(path, text.header)
@@ -159,7 +164,9 @@ def sweep(
         source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
         reads = source.reads
         program = costed_program(source, request, phases)
-    made = run_sweep(program, *asked, time_limit_s=request.time_limit_s, progress=progress)
+    made = run_sweep(
+        program, *asked, time_limit_s=request.time_limit_s, progress=as_function(progress)
+    )
     return replace(made, _reads=reads)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, assert_never
@@ -23,6 +23,7 @@ from .model_source import (
 )
 from .outputs import files_of_model, files_of_plan
 from .plan import Plan
+from .progress import Progress, as_function, shows_progress
 from .prove import ProofRequest, by_tool, prove, proven_program
 from .request import BoundKeywords, Errors, PlanRequest, named_keywords, read_request
 from .run_planner import Phases
@@ -101,6 +102,7 @@ class Imported:
 
 
 @named_keywords(BoundKeywords, read_request)
+@shows_progress
 def import_plan(
     model: nn.Module | str | Path,
     args: tuple[Any, ...] = (),
@@ -111,7 +113,7 @@ def import_plan(
     solver: str | None = None,
     save: Sequence[str] = (),
     segments: Sequence[str] = (),
-    progress: Callable[[str], None] | None = None,
+    progress: Progress = None,
     **options: Unpack[BoundKeywords],
 ) -> Imported:
     """Reads what another tool decides for `model` as a plan, and proves it.
@@ -131,7 +133,7 @@ def import_plan(
         errors.collect(lambda: check_module(model, args))
     errors.raise_if_any()
     assert request is not None
-    phases = Phases(progress)
+    phases = Phases(as_function(progress))
     if isinstance(model, str | Path):
         return import_source(str(model), NO_OPTIONS, chosen, request, phases)
     from ..frontends.torch_export import export
