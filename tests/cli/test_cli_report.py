@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -132,13 +133,28 @@ def test_explain_a_budget(cli: Cli, chain: Path) -> None:
     assert "B8 aten.gelu_backward.default" in ran.out
     ran = cli("explain", GPT, "--schedule", "least", "--budget", "1GiB")
     assert "the plan fits in 1.00 GiB: it takes 417 KiB" in ran.out
-    ran = cli("explain", chain, "--budget", "70%", "--activation-budget", "60%")
+    ran = cli("explain", chain, "--budget", "70%", "--activation-budget", "range:0.1")
     assert "the file holds no schedule" in ran.out
     assert "dtr has a plan within it, which takes" in ran.out
     assert "dtr finds none within it, and no plan takes less than" in ran.out
     ran = cli("explain", chain, "--budget", "70%", "--format", "json")
     (fit,) = json.loads(ran.out)["budgets"]
     assert fit["floor"]["bytes"] <= fit["budget"]["bytes"] < fit["plan_bytes"]
+
+
+def test_explain_says_what_a_plan_lacks(cli: Cli, tmp_path: Path) -> None:
+    """No schedule and no times; a name of 10 000 letters is cut."""
+    path = tmp_path / "bare.fbir"
+    text = re.sub(r" time \d+us", "", chain_text())
+    path.write_text(re.sub(r"%x3\b", f"%{'N' * 10_000}", text))
+    for words in ([], ["--price"], ["--budget", "1KiB"], [f"%{'N' * 10_000}"]):
+        ran = cli("explain", path, *words)
+        assert ran.code == 0, ran.err
+        assert "the file holds no schedule" in ran.out
+        assert "the plan holds no times" in ran.out
+        if not words or words[0].startswith("--"):
+            assert "N" * 200 not in ran.out
+    assert "without times, bytes have no price" in cli("explain", path, "--price").out
 
 
 def test_explain_what_bytes_cost(cli: Cli) -> None:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..ir.units import format_bytes, format_ns
-from ..report.subject import place_of
+from ..report.subject import place_of, shown
 
 if TYPE_CHECKING:
     from ..driver.budget import BudgetText
     from ..driver.prices import Prices
+    from ..ir.analysis.liveness import BudgetKind
     from ..ir.program import Budget
     from ..report.reasons import FloorReasons
     from ..report.subject import Subject
@@ -38,7 +39,8 @@ class Fit:
         from ..report.reasons import of_floor
 
         budget = resolve_budget(bound, Baseline.of(subject.program))
-        floor, trace = of_floor(subject, budget.kind), subject.trace
+        kind: BudgetKind = "activation" if budget.kind == "activation" else "device"
+        floor, trace = of_floor(subject, kind), subject.trace
         takes = trace.peak_bytes if budget.kind == "device" else trace.activation_peak_bytes
         between = floor.bytes <= budget.bytes < takes
         cheap = cheap_plan(subject.program, budget, time_limit_s) if between else None
@@ -64,8 +66,10 @@ def fit_lines(subject: Subject, fit: Fit, all: bool) -> list[str]:
     if fit.budget.bytes >= fit.plan_bytes:
         return [f"the plan fits in {size}: it takes {takes}"]
     c = subject.program.graph.cnode[floor.cnode]
-    place = f" at {c.loc}" if c.loc else ""
-    needs = f"{c.name} {c.call.op}{place} needs {format_bytes(floor.bytes)}{of} at once"
+    place = f" at {shown(str(c.loc))}" if c.loc else ""
+    needs = (
+        f"{shown(c.name)} {shown(c.call.op)}{place} needs {format_bytes(floor.bytes)}{of} at once"
+    )
     if fit.budget.bytes < floor.bytes:
         return [f"no plan fits in {size}: {needs}", *_owners(subject, floor, all)]
     lines = [f"the plan takes {takes}, and not {size}"]
@@ -85,17 +89,17 @@ def _owners(subject: Subject, floor: FloorReasons, all: bool) -> list[str]:
 
     words = {"held": "held by the caller", "read": "it reads", "made": "it makes", "workspace": ""}
     held = [o for o in floor.owners if o.why == "held"]
-    shown = [o for o in floor.owners if o.why != "held"]
+    needed = [o for o in floor.owners if o.why != "held"]
     rows = [("", "bytes", "why", "made at")]
     if held and not all:
         count, total = len(held), sum(o.bytes for o in held)
         rows.append((f"{count} tensors", format_bytes(total), words["held"], ""))
-    for o in floor.owners if all else shown[:SHOWN]:
+    for o in floor.owners if all else needed[:SHOWN]:
         place = place_of(subject.program, o.name)
-        rows.append((o.name, format_bytes(o.bytes), words[o.why], place))
+        rows.append((shown(o.name), format_bytes(o.bytes), words[o.why], place))
     lines = columns(rows, "<><<")
-    if len(shown) > SHOWN and not all:
-        lines.append(f"and {len(shown) - SHOWN} more (--all)")
+    if len(needed) > SHOWN and not all:
+        lines.append(f"and {len(needed) - SHOWN} more (--all)")
     return lines
 
 
@@ -104,6 +108,8 @@ def price_lines(subject: Subject, prices: Prices) -> list[str]:
 
     peak = subject.trace.peak_bytes
     lines = [f"the plan takes {format_bytes(peak)} and {format_ns(subject.trace.time_ns)}"]
+    if not subject.has_times:
+        return [*lines[:-1], "without times, bytes have no price"]
     if prices.own_ns is None:
         lines.append(f"{prices.planner} finds no plan within that, so it knows no prices")
         return lines

@@ -79,6 +79,8 @@ def command(
         return
     if not subject.planned:
         echo("the file holds no schedule: this is about the step with nothing recomputed")
+    if not subject.has_times:
+        echo("the plan holds no times, so what a change costs in time is not known")
     if fits or prices is not None:
         lines = [line for fit in fits for line in fit_lines(subject, fit, all)]
         echo(*lines, *(() if prices is None else price_lines(subject, prices)))
@@ -113,6 +115,7 @@ def _peak(subject: Subject, all: bool) -> list[str]:
     from ..driver.table import columns
     from ..ir.units import format_bytes
     from ..report.reasons import of_peak
+    from ..report.subject import shown
 
     found, trace = of_peak(subject), subject.trace
     count = len(subject.schedule.steps)
@@ -134,7 +137,7 @@ def _peak(subject: Subject, all: bool) -> list[str]:
         name = h.holding.name
         use = "kept for the caller" if h.next_use is None else _step(subject, h.next_use)
         place = _place(subject, name)
-        rows.append((name, format_bytes(h.holding.bytes), h.holding.kind, use, place))
+        rows.append((shown(name), format_bytes(h.holding.bytes), h.holding.kind, use, place))
     if listed:
         lines += ["", *columns(rows, "<><<<")]
     if len(waiting) > len(listed):
@@ -149,7 +152,7 @@ def _peak(subject: Subject, all: bool) -> list[str]:
     for i, remedy in enumerate(found.remedies[: None if all else REMEDIES]):
         how = "making %{} again" if remedy.how == "recompute" else "copying %{} to the host"
         start = "the one change that lowers it most: " if i == 0 else "or "
-        lines.append(f"{start}{how.format(remedy.anode)}: {_effect(remedy.effect)}")
+        lines.append(f"{start}{how.format(shown(remedy.anode))}: {_effect(remedy.effect)}")
     return lines
 
 
@@ -238,6 +241,7 @@ def _module(subject: Subject, path: str, all: bool) -> list[str]:
     from ..driver.table import columns
     from ..ir.units import format_bytes, format_ns
     from ..report.reasons import of_module
+    from ..report.subject import shown
 
     found = of_module(subject, path)
     lines = [
@@ -253,7 +257,7 @@ def _module(subject: Subject, path: str, all: bool) -> list[str]:
         lines.append(f"keeping all of it throughout: {_effect(found.kept_effect)}")
     listed = found.tensors if all else found.tensors[:TENSORS]
     rows = [("tensor", "bytes", "what is done", "made at")]
-    rows += [(f"%{n}", format_bytes(b), what, _place(subject, n)) for n, b, what in listed]
+    rows += [(shown(f"%{n}"), format_bytes(b), what, _place(subject, n)) for n, b, what in listed]
     lines += ["", *columns(rows, "<><<")]
     if len(found.tensors) > len(listed):
         lines.append(f"and {len(found.tensors) - len(listed)} more (--all)")
