@@ -7,8 +7,9 @@ A GPT-2 on this machine. In PyTorch: ordinary autograd, `torch.utils.checkpoint`
 and around every √L blocks, `save_on_cpu`, `torch.compile` with PyTorch's activation memory budget
 (its partitioner, with eager's kernels), and our planners under shares of the activations. Bytes are
 those of a step over what the caller holds, by one instrument for all; times are medians of
-interleaved steps. In JAX: the same shape with `jax.checkpoint` around every block and its policies;
-bytes are XLA's temporary ones. Gradients are held against ordinary autograd, in each framework.
+interleaved steps (of the processor with --processor-time, for a machine that does other things).
+In JAX: the same shape with `jax.checkpoint` around every block and its policies; bytes are XLA's
+temporary ones. Gradients are held against ordinary autograd, in each framework.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ from remat_compile.ir.diagnostics import FBError
 
 SHARES = (0.7, 0.5, 0.3)
 """Of PyTorch's activation memory budget, and of the activations for our planners."""
-POLICIES = ("nothing_saveable", "dots_with_no_batch_dims_saveable", "dots_saveable")
+POLICIES = ("dots_with_no_batch_dims_saveable", "dots_saveable")
+KEPT = {"xla_disable_hlo_passes": "cse_barrier_expander"}
+"""Without it XLA:CPU drops the barriers of `jax.checkpoint`, and merges what runs again."""
 GRADIENTS_ALIKE = 1e-3
 """The largest difference of gradients, relative to the largest value of one, that another order
 of float32 sums may make."""
@@ -84,10 +87,13 @@ class Shape:
         )
 
 
+Clock = Callable[[], float]
 Contender = tuple[str, Callable[[], nn.Module]]
 
 
-def torch_rows(shape: Shape, planners: Sequence[str], limit_s: float, rounds: int) -> list[Row]:
+def torch_rows(
+    shape: Shape, planners: Sequence[str], limit_s: float, rounds: int, clock: Clock
+) -> list[Row]:
     """Every way in PyTorch. One that fails is named and left out."""
     model = gpt2(**{k: v for k, v in asdict(shape).items() if k != "batch"})
     ids = torch.randint(0, shape.vocab, (shape.batch, shape.seq))
@@ -106,7 +112,8 @@ def torch_rows(shape: Shape, planners: Sequence[str], limit_s: float, rounds: in
             print(f"{name}: {error.diagnostics[0].message}")
             runners.pop(name, None)
     expected = runners["ordinary autograd"].run()
-    times = interleave({n: partial(_step, r) for n, r in runners.items()}, rounds=rounds, warmup=1)
+    steps = {name: partial(_step, runner) for name, runner in runners.items()}
+    times = interleave(steps, rounds=rounds, warmup=1, clock=clock)
     base_s = median(times["ordinary autograd"])
     return [
         Row(
@@ -135,7 +142,7 @@ def _contenders(
     yield "save_on_cpu", lambda: _SavedOnHost(copy.deepcopy(model))
     for share in SHARES:
         name = f"torch.compile, activation_memory_budget={share}"
-        yield name, partial(budgeted_step, model, args, share)
+        yield name, partial(_Budgeted, model, args, share)
     for planner in planners:
         for share in SHARES:
             plan = partial(_planned, model, args, planner, f"{share:.0%}", limit_s)
@@ -199,6 +206,23 @@ class _SavedOnHost(nn.Module):
             return self.call(*args)
 
 
+class _Budgeted(nn.Module):
+    """Compiled with PyTorch's activation memory budget, whenever it is compiled again."""
+
+    def __init__(self, module: nn.Module, args: tuple[Tensor, ...], share: float) -> None:
+        super().__init__()
+        made = budgeted_step(module, args, share)
+        self._modules, self._parameters = dict(made._modules), dict(made._parameters)
+        object.__setattr__(self, "call", made)
+        self.share = share
+
+    def forward(self, *args: Any) -> Any:
+        import torch._functorch.config as config
+
+        with config.patch(activation_memory_budget=self.share):
+            return self.call(*args)
+
+
 def _difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     if found.keys() != expected.keys():
         return float("inf")
@@ -209,7 +233,7 @@ def _difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     return worst
 
 
-def jax_rows(shape: Shape, rounds: int) -> list[Row]:
+def jax_rows(shape: Shape, rounds: int, clock: Clock) -> list[Row]:
     """The same shape in JAX, with what `jax.checkpoint` offers around each block."""
     here = Path(__file__).parent
     # `jax.py` lies beside this file.
@@ -228,16 +252,20 @@ def jax_rows(shape: Shape, rounds: int) -> list[Row]:
     made: dict[str, Any] = {}
     plan_s: dict[str, float] = {}
     for name, wrap in wraps.items():
-        begun = time.perf_counter()
-        step = jax.jit(jax.value_and_grad(partial(_jax_loss, jax, jnp, shape, wrap)))
-        made[name] = step.lower(weights, ids, targets).compile()
-        plan_s[name] = time.perf_counter() - begun
+        for suffix, options in (("", {}), (", barriers kept", KEPT)):
+            if options and name == "no checkpoint":
+                continue
+            begun = time.perf_counter()
+            step = jax.jit(jax.value_and_grad(partial(_jax_loss, jax, jnp, shape, wrap)))
+            lowered = step.lower(weights, ids, targets)
+            made[name + suffix] = lowered.compile(compiler_options=options)
+            plan_s[name + suffix] = time.perf_counter() - begun
     expected = made["no checkpoint"](weights, ids, targets)
     runs = {
         name: lambda step=step: jax.block_until_ready(step(weights, ids, targets))
         for name, step in made.items()
     }
-    times = interleave(runs, rounds=rounds, warmup=1)
+    times = interleave(runs, rounds=rounds, warmup=1, clock=clock)
     base_s = median(times["no checkpoint"])
 
     def difference(found: Any) -> float:
@@ -360,6 +388,9 @@ def main(
     planners: Annotated[str, typer.Option(help="With commas between.")] = "auto,dtr",
     time_limit: Annotated[float, typer.Option(help="Seconds for each plan.")] = 10.0,
     rounds: int = 7,
+    processor_time: Annotated[
+        bool, typer.Option("--processor-time", help="Time the processor and not the clock.")
+    ] = False,
     with_jax: Annotated[bool, typer.Option("--jax/--no-jax")] = True,
     out: Annotated[Path | None, typer.Option("-o", help="Markdown.")] = None,
     page: Annotated[Path | None, typer.Option("--html", help="A page.")] = None,
@@ -367,9 +398,10 @@ def main(
 ) -> None:
     """Runs every tool; exit code 1 where the gradients of one differ."""
     shape, day = Shape(layers, width, heads, vocab, seq, batch), date.today().isoformat()
-    rows = torch_rows(shape, planners.split(",") if planners else (), time_limit, rounds)
+    clock = time.process_time if processor_time else time.perf_counter
+    rows = torch_rows(shape, planners.split(",") if planners else (), time_limit, rounds, clock)
     if with_jax:
-        rows += jax_rows(shape, rounds)
+        rows += jax_rows(shape, rounds, clock)
     text = markdown(rows, shape, day)
     print(text)
     if out is not None:
