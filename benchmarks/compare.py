@@ -142,7 +142,7 @@ def _contenders(
     yield "save_on_cpu", lambda: _SavedOnHost(copy.deepcopy(model))
     for share in SHARES:
         name = f"torch.compile, activation_memory_budget={share}"
-        yield name, partial(_Budgeted, model, args, share)
+        yield name, partial(budgeted_step, model, args, share)
     for planner in planners:
         for share in SHARES:
             plan = partial(_planned, model, args, planner, f"{share:.0%}", limit_s)
@@ -203,23 +203,6 @@ class _SavedOnHost(nn.Module):
 
     def forward(self, *args: Any) -> Any:
         with torch.autograd.graph.save_on_cpu():
-            return self.call(*args)
-
-
-class _Budgeted(nn.Module):
-    """Compiled with PyTorch's activation memory budget, whenever it is compiled again."""
-
-    def __init__(self, module: nn.Module, args: tuple[Tensor, ...], share: float) -> None:
-        super().__init__()
-        made = budgeted_step(module, args, share)
-        self._modules, self._parameters = dict(made._modules), dict(made._parameters)
-        object.__setattr__(self, "call", made)
-        self.share = share
-
-    def forward(self, *args: Any) -> Any:
-        import torch._functorch.config as config
-
-        with config.patch(activation_memory_budget=self.share):
             return self.call(*args)
 
 

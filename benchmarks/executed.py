@@ -175,30 +175,32 @@ def checkpointed(model: nn.Module) -> nn.Module:
 
 
 def budgeted_step(model: nn.Module, args: Sequence[Any], share: float) -> nn.Module:
-    """A copy under `torch.compile` with PyTorch's activation memory budget."""
-    import torch._functorch.config as config
-
+    """A copy under `torch.compile` with PyTorch's activation memory budget, compiled for `args`."""
     torch._dynamo.reset()
-    made = copy.deepcopy(model)
-    with config.patch(activation_memory_budget=share):
-        compiled = torch.compile(made, backend="aot_eager_decomp_partition")
-        compiled(*args).backward()
+    made = _Budgeted(copy.deepcopy(model), share)
+    made(*args).backward()
     for p in made.parameters():
         p.grad = None
-    return _Renamed(made, compiled)
+    return made
 
 
-class _Renamed(nn.Module):
-    """Runs `call` under the parameter names of `module`."""
+class _Budgeted(nn.Module):
+    """Runs the compiled `module` under its parameter names. The budget counts whenever PyTorch
+    compiles, so it is set around every call."""
 
-    def __init__(self, module: nn.Module, call: Callable[..., Any]) -> None:
+    def __init__(self, module: nn.Module, share: float) -> None:
         super().__init__()
         self._modules = dict(module._modules)
         self._parameters = dict(module._parameters)
-        object.__setattr__(self, "call", call)
+        compiled = torch.compile(module, backend="aot_eager_decomp_partition")
+        object.__setattr__(self, "call", compiled)
+        self.share = share
 
     def forward(self, *args: Any) -> Any:
-        return self.call(*args)
+        import torch._functorch.config as config
+
+        with config.patch(activation_memory_budget=self.share):
+            return self.call(*args)
 
 
 @dataclass(frozen=True)
