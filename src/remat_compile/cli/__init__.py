@@ -59,9 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     fill_closed_streams()
     if ASKED in os.environ and argv is None:
-        from .completion import complete
-
-        return complete()
+        answered: int = import_module(".completion", __package__).complete()
+        return answered
     words = list(sys.argv[1:] if argv is None else argv)
     from ._app import run
     from ._terminal import echo
