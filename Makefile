@@ -2,6 +2,7 @@
 # make matrix: every planner on every graph, with its results written down.
 # make mutants: seeds faults into correct plans and counts those that the verifier misses (some minutes).
 # make redteam: what was found against the verifier, the reader and the generated code must not come back (minutes).
+# make docs: the documentation as a site, without a warning.
 # make test: every promise at a small size, in JOBS processes of one thread each; seventeen minutes on two cores.
 # make check: that and what takes longer: slow tests, matrix, mutants, red team; before a change is called done.
 # Each makes the virtual environment if there is none.
@@ -13,7 +14,7 @@ DEMO ?= .demo
 JOBS ?= 2
 BIN := $(VENV)/bin
 
-.PHONY: demo test check check-slow check-matrix check-runners lint coverage matrix mutants redteam faults install clean
+.PHONY: demo docs test check check-slow check-matrix check-runners lint coverage matrix mutants redteam faults install clean
 
 demo: install
 	@mkdir -p $(DEMO)
@@ -28,9 +29,13 @@ test: install
 
 # `make test`, then its three parts side by side, each in one process.
 # The matrix has half the time per cell here, and leaves the results of `make matrix` as they are.
-check: lint test
+check: lint test docs
 	@mkdir -p $(DEMO)
 	$(MAKE) --no-print-directory -j $(JOBS) check-matrix check-slow check-runners
+
+# The documentation as a site in build/site; a warning or a link that leads nowhere stops it.
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 check-matrix: install
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/conformance.py --time-limit 2 -o $(DEMO)/matrix.csv

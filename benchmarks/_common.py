@@ -29,9 +29,14 @@ def machine() -> str:
 
 
 def interleave(
-    runs: Mapping[str, Callable[[], None]], *, rounds: int, warmup: int = 3, repeat: int = 1
+    runs: Mapping[str, Callable[[], None]],
+    *,
+    rounds: int,
+    warmup: int = 3,
+    repeat: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Seconds per call of each run, one entry a round.
+    """Seconds per call of each run by `clock`, one entry a round.
 
     A round times `repeat` calls of every run in turn, and the order turns from round to
     round, so that a slow spell of the machine falls on all of them alike. The garbage
@@ -47,10 +52,10 @@ def interleave(
         for name in names[shift:] + names[:shift]:
             gc.collect()
             gc.disable()
-            start = time.perf_counter()
+            start = clock()
             for _ in range(repeat):
                 runs[name]()
-            found[name].append((time.perf_counter() - start) / repeat)
+            found[name].append((clock() - start) / repeat)
             gc.enable()
     return found
 

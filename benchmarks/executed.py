@@ -33,7 +33,7 @@ from remat_compile import Plan
 from remat_compile.backends.torch import build
 from remat_compile.costs import load_device, roofline
 from remat_compile.driver.budget import Baseline, format_bytes, parse_budget, resolve_budget
-from remat_compile.driver.compare_torch import _Runner, compare_step
+from remat_compile.driver.compare_torch import StepRunner, compare_step
 from remat_compile.driver.run_planner import Attempt, Phases
 from remat_compile.frontends.torch_export import ensure_trusted, export, lower
 from remat_compile.ir.analysis.liveness import held_bytes
@@ -166,7 +166,7 @@ class Bench:
         )
 
 
-def _checkpointed(model: nn.Module) -> nn.Module:
+def checkpointed(model: nn.Module) -> nn.Module:
     """A copy with every block under `torch.utils.checkpoint`."""
     made = copy.deepcopy(model)
     for block in made.blocks:  # type: ignore[union-attr]
@@ -174,31 +174,33 @@ def _checkpointed(model: nn.Module) -> nn.Module:
     return made
 
 
-def _budgeted(model: nn.Module, args: Sequence[Any], share: float) -> nn.Module:
-    """A copy under `torch.compile` with PyTorch's activation memory budget."""
-    import torch._functorch.config as config
-
+def budgeted_step(model: nn.Module, args: Sequence[Any], share: float) -> nn.Module:
+    """A copy under `torch.compile` with PyTorch's activation memory budget, compiled for `args`."""
     torch._dynamo.reset()
-    made = copy.deepcopy(model)
-    with config.patch(activation_memory_budget=share):
-        compiled = torch.compile(made, backend="aot_eager_decomp_partition")
-        compiled(*args).backward()
+    made = _Budgeted(copy.deepcopy(model), share)
+    made(*args).backward()
     for p in made.parameters():
         p.grad = None
-    return _Renamed(made, compiled)
+    return made
 
 
-class _Renamed(nn.Module):
-    """Runs `call` under the parameter names of `module`."""
+class _Budgeted(nn.Module):
+    """Runs the compiled `module` under its parameter names. The budget counts whenever PyTorch
+    compiles, so it is set around every call."""
 
-    def __init__(self, module: nn.Module, call: Callable[..., Any]) -> None:
+    def __init__(self, module: nn.Module, share: float) -> None:
         super().__init__()
         self._modules = dict(module._modules)
         self._parameters = dict(module._parameters)
-        object.__setattr__(self, "call", call)
+        compiled = torch.compile(module, backend="aot_eager_decomp_partition")
+        object.__setattr__(self, "call", compiled)
+        self.share = share
 
     def forward(self, *args: Any) -> Any:
-        return self.call(*args)
+        import torch._functorch.config as config
+
+        with config.patch(activation_memory_budget=self.share):
+            return self.call(*args)
 
 
 @dataclass(frozen=True)
@@ -212,20 +214,20 @@ def peers(bench: Bench, rounds: int) -> list[Peer]:
     """PyTorch's own ways on the same model; `time` relative to ordinary autograd."""
     binding = bench.program.binding
     held = held_bytes(bench.program, "device", Sizes.of(bench.program))
-    eager = _Runner(bench.exported.module, bench.exported, binding)
+    eager = StepRunner(bench.exported.module, bench.exported, binding)
     found: list[Peer] = []
 
     def measure(name: str, module: nn.Module) -> Peer:
-        runner = _Runner(module, bench.exported, binding)
+        runner = StepRunner(module, bench.exported, binding)
         runner.run()
         peak = held + runner.peak_bytes()
         times = [runner.time_s() / eager.time_s() for _ in range(rounds)]
         return Peer(name, peak, median(times))
 
     found.append(Peer("autograd", held + eager.peak_bytes(), 1.0))
-    found.append(measure("checkpoint per block", _checkpointed(bench.model)))
+    found.append(measure("checkpoint per block", checkpointed(bench.model)))
     budgeted = [
-        measure(f"memory budget {share}", _budgeted(bench.model, bench.exported.args, share))
+        measure(f"memory budget {share}", budgeted_step(bench.model, bench.exported.args, share))
         for share in PEER_BUDGETS
     ]
     fits = [p for p in budgeted if p.measured_bytes <= bench.budget.bytes]

@@ -10,7 +10,6 @@ from typing import ClassVar
 from remat_compile.planners.kit import (
     Budget,
     Instance,
-    Order,
     PlanResult,
     Program,
     Progress,
@@ -18,6 +17,7 @@ from remat_compile.planners.kit import (
     TimedOut,
     checked,
     format_planner,
+    order_without,
 )
 
 
@@ -76,25 +76,3 @@ class DropLargest:
 
         forward = [c for c, phase in enumerate(instance.phase_C) if phase == "fwd"]
         return sorted((c for c in forward if instance.makable_C[c]), key=gain, reverse=True)
-
-
-def order_without(instance: Instance, dropped: frozenset[int]) -> Order:
-    """The captured order, with each dropped cNode run again before the first cNode after
-    the loss that needs one of its results."""
-    order: Order = []
-    again: set[int] = set()
-
-    def make(c: int, reads: tuple[int, ...]) -> None:
-        for a in reads:
-            writer = instance.writer_A[a]
-            if writer in dropped and writer not in again:
-                again.add(writer)
-                make(writer, instance.rereads_C[writer])
-        order.append(c)
-
-    for c in instance.capture:
-        if instance.phase_C[c] == "bwd":
-            make(c, instance.reads_C[c])
-        else:
-            order.append(c)
-    return order

@@ -10,15 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from ._torch.wanted import ALL_RESULTS, Loss, Outputs, Wanted
-from .driver.make_plan import (
-    costed_program,
-    plan_in_text,
-    plan_program,
-    plan_source,
-    planned_source,
-    read_program,
-    read_program_text,
-)
+from .driver.look import plan_in_text, read_program, read_program_text
+from .driver.make_plan import costed_program, plan_program, plan_source, planned_source
 from .driver.model_source import Source, check_module, check_spec, is_program, load_source
 from .driver.outputs import files_of_model, files_of_plan
 from .driver.plan import Plan

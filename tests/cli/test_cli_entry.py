@@ -60,3 +60,35 @@ def test_reader_that_goes_away(tmp_path: Path) -> None:
     piped.stdout.close()
     assert "Traceback" not in piped.stderr.read()
     assert piped.wait(timeout=60) == 1
+
+
+WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from remat_compile.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--emit", "torch", "-o", "x.py"], ["run", "--model", "net.py:make"]],
+    ids=["emit", "run"],
+)
+def test_a_missing_package_names_its_extra(words: list[str], planned: Path) -> None:
+    (planned.parent / "net.py").write_text("def make(): ...")
+    at = 1 if words[0] == "run" else 0
+    line = [*words[:at], planned.name, *words[at:]]
+    command = [sys.executable, "-c", WITHOUT, *line]
+    ran = subprocess.run(command, cwd=planned.parent, capture_output=True, text=True, check=False)
+    assert (ran.returncode, "error[FB0712]: this needs torch" in ran.stderr) == (1, True), (
+        ran.stderr
+    )
+    assert 'help: pip install "remat-compile[torch]"' in ran.stderr
+    assert not (planned.parent / "x.py").exists()

@@ -50,6 +50,7 @@ WRITING: dict[str, list[str]] = {
     "report": ["report", "PLAN", "-o", "OUT"],
     "trace": ["PLAN", "--emit", "trace", "-o", "OUT"],
     "dot": ["PLAN", "--emit", "dot", "-o", "OUT"],
+    "snapshot": ["PLAN", "--emit", "memory-snapshot", "-o", "OUT"],
     "import": ["import-plan", "PLAN", "--from", "jax-names", "--save", "x3", "-o", "OUT"],
     "sweep": ["sweep", "PLAN", "-o", "OUT", "--activation-budgets", "100%"],
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -46,6 +47,40 @@ def test_run_compares_with_autograd(cli: Cli, plan: Path, model: Path) -> None:
         assert ran.code == 0, ran.err + ran.out
         assert "bit-equal" in ran.out
         assert "proven" in ran.out
+    # Kernels of microseconds, called one by one: the measured time is not the predicted one.
+    assert re.search(r"predicted is the sum of|faster than predicted", ran.out)
+
+
+def test_profile_measured_beside_predicted(cli: Cli, plan: Path, tmp_path: Path) -> None:
+    """Every computation once in each process, in one order; on the CPU to the same byte."""
+    path = tmp_path / "profile.json"
+    ran = cli("run", plan, "--repeats", "2", "--trust-source", "--profile", path, "-q")
+    assert ran.code == 0, ran.err + ran.out
+    assert f"wrote {path}" in ran.out
+    events = json.loads(path.read_text())["traceEvents"]
+    names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
+    assert names == ["@plan, predicted", "@plan, measured"]
+    both = [[e for e in events if e["ph"] == "X" and e["pid"] == pid] for pid in (1, 2)]
+    both[0] = [e for e in both[0] if e["cat"] != "loss"]
+    order = [[e["args"][k] for k in ("step", "computation", "execution")] for e in both[1]]
+    assert order == [[e["args"][k] for k in ("step", "computation", "execution")] for e in both[0]]
+    assert any(execution == 2 for _, _, execution in order)
+    for mine, measured in zip(*both, strict=True):
+        assert measured["args"]["predicted_us"] == mine["dur"]
+        assert measured["args"]["device_bytes"] == mine["args"]["device_bytes"], mine["name"]
+        assert measured["dur"] > 0
+    ends = [e["ts"] + e["dur"] for e in both[1]]
+    assert all(end <= e["ts"] + 1e-6 for end, e in zip(ends, both[1][1:], strict=False))
+    assert max(e["args"]["bytes"] for e in events if e["ph"] == "C" and e["pid"] == 2) == max(
+        e["args"]["device_bytes"] for e in both[1]
+    )
+
+
+def test_profiles_that_are_refused(cli: Cli, plan: Path, model: Path) -> None:
+    ran = cli("run", plan, "--trust-source", "--profile", model)
+    assert (ran.code, "error[FB0703]" in ran.err) == (2, True)
+    ran = cli("run", plan, "--backend", "jax", "--profile", "x.json")
+    assert (ran.code, "error[FB0707]" in ran.err) == (2, True)
 
 
 def test_model_that_has_changed(cli: Cli, plan: Path, model: Path) -> None:

@@ -86,6 +86,27 @@ def test_plans_of_planners_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_tools_are_compared(tmp_path: Path) -> None:
+    """Every tool runs, with the gradients of ordinary autograd; ours within the bytes of it."""
+    table, page, figures = (tmp_path / name for name in ("c.md", "c.html", "c.json"))
+    shape = ["--layers", "2", "--width", "32", "--seq", "32", "--vocab", "64", "--batch", "4"]
+    written = ["-o", str(table), "--html", str(page), "--json", str(figures)]
+    done = python("benchmarks/compare.py", *shape, "--planners", "dtr", "--rounds", "2", *written)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {r["name"]: r for r in json.loads(figures.read_text())["rows"]}
+    eager = rows["ordinary autograd"]
+    for name in ("checkpoint per block", "checkpoint per √L blocks", "save_on_cpu"):
+        assert rows[name]["difference"] == 0, name
+        assert name in table.read_text()
+        assert name in page.read_text()
+    ours = [r for name, r in rows.items() if name.startswith("remat-compile")]
+    assert ours
+    assert all(r["difference"] == 0 and r["bytes"] < eager["bytes"] for r in ours)
+    assert any(name.startswith("torch.compile") for name in rows)
+    assert rows["jax.checkpoint per block"]["difference"] < 1e-3
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("--bf16",)], ids=str)
 def test_train_transformers(arguments: tuple[str, ...]) -> None:
     pytest.importorskip("transformers", reason="needs transformers")

@@ -66,7 +66,9 @@ def bin_of(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_page_runs(bin_of: Path, tmp_path: Path) -> None:
-    (tmp_path / "graph.fbir").write_text(chain_text())
+    graph = ROOT / "examples" / "graph.fbir"
+    assert graph.read_text() == chain_text()
+    (tmp_path / "graph.fbir").write_text(graph.read_text())
     copy = tmp_path / "my_planner"
     copy.mkdir()
     for name in ("my_planner.py", "pyproject.toml"):

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from remat_compile.driver.look import read_plan
+from remat_compile.driver.prices import cheap_plan, prices_around
+from remat_compile.ir.analysis.liveness import BudgetKind, floor_bytes
 from remat_compile.ir.diagnostics import FBError
+from remat_compile.ir.program import Budget
 from remat_compile.report.changes import differences
 from remat_compile.report.drawing import stretches
 from remat_compile.report.moments import moments
-from remat_compile.report.reasons import of_module, of_peak, of_tensor
+from remat_compile.report.reasons import modules, of_floor, of_module, of_peak, of_tensor
 from remat_compile.report.rollup import by_module, by_operator
 from remat_compile.report.subject import Subject
 
@@ -72,6 +75,43 @@ def test_instances_are_those_that_are_alive(name: str) -> None:
             sizes[life.anode] for life in made.timeline.lives if life.born <= step < life.died
         )
         assert held + caller == after, step
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("kind", ["device", "activation"])
+def test_the_owners_of_a_floor_are_all_of_it(name: str, kind: BudgetKind) -> None:
+    made = subject(name)
+    floor = of_floor(made, kind)
+    assert (floor.bytes, floor.cnode) == floor_bytes(made.program, kind)
+    assert sum(owner.bytes for owner in floor.owners) == floor.bytes
+    assert len({owner.name for owner in floor.owners}) == len(floor.owners)
+
+
+def test_a_module_is_kept_as_a_whole() -> None:
+    made = subject("least")
+    whole = of_module(made, "blocks.0").kept_effect
+    part = of_module(made, "blocks.0.attn").kept_effect
+    assert whole is not None
+    assert part is not None
+    assert whole.more_ns < part.more_ns < 0 <= part.more_bytes <= whole.more_bytes
+    assert of_module(subject("batchnorm"), next(iter(modules(subject("batchnorm"))))) is not None
+
+
+def test_prices_are_of_one_planner_around_the_peak() -> None:
+    made = subject("least")
+    peak, floor = made.trace.peak_bytes, made.floor[0]
+    found = prices_around(made, 60.0)
+    assert found.is_complete
+    assert all(floor <= p.budget_bytes <= made.without.trace.peak_bytes for p in found.prices)
+    for p in found.prices:
+        assert p.more_bytes == p.budget_bytes - peak
+        took = cheap_plan(made.program, Budget(p.budget_bytes, "device"), 60.0)
+        if found.own_ns is not None and took is not None:
+            assert p.more_ns == took - found.own_ns
+            assert p.ns_per_gib == pytest.approx(p.more_ns / abs(p.more_bytes) * 2**30)
+    assert any(p.more_ns is not None and p.more_ns < 0 < p.more_bytes for p in found.prices)
+    nothing = prices_around(made, 0.0)
+    assert (nothing.prices, nothing.is_complete) == ((), False)
 
 
 def test_modules_hold_their_parts() -> None:

@@ -25,8 +25,13 @@ COMMANDS = {
     "sweep": "The time that planners need under a range of budgets.",
     "planners": "List the planners, what they take, and their options.",
     "devices": "List the devices that a plan can be made for.",
+    "completion": "Print the script that completes this command in a shell.",
 }
 """The commands by name, with the line that `--help` shows of each."""
+
+
+ASKED = "_REMAT_COMPILE_COMPLETE"
+"""The environment variable in which a shell asks what a line may go on with."""
 
 
 def _meant(words: Sequence[str]) -> str:
@@ -53,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     from ..driver.files import fill_closed_streams
 
     fill_closed_streams()
+    if ASKED in os.environ and argv is None:
+        answered: int = import_module(".completion", __package__).complete()
+        return answered
     words = list(sys.argv[1:] if argv is None else argv)
     from ._app import run
     from ._terminal import echo
@@ -66,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
     command = import_module(f".{name.replace('-', '_')}", __package__).command
     try:
-        code = run(command, rest, program, epilog)
+        code = run(name, command, rest, program, epilog)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has gone; keep the interpreter from complaining about it at exit.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import typer
@@ -13,26 +15,54 @@ import typer
 from ..driver.files import text_of
 from ..ir.diagnostics import Diagnostic, FBError, Level, Note, render
 from ..ir.wording import on_command_line
+from ._defaults import Defaults, read_defaults
+from ._options import with_common
 from ._terminal import echo
 
 __all__ = ["print_errors", "print_warnings", "run"]
 
 TRACEBACK = "REMAT_COMPILE_TRACEBACK"
 """The environment variable that asks for the traceback of a mistake of ours."""
+EXTRAS = {
+    "torch": "torch",
+    "onnx": "onnx",
+    "jax": "jax",
+    "ortools": "cpsat",
+    "cvc5": "cvc5",
+    "vl_convert": "report",
+}
+"""Which extra brings an optional package."""
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 def run(
-    command: Callable[..., Any], words: Sequence[str], program: str, epilog: str | None = None
+    name: str,
+    command: Callable[..., Any],
+    words: Sequence[str],
+    program: str,
+    epilog: str | None = None,
 ) -> int:
     """Parses `words` and calls `command`; its exit code (an `int` it returns counts). `epilog`
-    ends the help."""
+    ends the help. Options that `words` leave open may have defaults in a file."""
+    start = time.perf_counter()
+    defaults, is_verbose, from_file = Defaults(), False, list[str]()
+
+    def begin(context: typer.Context, verbose: bool) -> None:
+        nonlocal is_verbose, from_file
+        is_verbose, from_file = verbose, defaults.used(context)
+        if verbose and from_file:
+            echo(*from_file, file=sys.stderr)
+
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(epilog=epilog)(command)
+    app.command(epilog=epilog)(with_common(command, begin))
     try:
-        code = app(list(words), prog_name=program, standalone_mode=False)
+        defaults = read_defaults(name, words)
+        line = list(words)
+        code = app(
+            line, prog_name=program, standalone_mode=False, default_map=dict(defaults.values)
+        )
     except FBError as error:
-        print_errors(error)
+        print_errors(_with_origin(error, from_file))
         return USAGE if error.usage else REFUSED
     except typer.TyperException as error:
         print_errors(_usage_error(error, program))
@@ -43,11 +73,32 @@ def run(
     except BrokenPipeError:
         raise
     except Exception as error:  # a mistake of ours: still one message, and a way to report it
-        if os.environ.get(TRACEBACK):
+        if is_verbose or os.environ.get(TRACEBACK):
             raise
-        print_errors(_internal_error(error))
+        print_errors(_missing_extra(error) or _internal_error(error))
         return REFUSED
+    if is_verbose:
+        echo(f"took {time.perf_counter() - start:.1f} s", file=sys.stderr)
     return code if isinstance(code, int) else DONE
+
+
+def _with_origin(error: FBError, from_file: Sequence[str]) -> FBError:
+    """Wrong usage with what was not said on the command line."""
+    if not error.usage or not from_file or any(d.code == "FB0726" for d in error.diagnostics):
+        return error
+    *others, last = error.diagnostics
+    notes = tuple(Note(line) for line in from_file)
+    return FBError((*others, replace(last, notes=(*last.notes, *notes))), usage=True)
+
+
+def _missing_extra(error: Exception) -> FBError | None:
+    """FB0712 where an optional package is what cannot be imported."""
+    package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if (extra := EXTRAS.get(package)) is None:
+        return None
+    message = f"this needs {package}, which cannot be imported ({error})"
+    hint = f'pip install "remat-compile[{extra}]"'
+    return FBError(Diagnostic("FB0712", message, hint=hint))
 
 
 def _internal_error(error: Exception) -> FBError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -19,14 +19,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Code"]
 
+Written = Literal[Emitted, "memory-snapshot"]
+PICTURES = ("trace", "dot", "memory-snapshot")
+
 
 @dataclass(frozen=True)
 class Code:
     """The options of a plan that is written as code; `source` is that of `--model`."""
 
     emit: Annotated[
-        Emitted | None,
-        typer.Option(help="Write the plan as code instead; as a trace (Perfetto) or graph (dot)."),
+        Written | None,
+        typer.Option(
+            help="Write the plan as code instead; as a trace (Perfetto), a graph (dot), or what "
+            "pytorch.org/memory_viz shows."
+        ),
     ] = None
     jax_style: Annotated[
         JaxStyle | None,
@@ -46,6 +52,9 @@ class Code:
         from ..driver.model_source import check_spec, is_program
         from ..ir.diagnostics import Diagnostic, FBError
 
+        if self.emit == "memory-snapshot" and output == "-":
+            message = "a memory snapshot is no text, and standard output is for texts"
+            raise FBError(Diagnostic("FB0707", message, hint="name a file"), usage=True)
         if self.emit == "jax":
             from ..driver.jax.source import check_output
 
@@ -80,7 +89,7 @@ class Code:
 
         if self.emit is None:
             check_output(output, "plan", reads, all_known=all_known)
-        elif self.emit in ("trace", "dot"):
+        elif self.emit in PICTURES:
             check_output(output, "picture", reads, all_known=all_known)
         else:
             has_values = self.emit == "jax" and output.endswith(".py")
@@ -104,6 +113,9 @@ class Code:
         from ..driver.files import write_text
 
         self.check_output(output, plan._reads)
+        if self.emit == "memory-snapshot":
+            plan.memory_snapshot(output)
+            return [output]
         if self.emit != "jax":
             write_text(output, plan.emit(self.emit or "torch"))
             return [output]

@@ -29,6 +29,8 @@ __all__ = [
     "ScheduleOption",
     "TrustSource",
     "grouped",
+    "known_planners",
+    "with_common",
 ]
 
 T = TypeVar("T")
@@ -63,6 +65,20 @@ TrustSource = Annotated[
 ]
 
 
+def known_planners(incomplete: str) -> list[str]:
+    """What a shell completes `--planner` with."""
+    from ..planners.registry import available
+
+    return [name for name in available() if name.startswith(incomplete)]
+
+
+def known_devices(incomplete: str) -> list[str]:
+    """What a shell completes `--device` with."""
+    from ..costs import device_names
+
+    return [name for name in device_names() if name.startswith(incomplete)]
+
+
 @dataclass(frozen=True)
 class CostOptions:
     """Where times and bytes come from."""
@@ -72,7 +88,10 @@ class CostOptions:
         typer.Option(help="Measured on this machine (default), or estimated for --device."),
     ] = None
     device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="See remat-compile devices.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="See remat-compile devices.", autocompletion=known_devices
+        ),
     ] = None
 
 
@@ -132,4 +151,41 @@ def grouped(command: Callable[..., T]) -> Callable[..., T]:
             shown.append(own)
     shown = [p.replace(kind=p.KEYWORD_ONLY) for p in shown]
     call.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    return call
+
+
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="Say where defaults come from, and what took how long."),
+]
+NoConfig = Annotated[
+    bool, typer.Option("--no-config", help="Take no defaults from a remat-compile.toml.")
+]
+Plain = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the answer.")]
+
+
+def with_common(
+    command: Callable[..., T], begin: Callable[[typer.Context, bool], None]
+) -> Callable[..., T]:
+    """The command with the options that every one has; `begin` is called with the parsed line, and
+    whether much is to be said, before the command is."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [p.replace(kind=p.KEYWORD_ONLY) for p in signature.parameters.values()]
+    has = set(signature.parameters)
+
+    @wraps(command)
+    def call(**given: Any) -> T:
+        begin(given["ctx"], given.pop("verbose"))
+        given.pop("no_config")
+        return command(**{name: value for name, value in given.items() if name in has})
+
+    def option(name: str, kind: object) -> inspect.Parameter:
+        default = inspect.Parameter.empty if kind is typer.Context else False
+        return inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+        )
+
+    common = {"ctx": typer.Context, "quiet": Plain, "verbose": Verbose, "no_config": NoConfig}
+    own += [option(name, kind) for name, kind in common.items() if name not in has]
+    call.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
     return call

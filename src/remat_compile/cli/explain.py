@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, assert_never
 
 import typer
 
+from ._explain_budget import Fit, bounds_of, fit_lines, price_lines, signed
 from ._json import FormatOption
 from ._options import PlanFile, ScheduleOption
 
 if TYPE_CHECKING:
+    from ..driver.prices import Prices
     from ..report.reasons import TensorReasons
     from ..report.subject import Subject
     from ..report.variants import Effect
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 HELD, REMEDIES, TENSORS = 10, 3, 25
+GIB = 1 << 30
 
 
 def command(
@@ -28,20 +32,58 @@ def command(
         ),
     ] = None,
     schedule: ScheduleOption = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Why no plan fits in so many device bytes, or what does."
+        ),
+    ] = None,
+    activation_budget: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The same of activations.")
+    ] = None,
+    price: Annotated[
+        bool,
+        typer.Option("--price", help="What a GiB more or less costs, by plans of a cheap planner."),
+    ] = False,
+    time_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", help="For the plans of --price and --budget.")
+    ] = 10.0,
     all: Annotated[bool, typer.Option("--all", help="Do not shorten the lists.")] = False,
     format: FormatOption = "text",
 ) -> None:
     """Why the peak is where it is and which one change would lower it most; or why a tensor is
     kept, recomputed or moved, and what else would cost.
 
-    Effects of a change are those of the changed plan, simulated.
+    Effects of a change are those of the changed plan, simulated. --budget and --price are about
+    the whole step.
     """
-    from ..driver.look import read_plan
+    from ..driver.look import read_subject
+    from ..driver.request import Errors, check_time_limit
     from ._terminal import echo
 
-    subject = read_plan(plan, schedule)._subject
+    errors = Errors()
+    bounds = errors.collect(lambda: bounds_of(budget, activation_budget))
+    check_time_limit(errors, time_limit)
+    if what is not None and (price or bounds):
+        errors.add("FB0707", "--budget and --price are about the whole step", f"leave {what} away")
+    errors.raise_if_any()
+    subject = read_subject(plan, schedule)[0]
+    fits = [Fit.of(subject, bound, time_limit) for bound in bounds or ()]
+    prices = None
+    if price:
+        from ..driver.prices import prices_around
+
+        prices = prices_around(subject, time_limit)
     if format == "json":
-        _print_object(subject, what)
+        _print_object(subject, what, fits, prices)
+        return
+    if not subject.planned:
+        echo("the file holds no schedule: this is about the step with nothing recomputed")
+    if not subject.has_times:
+        echo("the plan holds no times, so what a change costs in time is not known")
+    if fits or prices is not None:
+        lines = [line for fit in fits for line in fit_lines(subject, fit, all)]
+        echo(*lines, *(() if prices is None else price_lines(subject, prices)))
     elif what is None:
         echo(*_peak(subject, all))
     elif what.startswith("%"):
@@ -50,13 +92,17 @@ def command(
         echo(*_module(subject, what, all))
 
 
-def _print_object(subject: Subject, what: str | None) -> None:
+def _print_object(
+    subject: Subject, what: str | None, fits: Sequence[Fit], prices: Prices | None
+) -> None:
     from ..report.reasons import of_module, of_peak, of_tensor
     from ._json import print_object
 
     if what is None:
         floor, at = subject.floor
-        known = {"peak": of_peak(subject), "floor_bytes": floor, "floor_at": at}
+        known: dict[str, object] = {"peak": of_peak(subject), "floor_bytes": floor, "floor_at": at}
+        known |= {"budgets": fits} if fits else {}
+        known |= {"prices": prices} if prices is not None else {}
         print_object("explain", peak_bytes=subject.trace.peak_bytes, **known)
     elif what.startswith("%"):
         reasons = of_tensor(subject, what[1:])
@@ -69,6 +115,7 @@ def _peak(subject: Subject, all: bool) -> list[str]:
     from ..driver.table import columns
     from ..ir.units import format_bytes
     from ..report.reasons import of_peak
+    from ..report.subject import shown
 
     found, trace = of_peak(subject), subject.trace
     count = len(subject.schedule.steps)
@@ -90,7 +137,7 @@ def _peak(subject: Subject, all: bool) -> list[str]:
         name = h.holding.name
         use = "kept for the caller" if h.next_use is None else _step(subject, h.next_use)
         place = _place(subject, name)
-        rows.append((name, format_bytes(h.holding.bytes), h.holding.kind, use, place))
+        rows.append((shown(name), format_bytes(h.holding.bytes), h.holding.kind, use, place))
     if listed:
         lines += ["", *columns(rows, "<><<<")]
     if len(waiting) > len(listed):
@@ -105,7 +152,7 @@ def _peak(subject: Subject, all: bool) -> list[str]:
     for i, remedy in enumerate(found.remedies[: None if all else REMEDIES]):
         how = "making %{} again" if remedy.how == "recompute" else "copying %{} to the host"
         start = "the one change that lowers it most: " if i == 0 else "or "
-        lines.append(f"{start}{how.format(remedy.anode)}: {_effect(remedy.effect)}")
+        lines.append(f"{start}{how.format(shown(remedy.anode))}: {_effect(remedy.effect)}")
     return lines
 
 
@@ -122,12 +169,12 @@ def _place(subject: Subject, name: str) -> str:
 def _effect(effect: Effect) -> str:
     from ..ir.units import format_bytes, format_ns
 
-    def signed(value: int, text: str) -> str:
-        return f"{'+' if value > 0 else '-' if value < 0 else '±'}{text}"
-
-    peak = signed(effect.more_bytes, format_bytes(abs(effect.more_bytes)))
-    time = signed(effect.more_ns, format_ns(abs(effect.more_ns)))
-    return f"peak {format_bytes(effect.peak_bytes)} ({peak}), time {time}"
+    peak = signed(effect.more_bytes, format_bytes)
+    time = signed(effect.more_ns, format_ns)
+    text = f"peak {format_bytes(effect.peak_bytes)} ({peak}), time {time}"
+    if effect.more_bytes * effect.more_ns < 0:  # one is paid for with the other
+        text += f", {format_ns(round(abs(effect.more_ns / effect.more_bytes) * GIB))} for each GiB"
+    return text
 
 
 def _tensor(subject: Subject, name: str) -> list[str]:
@@ -194,6 +241,7 @@ def _module(subject: Subject, path: str, all: bool) -> list[str]:
     from ..driver.table import columns
     from ..ir.units import format_bytes, format_ns
     from ..report.reasons import of_module
+    from ..report.subject import shown
 
     found = of_module(subject, path)
     lines = [
@@ -205,9 +253,11 @@ def _module(subject: Subject, path: str, all: bool) -> list[str]:
     for _, size, treatment in found.tensors:
         totals[treatment] = totals.get(treatment, 0) + size
     lines.append(", ".join(f"{what} {format_bytes(n)}" for what, n in totals.items()))
+    if found.kept_effect is not None:
+        lines.append(f"keeping all of it throughout: {_effect(found.kept_effect)}")
     listed = found.tensors if all else found.tensors[:TENSORS]
     rows = [("tensor", "bytes", "what is done", "made at")]
-    rows += [(f"%{n}", format_bytes(b), what, _place(subject, n)) for n, b, what in listed]
+    rows += [(shown(f"%{n}"), format_bytes(b), what, _place(subject, n)) for n, b, what in listed]
     lines += ["", *columns(rows, "<><<")]
     if len(found.tensors) > len(listed):
         lines.append(f"and {len(found.tensors) - len(listed)} more (--all)")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ._code import Code
+from ._defaults import was_given
 from ._options import (
     SIZE_OR_LEAST,
     CostOptions,
@@ -18,6 +19,7 @@ from ._options import (
     Output,
     Quiet,
     grouped,
+    known_planners,
 )
 
 if TYPE_CHECKING:
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
     from ..ir.program import Header
 
 __all__ = ["command"]
+
+BOUNDS = ("budget", "activation_budget", "host_budget", "link", "no_offload")
+OF_PLANNING = (*BOUNDS, "planner", "costs", "device", "grads")
+"""Without any of these on the command line, code is written of a plan as it is."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -40,6 +46,7 @@ def _print_version(wanted: bool) -> None:
 
 @grouped
 def command(
+    ctx: typer.Context,
     model: ModelArgument,
     output: Output = None,
     *,
@@ -76,6 +83,7 @@ def command(
         typer.Option(
             help='See remat-compile planners; options as "periodic{segments=4}".',
             show_default="auto",
+            autocompletion=known_planners,
         ),
     ] = None,
     time_limit: Annotated[float, typer.Option(metavar="SECONDS", help="For the planner.")] = 60.0,
@@ -123,9 +131,7 @@ def command(
     errors.raise_if_any()
     code.need()
     assert request is not None
-    bounds = (budget, activation_budget, host_budget, link, no_offload)
-    asked = (planner, *bounds, costs.costs, costs.device, grads)
-    as_it_is = code.emit is not None and not any(asked)
+    as_it_is = code.emit is not None and not was_given(ctx, *OF_PLANNING)
 
     def check(header: Header) -> None:
         if output is not None:
@@ -147,7 +153,8 @@ def _make(
 ) -> Plan:
     """The plan; with `as_it_is`, the last one of a file that holds any. `check` is given the
     header of a text before any long work starts."""
-    from ..driver.make_plan import plan_in_text, plan_program, plan_source, read_program_text
+    from ..driver.look import plan_in_text, read_program_text
+    from ..driver.make_plan import plan_program, plan_source
     from ..driver.model_source import is_program, load_source
     from ..driver.outputs import files_of_plan
     from ..driver.run_planner import Phases

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,8 @@ from ._json import FormatOption
 from ._options import OnnxOptions, PlanFile, ScheduleOption, TrustSource, grouped
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from .._torch.lowered import Exported
     from ..driver.compare_torch import StepReport
     from ..driver.model_source import ModelOptions
@@ -46,6 +49,14 @@ def command(
             help="Write what the step takes and gives in eager: for code of --emit torch.",
         ),
     ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="Write what each computation takes as it runs, beside what is predicted, as a "
+            "trace (Perfetto).",
+        ),
+    ] = None,
     format: FormatOption = "text",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> int:
@@ -68,6 +79,9 @@ def command(
         errors.collect(lambda: check_spec(model, options))
     if format == "json" and backend == "jax":
         errors.add("FB0707", "--format json only applies to PyTorch", "leave one of them away")
+    if profile is not None and backend == "jax":
+        hint = "jax.profiler.trace measures what XLA runs"
+        errors.add("FB0707", "--profile only applies to PyTorch", hint)
     if values is not None and backend == "jax":
         hint = "--emit jax writes them beside the module"
         errors.add("FB0707", "--values only applies to PyTorch", hint)
@@ -82,7 +96,10 @@ def command(
     reads = (*read._reads, *files_of_model(spec, options))
     if values is not None:
         check_output(values, "tensors", reads)
-    proven, exported, report = _run(read, spec, options, repeats, quiet)
+    if profile is not None:
+        check_output(profile, "picture", reads)
+    asked = _Asked(spec, options, repeats, profile)
+    proven, exported, report = _run(read, asked, quiet)
     status = 0 if report.bit_equal and report.measured_bytes <= _bound(proven) else 1
     if format == "json":
         _print_object(proven, report)
@@ -90,13 +107,22 @@ def command(
         _print(proven, report)
     if values is not None:
         write_step_values(proven.program, proven.schedule, exported, values, reads)
-        echo(f"wrote {values}", file=sys.stderr if format == "json" else sys.stdout)
+    for written in filter(None, (profile, values)):
+        echo(f"wrote {written}", file=sys.stderr if format == "json" else sys.stdout)
     return status
 
 
-def _run(
-    plan: Plan, spec: str, options: ModelOptions, repeats: int, quiet: bool
-) -> tuple[Plan, Exported, StepReport]:
+@dataclass(frozen=True)
+class _Asked:
+    """What to run, and where its profile goes."""
+
+    spec: str
+    options: ModelOptions
+    repeats: int
+    profile: str | None
+
+
+def _run(plan: Plan, asked: _Asked, quiet: bool) -> tuple[Plan, Exported, StepReport]:
     from ..driver.bind import bind
     from ..driver.recorded import load_as_planned
     from ._app import print_warnings
@@ -105,16 +131,30 @@ def _run(
     with progress(quiet=quiet) as say:
         say("proving the plan")
         proven = plan.trusted()
-        say(f"capturing {spec}")
-        source = load_as_planned(plan.program.header, spec, options)
+        say(f"capturing {asked.spec}")
+        source = load_as_planned(plan.program.header, asked.spec, asked.options)
         say("generating the step")
         compiled = bind(proven.program, proven.schedule, source.exported)
         say("running the step, and ordinary autograd beside it")
         from ..driver.compare_torch import compare_step
 
-        report = compare_step(proven, compiled, source.exported, repeats)
+        report = compare_step(proven, compiled, source.exported, asked.repeats)
+        if asked.profile is not None:
+            say("measuring each computation")
+            _write_profile(proven, compiled, source.exported, asked.repeats, asked.profile)
     print_warnings((*source.warnings, *source.exported.warnings))
     return proven, source.exported, report
+
+
+def _write_profile(
+    plan: Plan, compiled: nn.Module, exported: Exported, repeats: int, output: str
+) -> None:
+    from ..driver.files import write_text
+    from ..driver.profile_torch import measured_steps
+    from ..report.trace import trace_json
+
+    measured = measured_steps(plan, compiled, exported, repeats)
+    write_text(output, trace_json(plan._subject, measured))
 
 
 def _bound(plan: Plan) -> int:
@@ -133,6 +173,29 @@ def _print_object(plan: Plan, report: StepReport) -> None:
         report=report,
         assuming=[a.text for a in plan.assuming],
     )
+
+
+def _gap(plan: Plan, report: StepReport) -> list[str]:
+    """Why the measured time is not the predicted one, where they differ by more than a tenth."""
+    from ..ir.units import format_ns
+
+    predicted_ns, measured_ns = plan.trace.time_ns, round(report.time_s * 1e9)
+    if not predicted_ns:
+        return ["no time is predicted: the plan holds none of its computations"]
+    if abs(measured_ns - predicted_ns) <= predicted_ns / 10:
+        return []
+    device = plan.program.target.name
+    if plan.program.header.costs == "roofline":
+        return [f"predicted for {device} from its figures, measured on this machine"]
+    if measured_ns < predicted_ns:
+        return ["faster than predicted: the computations were measured one by one, or under load"]
+    runs = sum(plan.trace.executions.values())
+    each = format_ns((measured_ns - predicted_ns) // runs)
+    return [
+        "predicted is the sum of the computations, each measured by itself; a run adds calling "
+        f"them, {each} for each of {runs}, the loss and autograd around them, and what else the "
+        "machine does (--profile shows each)"
+    ]
 
 
 def _print(plan: Plan, report: StepReport) -> None:
@@ -161,6 +224,7 @@ def _print(plan: Plan, report: StepReport) -> None:
         ),
     ]
     echo(*columns(rows))
+    echo(*_gap(plan, report))
     if report.bit_equal:
         echo(f"gradients: bit-equal to ordinary autograd ({report.tensors} tensors compared)")
     else:

@@ -220,7 +220,8 @@ def _program(
     output: str | None,
 ) -> Program:
     """The program with its costs, made once for all cells."""
-    from ..driver.make_plan import costed_program, read_program
+    from ..driver.look import read_program
+    from ..driver.make_plan import costed_program
     from ..driver.model_source import is_program, load_source
     from ..driver.outputs import check_output, files_of_plan
     from ..driver.run_planner import Phases

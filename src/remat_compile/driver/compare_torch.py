@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..ir.program import Binding
     from .plan import Plan
 
-__all__ = ["StepReport", "compare_step"]
+__all__ = ["StepReport", "StepRunner", "compare_step"]
 
 SEED = 20240229
 FORWARD, BACKWARD = "forward", "backward"
@@ -80,8 +80,8 @@ def compare_step(
 
 def _compared(plan: Plan, compiled: nn.Module, exported: Exported, repeats: int) -> StepReport:
     binding = plan.program.binding
-    ours = _Runner(compiled, exported, binding)
-    theirs = _Runner(exported.original, exported, binding)
+    ours = StepRunner(compiled, exported, binding)
+    theirs = StepRunner(exported.original, exported, binding)
     mine, expected = ours.run(), theirs.run()
     bit_equal, worst = _compare(mine, expected)
     count = len(expected)
@@ -99,7 +99,7 @@ def _compared(plan: Plan, compiled: nn.Module, exported: Exported, repeats: int)
     )
 
 
-class _Runner:
+class StepRunner:
     """Runs steps of one module, each from the same random state and buffers."""
 
     def __init__(self, module: nn.Module, exported: Exported, binding: Binding):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, assert_never
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.terminal import printable
 from .budget import Baseline, format_bytes, parse_budget, resolve_budget
-from .make_plan import costed, costed_program, read_program
+from .look import read_program
+from .make_plan import costed, costed_program
 from .model_source import (
     NO_OPTIONS,
     ModelOptions,

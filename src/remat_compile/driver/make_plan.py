@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget, Program
 from ..ir.wording import worded
 from .budget import Baseline, resolve_budget
-from .files import read_text
 from .least import run_for_least
 from .model_source import Source
-from .outputs import files_of_plan
-from .plan import Plan, PlanText, pick_schedule
+from .plan import Plan
 from .plan_cache import plan_cache
 from .request import PlanRequest
 from .run_planner import Phases, run_planner
@@ -24,28 +21,6 @@ from .run_planner import Phases, run_planner
 if TYPE_CHECKING:
     from .._torch.lowered import Lowered
     from ..costs import Device
-
-
-def read_program(path: str | Path) -> Program:
-    """The program in a `.fbir` file, or on standard input for `-`."""
-    return read_program_text(path)[0]
-
-
-def read_program_text(path: str | Path) -> tuple[Program, str]:
-    """The same with its text, which the independent checker reads for itself."""
-    from ..ir.text.parser import parse_program
-
-    text = read_text(path)
-    return parse_program(text, str(path)), text
-
-
-def plan_in_text(
-    program: Program, text: str, path: str | Path, schedule: str | None = None
-) -> Plan:
-    """The last schedule of the text, or the one of that name (FB0708), as a plan."""
-    chosen = pick_schedule(program, schedule)
-    reads = files_of_plan(path, program.header)
-    return Plan(program, chosen, _reads=reads, _text=PlanText(program.graph, chosen, text))
 
 
 def plan_source(source: Source, request: PlanRequest, phases: Phases) -> Plan:

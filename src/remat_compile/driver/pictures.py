@@ -11,7 +11,7 @@ from ..report.picture import Picture
 from .files import FileRead, write_together
 from .outputs import check_output
 
-__all__ = ["check_picture", "write_picture"]
+__all__ = ["check_picture", "write_bytes", "write_picture"]
 
 
 def check_picture(path: str | Path, reads: Iterable[FileRead]) -> None:
@@ -24,7 +24,11 @@ def check_picture(path: str | Path, reads: Iterable[FileRead]) -> None:
 
 
 def write_picture(picture: Picture, path: str | Path) -> None:
-    data = picture.svg().encode() if Path(path).suffix == ".svg" else picture.png()
+    write_bytes(picture.svg().encode() if Path(path).suffix == ".svg" else picture.png(), path)
+
+
+def write_bytes(data: bytes, path: str | Path) -> None:
+    """The whole file or none of it. FB0703."""
 
     def write(file: IO[bytes]) -> None:
         file.write(data)

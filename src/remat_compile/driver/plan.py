@@ -341,6 +341,21 @@ class Plan:
             write_picture(picture, path)
         return picture
 
+    def memory_snapshot(self, path: str | Path | None = None) -> bytes:
+        """What pytorch.org/memory_viz and `torch.cuda._memory_viz` show, pickled: each allocation
+        and free as simulated. Written to `path` if that is given; FB0703 and FB0719 as `save`.
+        """
+        from ..report.snapshot import snapshot
+        from .outputs import check_output
+        from .pictures import write_bytes
+
+        if path is not None:
+            check_output(path, "picture", self._reads)
+        made = snapshot(self._subject)
+        if path is not None:
+            write_bytes(made, path)
+        return made
+
     def _repr_html_(self) -> str:
         """For notebooks: the summary, and memory over the step where the extra `[report]` is."""
         from ..report.notebook import summary_html

@@ -73,12 +73,13 @@ class PlanCache:
 
     def key(self, captured: Program, request: PlanRequest) -> str | None:
         """For the graph as it was captured, without costs; None for a planner that has no text
-        that says all of it, or that others wrote."""
+        that says all of it, or that others wrote, and for `least`, which is no bound to prove."""
         from ..ir.text.printer import format_program
 
         planner = request.planner
         ours = type(planner).__module__.startswith("remat_compile.")
-        if not ours or not is_dataclass(planner):
+        is_least = request.budget is not None and request.budget.form == "least"
+        if not ours or not is_dataclass(planner) or is_least:
             return None
         asked = {
             f.name: repr(getattr(request, f.name)) for f in fields(request) if f.name != "planner"

@@ -221,3 +221,25 @@ def _makable(program: Program) -> list[bool]:
         and not any(name in updated or name in ended for name in graph.reads(c, 2))
         for c in graph.cnodes
     ]
+
+
+def order_without(instance: Instance, dropped: frozenset[int]) -> Order:
+    """The captured order, with each dropped cNode run again, once, before the first cNode of the
+    backward that needs one of its results."""
+    order: Order = []
+    again: set[int] = set()
+
+    def make(c: int, reads: tuple[int, ...]) -> None:
+        for a in reads:
+            writer = instance.writer_A[a]
+            if writer in dropped and writer not in again:
+                again.add(writer)
+                make(writer, instance.rereads_C[writer])
+        order.append(c)
+
+    for c in instance.capture:
+        if instance.phase_C[c] == "bwd":
+            make(c, instance.reads_C[c])
+        else:
+            order.append(c)
+    return order

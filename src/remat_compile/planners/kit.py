@@ -14,7 +14,7 @@ from .contract import (
     Progress,
     TimedOut,
 )
-from .instance import Instance, Order
+from .instance import Instance, Order, order_without
 from .registry import format_planner
 from .results import Task
 from .spelling.options import checked
@@ -40,5 +40,6 @@ __all__ = [
     "checked",
     "format_planner",
     "lower_bound_bytes",
+    "order_without",
     "simulate",
 ]

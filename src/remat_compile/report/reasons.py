@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from ..ir.analysis.liveness import BudgetKind, counted_sizes, floor_bytes, working_set
 from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ..ir.graph import CALLER_KINDS, ANode
 from ..ir.schedule import Compute
+from ..ir.semantics.sizes import Sizes
 from .moments import Holding
 from .rollup import module_path
 from .subject import Subject
@@ -16,13 +18,16 @@ from .timeline import Life
 from .variants import Effect, gap_at, keep, move, rebuild
 
 __all__ = [
+    "FloorReasons",
     "Held",
     "ModuleReasons",
+    "Owner",
     "PeakReasons",
     "Remedy",
     "TensorReasons",
     "Treatment",
     "modules",
+    "of_floor",
     "of_module",
     "of_peak",
     "of_tensor",
@@ -86,15 +91,57 @@ class TensorReasons:
     moved: Effect | None
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Bytes that a floor cannot do without, and why: `held` by the caller throughout; what its
+    cNode reads, makes, or needs as workspace."""
+
+    name: str
+    bytes: int
+    why: Literal["held", "read", "made", "workspace"]
+
+
+@dataclass(frozen=True)
+class FloorReasons:
+    """No plan takes less than `bytes`: `cnode` needs the `owners` at once; the largest first."""
+
+    kind: BudgetKind
+    bytes: int
+    cnode: str
+    owners: tuple[Owner, ...]
+
+
 @dataclass(frozen=True)
 class ModuleReasons:
-    """The tensors that a module makes, each with bytes and treatment, the largest first."""
+    """The tensors that a module makes, each with bytes and treatment, the largest first;
+    `kept_effect` is that of keeping all of them throughout, None where that changes nothing or
+    makes no valid plan."""
 
     path: str
     tensors: tuple[tuple[str, int, Treatment], ...]
     peak_bytes: int
     first_ns: int
     again_ns: int
+    kept_effect: Effect | None
+
+
+def of_floor(subject: Subject, kind: BudgetKind = "device") -> FloorReasons:
+    """What holds up the bytes below which no plan gets."""
+    program, graph = subject.program, subject.program.graph
+    floor, name = floor_bytes(program, kind)
+    sizes, c = Sizes.of(program), graph.cnode[name]
+    counted = counted_sizes(program, kind, sizes)
+    reads = frozenset(graph.reads(c))
+    needs = [
+        Owner(f"%{n}", counted[n], "read" if n in reads else "made") for n in working_set(graph, c)
+    ]
+    callers = (a.name for a in graph.anodes if a.kind in CALLER_KINDS and kind == "device")
+    needs += [Owner(f"%{n}", sizes.anode[n], "held") for n in callers]
+    needs.append(Owner("(workspace)", sizes.workspace[name], "workspace"))
+    rest = floor - sum(owner.bytes for owner in needs)
+    needs.append(Owner("(existing gradients)", rest, "held"))
+    owners = sorted((n for n in needs if n.bytes), key=lambda n: (-n.bytes, n.name))
+    return FloorReasons(kind, floor, name, tuple(owners))
 
 
 def of_peak(subject: Subject) -> PeakReasons:
@@ -206,12 +253,14 @@ def of_module(subject: Subject, path: str) -> ModuleReasons:
         ((n, sizes[n], _treatment(subject, n)) for n in names), key=lambda t: (-t[1], t[0])
     )
     runs = [r for r in subject.timeline.runs if r.cnode in inside]
+    away = [n for n, _, treatment in tensors if treatment in ("recomputed", "moved")]
     return ModuleReasons(
         path,
         tuple(tensors),
         sum(h.bytes for h in subject.peak.holdings if h.name.removeprefix("%") in names),
         sum(r.end_ns - r.start_ns for r in runs if r.execution == 1),
         sum(r.end_ns - r.start_ns for r in runs if r.execution > 1),
+        keep(subject, *away) if away else None,
     )
 
 

@@ -1,42 +1,56 @@
 """A schedule as a trace in the JSON format that chrome://tracing and Perfetto read.
 
 One process; a thread per stream; a counter of device bytes by kind and one of host bytes. Times
-are in µs after the begin of the step, or count steps where the plan holds none.
+are in µs after the begin of the step, or count steps where the plan holds none. What was measured
+of the same step is a second process.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .moments import moments
 from .subject import MARK, Subject, place_of, shown
 
-__all__ = ["trace_events", "trace_json"]
+__all__ = ["Measured", "measured_events", "trace_events", "trace_json"]
 
 Event = dict[str, Any]
 
 THREADS = {"compute": 1, "to host": 2, "from host": 3}
-PROCESS = 1
+PREDICTED, MEASURED = 1, 2
+"""The processes."""
 MOST_COUNTERS = 1000
 """Counter samples; of a longer schedule the largest step of each stretch is sampled."""
 
 
-def trace_json(subject: Subject) -> str:
-    """The trace as the text of a file."""
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a computation took as it ran: `step` is its index in the schedule, `bytes` the most on
+    the device from its begin to that of the next."""
+
+    step: int
+    start_ns: int
+    took_ns: int
+    bytes: int
+
+
+def trace_json(subject: Subject, measured: Sequence[Measured] = ()) -> str:
+    """The trace as the text of a file; what was `measured` stands beside."""
     other = {"generator": MARK, "graph": shown(subject.program.graph.name)}
     trace = {
         "otherData": {**other, "costs": subject.program.header.costs},
         "displayTimeUnit": "ms",
-        "traceEvents": list(trace_events(subject)),
+        "traceEvents": [*trace_events(subject), *measured_events(subject, measured)],
     }
     return json.dumps(trace, ensure_ascii=True, separators=(",", ":"), allow_nan=False) + "\n"
 
 
 def trace_events(subject: Subject) -> Iterator[Event]:
-    """Metadata, complete (`X`) and counter (`C`) events."""
-    yield _named("process_name", 0, shown(f"@{subject.schedule.name}"))
+    """Metadata, complete (`X`) and counter (`C`) events of what is predicted."""
+    yield _named("process_name", 0, shown(f"@{subject.schedule.name}") + ", predicted")
     for thread, number in THREADS.items():
         yield _named("thread_name", number, thread)
     yield from _executions(subject)
@@ -44,8 +58,34 @@ def trace_events(subject: Subject) -> Iterator[Event]:
     yield from _counters(subject)
 
 
+def measured_events(subject: Subject, measured: Sequence[Measured]) -> Iterator[Event]:
+    """The same of what was measured; nothing for nothing."""
+    if not measured:
+        return
+    name = shown(f"@{subject.schedule.name}") + ", measured"
+    yield {**_named("process_name", 0, name), "pid": MEASURED}
+    yield {**_named("thread_name", THREADS["compute"], "compute"), "pid": MEASURED}
+    runs = {run.step: run for run in subject.timeline.runs}
+    for found in measured:
+        run = runs[found.step]
+        c = subject.program.graph.cnode[run.cnode]
+        args = {
+            "step": run.step + 1,
+            "computation": shown(c.name),
+            "execution": run.execution,
+            "device_bytes": found.bytes,
+            "predicted_bytes": subject.trace.during[run.step],
+            "predicted_us": (run.end_ns - run.start_ns) / 1e3,
+            "at": subject.step_place(run.step),
+        }
+        start, took = found.start_ns / 1e3, found.took_ns / 1e3
+        made = _complete(shown(c.call.op), run.role, "compute", start, took, args)
+        yield {**made, "pid": MEASURED}
+        yield {**_counter("device bytes", start, {"bytes": found.bytes}), "pid": MEASURED}
+
+
 def _named(what: str, thread: int, name: str) -> Event:
-    return {"ph": "M", "name": what, "pid": PROCESS, "tid": thread, "args": {"name": name}}
+    return {"ph": "M", "name": what, "pid": PREDICTED, "tid": thread, "args": {"name": name}}
 
 
 def _executions(subject: Subject) -> Iterator[Event]:
@@ -83,7 +123,7 @@ def _copies(subject: Subject) -> Iterator[Event]:
 
 
 def _complete(name: str, category: str, lane: str, start: float, took: float, args: Event) -> Event:
-    event: Event = {"ph": "X", "name": name, "cat": category, "pid": PROCESS}
+    event: Event = {"ph": "X", "name": name, "cat": category, "pid": PREDICTED}
     return {**event, "tid": THREADS[lane], "ts": start, "dur": took, "args": args}
 
 
@@ -104,7 +144,7 @@ def _counters(subject: Subject) -> Iterator[Event]:
 
 
 def _counter(name: str, at: float, amounts: dict[str, int]) -> Event:
-    return {"ph": "C", "name": name, "pid": PROCESS, "ts": at, "args": amounts}
+    return {"ph": "C", "name": name, "pid": PREDICTED, "ts": at, "args": amounts}
 
 
 def _at(subject: Subject, step: int) -> float:

@@ -58,24 +58,23 @@ def gap_at(subject: Subject, life: Life, step: int) -> Gap | None:
     return Gap(life.anode, last, after)
 
 
-def keep(subject: Subject, name: str) -> Effect | None:
-    """Holding an aNode from when it is first made to its last use, without making it again or
-    copying it. What was made again for its sake alone is not made either."""
+def keep(subject: Subject, *names: str) -> Effect | None:
+    """Holding aNodes from when they are first made to their last use, without making them again
+    or copying them. What was made again for their sake alone is not made either."""
     steps: list[Step] = list(subject.schedule.elementary.steps)
-    frees = [i for i, s in enumerate(steps) if isinstance(s, Free) and s.anode == name]
-    last = frees[-1] if frees else None
+    last = {s.anode: i for i, s in enumerate(steps) if isinstance(s, Free) and s.anode in names}
     kept = [
         replace(s, nosave=False)
-        if isinstance(s, Compute) and s.nosave and _writes(subject, s, name)
+        if isinstance(s, Compute) and s.nosave and _writes(subject, s, names)
         else s
         for i, s in enumerate(steps)
-        if isinstance(s, Compute) or s.anode != name or i == last
+        if isinstance(s, Compute) or s.anode not in names or i == last.get(s.anode)
     ]
     return _effect(subject, _without_useless(subject.program, kept))
 
 
-def _writes(subject: Subject, step: Compute, name: str) -> bool:
-    return name in subject.program.graph.cnode[step.cnode].results
+def _writes(subject: Subject, step: Compute, names: Sequence[str]) -> bool:
+    return not set(names).isdisjoint(subject.program.graph.cnode[step.cnode].results)
 
 
 def rebuild(subject: Subject, gap: Gap) -> Effect | None:

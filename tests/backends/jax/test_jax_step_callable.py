@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -261,3 +262,16 @@ def test_two_devices_give_what_one_gives() -> None:
 
 def test_the_planner_spelling_is_known() -> None:
     assert schedule_of(capture(make, torch.float64), parse_planner("chen"), None).steps
+
+
+def test_compiling_without_the_options_warns_once(plan: Plan) -> None:
+    """Who reads them for `jax.jit` is not told, nor who calls the step on arrays."""
+    x, y = inputs()
+    step = remat_compile.jax_step(plan)
+    with pytest.warns(UserWarning, match="compiler_options=step.compiler_options"):
+        jax.jit(step).lower(step.params, x, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        jax.jit(lambda *given: step(*given)).lower(step.params, x, y)
+        told = remat_compile.jax_step(plan)
+        jax.jit(told, compiler_options=told.compiler_options).lower(told.params, x, y)

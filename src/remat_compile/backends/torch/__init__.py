@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .build import CompiledStep, build, compiled_step
 from .emit import emit
-from .measure import StepUse, measure_step
+from .measure import StepUse, bytes_at_entries, measure_step
 from .module import GuardFailure, PlannedModule
 from .new_shapes import RunEagerly, RunPlannedAgain
 
@@ -16,6 +16,7 @@ __all__ = [
     "RunPlannedAgain",
     "StepUse",
     "build",
+    "bytes_at_entries",
     "compiled_step",
     "emit",
     "measure_step",

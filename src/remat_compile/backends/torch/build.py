@@ -27,7 +27,10 @@ from .module import Flight, GuardFailure, PlannedModule, planned_module
 from .runtime import PlanCopies
 from .unused import UnusedOutputs
 
-__all__ = ["CompiledStep", "build", "compiled_step"]
+__all__ = ["CompiledStep", "build", "compiled_step", "generated_lines"]
+
+TITLE = "<remat-compile"
+"""How the name of a module of generated code begins."""
 
 Function = Callable[..., Any]
 
@@ -67,7 +70,7 @@ def compiled_step(lowered: Lowered, schedule: Schedule) -> CompiledStep:
     keys = copies_of(schedule)
     copies = PlanCopies(program, schedule, interface.inputs) if keys else None
     source, saved = emit_with_saved(program, schedule, interface)
-    title = comment(f"<remat-compile {program.graph.name} @{schedule.name}>")
+    title = comment(f"{TITLE} {program.graph.name} @{schedule.name}>")
     forward, backward = _load(source, title)
     constants = tuple(lowered.constants[a.name] for a in program.graph.anodes if a.kind == "const")
 
@@ -116,6 +119,11 @@ def _load(source: str, name: str) -> tuple[Function, Function]:
     space: dict[str, Any] = {"__name__": name}
     exec(compile(source, name, "exec"), space)
     return space["forward"], space["backward"]
+
+
+def generated_lines(module: str) -> list[str] | None:
+    """The lines of generated code that runs as a module of this name; None for any other."""
+    return linecache.getlines(module) if module.startswith(TITLE) else None
 
 
 def _boxed(

@@ -18,7 +18,7 @@ from ...ir.semantics.simulate import Sizes, simulate
 from .interface import saved_at_loss
 from .module import PlannedModule
 
-__all__ = ["StepUse", "measure_step"]
+__all__ = ["StepUse", "bytes_at_entries", "measure_step"]
 
 LossFunction = Callable[[Sequence[Tensor]], Tensor]
 
@@ -80,7 +80,7 @@ def measure_step(
 
     device = next(module.parameters()).device
     seconds, uses = measure_regions(run, device)
-    before, between = _held_at_entries(step.program, step.schedule, env)
+    before, between = bytes_at_entries(step.program, step.schedule, env)
     border = trace.loss_step
     return StepUse(
         forward_measured_bytes=before + uses["forward"].peak_bytes_over_entry,
@@ -99,8 +99,8 @@ def _default_loss(outputs: Sequence[Tensor]) -> Tensor:
     return torch.stack([(o * o).sum().double() for o in outputs]).sum()
 
 
-def _held_at_entries(
-    program: Program, schedule: Schedule, env: Mapping[str, int] | None
+def bytes_at_entries(
+    program: Program, schedule: Schedule, env: Mapping[str, int] | None = None
 ) -> tuple[int, int]:
     """Bytes alive when the forward begins, and when the backward begins.
 

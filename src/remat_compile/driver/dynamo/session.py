@@ -301,6 +301,8 @@ class Session:
                 return int(budget.amount * (fixed + peak)) - fixed
             case "range":
                 return int(floor + budget.amount * (peak - floor))
+            case "least":
+                raise AssertionError("refused when the options were read")
 
     def _fixed(self, calls: Calls) -> int:
         needs = {part: part.needs for part in calls if part.needs is not None}

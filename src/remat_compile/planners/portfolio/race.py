@@ -14,6 +14,9 @@ from ..bounds.time_bounds import keeps_capture_order
 from ..contract import Feasible, Infeasible, NotApplicable, Optimal, PlanResult, Progress, TimedOut
 from ..results import peak_of
 
+MOST_ABOVE = 10.0
+"""A bound that the plan is further above than so many times says nothing of how good it is."""
+
 __all__ = ["Accept", "Entry", "Race"]
 
 Accept = Callable[[Schedule], bool]
@@ -127,8 +130,11 @@ class Race:
         if self.best is None or not self.base_ns:
             return "nothing recomputed" if self.best else "no plan yet"
         extra = 100 * (self.best.time_ns / self.base_ns - 1)
-        gap = 100 * (self.best.time_ns / self.bound_of(self.best) - 1)
-        return f"{extra:.2f} % over the time without budget, at most {gap:.2f} % above the best"
+        text = f"{extra:.2f} % over the time without budget"
+        bound_ns = self.bound_of(self.best)
+        if not bound_ns or self.best.time_ns > MOST_ABOVE * bound_ns:
+            return text  # the bound says nothing
+        return f"{text}, at most {100 * (self.best.time_ns / bound_ns - 1):.2f} % above the best"
 
     def _checked_ns(self, name: str, schedule: Schedule) -> int | None:
         try:

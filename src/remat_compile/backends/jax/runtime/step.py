@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,26 @@ class JaxStep:
         self.generated: Callable[..., Any] = space["step"]
         self.is_explicit = "backward" in space
         self._model = space["model"]
-        self.compiler_options: dict[str, str] = space["compiler_options"]()
+        self._compiler_options: dict[str, str] = space["compiler_options"]()
+        self._is_to_warn = True
+
+    @property
+    def compiler_options(self) -> dict[str, str]:
+        """What `jax.jit` must be given for XLA to follow the plan."""
+        self._is_to_warn = False
+        return self._compiler_options
+
+    def _warn_without_options(self, params: Arrays) -> None:
+        """Once, where the step is traced and nobody has asked for its compiler options."""
+        if not self._is_to_warn:
+            return
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(params)):
+            self._is_to_warn = False
+            message = (
+                "remat-compile: XLA will not follow the plan without its compiler options: "
+                "jax.jit(step, compiler_options=step.compiler_options)"
+            )
+            warnings.warn(message, stacklevel=4)
 
     def __call__(
         self,
@@ -117,6 +137,7 @@ class JaxStep:
     def _held(
         self, params: Arrays, inputs: tuple[Any, ...], buffers: Arrays | None, key: Array | None
     ) -> dict[str, Any]:
+        self._warn_without_options(params)
         given = self.buffers if buffers is None else buffers
         check_call(self.program, params, inputs, given, key)
         return dict(given or {})
