@@ -141,7 +141,7 @@ def test_without_barriers_the_check_finds_what_xla_merges() -> None:
 def test_without_the_options_the_check_finds_what_xla_merges() -> None:
     made = case("mlp", "periodic{segments=2}")
     step = JaxStep(made.plan.program, made.step.source, None, {}, None)
-    step.compiler_options = {}
+    step._compiler_options = {}
     assert [d.code for d in inspect_step(step, made.plan).defects()] == ["FB0938"]
 
 
