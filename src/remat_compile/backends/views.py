@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..ir.graph import Arg, Call, CNode, Graph, Ref
+from ..ir.analysis.regions import renamed_call
+from ..ir.graph import Call, CNode, Graph, Ref
 
 _SELF_INVERSE = frozenset(("aten.t.default", "aten.transpose.int"))
 _NOTHING = frozenset(("aten.detach.default", "aten.alias.default"))
@@ -53,17 +54,4 @@ def with_calls(graph: Graph, change: Callable[[Call], Call]) -> Graph:
 
 
 def _renamed(call: Call, same: dict[str, str]) -> Call:
-    if not any(name in same for name in call.refs()):
-        return call
-    kwargs = tuple((key, _renamed_arg(arg, same)) for key, arg in call.kwargs)
-    return replace(call, args=tuple(_renamed_arg(a, same) for a in call.args), kwargs=kwargs)
-
-
-def _renamed_arg(arg: Arg, same: dict[str, str]) -> Arg:
-    match arg:
-        case Ref(name):
-            return Ref(same.get(name, name))
-        case tuple():
-            return tuple(_renamed_arg(part, same) for part in arg)
-        case _:
-            return arg
+    return renamed_call(call, same) if any(name in same for name in call.refs()) else call

@@ -1,0 +1,5 @@
+"""Fusion: runs of computations of a plan become one cNode each, with a region of calls."""
+
+from .runs import Fused, Price, Priced, fuse_runs
+
+__all__ = ["Fused", "Price", "Priced", "fuse_runs"]
