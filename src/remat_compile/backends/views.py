@@ -54,4 +54,6 @@ def with_calls(graph: Graph, change: Callable[[Call], Call]) -> Graph:
 
 
 def _renamed(call: Call, same: dict[str, str]) -> Call:
-    return renamed_call(call, same) if any(name in same for name in call.refs()) else call
+    if call.region or not any(name in same for name in call.refs()):
+        return call  # a region knows what it is given by its names
+    return renamed_call(call, same)

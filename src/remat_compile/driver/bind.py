@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..ir.diagnostics import Diagnostic, FBError, Note
 from ..ir.expr import Const
+from ..verifier.same_values import same_values
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,6 +59,8 @@ def graph_differences(planned: Program, captured: Program, limit: int = 5) -> li
     Sizes are left out because measuring corrects them, and so are the ranges of symbols. Calls
     are compared by `repr`, to which `1`, `1.0` and `true` are not equal, and `nan` is.
     """
+    if any(c.is_fused for c in planned.graph.cnodes):
+        return fused_differences(planned, captured)[:limit]
     found: list[str] = []
     ours = {c.name: _bare(c) for c in planned.graph.cnodes}
     theirs = {c.name: _bare(c) for c in captured.graph.cnodes}
@@ -89,6 +92,23 @@ def graph_differences(planned: Program, captured: Program, limit: int = 5) -> li
     if len(found) > limit:
         found[limit:] = [f"and {len(found) - limit} more differences"]
     return found
+
+
+def fused_differences(planned: Program, captured: Program) -> list[str]:
+    """The same where the plan has fused cNodes: every value is to be that of the capture."""
+    if _dimensions(planned) != _dimensions(captured):
+        return ["other dimensions are dynamic"]
+    sizes = {a.name: a.size for a in planned.graph.anodes}
+    anodes = tuple(replace(a, size=sizes.get(a.name, a.size)) for a in captured.graph.anodes)
+    grads = planned.binding.grads
+    as_planned = replace(
+        captured,
+        graph=replace(captured.graph, anodes=anodes),
+        symbols=planned.symbols,
+        target=planned.target,
+        binding=replace(captured.binding, grads=grads),
+    )
+    return [d.message for d in same_values(as_planned, planned)]
 
 
 def _difference(planned: CNode, captured: CNode) -> str:

@@ -12,9 +12,15 @@ from ..ir.schedule import Compute, Schedule
 __all__ = ["with_fused"]
 
 
-def with_fused(graph: Graph, fused: Sequence[CNode], schedule: Schedule) -> Graph:
+def with_fused(
+    graph: Graph, fused: Sequence[CNode], schedule: Schedule
+) -> tuple[Graph, frozenset[str]]:
     """The graph of what `schedule` runs: the fused cNodes, and those of which an execution stands
-    by itself."""
+    by itself.
+
+    With the names of fused ones that keep it from having an order: such as read a term of a sum
+    that was made again, and the sum.
+    """
     runs = {step.cnode for step in schedule.steps if isinstance(step, Compute)}
     kept = [c for c in graph.cnodes if c.name in runs]
     forward = {c.name for c in (*kept, *fused) if c.phase == "fwd"}
@@ -28,7 +34,11 @@ def with_fused(graph: Graph, fused: Sequence[CNode], schedule: Schedule) -> Grap
     for c in fused:
         place[c.name] = max(place[graph.writer[name].name] for name in c.results)
     half = replace(graph, anodes=anodes, views=views, cnodes=tuple(cnodes))
-    return replace(half, cnodes=_sorted(half, place))
+    order = _sorted(half, place)
+    left = {c.name for c in fused} - {c.name for c in order}
+    ended = {half.reads(c)[0] for c in half.cnodes if c.is_accumulate}
+    at_fault = {name for name in left if not ended.isdisjoint(half.reads(half.cnode[name]))}
+    return replace(half, cnodes=order), frozenset(at_fault or left)
 
 
 def _members(c: CNode, graph: Graph) -> Set[str]:

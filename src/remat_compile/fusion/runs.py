@@ -86,8 +86,8 @@ def fuse_runs(
     while runs := search.runs(decisions):
         if search.conflicts(runs, decisions):
             continue
-        made = search.rewritten(runs)
-        if not search.above_peak(made, runs, decisions):
+        made = search.rewritten(runs, decisions)
+        if made is not None and not search.above_peak(made, runs, decisions):
             return made
     return Fused(program, schedule)
 
@@ -245,9 +245,11 @@ class _Search:
 
     # -- the program -------------------------------------------------------------------
 
-    def rewritten(self, runs: list[_Run]) -> Fused:
-        """The graph and schedule in which each run is one cNode."""
+    def rewritten(self, runs: list[_Run], decisions: _Decisions) -> Fused | None:
+        """The graph and schedule in which each run is one cNode. None where such a graph has no
+        order, as when a run reads a sum and a term of it that was made again; it is cut then."""
         cnodes: dict[object, CNode] = {}
+        names: list[str] = []
         steps: list[Step] = []
         at = 0
         for run in runs:
@@ -256,6 +258,7 @@ class _Search:
             if key not in cnodes:
                 cnodes[key] = self._fused(run, exported, {c.name for c in cnodes.values()})
             c = cnodes[key]
+            names.append(c.name)
             made = {name for m in run.members for name in m.cnode.results}
             read = {self.graph.storage[name] for name in c.call.refs()}
             freed = [s for s in self.steps[run.start : run.end] if isinstance(s, Free)]
@@ -267,7 +270,11 @@ class _Search:
             at = run.end
         steps += self.steps[at:]
         schedule = replace(self.schedule, steps=tuple(steps))
-        graph = with_fused(self.graph, tuple(cnodes.values()), schedule)
+        graph, unordered = with_fused(self.graph, tuple(cnodes.values()), schedule)
+        if unordered:
+            left = zip(runs, names, strict=True)
+            decisions.cut.update(run.executions for run, name in left if name in unordered)
+            return None
         program = replace(self.program, graph=graph, schedules=(), proven=())
         return Fused(program, schedule, tuple(c.name for c in cnodes.values()))
 

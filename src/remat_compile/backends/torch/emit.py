@@ -105,10 +105,12 @@ def _written(program: Program, schedule: Schedule, interface: Interface | None) 
     backward.give_back(given.grads, notes)
 
     helper = replay_helper(program)
+    regions = [*expressions.region_texts()]
     parts = [
         _header(program, schedule, is_script=interface is None),
         *_operators(expressions),
         *([helper] if forward.replays or backward.replays else []),
+        *regions,
         "\n\ndef forward(args, constants=()):\n" + forward.text(),
         "\n\ndef backward(args, constants=()):\n" + backward.text(),
     ]
