@@ -74,14 +74,20 @@ class _Decisions:
 
 
 def fuse_runs(
-    program: Program, schedule: Schedule, may_fuse: Callable[[CNode], bool], price: Price
+    program: Program,
+    schedule: Schedule,
+    may_fuse: Callable[[CNode], bool],
+    price: Price,
+    *,
+    always: bool = False,
 ) -> Fused:
     """The same step with runs of it fused; as it was where no run is worth it.
 
     `schedule` must be valid for `program`. `may_fuse` tells operators that a kernel compiler
     takes; random operators, replay forms, sums in place and the loss stay outside in any case.
+    What has a price and is no faster is fused with `always` only.
     """
-    search = _Search(program, schedule, may_fuse, price)
+    search = _Search(program, schedule, may_fuse, price, always)
     decisions = _Decisions()
     while runs := search.runs(decisions):
         if search.conflicts(runs, decisions):
@@ -101,7 +107,9 @@ class _Search:
         schedule: Schedule,
         may_fuse: Callable[[CNode], bool],
         price: Price,
+        always: bool,
     ):
+        self.always = always
         self.program, self.graph = program, program.graph
         self.schedule = schedule
         self.steps: Sequence[Step] = schedule.steps
@@ -183,7 +191,7 @@ class _Search:
         c = fused_cnode("fused", run.members, exported, self.program)
         now = sum(m.cnode.time_ns_at(m.execution) for m in run.members)
         priced = self._priced(c)
-        return priced is not None and (priced.time_ns < now or now == priced.time_ns == 0)
+        return priced is not None and (self.always or priced.time_ns < now)
 
     def _priced(self, c: CNode) -> Priced | None:
         arguments = [self._declared(name) for name in c.call.refs()]

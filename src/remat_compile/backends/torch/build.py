@@ -8,21 +8,25 @@ generated source is what runs.
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from ..._torch.lowered import Lowered
-from ...ir.diagnostics import Diagnostic, fail
+from ...ir.diagnostics import Diagnostic, Note, fail, render
 from ...ir.expr import evaluate
+from ...ir.graph import CNode
 from ...ir.schedule import Schedule
 from ..python.names import symbol_key
 from ..python.quote import comment
 from .emit import emit_with_saved
 from .interface import COPIES, Interface, copies_of
+from .kernels import Kernel, Kernels, make_kernels
 from .module import Flight, GuardFailure, PlannedModule, planned_module
+from .regions import regions_of
 from .runtime import PlanCopies
 from .unused import UnusedOutputs
 
@@ -31,8 +35,11 @@ __all__ = ["build"]
 Function = Callable[..., Any]
 
 
-def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
-    """A drop-in for the original module that runs `schedule`.
+def build(
+    lowered: Lowered, schedule: Schedule, kernels: Kernels | None = None
+) -> PlannedModule:
+    """A drop-in for the original module that runs `schedule`; regions as `kernels`, where it
+    makes one (FB0915 is a warning where it does not), and else by their calls.
 
     `schedule` must have been verified on `lowered.program`. Call it inside the `with`
     block that gave `lowered`; the result outlives the block. Raises FBError FB0901 for
@@ -51,7 +58,7 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
     copies = PlanCopies(program, schedule, interface.inputs) if keys else None
     source, saved = emit_with_saved(program, schedule, interface)
     title = comment(f"<remat-compile {program.graph.name} @{schedule.name}>")
-    forward, backward = _load(source, title)
+    forward, backward = _load(source, title, _kernels(lowered, kernels))
     constants = tuple(lowered.constants[a.name] for a in program.graph.anodes if a.kind == "const")
 
     def partition(
@@ -93,11 +100,33 @@ def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
     return planned_module(lowered, schedule, run, flight, source, copies)
 
 
-def _load(source: str, name: str) -> tuple[Function, Function]:
+def _kernels(lowered: Lowered, kernels: Kernels | None) -> dict[str, Kernel]:
+    """What stands in for the functions of regions, by name."""
+    graph = lowered.program.graph
+    regions = regions_of(graph)
+    if kernels is None or not regions.of:
+        return {}
+    users: dict[str, list[tuple[CNode, list[Tensor]]]] = {}
+    for name, function in regions.of.items():
+        c = graph.cnode[name]
+        args = [lowered.nodes[ref].meta["val"] for ref in c.call.refs()]
+        users.setdefault(function, []).append((c, args))
+    found = make_kernels(kernels, users)
+    if left := sorted({*regions.functions} - {*found}):
+        message = f"{len(left)} of {len(regions.functions)} regions have no kernel and run by calls"
+        why = (Note(text) for text in kernels.failures[:3])
+        hint = "plan without fusion here: the proven bound may not hold for these calls"
+        warning = Diagnostic("FB0915", message, None, tuple(why), hint)
+        warnings.warn(render(warning, level="warning"), stacklevel=2)
+    return found
+
+
+def _load(source: str, name: str, kernels: Mapping[str, Kernel]) -> tuple[Function, Function]:
     """Runs the generated module; tracebacks and debuggers show its lines."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     space: dict[str, Any] = {"__name__": name}
     exec(compile(source, name, "exec"), space)
+    space.update(kernels)
     return space["forward"], space["backward"]
 
 
