@@ -91,8 +91,8 @@ def check_inside(call: Call) -> None:
 
 
 def check_operators(graph: Graph) -> None:
-    """FB0901, FB0914, FB0942 and FB0944 with every call that PyTorch lacks, a plan may not make, or has
-    fewer results, each operator once."""
+    """FB0901, FB0914, FB0942 and FB0944 with every call that PyTorch lacks, a plan may not make (or
+    not inside a region), or has fewer results, each operator once."""
     found: dict[tuple[str, str], Diagnostic] = {}
     for owner, call, writes, span in _calls(graph):
         try:

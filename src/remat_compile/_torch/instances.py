@@ -16,7 +16,15 @@ from ..ir.graph import Call, CNode, Graph, View
 from .callable import callable_op, check_call
 from .ops import to_torch
 
-__all__ = ["Instances", "get_rng_state", "plain_mode", "prepared", "run_cnode", "run_region", "set_rng_state"]
+__all__ = [
+    "Instances",
+    "get_rng_state",
+    "plain_mode",
+    "prepared",
+    "run_cnode",
+    "run_region",
+    "set_rng_state",
+]
 
 
 class Instances(Mapping[str, Tensor]):
@@ -154,9 +162,7 @@ def prepared(
     return replayed
 
 
-def run_region(
-    call: Call, results: Sequence[str], instances: Instances
-) -> tuple[Tensor, ...]:
+def run_region(call: Call, results: Sequence[str], instances: Instances) -> tuple[Tensor, ...]:
     """The calls of a region one after the other; each value ends where it is read last."""
     values = {name: instances[name] for name in call.refs()}
     last = {n: i for i, inner in enumerate(call.region) for n in inner.call.refs()}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..driver.request import Fuse
 from ._code import Code
 from ._options import (
     SIZE,
@@ -75,6 +76,13 @@ def command(
         ),
     ] = None,
     time_limit: Annotated[float, typer.Option(metavar="SECONDS", help="For the planner.")] = 60.0,
+    fuse: Annotated[
+        Fuse,
+        typer.Option(
+            help="Run parts of the plan as kernels of Inductor: those measured faster (auto), "
+            "or all that can. Bits may differ by rounding."
+        ),
+    ] = "none",
     costs: CostOptions,
     onnx: OnnxOptions,
     grads: GradsOption = None,
@@ -106,6 +114,7 @@ def command(
         grads=grads,
         link=link,
         offload=not no_offload,
+        fuse=fuse,
     )
     options = onnx.read(errors)
     errors.collect(lambda: check_spec(model, options))
@@ -120,7 +129,7 @@ def command(
     code.need()
     assert request is not None
     bounds = (budget, activation_budget, host_budget, link, no_offload)
-    asked = (planner, *bounds, costs.costs, costs.device, grads)
+    asked = (planner, fuse != "none", *bounds, costs.costs, costs.device, grads)
     as_it_is = code.emit is not None and not any(asked)
 
     def check(header: Header) -> None:

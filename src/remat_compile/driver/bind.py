@@ -10,18 +10,30 @@ from typing import TYPE_CHECKING
 from ..ir.diagnostics import Diagnostic, FBError, Note
 from ..ir.expr import Const
 from ..verifier.same_values import same_values
+from .fuse import kernels_here
 
 if TYPE_CHECKING:
     from torch import nn
 
     from .._torch.lowered import Exported, Lowered
+    from ..backends.torch.kernels import Kernels
     from ..ir.graph import CNode, View
     from ..ir.program import Program
     from ..ir.schedule import Schedule
 
 
-def bind(program: Program, schedule: Schedule, exported: Exported) -> nn.Module:
+def bind(
+    program: Program,
+    schedule: Schedule,
+    exported: Exported,
+    kernels: Kernels | None = None,
+    *,
+    by_calls: bool = False,
+) -> nn.Module:
     """The drop-in module; FB0710 where the model gives another graph than the plan's.
+
+    Fused cNodes run as `kernels`, or as those that this machine makes (else the warning FB0916);
+    with `by_calls` as their calls one after the other, which gives the bits of eager.
 
     FB0912 for a plan that copies to the host on a device that cannot. The graph is run
     once against eager before the module is handed out (FB0512).
@@ -30,7 +42,9 @@ def bind(program: Program, schedule: Schedule, exported: Exported) -> nn.Module:
     from ..backends.torch import build
 
     with lowered_again(program, exported) as lowered:
-        module = build(lowered.with_program(program), schedule)
+        if kernels is None and not by_calls:
+            kernels = kernels_here(program)
+        module = build(lowered.with_program(program), schedule, kernels)
     return around_replica(exported, module)
 
 

@@ -13,6 +13,7 @@ from ..ir.program import Budget, Program
 from ..ir.wording import worded
 from .budget import Baseline, resolve_budget
 from .files import read_text
+from .fuse import fused_plan, refuse_without_model
 from .model_source import Source
 from .outputs import files_of_plan
 from .plan import Plan, PlanText, pick_schedule
@@ -68,7 +69,7 @@ def planned_source(
 ) -> Iterator[tuple[Plan, Lowered]]:
     """The plan and, inside the block, the lowered model that it was made from."""
     with costed(source, request.device, phases) as (program, lowered):
-        plan = _plan_costed(program, request, phases)
+        plan = fused_plan(_plan_costed(program, request, phases), lowered, request, phases)
         warnings = (
             *source.warnings,
             *source.exported.warnings,
@@ -81,6 +82,7 @@ def planned_source(
 
 def plan_program(program: Program, request: PlanRequest, phases: Phases) -> Plan:
     """Plans and proves a program, in place of the schedules it holds. See `costed_program`."""
+    refuse_without_model(request)
     return _plan_costed(costed_program(program, request, phases), request, phases)
 
 

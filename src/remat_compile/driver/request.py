@@ -32,6 +32,7 @@ __all__ = [
     "Costs",
     "Emitted",
     "Errors",
+    "Fuse",
     "Grads",
     "JaxStyle",
     "PlanKeywords",
@@ -52,6 +53,8 @@ USUAL_BUDGETS = "20%..100%:9"
 Costs = Literal["measured", "roofline"]
 Grads = Literal["fresh", "accumulate"]
 Backend = Literal["torch", "jax"]
+Fuse = Literal["none", "auto", "inductor"]
+"""Whether runs of a plan become kernels: those that are measured faster, or all that can."""
 Emitted = Literal["torch", "jax", "trace", "dot"]
 """What a plan can be written as: code of a backend, a trace for Perfetto, a graph for Graphviz."""
 JaxStyle = Literal["explicit", "annotated", "annotated-nearest"]
@@ -69,6 +72,8 @@ MEANING = {
     '"both=30GB/s" and "latency=10us" where known; in place of that of the device',
     "offload": "whether planners may copy to the host, where the target has a link",
     "planner": 'a planner, or a text such as "periodic{segments=4}"',
+    "fuse": 'whether runs of the plan become kernels of Inductor: "none", "auto" (those measured '
+    'faster) or "inductor" (all); bits may then differ from eager by rounding',
     "time_limit_s": "seconds for the planner, or for the proof where nothing is planned",
     "costs": '"measured" on this machine, as is done for a model, or by "roofline" for the '
     "device; a text keeps its own where neither is named",
@@ -109,6 +114,7 @@ class PlanKeywords(BoundKeywords, SweepKeywords, total=False):
     planner: str | Planner
     link: str | None
     offload: bool
+    fuse: Fuse
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,7 @@ class PlanRequest:
     device: Device | None = None
     grads: Grads | None = None
     link: LinkText | None = None
+    fuse: Fuse = "none"
 
 
 class Errors:
@@ -162,6 +169,7 @@ def read_request(
     grads: str | None = None,
     link: str | None = None,
     offload: bool = True,
+    fuse: str = "none",
 ) -> PlanRequest | None:
     """The request, or None after adding to `errors`: FB0450 to FB0452 for budgets, FB0472, FB0474
     and FB0477 for the link, FB0707 for the rest, and those of the planner and device registries."""
@@ -179,6 +187,7 @@ def read_request(
     check_time_limit(errors, time_limit_s)
     if grads not in (None, "fresh", "accumulate"):
         errors.add("FB0707", f'grads is "{grads}"', "write fresh or accumulate")
+    errors.collect(lambda: check_choice("way to fuse", fuse, Fuse))
     chosen = errors.collect(lambda: _read_planner(planner))
     if chosen is not None and not offload:
         asked = chosen
@@ -197,6 +206,7 @@ def read_request(
         target,
         grads,  # type: ignore[arg-type]  # one of the two, or there was an error
         over,
+        fuse,  # type: ignore[arg-type]  # likewise
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence, Set
 from dataclasses import replace
+from itertools import pairwise
 
 from ..ir.graph import CALLER_KINDS, PHASES, CNode, Graph
 from ..ir.schedule import Compute, Schedule
@@ -65,12 +66,12 @@ def _sorted(graph: Graph, place: dict[str, int]) -> tuple[CNode, ...]:
             ended = graph.reads(c)[0]
             after[c.name] |= {r.name for r in graph.readers[ended]} - {c.name}
     stream = [c.name for c in graph.cnodes if c.token is not None or c.is_loss]
-    for before, now in zip(stream, stream[1:], strict=False):
+    for before, now in pairwise(stream):
         after[now].add(before)
     order: list[CNode] = []
     followers: dict[str, list[str]] = {name: [] for name in after}
-    for name, before in after.items():
-        for other in before:
+    for name, others in after.items():
+        for other in others:
             followers[other].append(name)
     ready = [_key(graph, name, place) for name, before in after.items() if not before]
     heapq.heapify(ready)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..ir.analysis.regions import renamed_call
 from ..ir.expr import Expr, RoundUp, add, max_of
-from ..ir.graph import FUSED_OP, Call, CNode, Graph, InnerCall, Ref
+from ..ir.graph import FUSED_OP, Call, CNode, Graph, InnerCall, Phase, Ref
 from ..ir.program import Program
 
 __all__ = ["Member", "fused_cnode"]
@@ -39,7 +39,7 @@ def fused_cnode(
     made = {n for inner in region for n in inner.writes}
     given = dict.fromkeys(n for i in region for n in i.call.refs() if n not in made)
     results = [n for m in members for n in m.cnode.results if n in exported]
-    phase = "bwd" if any(m.cnode.phase == "bwd" for m in members) else "fwd"
+    phase: Phase = "bwd" if any(m.cnode.phase == "bwd" for m in members) else "fwd"
     of = [f for m in members for f in m.cnode.of] if phase == "bwd" else []
     times = [m.cnode.time_ns_at(m.execution) for m in members]
     return CNode(
@@ -111,5 +111,3 @@ def _workspace(members: Sequence[Member], exported: Set[str], program: Program) 
         for name in [n for n in there if last[n] == place]:
             del there[name]
     return max_of(*most)
-
-

@@ -361,4 +361,3 @@ def _is_plain(c: CNode, graph: Graph) -> bool:
         return False
     pending = any(graph.anode[name].kind == "pending" for name in c.results)
     return c.call.op != ACCUMULATE_OP and bool(c.results) and not pending
-

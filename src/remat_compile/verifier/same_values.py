@@ -61,7 +61,8 @@ def _around(original: Program, fused: Program) -> Iterator[Diagnostic]:
 
     def differs(what: str, c: CNode | ANode | None = None) -> Diagnostic:
         message = f"{what} is not as where nothing is fused"
-        return Diagnostic("FB0877", message, c and c.span, hint="fuse the plan again")
+        span = None if c is None else c.span
+        return Diagnostic("FB0877", message, span, hint="fuse the plan again")
 
     if original.binding != fused.binding:
         yield differs("the binding")

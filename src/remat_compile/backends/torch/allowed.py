@@ -39,7 +39,8 @@ def allowed(program: Program, schedule: Schedule, helper: str) -> Allowed:
         handles=frozenset(f"torch.ops.{op}._op" for op in operators),
         signatures={
             **{name: regions.signature(name) for name in regions.functions},
-            **{"forward": _SIGNATURE, "backward": _SIGNATURE},
+            "forward": _SIGNATURE,
+            "backward": _SIGNATURE,
         },
         called=frozenset(
             (

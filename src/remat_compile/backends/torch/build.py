@@ -35,9 +35,7 @@ __all__ = ["build"]
 Function = Callable[..., Any]
 
 
-def build(
-    lowered: Lowered, schedule: Schedule, kernels: Kernels | None = None
-) -> PlannedModule:
+def build(lowered: Lowered, schedule: Schedule, kernels: Kernels | None = None) -> PlannedModule:
     """A drop-in for the original module that runs `schedule`; regions as `kernels`, where it
     makes one (FB0915 is a warning where it does not), and else by their calls.
 

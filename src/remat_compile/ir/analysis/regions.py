@@ -1,7 +1,7 @@
 """Regions as functions: what two fused cNodes share when they differ in names only.
 
-    %dw = fused(%dy, %x) { %t = neg(%x); %dw = mul(%dy, %t) }
-        is (a0, a1) -> t0 = neg(a1); t1 = mul(a0, t0); t1
+%dw = fused(%dy, %x) { %t = neg(%x); %dw = mul(%dy, %t) }
+    is (a0, a1) -> t0 = neg(a1); t1 = mul(a0, t0); t1
 """
 
 from __future__ import annotations

@@ -69,15 +69,14 @@ def _inside(c: CNode, given: list[str], findings: Findings) -> None:
         if inner.index is not None and (len(inner.writes) != 1 or inner.index < 0):
             message = f"{c.name} picks result {inner.index} of {inner.call.op} for several names"
             findings.add("FB0324", message, c.span, hint="write one name, and an index from 0")
-        for name in inner.writes:
-            if name is not None and name in known:
-                message = f"{c.name} writes %{name} twice inside, or writes an argument"
+        for result in (name for name in inner.writes if name is not None):
+            if result in known:
+                message = f"{c.name} writes %{result} twice inside, or writes an argument"
                 findings.add("FB0324", message, c.span, hint="give each result a name of its own")
-            if name is not None:
-                known[name] = None
-    for name in c.writes:
-        if name is None or name not in made:
-            shown = "_" if name is None else f"%{name}"
+            known[result] = None
+    for written in c.writes:
+        if written is None or written not in made:
+            shown = "_" if written is None else f"%{written}"
             hint = "a fused cNode writes what calls inside it write, under the same names"
             findings.add("FB0326", f"{c.name} gives {shown}, which no call inside writes", c.span,
                          hint=hint)  # fmt: skip

@@ -116,9 +116,7 @@ class ValueRules:
     def call(self, operator: Token, arguments: Arguments | None) -> Call:
         return Call(operator[:-1], *(arguments or ()))
 
-    def inner(
-        self, writes: tuple[str | None, ...], call: Call, index: int | None
-    ) -> InnerCall:
+    def inner(self, writes: tuple[str | None, ...], call: Call, index: int | None) -> InnerCall:
         return InnerCall(writes, call, index)
 
     # Attributes of cNodes.

@@ -186,13 +186,14 @@ class _Reader:
                 self.refuse(f"{inner.call.op} stands inside {c.name}", c.span)
             for name in {*names_in(inner.call)} - known - made:
                 self.refuse(f"{c.name} reads %{name} inside before it is there", c.span)
-            for name in inner.writes:
-                if name is not None and name in known | made:
-                    self.refuse(f"{c.name} writes %{name} inside and has it already", c.span)
-                made |= {name} if name is not None else set()
-        for name in {*c.writes} - made:
-            shown = "_" if name is None else f"%{name}"
-            self.refuse(f"no call inside {c.name} writes {shown}", c.span)
+            for result in (name for name in inner.writes if name is not None):
+                if result in known | made:
+                    self.refuse(f"{c.name} writes %{result} inside and has it already", c.span)
+                made.add(result)
+        for written in c.writes:
+            if written not in made:
+                shown = "_" if written is None else f"%{written}"
+                self.refuse(f"no call inside {c.name} writes {shown}", c.span)
 
     def read_positions(self, c: CNode, again: Sequence[str | None]) -> None:
         """A replay form with the cNode's own call gives each result in the same place."""

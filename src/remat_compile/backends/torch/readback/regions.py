@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 
-from ....ir.graph import CNode, Ref
+from ....ir.expr import Expr, symbols_of
+from ....ir.graph import Arg, CNode, Ref
 from ...readback.expressions import OperatorCall, Unbound
 from ...readback.machine import AbstractMachine
 from ...readback.mismatch import differs, unreadable
@@ -36,7 +37,7 @@ class RegionReader:
         function = self.functions[name]
         parameters = [a.arg for a in function.args.args]
         given = parameters[: len(parameters) - symbols]
-        sizes = [as_value(poly) for _, poly in sorted(self._symbols(c).items())]
+        sizes = self.symbols(c)
         if len(given) != len(c.call.args) or len(sizes) != symbols:
             differs(node, self.reader.file, step, f"{name} takes {len(parameters)} arguments")
         made = self._of_code(function, [*map(_given, range(len(given))), *sizes], step)
@@ -45,13 +46,7 @@ class RegionReader:
         self._checked.add((name, c.name))
 
     def symbols(self, c: CNode) -> list[Value]:
-        """What a call passes after the arguments of the cNode."""
-        return [as_value(poly) for _, poly in sorted(self._symbols(c).items())]
-
-    def _symbols(self, c: CNode) -> dict[str, frozenset[object]]:
-        from ....ir.expr import Expr, symbols_of
-        from ....ir.graph import Arg
-
+        """What a call passes after the arguments of the cNode: the sizes that its calls name."""
         found: set[str] = set()
         waiting: list[Arg] = [
             a for i in c.call.region for a in (*i.call.args, *(v for _, v in i.call.kwargs))
@@ -62,7 +57,7 @@ class RegionReader:
                 waiting += arg
             elif isinstance(arg, Expr):
                 found |= symbols_of(arg)
-        return {name: self.machine.symbols[name] for name in found}  # type: ignore[misc]
+        return [as_value(self.machine.symbols[name]) for name in sorted(found)]
 
     def _of_graph(self, c: CNode) -> list[Value]:
         names: dict[str, Value] = {}
@@ -77,9 +72,7 @@ class RegionReader:
                     names[name] = self._term(inner.call.op, args, kwargs, place)
         return [names[name] for name in c.results]
 
-    def _of_code(
-        self, function: ast.FunctionDef, given: list[Value], step: str
-    ) -> list[Value]:
+    def _of_code(self, function: ast.FunctionDef, given: list[Value], step: str) -> list[Value]:
         variables = Variables(Held())
         for parameter, value in zip(function.args.args, given, strict=True):
             variables.bind(parameter.arg, value)
