@@ -119,7 +119,7 @@ def _run(
 
 def _is_equal(plan: Plan, report: StepReport) -> bool:
     """In every bit; where cNodes are fused, up to rounding."""
-    from ..driver.fuse import has_regions, rounding
+    from ..driver.regions import has_regions, rounding
 
     if report.bit_equal or not has_regions(plan.program):
         return report.bit_equal

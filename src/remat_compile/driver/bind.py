@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..ir.diagnostics import Diagnostic, FBError, Note
 from ..ir.expr import Const
 from ..verifier.same_values import same_values
-from .fuse import kernels_here
+from .regions import kernels_here, warn_of_calls
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,10 +41,13 @@ def bind(
     from .._torch.parallel import around_replica
     from ..backends.torch import build
 
+    if kernels is None and not by_calls:
+        kernels = kernels_here(program)
     with lowered_again(program, exported) as lowered:
-        if kernels is None and not by_calls:
-            kernels = kernels_here(program)
         module = build(lowered.with_program(program), schedule, kernels)
+    warn_of_calls(
+        kernels
+    )  # outside of the block, in which PyTorch traces and warnings are silenced
     return around_replica(exported, module)
 
 

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..ir.diagnostics import Diagnostic, FBError, render
+from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.expr import Const
 from .prove import Prover
+from .regions import lacking, new_kernels
 
 if TYPE_CHECKING:
     from .._torch.lowered import Lowered
-    from ..backends.torch.kernels import InductorPrice, Kernels
+    from ..backends.torch.kernels import InductorPrice
     from ..fusion import Fused
+    from ..ir.graph import CNode
     from ..ir.program import Program
     from .plan import Plan
     from .request import PlanRequest
     from .run_planner import Phases
 
-__all__ = ["fused_plan", "has_regions", "kernels_here", "refuse_without_model", "rounding"]
-
-
-def has_regions(program: Program) -> bool:
-    return any(c.is_fused for c in program.graph.cnodes)
-
-
-def rounding(program: Program) -> float:
-    """The difference between a fused step and eager that is taken for rounding, over the largest
-    value: that of the coarsest type in it."""
-    coarse = {"f64": 1e-12, "f32": 1e-5, "f16": 2e-3, "bf16": 2e-2}
-    types = {a.dtype for a in program.graph.anodes}
-    return max((limit for dtype, limit in coarse.items() if dtype in types), default=0.0)
+__all__ = ["fused_plan", "refuse_without_model"]
 
 
 def refuse_without_model(request: PlanRequest) -> None:
@@ -53,17 +43,26 @@ def fused_plan(plan: Plan, lowered: Lowered, request: PlanRequest, phases: Phase
     if why := _obstacle(plan, request):
         return _with(plan, Diagnostic("FB0468", f"the plan is not fused: {why}"))
     from ..backends.torch.kernels import InductorPrice
-    from ..fusion import fuse_runs
+    from ..fusion import Priced, fuse_runs
 
-    kernels = _kernels(plan.program)
+    kernels = new_kernels(plan.program)
     values = {name: node.meta["val"] for name, node in lowered.nodes.items()}
-    price = InductorPrice(kernels, values, request.time_limit_s)
+    measured = InductorPrice(kernels, values, request.time_limit_s)
+
+    def price(c: CNode) -> Priced | None:
+        cost = measured.cost(c)
+        return None if cost is None else Priced(cost.time_ns, Const(cost.workspace_bytes))
+
     with phases.phase("fuse", "fusing, and compiling kernels"):
         made = fuse_runs(
-            plan.program, plan.schedule, price.may_fuse, price, always=request.fuse == "inductor"
+            plan.program,
+            plan.schedule,
+            measured.may_fuse,
+            price,
+            always=request.fuse == "inductor",
         )
     if not made.cnodes:
-        late = f" within {request.time_limit_s:g} s" if price.is_late else ""
+        late = f" within {request.time_limit_s:g} s" if measured.is_late else ""
         return _with(plan, Diagnostic("FB0469", f"no run of this plan is faster as a kernel{late}"))
     with phases.phase("verify", "proving the fused plan"):
         proven = _proven(plan, made, request)
@@ -73,7 +72,7 @@ def fused_plan(plan: Plan, lowered: Lowered, request: PlanRequest, phases: Phase
     fused = replace(
         plan, program=program, schedule=made.schedule, lower_bound_s=None, _kernels=kernels
     )
-    return _with(fused, _told(plan, fused, made.cnodes, price))
+    return _with(fused, _told(plan, fused, made.cnodes, measured))
 
 
 def _obstacle(plan: Plan, request: PlanRequest) -> str | None:
@@ -85,23 +84,7 @@ def _obstacle(plan: Plan, request: PlanRequest) -> str | None:
     device = plan.program.header.device
     if device != "cpu":
         return f"kernels are made for the CPU, and the model is on {device}"
-    return _lacking(plan.program)
-
-
-def _lacking(program: Program) -> str | None:
-    import torch
-
-    from ..backends.torch.kernels import missing
-
-    return missing(torch.device(program.header.device))
-
-
-def _kernels(program: Program) -> Kernels:
-    import torch
-
-    from ..backends.torch.kernels import Kernels
-
-    return Kernels(torch.device(program.header.device))
+    return lacking(plan.program)
 
 
 def _proven(plan: Plan, made: Fused, request: PlanRequest) -> Program | Diagnostic:
@@ -122,10 +105,10 @@ def _proven(plan: Plan, made: Fused, request: PlanRequest) -> Program | Diagnost
         )
 
 
-def _told(plan: Plan, fused: Plan, cnodes: Sequence[str], price: InductorPrice) -> Diagnostic:
+def _told(plan: Plan, fused: Plan, cnodes: Sequence[str], measured: InductorPrice) -> Diagnostic:
     """What was fused, and how far its bits are from those of its calls."""
     calls = sum(len(fused.graph.cnode[name].call.region) for name in cnodes)
-    made = [kernel for kernel in price.kernels.made.values() if kernel is not None]
+    made = [kernel for kernel in measured.kernels.made.values() if kernel is not None]
     worst = max((kernel.difference for kernel in made), default=0.0)
     saved_ms = (plan.trace.time_ns - fused.trace.time_ns) / 1e6
     shown = "1 kernel" if len(cnodes) == 1 else f"{len(cnodes)} kernels"
@@ -138,17 +121,3 @@ def _told(plan: Plan, fused: Plan, cnodes: Sequence[str], price: InductorPrice) 
 
 def _with(plan: Plan, warning: Diagnostic) -> Plan:
     return replace(plan, warnings=(*plan.warnings, warning))
-
-
-def kernels_here(program: Program) -> Kernels | None:
-    """What makes the kernels of a plan's regions on this machine; None, and the warning FB0916,
-    where it cannot, and the regions run by their calls."""
-    if not has_regions(program):
-        return None
-    why = _lacking(program)
-    if why is None:
-        return _kernels(program)
-    message = f"regions run by their calls, beyond the proven bound maybe: {why}"
-    warning = Diagnostic("FB0916", message, hint="plan without fusion on this machine")
-    warnings.warn(render(warning, level="warning"), stacklevel=2)
-    return None

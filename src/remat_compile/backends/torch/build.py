@@ -8,7 +8,6 @@ generated source is what runs.
 from __future__ import annotations
 
 import linecache
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from ..._torch.lowered import Lowered
-from ...ir.diagnostics import Diagnostic, Note, fail, render
+from ...ir.diagnostics import Diagnostic, fail
 from ...ir.expr import evaluate
 from ...ir.graph import CNode
 from ...ir.schedule import Schedule
@@ -37,7 +36,7 @@ Function = Callable[..., Any]
 
 def build(lowered: Lowered, schedule: Schedule, kernels: Kernels | None = None) -> PlannedModule:
     """A drop-in for the original module that runs `schedule`; regions as `kernels`, where it
-    makes one (FB0915 is a warning where it does not), and else by their calls.
+    makes one, and else by their calls.
 
     `schedule` must have been verified on `lowered.program`. Call it inside the `with`
     block that gave `lowered`; the result outlives the block. Raises FBError FB0901 for
@@ -109,14 +108,7 @@ def _kernels(lowered: Lowered, kernels: Kernels | None) -> dict[str, Kernel]:
         c = graph.cnode[name]
         args = [lowered.nodes[ref].meta["val"] for ref in c.call.refs()]
         users.setdefault(function, []).append((c, args))
-    found = make_kernels(kernels, users)
-    if left := sorted({*regions.functions} - {*found}):
-        message = f"{len(left)} of {len(regions.functions)} regions have no kernel and run by calls"
-        why = (Note(text) for text in kernels.failures[:3])
-        hint = "plan without fusion here: the proven bound may not hold for these calls"
-        warning = Diagnostic("FB0915", message, None, tuple(why), hint)
-        warnings.warn(render(warning, level="warning"), stacklevel=2)
-    return found
+    return make_kernels(kernels, users)
 
 
 def _load(source: str, name: str, kernels: Mapping[str, Kernel]) -> tuple[Function, Function]:

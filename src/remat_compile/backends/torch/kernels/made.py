@@ -69,11 +69,13 @@ def as_function(function: RegionFunction) -> Function:
 
 @dataclass
 class Kernels:
-    """Makes kernels, each once; `failures` says of which functions there is none, and why."""
+    """Makes kernels, each once; `failures` says of which functions there is none, and why, and
+    `by_calls` how many functions of a step were built without one."""
 
     device: torch.device
     made: dict[object, Kernel | None] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    by_calls: int = 0
 
     def kernel(self, c: CNode, args: Sequence[Tensor]) -> Kernel | None:
         """The kernel of a fused cNode that is given tensors like these (values do not count);
@@ -162,4 +164,5 @@ def make_kernels(
         first = made[0]
         if first is not None and all(kernel is first for kernel in made):
             found[name] = first
+    kernels.by_calls = len(of) - len(found)
     return found

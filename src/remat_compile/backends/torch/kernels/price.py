@@ -10,17 +10,23 @@ import torch
 from torch import Tensor
 
 from ...._torch.instances import plain_mode
-from ....fusion import Priced
 from ....ir.analysis.regions import region_function
-from ....ir.expr import Const
 from ....ir.graph import FUSED_OP, Call, CNode, InnerCall, Ref
 from .inductor import KernelError, Layout, trace
 from .made import Kernels, as_function, made_up
 
-__all__ = ["InductorPrice"]
+__all__ = ["InductorPrice", "KernelCost"]
 
 _MOST_REPEATS = 15
 _ENOUGH_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCost:
+    """Nanoseconds, and bytes beside the results."""
+
+    time_ns: int
+    workspace_bytes: int
 
 
 @dataclass
@@ -55,20 +61,21 @@ class InductorPrice:
                 self._generated[key] = False
         return self._generated[key]
 
-    def __call__(self, c: CNode) -> Priced | None:
+    def cost(self, c: CNode) -> KernelCost | None:
+        """Of the kernel of a fused cNode; None where there is none."""
         if self.is_late:
             return None
         start = time.perf_counter()
         kernel = self.kernels.kernel(c, [self.values[name] for name in c.call.refs()])
-        priced = None
+        cost = None
         if kernel is not None:
             with plain_mode(self.kernels.device):  # a capture may be open, whose tensors are fake
                 args = [made_up(layout) for layout in kernel.layouts]
                 time_ns = _least_ns(lambda: kernel(*args), self.kernels.device)
-            priced = Priced(time_ns, Const(kernel.workspace_bytes))
+            cost = KernelCost(time_ns, kernel.workspace_bytes)
         self._spent_s += time.perf_counter() - start
         self.is_late = self._spent_s > self.time_limit_s
-        return priced
+        return cost
 
 
 def _least_ns(run: Callable[[], object], device: torch.device) -> int:
