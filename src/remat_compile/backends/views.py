@@ -36,15 +36,19 @@ def identities(graph: Graph) -> dict[str, str]:
 
 def without_identities(graph: Graph, same: dict[str, str]) -> Graph:
     """The graph with each read of a view in `same` replaced; the views themselves stay."""
-    return with_calls(graph, lambda call: _renamed(call, same)) if same else graph
+    return with_calls(graph, lambda call: _renamed(call, same), inside=False) if same else graph
 
 
-def with_calls(graph: Graph, change: Callable[[Call], Call]) -> Graph:
-    """The graph with each call of a view, cNode or replay form changed."""
+def with_calls(graph: Graph, change: Callable[[Call], Call], *, inside: bool = True) -> Graph:
+    """The graph with each call of a view, cNode or replay form changed, and those inside regions,
+    which have names of their own."""
 
     def changed(c: CNode) -> CNode:
         again = c.replay and replace(c.replay, call=change(c.replay.call))
-        return replace(c, call=change(c.call), replay=again)
+        region = c.call.region
+        if inside:
+            region = tuple(replace(inner, call=change(inner.call)) for inner in region)
+        return replace(c, call=replace(change(c.call), region=region), replay=again)
 
     return replace(
         graph,

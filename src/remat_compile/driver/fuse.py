@@ -1,20 +1,32 @@
-"""Fusion of a plan that was made from a model: kernels, another graph, another proof."""
+"""Fusion of a plan that was made from a model: kernels, another graph, another proof.
+
+Two ways, of which the faster plan is taken:
+
+* after planning: runs of the plan's own steps, recomputations among them;
+* before it: runs of the step that recomputes nothing, so that what every plan wants fused is one
+  computation with the time of its kernel when the planner chooses; then after planning again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ..ir.analysis.order import capture_order, frees_after_last_use
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.expr import Const
+from ..ir.schedule import Schedule
+from ..ir.semantics.simulate import simulate
+from .budget import Baseline
 from .prove import Prover
 from .regions import lacking, new_kernels
+from .run_planner import run_planner
 
 if TYPE_CHECKING:
     from .._torch.lowered import Lowered
     from ..backends.torch.kernels import InductorPrice
-    from ..fusion import Fused
+    from ..fusion import Fused, Priced
     from ..ir.graph import CNode
     from ..ir.program import Program
     from .plan import Plan
@@ -36,43 +48,84 @@ def fused_plan(plan: Plan, lowered: Lowered, request: PlanRequest, phases: Phase
     """The plan with runs of it fused and proven anew, or as it was with the reason as a warning.
 
     FB0468 where nothing can be fused here, FB0469 where it was not worth it or not proven, FB0470
-    for what was fused and how far its bits are from those of the calls. The peak is never higher.
+    for what was fused and how far its bits are from those of the calls. The peak is never higher
+    than that of the plan or, where another plan was made, than the budget.
     """
     if request.fuse == "none":
         return plan
     if why := _obstacle(plan, request):
         return _with(plan, Diagnostic("FB0468", f"the plan is not fused: {why}"))
     from ..backends.torch.kernels import InductorPrice
-    from ..fusion import Priced, fuse_runs
 
     kernels = new_kernels(plan.program)
     values = {name: node.meta["val"] for name, node in lowered.nodes.items()}
     measured = InductorPrice(kernels, values, request.time_limit_s)
-
-    def price(c: CNode) -> Priced | None:
-        cost = measured.cost(c)
-        return None if cost is None else Priced(cost.time_ns, Const(cost.workspace_bytes))
-
-    with phases.phase("fuse", "fusing, and compiling kernels"):
-        made = fuse_runs(
-            plan.program,
-            plan.schedule,
-            measured.may_fuse,
-            price,
-            always=request.fuse == "inductor",
+    pass_ = _Fusion(plan, request, phases, measured)
+    made = sorted(pass_.ways(), key=lambda fused: simulate(fused.program, fused.schedule).time_ns)
+    late = f" within {request.time_limit_s:g} s" if measured.is_late else ""
+    reason = Diagnostic("FB0469", f"no run of this plan is faster as a kernel{late}")
+    for fused in made:
+        with phases.phase("verify", "proving the fused plan"):
+            proven = _proven(plan, fused, request)
+        if isinstance(proven, Diagnostic):
+            reason = proven
+            continue
+        program = replace(proven, schedules=(fused.schedule,))
+        done = replace(
+            plan, program=program, schedule=fused.schedule, lower_bound_s=None, _kernels=kernels
         )
-    if not made.cnodes:
-        late = f" within {request.time_limit_s:g} s" if measured.is_late else ""
-        return _with(plan, Diagnostic("FB0469", f"no run of this plan is faster as a kernel{late}"))
-    with phases.phase("verify", "proving the fused plan"):
-        proven = _proven(plan, made, request)
-    if isinstance(proven, Diagnostic):
-        return _with(plan, proven)
-    program = replace(proven, schedules=(made.schedule,))
-    fused = replace(
-        plan, program=program, schedule=made.schedule, lower_bound_s=None, _kernels=kernels
-    )
-    return _with(fused, _told(plan, fused, made.cnodes, measured))
+        return _with(done, _told(plan, done, measured))
+    return _with(plan, reason)
+
+
+@dataclass(frozen=True)
+class _Fusion:
+    """Fuses what was planned, and plans what was fused."""
+
+    plan: Plan
+    request: PlanRequest
+    phases: Phases
+    measured: InductorPrice
+
+    def ways(self) -> Iterator[Fused]:
+        """The fused plans that there are."""
+        plan = self.plan
+        after = self.fuse(plan.program, plan.schedule)
+        if after.cnodes:
+            yield after
+        graph = plan.program.graph
+        steps = frees_after_last_use(graph, capture_order(graph))
+        before = self.fuse(plan.program, Schedule("captured", "", steps))
+        if not before.cnodes:
+            return
+        try:
+            planned = run_planner(
+                before.program,
+                self.request.planner,
+                plan.budget,
+                Baseline.of(before.program),
+                time_limit_s=self.request.time_limit_s,
+                phases=self.phases,
+            )
+        except FBError:
+            return  # regions are coarser: their graph may have no plan in this budget
+        program = replace(planned.program, schedules=(), proven=())
+        again = self.fuse(program, planned.schedule)
+        yield again if again.cnodes else replace(again, program=program)
+
+    def fuse(self, program: Program, schedule: Schedule) -> Fused:
+        from ..fusion import fuse_runs, gathered
+
+        may_fuse, always = self.measured.may_fuse, self.request.fuse == "inductor"
+        with self.phases.phase("fuse", "fusing, and compiling kernels"):
+            near = gathered(program, schedule, may_fuse)
+            return fuse_runs(program, near, may_fuse, self.price, always=always)
+
+    def price(self, c: CNode) -> Priced | None:
+        from ..fusion import Priced
+
+        cost = self.measured.cost(c)
+        return None if cost is None else Priced(cost.time_ns, Const(cost.workspace_bytes))
 
 
 def _obstacle(plan: Plan, request: PlanRequest) -> str | None:
@@ -99,22 +152,21 @@ def _proven(plan: Plan, made: Fused, request: PlanRequest) -> Program | Diagnost
         prover.simulate(made.schedule, "fusion")
         return prover.prove(made.schedule, "fusion")
     except FBError as error:
-        first = error.diagnostics[0]
-        return replace(
-            first, code="FB0469", message=f"the fused plan is not proven: {first.message}"
-        )
+        message = f"the fused plan is not proven: {error.diagnostics[0].message}"
+        return Diagnostic("FB0469", message, hint="the plan runs unfused")
 
 
-def _told(plan: Plan, fused: Plan, cnodes: Sequence[str], measured: InductorPrice) -> Diagnostic:
+def _told(plan: Plan, fused: Plan, measured: InductorPrice) -> Diagnostic:
     """What was fused, and how far its bits are from those of its calls."""
-    calls = sum(len(fused.graph.cnode[name].call.region) for name in cnodes)
+    regions = [c.call.region for c in fused.graph.cnodes if c.is_fused]
     made = [kernel for kernel in measured.kernels.made.values() if kernel is not None]
     worst = max((kernel.difference for kernel in made), default=0.0)
     saved_ms = (plan.trace.time_ns - fused.trace.time_ns) / 1e6
-    shown = "1 kernel" if len(cnodes) == 1 else f"{len(cnodes)} kernels"
+    shown = "1 kernel" if len(regions) == 1 else f"{len(regions)} kernels"
     message = (
-        f"{calls} calls run as {shown}, {saved_ms:.3f} ms less is predicted; bits may differ from "
-        f"eager by rounding (a kernel from its calls: at most {worst:.1e} of the largest value)"
+        f"{sum(map(len, regions))} calls run as {shown}, {saved_ms:.3f} ms less is predicted; bits "
+        "may differ from eager by rounding (a kernel from its calls: at most "
+        f"{worst:.1e} of the largest value)"
     )
     return Diagnostic("FB0470", message, hint='fuse="none" keeps every bit')
 

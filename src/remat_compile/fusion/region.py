@@ -13,6 +13,10 @@ from ..ir.program import Program
 __all__ = ["Member", "fused_cnode"]
 
 
+SUM = "aten.add.Tensor"
+"""What a sum in place is inside a region, by (P3) of `spec/semantics.md`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """An execution in a run: which of the cNode's it is, and its step."""
@@ -62,7 +66,9 @@ def _calls(members: Sequence[Member], graph: Graph) -> Iterator[InnerCall]:
     for m in members:
         for name in m.cnode.call.refs():
             yield from _derived(name, made, names, graph)
-        if m.cnode.is_fused:
+        if m.cnode.is_accumulate:
+            yield InnerCall(m.cnode.writes, Call(SUM, m.cnode.call.args))
+        elif m.cnode.is_fused:
             yield from _opened(m.cnode)
         else:
             yield InnerCall(m.cnode.writes, m.cnode.call)

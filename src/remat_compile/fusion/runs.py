@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from ..ir.analysis.regions import region_function
 from ..ir.expr import Expr
-from ..ir.graph import ACCUMULATE_OP, CNode, Graph
+from ..ir.graph import CNode, Graph
 from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.semantics.simulate import simulate
@@ -84,7 +84,8 @@ def fuse_runs(
     """The same step with runs of it fused; as it was where no run is worth it.
 
     `schedule` must be valid for `program`. `may_fuse` tells operators that a kernel compiler
-    takes; random operators, replay forms, sums in place and the loss stay outside in any case.
+    takes; random operators, replay forms, new buffer contents and the loss stay outside in any
+    case. A sum in place is a plain sum inside, after which the term is freed.
     What has a price and is no faster is fused with `always` only.
     """
     search = _Search(program, schedule, may_fuse, price, always)
@@ -215,6 +216,8 @@ class _Search:
                     alive.discard(name)
                 case Compute(name, nosave):
                     results = self.graph.cnode[name].results
+                    if self.graph.cnode[name].is_accumulate:
+                        alive.discard(self.graph.reads(self.graph.cnode[name])[0])
                     alive.update(r for r in results if not nosave or not self._is_phantom(r))
                 case _:
                     raise AssertionError(step)
@@ -270,6 +273,8 @@ class _Search:
             made = {name for m in run.members for name in m.cnode.results}
             read = {self.graph.storage[name] for name in c.call.refs()}
             freed = [s for s in self.steps[run.start : run.end] if isinstance(s, Free)]
+            sums = (m.cnode for m in run.members if m.cnode.is_accumulate)
+            freed += (Free(self.graph.reads(added)[0]) for added in sums)
             outside = [s for s in freed if s.anode not in made]
             steps += self.steps[at : run.start]
             steps += (s for s in outside if s.anode not in read)
@@ -350,6 +355,7 @@ class _Walk:
         self.touched.update(results)
         if c.is_accumulate:
             self.live.discard(self.graph.reads(c)[0])
+            self.touched.add(self.graph.reads(c)[0])
         kept = [r for r in results if not step.nosave or self.graph.anode[r].kind != "phantom"]
         self.live.difference_update(results)
         self.live.update(kept)
@@ -359,5 +365,8 @@ def _is_plain(c: CNode, graph: Graph) -> bool:
     """Whether an execution is nothing but a call of pure operators."""
     if c.phase not in ("fwd", "bwd") or c.token is not None or c.replay is not None:
         return False
-    pending = any(graph.anode[name].kind == "pending" for name in c.results)
-    return c.call.op != ACCUMULATE_OP and bool(c.results) and not pending
+    if c.is_accumulate:
+        # Inside it is a sum that takes storage of its own, so of one type and shape with the term.
+        a, b = (graph.anode[graph.storage[name]] for name in c.call.refs())
+        return (a.dtype, a.shape) == (b.dtype, b.shape) and c.call.refs()[1] == b.name
+    return bool(c.results) and not any(graph.anode[n].kind == "pending" for n in c.results)

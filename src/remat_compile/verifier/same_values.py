@@ -16,11 +16,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ..ir.diagnostics import Diagnostic
-from ..ir.graph import CALLER_KINDS, LOSS_OP, ANode, Arg, Call, CNode, Graph, Ref, View
+from ..ir.graph import (
+    ACCUMULATE_OP,
+    CALLER_KINDS,
+    LOSS_OP,
+    ANode,
+    Arg,
+    Call,
+    CNode,
+    Graph,
+    Ref,
+    View,
+)
 from ..ir.program import Program
 from .read.statements import same_call
 
 __all__ = ["same_values"]
+
+SUM = "aten.add.Tensor"
+"""What `accumulate` computes, by (P3)."""
 
 
 def same_values(original: Program, fused: Program) -> tuple[Diagnostic, ...]:
@@ -145,7 +159,8 @@ class _Terms:
     def _call(self, call: Call, found: Mapping[str, int], own: str | None = None) -> int:
         args = tuple(self._arg(arg, found) for arg in call.args)
         kwargs = tuple((key, self._arg(arg, found)) for key, arg in call.kwargs)
-        return self._number(("call", call.op, args, kwargs, own))
+        op = SUM if call.op == ACCUMULATE_OP else call.op
+        return self._number(("call", op, args, kwargs, own))
 
     def _arg(self, arg: Arg, found: Mapping[str, int]) -> object:
         match arg:

@@ -45,8 +45,10 @@ class InductorPrice:
 
     def may_fuse(self, c: CNode) -> bool:
         """Whether Inductor generates code for the operator, rather than calling a library."""
-        if c.is_fused:
+        if c.is_fused or c.is_accumulate:
             return True
+        if c.is_loss or c.token is not None or c.replay is not None:
+            return False
         call = Call(FUSED_OP, tuple(map(Ref, c.call.refs())))
         inner = InnerCall(c.writes, c.call)
         alone = CNode("alone", "fwd", c.results, Call(call.op, call.args, (), (inner,)))
