@@ -3,7 +3,7 @@
     python benchmarks/fusion.py
     python benchmarks/fusion.py --budgets 100%,50% --shares 1.0 --rounds 5
 
-A GPT-2 on the CPU, float32. Peaks are measured, in bytes of the device; times are medians of
+A GPT-2, or a stack of gated layers, on the CPU, float32. Peaks are measured, in bytes of the device; times are medians of
 interleaved steps, relative to eager. `differs` is the largest difference of a gradient or output
 from eager, over the largest value of that tensor.
 """
@@ -30,6 +30,33 @@ from remat_compile.driver.compare_torch import _compare, _Runner
 from remat_compile.ir.analysis.liveness import held_bytes
 from remat_compile.ir.schedule import Compute
 from remat_compile.ir.semantics.simulate import Sizes
+
+
+class GatedBlock(nn.Module):
+    """A gated feed-forward layer after a root-mean-square norm, as Llama has them; no attention,
+    so that pointwise operators count."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+        self.up, self.gate = (nn.Linear(width, 4 * width, bias=False) for _ in range(2))
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.scale
+        made: Tensor = x + self.down(nn.functional.silu(self.gate(h)) * self.up(h))
+        return made
+
+
+class Gated(nn.Module):
+    """A stack of them, with its loss inside."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(GatedBlock(width) for _ in range(layers)))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return (self.blocks(x) - y).square().mean()
 
 
 @dataclass
@@ -106,6 +133,7 @@ def main(
     budgets: Annotated[str, typer.Option(help="Of the activations.")] = "100%,70%,50%,30%",
     shares: Annotated[str, typer.Option(help="Of torch.compile.")] = "1.0,0.5,0.2",
     planner: str = "dtr",
+    kind: Annotated[str, typer.Option("--model", help="gpt or gated.")] = "gpt",
     layers: int = 4,
     width: int = 128,
     batch: int = 8,
@@ -115,16 +143,22 @@ def main(
 ) -> None:
     """Builds all, then times them in turn."""
     print(machine())
-    model = gpt2(layers=layers, width=width, heads=4, vocab=vocab, seq=seq)
-    ids = torch.randint(0, vocab, (batch, seq))
-    args = (ids, torch.roll(ids, -1, 1))
+    torch.manual_seed(0)
+    if kind == "gated":
+        model: nn.Module = Gated(layers, width)
+        args = (torch.randn(batch, seq, width), torch.randn(batch, seq, width))
+    else:
+        model = gpt2(layers=layers, width=width, heads=4, vocab=vocab, seq=seq)
+        ids = torch.randint(0, vocab, (batch, seq))
+        args = (ids, torch.roll(ids, -1, 1))
     entries = [
         planned(model, args, budget, fuse, planner)
         for budget in budgets.split(",")
         for fuse in ("none", "auto")
     ]
     first = entries[0].plan
-    assert first is not None and first._exported is not None
+    assert first is not None
+    assert first._exported is not None
     exported, binding = first._exported, first.program.binding
     entries += [compiled(model, args, float(share)) for share in shares.split(",") if share]
     entries.insert(0, Entry("eager", exported.original, 0.0))
