@@ -3,9 +3,9 @@
     python benchmarks/fusion.py
     python benchmarks/fusion.py --budgets 100%,50% --shares 1.0 --rounds 5
 
-A GPT-2, or a stack of gated layers, on the CPU, float32. Peaks are measured, in bytes of the device; times are medians of
-interleaved steps, relative to eager. `differs` is the largest difference of a gradient or output
-from eager, over the largest value of that tensor.
+A GPT-2, or a stack of gated layers, on the CPU, float32. Peaks are measured, in bytes of the
+device; times are medians of interleaved steps, relative to eager. `differs` is the largest
+difference of a gradient or output from eager, over the largest value of that tensor.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from ..ir.graph import (
     View,
 )
 from ..ir.program import Program
-from .read.statements import same_call
+from .read.statements import names_in, same_call
 
 __all__ = ["same_values"]
 
@@ -56,18 +56,24 @@ def _differing(
 ) -> Iterator[Diagnostic]:
     for a in fused.graph.anodes:
         if a.kind != "rng" and theirs.get(a.name) != ours.get(a.name):
-            writer = fused.graph.writer.get(a.name)
-            span = a.span if writer is None else writer.span
+            writers = (c for c in fused.graph.cnodes if a.name in c.writes)
+            span = next((c.span for c in writers), a.span)
             message = f"%{a.name} is not the value that it has where nothing is fused"
             yield Diagnostic("FB0876", message, span, hint="fuse the plan again")
     for view in fused.graph.views:
         if theirs.get(view.name) != ours.get(view.name):
             message = f"%{view.name} is not the view that it is where nothing is fused"
             yield Diagnostic("FB0876", message, view.span, hint="fuse the plan again")
-    loss = (original.graph.loss.call, fused.graph.loss.call)
-    if [ours.get(n) for n in loss[0].refs()] != [theirs.get(n) for n in loss[1].refs()]:
+    one, other = _loss(original), _loss(fused)
+    read = [ours.get(name) for name in names_in(one.call)]
+    if read != [theirs.get(name) for name in names_in(other.call)]:
         message = "the loss reads other values than where nothing is fused"
-        yield Diagnostic("FB0876", message, fused.graph.loss.span, hint="fuse the plan again")
+        yield Diagnostic("FB0876", message, other.span, hint="fuse the plan again")
+
+
+def _loss(program: Program) -> CNode:
+    (found,) = (c for c in program.graph.cnodes if c.phase == "loss")
+    return found
 
 
 def _around(original: Program, fused: Program) -> Iterator[Diagnostic]:
@@ -82,8 +88,9 @@ def _around(original: Program, fused: Program) -> Iterator[Diagnostic]:
         yield differs("the binding")
     if original.symbols != fused.symbols or original.target != fused.target:
         yield differs("a symbol or the target")
+    declared = {a.name: a for a in original.graph.anodes}
     for a in fused.graph.anodes:
-        if original.graph.anode.get(a.name) != a:
+        if declared.get(a.name) != a:
             yield differs(f"the declaration of %{a.name}", a)
     kept = {a.name for a in fused.graph.anodes}
     for a in original.graph.anodes:
@@ -91,9 +98,12 @@ def _around(original: Program, fused: Program) -> Iterator[Diagnostic]:
             yield differs(f"%{a.name}, which is left out and belongs to the caller,")
     if [*map(_drawing, _stream(original))] != [*map(_drawing, _stream(fused))]:
         yield differs("the order of random operators and the loss")
+    cnodes = {c.name: c for c in original.graph.cnodes}
     for c in fused.graph.cnodes:
-        same = original.graph.cnode.get(c.name)
-        if c.replays_otherwise and (same is None or not _replays_alike(c, same)):
+        same = cnodes.get(c.name)
+        if c.replay is None or same_call(c.replay.call, c.call):
+            continue
+        if same is None or not _replays_alike(c, same):
             yield differs(f"the replay form of {c.name}", c)
 
 
@@ -138,7 +148,7 @@ class _Terms:
             own = c.name if c.token is not None or c.call.op == LOSS_OP else None
             self._write(c.writes, self._call(c.call, found, own), found)
             return
-        inside = {name: found[name] for name in c.call.refs()}
+        inside = {name: found[name] for name in names_in(c.call)}
         for inner in c.call.region:
             call = self._call(inner.call, inside)
             if inner.index is None:
@@ -146,7 +156,7 @@ class _Terms:
             else:
                 (name,) = inner.writes
                 inside[str(name)] = self._number(("result", call, inner.index))
-        found.update({name: inside[name] for name in c.results})
+        found.update({name: inside[name] for name in c.writes if name is not None})
 
     def view(self, view: View, found: dict[str, int]) -> int:
         return self._number(("result", self._call(view.call, found), view.index or 0))
@@ -180,8 +190,9 @@ class _Known(dict[str, int]):
 
     def __init__(self, terms: _Terms, graph: Graph):
         super().__init__()
-        self._terms, self._graph = terms, graph
+        self._terms = terms
+        self._views = {view.name: view for view in graph.views}
 
     def __missing__(self, name: str) -> int:
-        self[name] = self._terms.view(self._graph.view[name], self)
+        self[name] = self._terms.view(self._views[name], self)
         return self[name]
