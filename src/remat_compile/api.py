@@ -108,7 +108,7 @@ def compile(  # the name users expect, as in torch.compile
 
     with planned_source(source, request, phases) as (made, lowered):
         phases.say("generating the step")
-        compiled = build(lowered.with_program(made.program), made.schedule)
+        compiled = build(lowered.with_program(made.program), made.schedule, made._kernels)
     # Outside of the block, in which PyTorch traces and warnings are silenced.
     with phases.phase("check", "running the graph once against eager"):
         ensure_trusted(lowered)

@@ -40,6 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "backends": {"backends", "_torch", "ir"},
     "planners": {"planners", "ir"},
     "verifier": {"verifier", "ir"},
+    "fusion": {"fusion", "ir"},
     "report": {"report", "ir"},
     "driver": {
         "driver",
@@ -48,6 +49,7 @@ ALLOWED: dict[str, set[str]] = {
         "backends",
         "planners",
         "verifier",
+        "fusion",
         "report",
         "_torch",
         "ir",

@@ -22,8 +22,8 @@ options in hints."""
 EXPR_DATA = {"Add", "CeilDiv", "Const", "Expr", "FloorDiv", "Max", "Mul", "RoundUp", "Sym"}
 """Of `ir.expr` only the data: it evaluates expressions itself."""
 
-GRAPH_DATA = {"ACCUMULATE_OP", "CALLER_KINDS", "DTYPE_BYTES"} | {
-    *("ANode", "Arg", "CNode", "Call", "Graph", "Ref")
+GRAPH_DATA = {"ACCUMULATE_OP", "CALLER_KINDS", "DTYPE_BYTES", "FUSED_OP", "LOSS_OP"} | {
+    *("ANode", "Arg", "CNode", "Call", "Graph", "Ref", "View")
 }
 
 SHARED_ANALYSES = {

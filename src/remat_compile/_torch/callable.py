@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+import torch
 from torch._ops import HigherOrderOperator, OpOverload
 
 from ..ir.diagnostics import Diagnostic, FBError, fail
-from ..ir.graph import ACCUMULATE_OP, LOSS_OP, Arg, Call, Graph
+from ..ir.graph import ACCUMULATE_OP, FUSED_OP, LOSS_OP, Arg, Call, Graph
 from ..ir.span import Span
 from .ops import resolve_op
 
@@ -82,15 +83,24 @@ def check_results(call: Call, writes: Sequence[str | None]) -> None:
         fail("FB0944", message, hint="name as many as the operator gives")
 
 
+def check_inside(call: Call) -> None:
+    """FB0914 for an operator that draws random numbers: no region holds one."""
+    if torch.Tag.nondeterministic_seeded in callable_op(call.op).tags:
+        message = f"{call.op} draws random numbers, which a region cannot replay"
+        fail("FB0914", message, hint="let it stand as a cNode of its own, with a token")
+
+
 def check_operators(graph: Graph) -> None:
-    """FB0901, FB0942 and FB0944 with every call that PyTorch lacks, a plan may not make, or has
-    fewer results, each operator once."""
+    """FB0901, FB0914, FB0942 and FB0944 with every call that PyTorch lacks, a plan may not make (or
+    not inside a region), or has fewer results, each operator once."""
     found: dict[tuple[str, str], Diagnostic] = {}
     for owner, call, writes, span in _calls(graph):
         try:
             callable_op(call.op)
             check_call(call)
             check_results(call, writes)
+            if owner.endswith(", inside"):
+                check_inside(call)
         except FBError as error:
             for d in error.diagnostics:
                 message = f"{owner}: {d.message}"
@@ -104,7 +114,10 @@ def _calls(graph: Graph) -> Iterator[tuple[str, Call, Sequence[str | None], Span
     for view in graph.views:
         yield f"%{view.name}", view.call, (), view.span
     for c in graph.cnodes:
-        if c.call.op not in (LOSS_OP, ACCUMULATE_OP):
+        for inner in c.call.region:
+            writes = inner.writes if inner.index is None else ()
+            yield f"{c.name}, inside", inner.call, writes, c.span
+        if c.call.op not in (LOSS_OP, ACCUMULATE_OP, FUSED_OP):
             yield c.name, c.call, c.writes, c.span
         if c.replay is not None:
             yield c.name, c.replay.call, c.replay.writes, c.span

@@ -16,7 +16,15 @@ from ..ir.graph import Call, CNode, Graph, View
 from .callable import callable_op, check_call
 from .ops import to_torch
 
-__all__ = ["Instances", "get_rng_state", "plain_mode", "prepared", "run_cnode", "set_rng_state"]
+__all__ = [
+    "Instances",
+    "get_rng_state",
+    "plain_mode",
+    "prepared",
+    "run_cnode",
+    "run_region",
+    "set_rng_state",
+]
 
 
 class Instances(Mapping[str, Tensor]):
@@ -125,7 +133,7 @@ def run_cnode(
     if c.is_accumulate:
         into, part = (instances[ref] for ref in call.refs())
         return (into.add_(part),)
-    found = prepared(call, instances, token=token, device=device)()
+    found = prepared(c, execution, instances, token=token, device=device)()
     results = tuple(found) if isinstance(found, tuple | list) else (found,)
     _check_results(c, call, writes, results, instances)
     return tuple(
@@ -134,9 +142,12 @@ def run_cnode(
 
 
 def prepared(
-    call: Call, instances: Instances, *, token: Tensor | None, device: torch.device
+    c: CNode, execution: int, instances: Instances, *, token: Tensor | None, device: torch.device
 ) -> Callable[[], Any]:
     """The call with its arguments at hand: running it costs what the operator costs."""
+    call = c.call_at(execution)
+    if call.region:
+        return partial(run_region, call, c.results, instances)
     op = callable_op(call.op)
     check_call(call)
     args = to_torch(call.args, instances.env, instances)
@@ -149,6 +160,27 @@ def prepared(
             return op(*args, **kwargs)
 
     return replayed
+
+
+def run_region(call: Call, results: Sequence[str], instances: Instances) -> tuple[Tensor, ...]:
+    """The calls of a region one after the other; each value ends where it is read last."""
+    values = {name: instances[name] for name in call.refs()}
+    last = {n: i for i, inner in enumerate(call.region) for n in inner.call.refs()}
+    for index, inner in enumerate(call.region):
+        check_call(inner.call)
+        args = to_torch(inner.call.args, instances.env, values)
+        kwargs = {key: to_torch(v, instances.env, values) for key, v in inner.call.kwargs}
+        made = callable_op(inner.call.op)(*args, **kwargs)
+        del args, kwargs
+        if inner.index is not None:
+            made = (made[inner.index],)
+        several = made if isinstance(made, tuple | list) else (made,)
+        values.update({n: m for n, m in zip(inner.writes, several, strict=True) if n is not None})
+        for name in inner.call.refs():
+            if last[name] == index and name not in results:
+                del values[name]
+        del made, several
+    return tuple(values[name] for name in results)
 
 
 @contextmanager

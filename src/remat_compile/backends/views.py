@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..ir.graph import Arg, Call, CNode, Graph, Ref
+from ..ir.analysis.regions import renamed_call
+from ..ir.graph import Call, CNode, Graph, Ref
 
 _SELF_INVERSE = frozenset(("aten.t.default", "aten.transpose.int"))
 _NOTHING = frozenset(("aten.detach.default", "aten.alias.default"))
@@ -35,15 +36,19 @@ def identities(graph: Graph) -> dict[str, str]:
 
 def without_identities(graph: Graph, same: dict[str, str]) -> Graph:
     """The graph with each read of a view in `same` replaced; the views themselves stay."""
-    return with_calls(graph, lambda call: _renamed(call, same)) if same else graph
+    return with_calls(graph, lambda call: _renamed(call, same), inside=False) if same else graph
 
 
-def with_calls(graph: Graph, change: Callable[[Call], Call]) -> Graph:
-    """The graph with each call of a view, cNode or replay form changed."""
+def with_calls(graph: Graph, change: Callable[[Call], Call], *, inside: bool = True) -> Graph:
+    """The graph with each call of a view, cNode or replay form changed, and those inside regions,
+    which have names of their own."""
 
     def changed(c: CNode) -> CNode:
         again = c.replay and replace(c.replay, call=change(c.replay.call))
-        return replace(c, call=change(c.call), replay=again)
+        region = c.call.region
+        if inside:
+            region = tuple(replace(inner, call=change(inner.call)) for inner in region)
+        return replace(c, call=replace(change(c.call), region=region), replay=again)
 
     return replace(
         graph,
@@ -53,17 +58,6 @@ def with_calls(graph: Graph, change: Callable[[Call], Call]) -> Graph:
 
 
 def _renamed(call: Call, same: dict[str, str]) -> Call:
-    if not any(name in same for name in call.refs()):
-        return call
-    kwargs = tuple((key, _renamed_arg(arg, same)) for key, arg in call.kwargs)
-    return replace(call, args=tuple(_renamed_arg(a, same) for a in call.args), kwargs=kwargs)
-
-
-def _renamed_arg(arg: Arg, same: dict[str, str]) -> Arg:
-    match arg:
-        case Ref(name):
-            return Ref(same.get(name, name))
-        case tuple():
-            return tuple(_renamed_arg(part, same) for part in arg)
-        case _:
-            return arg
+    if call.region or not any(name in same for name in call.refs()):
+        return call  # a region knows what it is given by its names
+    return renamed_call(call, same)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..driver.request import Fuse
 from ._code import Code
 from ._defaults import was_given
 from ._options import (
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 BOUNDS = ("budget", "activation_budget", "host_budget", "link", "no_offload")
-OF_PLANNING = (*BOUNDS, "planner", "costs", "device", "grads")
+OF_PLANNING = (*BOUNDS, "planner", "fuse", "costs", "device", "grads")
 """Without any of these on the command line, code is written of a plan as it is."""
 
 
@@ -87,6 +88,13 @@ def command(
         ),
     ] = None,
     time_limit: Annotated[float, typer.Option(metavar="SECONDS", help="For the planner.")] = 60.0,
+    fuse: Annotated[
+        Fuse,
+        typer.Option(
+            help="Run parts of the plan as kernels of Inductor: those measured faster (auto), "
+            "or all that can. Bits may differ by rounding."
+        ),
+    ] = "none",
     costs: CostOptions,
     onnx: OnnxOptions,
     grads: GradsOption = None,
@@ -118,6 +126,7 @@ def command(
         grads=grads,
         link=link,
         offload=not no_offload,
+        fuse=fuse,
     )
     options = onnx.read(errors)
     errors.collect(lambda: check_spec(model, options))

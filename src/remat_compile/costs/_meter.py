@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .._torch.alloc import measure_peak
 from .._torch.instances import Instances, get_rng_state, prepared, run_cnode
+from ..ir.analysis.regions import region_function
 from ..ir.diagnostics import fail
 from ..ir.graph import Arg, CNode, Ref
 from ._shapes import value_of
@@ -64,6 +65,7 @@ class Meter:
 
         return (
             call.op,
+            region_function(c) if call.region else None,
             tuple(keyed(arg) for arg in call.args),
             tuple((key, keyed(arg)) for key, arg in call.kwargs),
             tuple(name is None for name in writes),
@@ -91,7 +93,7 @@ class Meter:
                 bare = (
                     _on_scratch(c, instances)
                     if c.is_accumulate
-                    else prepared(c.call_at(execution), instances, token=state, device=self.device)
+                    else prepared(c, execution, instances, token=state, device=self.device)
                 )
                 time_ns = self._time_ns(bare)
         own = 0 if c.is_accumulate else sum(self._rounded(t) for t in results if t is not None)

@@ -9,18 +9,31 @@ from typing import TYPE_CHECKING
 
 from ..ir.diagnostics import Diagnostic, FBError, Note
 from ..ir.expr import Const
+from ..verifier.same_values import same_values
+from .regions import kernels_here, warn_of_calls
 
 if TYPE_CHECKING:
     from torch import nn
 
     from .._torch.lowered import Exported, Lowered
+    from ..backends.torch.kernels import Kernels
     from ..ir.graph import CNode, View
     from ..ir.program import Program
     from ..ir.schedule import Schedule
 
 
-def bind(program: Program, schedule: Schedule, exported: Exported) -> nn.Module:
+def bind(
+    program: Program,
+    schedule: Schedule,
+    exported: Exported,
+    kernels: Kernels | None = None,
+    *,
+    by_calls: bool = False,
+) -> nn.Module:
     """The drop-in module; FB0710 where the model gives another graph than the plan's.
+
+    Fused cNodes run as `kernels`, or as those that this machine makes (else the warning FB0916);
+    with `by_calls` as their calls one after the other, which gives the bits of eager.
 
     FB0912 for a plan that copies to the host on a device that cannot. The graph is run
     once against eager before the module is handed out (FB0512).
@@ -28,8 +41,13 @@ def bind(program: Program, schedule: Schedule, exported: Exported) -> nn.Module:
     from .._torch.parallel import around_replica
     from ..backends.torch import build
 
+    if kernels is None and not by_calls:
+        kernels = kernels_here(program)
     with lowered_again(program, exported) as lowered:
-        module = build(lowered.with_program(program), schedule)
+        module = build(lowered.with_program(program), schedule, kernels)
+    warn_of_calls(
+        kernels
+    )  # outside of the block, in which PyTorch traces and warnings are silenced
     return around_replica(exported, module)
 
 
@@ -58,6 +76,8 @@ def graph_differences(planned: Program, captured: Program, limit: int = 5) -> li
     Sizes are left out because measuring corrects them, and so are the ranges of symbols. Calls
     are compared by `repr`, to which `1`, `1.0` and `true` are not equal, and `nan` is.
     """
+    if any(c.is_fused for c in planned.graph.cnodes):
+        return fused_differences(planned, captured)[:limit]
     found: list[str] = []
     ours = {c.name: _bare(c) for c in planned.graph.cnodes}
     theirs = {c.name: _bare(c) for c in captured.graph.cnodes}
@@ -89,6 +109,23 @@ def graph_differences(planned: Program, captured: Program, limit: int = 5) -> li
     if len(found) > limit:
         found[limit:] = [f"and {len(found) - limit} more differences"]
     return found
+
+
+def fused_differences(planned: Program, captured: Program) -> list[str]:
+    """The same where the plan has fused cNodes: every value is to be that of the capture."""
+    if _dimensions(planned) != _dimensions(captured):
+        return ["other dimensions are dynamic"]
+    sizes = {a.name: a.size for a in planned.graph.anodes}
+    anodes = tuple(replace(a, size=sizes.get(a.name, a.size)) for a in captured.graph.anodes)
+    grads = planned.binding.grads
+    as_planned = replace(
+        captured,
+        graph=replace(captured.graph, anodes=anodes),
+        symbols=planned.symbols,
+        target=planned.target,
+        binding=replace(captured.binding, grads=grads),
+    )
+    return [d.message for d in same_values(as_planned, planned)]
 
 
 def _difference(planned: CNode, captured: CNode) -> str:

@@ -18,6 +18,7 @@ from ..ir.diagnostics import Diagnostic, FBError, Note
 from ..ir.expr import Const
 from ..ir.graph import ANode, CNode, View
 from ..ir.text.printer import format_statement
+from ..verifier.same_values import same_values
 from .bind import graph_differences
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class GraphSeen(Enum):
 
     UNSEEN = "model not seen"
     SAME_TEXT = "same text"
+    SAME_VALUES = "same text but for fused cNodes, each the composition of the model's calls"
     EXECUTED = "executed at two inputs"
 
 
@@ -53,8 +55,8 @@ class GraphCheck:
         match self.seen:
             case GraphSeen.UNSEEN:
                 return "for the graph as written: model not seen"
-            case GraphSeen.SAME_TEXT:
-                return f"graph compared with model {self.model}: same text"
+            case GraphSeen.SAME_TEXT | GraphSeen.SAME_VALUES:
+                return f"graph compared with model {self.model}: {self.seen.value}"
             case GraphSeen.EXECUTED:
                 return f"graph compared with model {self.model}: executed at two inputs, {self.how}"
 
@@ -70,14 +72,15 @@ def check_graph(program: Program, exported: Exported, model: str) -> GraphCheck:
 
     with lower(exported) as lowered:
         captured, values = lowered.program, lowered.values()
+        fused = any(c.is_fused for c in program.graph.cnodes)
         if not _same_text(program, captured) and program.header.costs == "measured":
             captured = _measured(captured, values)
-        same = _same_text(program, captured)
+        same = _same_values(program, captured) if fused else _same_text(program, captured)
         if not same:
             _refuse_small_sizes(program, captured)
     ensure_trusted(lowered)
     if same:
-        return GraphCheck(GraphSeen.SAME_TEXT, model)
+        return GraphCheck(GraphSeen.SAME_VALUES if fused else GraphSeen.SAME_TEXT, model)
     from .run_graph import Incomparable, compare_runs
 
     try:
@@ -99,6 +102,13 @@ def check_graph(program: Program, exported: Exported, model: str) -> GraphCheck:
 
 def _same_text(planned: Program, captured: Program) -> bool:
     return _core(planned) == _core(captured)
+
+
+def _same_values(planned: Program, captured: Program) -> bool:
+    """Whether every value of the plan is that of the capture, through regions; declarations,
+    sizes among them, are equal."""
+    grads = replace(captured.binding, grads=planned.binding.grads)
+    return not same_values(replace(captured, binding=grads, target=planned.target), planned)
 
 
 def _core(program: Program) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget, Program
 from ..ir.wording import worded
 from .budget import Baseline, resolve_budget
+from .fuse import fused_plan, refuse_without_model
 from .least import run_for_least
 from .model_source import Source
 from .plan import Plan
@@ -48,7 +49,8 @@ def planned_source(
     With `request.cache` it is one that was made before, where there is one for that graph.
     """
     with _lowered(source, request.device, phases) as lowered:
-        plan, told = _cached_or_made(lowered, request, phases)
+        found, told = _cached_or_made(lowered, request, phases)
+        plan = fused_plan(found, lowered, request, phases)
         warnings = (
             *source.warnings,
             *source.exported.warnings,
@@ -81,6 +83,7 @@ def _cached_or_made(
 
 def plan_program(program: Program, request: PlanRequest, phases: Phases) -> Plan:
     """Plans and proves a program, in place of the schedules it holds. See `costed_program`."""
+    refuse_without_model(request)
     return plan_costed(costed_program(program, request, phases), request, phases)
 
 

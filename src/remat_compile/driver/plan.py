@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .._torch.lowered import Exported
+    from ..backends.torch.kernels import Kernels
     from ..ir.graph import Graph
     from ..ir.program import Program, Proven
     from ..ir.schedule import Schedule
@@ -81,6 +82,7 @@ class Plan:
     _exported: Exported | None = field(default=None, repr=False)
     _reads: tuple[FileRead, ...] = field(default=(), repr=False)
     _text: PlanText | None = field(default=None, repr=False)
+    _kernels: Kernels | None = field(default=None, repr=False)
 
     @property
     def graph(self) -> Graph:
@@ -296,7 +298,7 @@ class Plan:
             message = "this plan comes from a file and does not hold its model"
             raise FBError(Diagnostic("FB0709", message, hint=hint))
         plan = self.trusted()
-        return bind(plan.program, plan.schedule, exported)
+        return bind(plan.program, plan.schedule, exported, self._kernels)
 
     @cached_property
     def _subject(self) -> Subject:

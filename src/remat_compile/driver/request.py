@@ -33,6 +33,7 @@ __all__ = [
     "Costs",
     "Emitted",
     "Errors",
+    "Fuse",
     "Grads",
     "JaxStyle",
     "PlanKeywords",
@@ -53,6 +54,8 @@ USUAL_BUDGETS = "20%..100%:9"
 Costs = Literal["measured", "roofline"]
 Grads = Literal["fresh", "accumulate"]
 Backend = Literal["torch", "jax"]
+Fuse = Literal["none", "auto", "inductor"]
+"""Whether runs of a plan become kernels: those that are measured faster, or all that can."""
 Emitted = Literal["torch", "jax", "trace", "dot"]
 """What a plan can be written as: code of a backend, a trace for Perfetto, a graph for Graphviz."""
 JaxStyle = Literal["explicit", "annotated", "annotated-nearest"]
@@ -72,6 +75,8 @@ MEANING = {
     "planner": 'a planner, or a text such as "periodic{segments=4}"',
     "cache": "whether a plan that was made before for the same graph is taken, and this one kept; "
     "REMAT_COMPILE_CACHE names the folder, or switches it off",
+    "fuse": 'whether runs of the plan become kernels of Inductor: "none", "auto" (those measured '
+    'faster) or "inductor" (all); bits may then differ from eager by rounding',
     "time_limit_s": "seconds for the planner, or for the proof where nothing is planned",
     "costs": '"measured" on this machine, as is done for a model, or by "roofline" for the '
     "device; a text keeps its own where neither is named",
@@ -113,6 +118,7 @@ class PlanKeywords(BoundKeywords, SweepKeywords, total=False):
     link: str | None
     offload: bool
     cache: bool
+    fuse: Fuse
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,7 @@ class PlanRequest:
     grads: Grads | None = None
     link: LinkText | None = None
     cache: bool = False
+    fuse: Fuse = "none"
 
 
 class Errors:
@@ -169,6 +176,7 @@ def read_request(
     link: str | None = None,
     offload: bool = True,
     cache: bool = True,
+    fuse: str = "none",
 ) -> PlanRequest | None:
     """The request, or None after adding to `errors`: FB0450 to FB0452 for budgets, FB0472, FB0474
     and FB0477 for the link, FB0707 for the rest, and those of the planner and device registries."""
@@ -190,6 +198,7 @@ def read_request(
         errors.add("FB0707", f"cache is {cache!r}", "write True or False")
     if grads not in (None, "fresh", "accumulate"):
         errors.add("FB0707", f'grads is "{grads}"', "write fresh or accumulate")
+    errors.collect(lambda: check_choice("way to fuse", fuse, Fuse))
     chosen = errors.collect(lambda: _read_planner(planner))
     if chosen is not None and not offload:
         asked = chosen
@@ -209,6 +218,7 @@ def read_request(
         grads,  # type: ignore[arg-type]  # one of the two, or there was an error
         over,
         cache,
+        fuse,  # type: ignore[arg-type]  # likewise
     )
 
 

@@ -46,6 +46,9 @@ LOSS_OP = "loss"
 ACCUMULATE_OP = "accumulate"
 """The operator name of `%g2 = accumulate %g1 += %c`."""
 
+FUSED_OP = "fused"
+"""The operator name of a region of calls that runs as one kernel."""
+
 DTYPE_BYTES: dict[str, int] = {
     "f64": 8,
     "f32": 4,
@@ -92,11 +95,22 @@ Arg = Ref | Atom | Expr | bool | int | float | str | None | tuple["Arg", ...]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operator (`aten.addmm.default`) applied to arguments."""
+    """An operator (`aten.addmm.default`) applied to arguments.
+
+    `region` is what the operator `fused` runs: a function of its arguments, each a `Ref`, whose
+    results are those names of the cNode's that the region's calls write.
+    """
 
     op: str
     args: tuple[Arg, ...] = ()
     kwargs: tuple[tuple[str, Arg], ...] = ()
+    region: tuple[InnerCall, ...] = ()
+
+    def parts(self) -> Iterator[Call]:
+        """The call itself, then those of its region."""
+        yield self
+        for inner in self.region:
+            yield inner.call
 
     def refs(self) -> tuple[str, ...]:
         """Names read, in order of appearance, each once."""
@@ -106,6 +120,18 @@ class Call:
         for _, arg in self.kwargs:
             _collect(arg, found)
         return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class InnerCall:
+    """A call inside a region; its names are the region's own, and have no storage outside.
+
+    `index` picks one result of an operator that returns several, as in a view.
+    """
+
+    writes: tuple[str | None, ...]
+    call: Call
+    index: int | None = None
 
 
 def _collect(arg: Arg, found: dict[str, None]) -> None:
@@ -190,6 +216,10 @@ class CNode:
     @property
     def is_accumulate(self) -> bool:
         return self.call.op == ACCUMULATE_OP
+
+    @property
+    def is_fused(self) -> bool:
+        return self.call.op == FUSED_OP
 
     @property
     def results(self) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ def assumptions(
         Assumption("graph", "for the graph as written: model not seen"),
         Assumption("operators", "operators compute from their arguments and random state alone"),
         *_replay_forms(program, schedule),
+        *_regions(program),
         *_gradients(program),
         *_costs(program),
         *_loss(program),
@@ -69,6 +70,16 @@ def _replay_forms(program: Program, schedule: Schedule) -> Iterator[Assumption]:
     if program.header.replays:
         text += " (bits compared at capture)"
     yield Assumption("replay-forms", text)
+
+
+def _regions(program: Program) -> Iterator[Assumption]:
+    """Fused cNodes: their values are the composition of their calls, their bits need not be."""
+    regions = [c for c in program.graph.cnodes if c.call.region]
+    if regions:
+        calls = sum(len(c.call.region) for c in regions)
+        shown = "1 fused cNode" if len(regions) == 1 else f"{len(regions)} fused cNodes"
+        text = f"{shown} of {calls} calls: equal values, bits may differ by rounding inside"
+        yield Assumption("fused", text)
 
 
 def _costs(program: Program) -> Iterator[Assumption]:

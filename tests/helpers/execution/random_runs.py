@@ -102,13 +102,14 @@ def plans_of(base: Plan, seeds: range, *, copy: float = 0.0) -> Iterator[tuple[i
         yield seed, replace(base, program=program, schedule=schedule, _is_proven=False)
 
 
-def execute(model: str, seed: int, plan: Plan) -> Outcome:
-    """Proves a plan, builds its code, runs a step and compares it with eager's."""
+def execute(model: str, seed: int, plan: Plan, *, by_calls: bool = False) -> Outcome:
+    """Proves a plan, builds its code, runs a step and compares it with eager's; fused cNodes
+    `by_calls`, or as kernels."""
     kinds = kinds_of(plan.program, plan.schedule)
     assert plan._exported is not None
     try:
         proven = plan.trusted()
-        compiled = bind(proven.program, proven.schedule, plan._exported)
+        compiled = bind(proven.program, proven.schedule, plan._exported, by_calls=by_calls)
         report = compare_step(proven, compiled, plan._exported, 1)
     except (FBError, RuntimeError, NameError, TypeError, ValueError) as error:
         return Outcome(model, seed, f"{type(error).__name__}: {error}", kinds)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from inspect import signature
 
 from ...ir.diagnostics import Diagnostic, FBError, nearest
-from ...ir.graph import ACCUMULATE_OP, LOSS_OP, Call, Graph
+from ...ir.graph import ACCUMULATE_OP, FUSED_OP, LOSS_OP, Call, Graph
 from ...ir.span import Span
 from .honoured import honoured, unhonoured
 from .lowerings import is_random, table
@@ -54,6 +54,10 @@ def _calls(graph: Graph) -> Iterator[tuple[Call, str, Span | None]]:
 def _problems(call: Call) -> Iterator[tuple[str, str, str]]:
     """Code, message and hint of each reason why JAX cannot make a call."""
     known = table()
+    if call.op == FUSED_OP:
+        hint = "plan without fusion for JAX, whose compiler fuses by itself"
+        yield "FB0917", "fused cNodes are kernels of PyTorch", hint
+        return
     if call.op not in known:
         hint = "rewrite these lines of the model with operators that docs/jax-operators.md lists"
         yield "FB0920", f"{call.op} has no JAX lowering", hint

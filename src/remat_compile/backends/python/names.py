@@ -11,7 +11,7 @@ from typing import assert_never
 
 from ...ir.diagnostics import fail
 from ...ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
-from ...ir.graph import ACCUMULATE_OP, LOSS_OP, Arg, Atom, Call, Graph, Ref
+from ...ir.graph import ACCUMULATE_OP, FUSED_OP, LOSS_OP, Arg, Atom, Call, Graph, Ref
 from ...ir.program import Program
 from ...ir.schedule import Compute, Schedule
 from .quote import literal
@@ -125,9 +125,9 @@ def called_operators(graph: Graph) -> tuple[str, ...]:
     """The operators of views, cNodes and replay forms, each once, in order of appearance."""
     calls = [view.call for view in graph.views]
     for c in graph.cnodes:
-        calls += [c.call_at(1), c.call_at(2)]
+        calls += [*c.call.parts(), c.call_at(2)]
     ops = dict.fromkeys(call.op for call in calls)
-    return tuple(op for op in ops if op not in (LOSS_OP, ACCUMULATE_OP))
+    return tuple(op for op in ops if op not in (LOSS_OP, ACCUMULATE_OP, FUSED_OP))
 
 
 def loss_index(graph: Graph, schedule: Schedule) -> int:

@@ -53,13 +53,14 @@ class Unbound(Exception):
 class OperatorCall:
     """A call of an operator or of its lowering. `random` is the state that a replay is run
     with, or the number of a draw; `parts` how many of its results are taken, where not all
-    are."""
+    are. `region` is the function of a region that is called."""
 
     op: str
     args: tuple[Value, ...]
     kwargs: dict[str, Value]
     random: Value | None = None
     parts: int | None = None
+    region: str = ""
 
     def __str__(self) -> str:
         return f"{self.op}({', '.join(map(shown, self.args))})"

@@ -8,6 +8,7 @@ done on the way too.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...ir.graph import CALLER_KINDS, Arg, Atom, Call, CNode, Ref
@@ -229,17 +230,24 @@ class AbstractMachine:
         return value in self._views[of]
 
     def _arguments(self, call: Call) -> tuple[tuple[Value, ...], dict[str, Value]]:
-        args = tuple(self._argument(a) for a in call.args)
-        return args, {key: self._argument(a) for key, a in call.kwargs}
+        return self.arguments_inside(call, None)
 
-    def _argument(self, arg: Arg) -> Value:
+    def arguments_inside(
+        self, call: Call, names: Mapping[str, Value] | None
+    ) -> tuple[tuple[Value, ...], dict[str, Value]]:
+        """The arguments of a call in a region, in which `names` have these values; else those of
+        a call of the graph."""
+        args = tuple(self._argument(a, names) for a in call.args)
+        return args, {key: self._argument(a, names) for key, a in call.kwargs}
+
+    def _argument(self, arg: Arg, names: Mapping[str, Value] | None) -> Value:
         match arg:
             case Ref(name):
-                return self.value(name)
+                return self.value(name) if names is None else names[name]
             case Atom():
                 return arg
             case tuple():
-                return Items(tuple(self._argument(part) for part in arg))
+                return Items(tuple(self._argument(part, names) for part in arg))
             case None | bool() | int() | float() | str():
                 return Literal(repr(arg))
             case _:

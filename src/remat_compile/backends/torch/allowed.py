@@ -12,6 +12,7 @@ from ..python.allowed import Allowed, statements
 from ..python.names import called_operators
 from .expressions import ADD_IN_PLACE, METHODS, Expressions
 from .interface import copies_of
+from .regions import regions_of
 from .script import TABLES, script_imports, script_text
 
 __all__ = ["allowed"]
@@ -30,15 +31,21 @@ def allowed(program: Program, schedule: Schedule, helper: str) -> Allowed:
     if any(c.call.op == ACCUMULATE_OP for c in graph.cnodes):
         operators.add(ADD_IN_PLACE)
     copies = bool(copies_of(schedule))
+    regions = regions_of(graph)
     texts = (script_imports(copies=copies), helper, script_text(copies=copies))
     return Allowed(
         fixed=frozenset().union(*map(statements, texts)),
         tables=frozenset(TABLES),
         handles=frozenset(f"torch.ops.{op}._op" for op in operators),
-        signatures={"forward": _SIGNATURE, "backward": _SIGNATURE},
+        signatures={
+            **{name: regions.signature(name) for name in regions.functions},
+            "forward": _SIGNATURE,
+            "backward": _SIGNATURE,
+        },
         called=frozenset(
             (
                 *("replay", "max", "float", "torch.device"),
+                *regions.functions,
                 *("torch.get_rng_state", "torch.cuda.get_rng_state"),
             )
         ),

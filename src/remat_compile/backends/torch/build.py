@@ -8,7 +8,7 @@ generated source is what runs.
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,15 @@ from torch import Tensor, fx
 from ..._torch.lowered import Lowered
 from ...ir.diagnostics import Diagnostic, fail
 from ...ir.expr import evaluate
+from ...ir.graph import CNode
 from ...ir.schedule import Schedule
 from ..python.names import symbol_key
 from ..python.quote import comment
 from .emit import emit_with_saved
 from .interface import COPIES, Interface, copies_of
+from .kernels import Kernel, Kernels, make_kernels
 from .module import Flight, GuardFailure, PlannedModule, planned_module
+from .regions import regions_of
 from .runtime import PlanCopies
 from .unused import UnusedOutputs
 
@@ -45,14 +48,17 @@ class CompiledStep:
     copies: PlanCopies | None
 
 
-def build(lowered: Lowered, schedule: Schedule) -> PlannedModule:
+def build(lowered: Lowered, schedule: Schedule, kernels: Kernels | None = None) -> PlannedModule:
     """A drop-in for the original module that runs `schedule`; see `compiled_step`."""
-    step = compiled_step(lowered, schedule)
+    step = compiled_step(lowered, schedule, kernels)
     return planned_module(lowered, schedule, step.run, step.flight, step.source, step.copies)
 
 
-def compiled_step(lowered: Lowered, schedule: Schedule) -> CompiledStep:
-    """The step that runs `schedule`, without any guard.
+def compiled_step(
+    lowered: Lowered, schedule: Schedule, kernels: Kernels | None = None
+) -> CompiledStep:
+    """The step that runs `schedule`, without any guard; regions as `kernels`, where it makes one,
+    and else by their calls.
 
     `schedule` must have been verified on `lowered.program`. Call it inside the `with`
     block that gave `lowered`; the result outlives the block. Raises FBError FB0901 for
@@ -71,7 +77,7 @@ def compiled_step(lowered: Lowered, schedule: Schedule) -> CompiledStep:
     copies = PlanCopies(program, schedule, interface.inputs) if keys else None
     source, saved = emit_with_saved(program, schedule, interface)
     title = comment(f"{TITLE} {program.graph.name} @{schedule.name}>")
-    forward, backward = _load(source, title)
+    forward, backward = _load(source, title, _kernels(lowered, kernels))
     constants = tuple(lowered.constants[a.name] for a in program.graph.anodes if a.kind == "const")
 
     def partition(
@@ -113,11 +119,26 @@ def compiled_step(lowered: Lowered, schedule: Schedule) -> CompiledStep:
     return CompiledStep(run, flight, source, copies)
 
 
-def _load(source: str, name: str) -> tuple[Function, Function]:
+def _kernels(lowered: Lowered, kernels: Kernels | None) -> dict[str, Kernel]:
+    """What stands in for the functions of regions, by name."""
+    graph = lowered.program.graph
+    regions = regions_of(graph)
+    if kernels is None or not regions.of:
+        return {}
+    users: dict[str, list[tuple[CNode, list[Tensor]]]] = {}
+    for name, function in regions.of.items():
+        c = graph.cnode[name]
+        args = [lowered.nodes[ref].meta["val"] for ref in c.call.refs()]
+        users.setdefault(function, []).append((c, args))
+    return make_kernels(kernels, users)
+
+
+def _load(source: str, name: str, kernels: Mapping[str, Kernel]) -> tuple[Function, Function]:
     """Runs the generated module; tracebacks and debuggers show its lines."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     space: dict[str, Any] = {"__name__": name}
     exec(compile(source, name, "exec"), space)
+    space.update(kernels)
     return space["forward"], space["backward"]
 
 

@@ -45,6 +45,11 @@ the model makes from literals.
 
 '''
 
+_BY_CALLS = """
+Fused cNodes run by their calls here, one after the other; as the kernels that they were planned
+for they take less memory.
+"""
+
 _AS_SCRIPT = """
 Run as a script, it loads parameters and inputs (from the file named, or the .pt file beside it;
 what is not there is made up), runs one step, and prints the measured peak of memory, whether all
@@ -105,10 +110,12 @@ def _written(program: Program, schedule: Schedule, interface: Interface | None) 
     backward.give_back(given.grads, notes)
 
     helper = replay_helper(program)
+    regions = [*expressions.region_texts()]
     parts = [
         _header(program, schedule, is_script=interface is None),
         *_operators(expressions),
         *([helper] if forward.replays or backward.replays else []),
+        *regions,
         "\n\ndef forward(args, constants=()):\n" + forward.text(),
         "\n\ndef backward(args, constants=()):\n" + backward.text(),
     ]
@@ -119,13 +126,14 @@ def _written(program: Program, schedule: Schedule, interface: Interface | None) 
 
 
 def _header(program: Program, schedule: Schedule, *, is_script: bool) -> str:
+    by_calls = any(c.is_fused for c in program.graph.cnodes)
     planned = docstring(f"Planned by {schedule.planner}.")
     head = _HEADER.format(
         graph=docstring(program.graph.name),
         schedule=docstring(schedule.name),
         planned="\n".join(wrap(planned, WIDTH, break_long_words=False, break_on_hyphens=False)),
         version=__version__,
-        script=_AS_SCRIPT if is_script else "",
+        script=(_AS_SCRIPT if is_script else "") + (_BY_CALLS if is_script and by_calls else ""),
     )
     imports = script_imports(copies=bool(copies_of(schedule)))
     return head + (imports if is_script else "import torch\n") + "\n"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from ..._torch.callable import callable_op, check_call
 from ..._torch.ops import from_atom, resolve_op
-from ...ir.graph import Atom, Call, Ref
+from ...ir.graph import FUSED_OP, Atom, Call, CNode, Ref
 from ...ir.program import Program
-from ..python.names import VariableNames
+from ..python.names import VariableNames, symbol_key
 from ..python.quote import literal
 from .interface import COPIES
+from .regions import function_lines, local_names, regions_of
 from .script import SCRIPT_NAMES
 
 __all__ = ["ADD_IN_PLACE", "METHODS", "RESERVED", "Expressions"]
@@ -40,7 +42,8 @@ class Expressions(VariableNames):
     """Renders calls; `operators` collects the operators used, by variable name."""
 
     def __init__(self, program: Program):
-        super().__init__(program, RESERVED)
+        self.regions = regions_of(program.graph)
+        super().__init__(program, (*RESERVED, *self.regions.functions))
         self._variables[COPIES] = "copies"
         self.operators: dict[str, str] = {}
 
@@ -66,6 +69,23 @@ class Expressions(VariableNames):
             rest = rest[0]
         return f"{self.variable(own.name)}.{method}({', '.join(map(self.argument, rest))})"
 
+    def fused(self, c: CNode) -> str:
+        """The call of a region's function."""
+        name = self.regions.of[c.name]
+        _, symbols = self.regions.functions[name]
+        given = [self.variable(symbol_key(symbol)) for symbol in symbols]
+        return f"{name}({', '.join((*map(self.argument, c.call.args), *given))})"
+
+    def region_texts(self) -> Iterator[str]:
+        """The functions of the regions."""
+        for name, (function, symbols) in self.regions.functions.items():
+            inside = _Inside(self, local_names(function, symbols))
+            calls = [
+                (inner, inside.call(inner.call), self.returns_tuple(inner.call.op))
+                for inner in function.calls
+            ]
+            yield function_lines(self.regions.signature(name), name, function, calls)
+
     def arguments(self, call: Call) -> list[str]:
         check_call(call)
         return super().arguments(call)
@@ -79,5 +99,15 @@ class Expressions(VariableNames):
 
     def returns_tuple(self, op: str) -> bool:
         """Whether the operator returns several tensors (a tuple or a list of them)."""
+        if op == FUSED_OP:
+            return True
         returns = resolve_op(op)._schema.returns  # type: ignore[union-attr]
         return len(returns) != 1 or str(returns[0].type).startswith("List")
+
+
+class _Inside(Expressions):
+    """The same inside a region's function, which has variables of its own."""
+
+    def __init__(self, around: Expressions, variables: dict[str, str]):
+        self._variables = variables
+        self.operators = around.operators

@@ -15,6 +15,7 @@ from hashlib import sha256
 
 from ..expr import Expr
 from ..graph import Arg, Call, CNode, Graph, Ref
+from .regions import region_function
 
 __all__ = ["fingerprint"]
 
@@ -53,7 +54,8 @@ class _Shape:
             replay = (self._call(c.replay.call), again, c.replay.workspace)
         token = self._storage(c.token)
         number, _ = self._number("cnode", c.name)
-        return (number, c.phase, call, writes, replay, token, c.workspace)
+        region = repr(region_function(c)) if c.is_fused else None
+        return (number, c.phase, call, writes, replay, token, c.workspace, region)
 
     def _number(self, kind: str, name: str) -> tuple[str, bool]:
         """The number of a name, and whether this is its first mention."""

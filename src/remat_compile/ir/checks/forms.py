@@ -166,7 +166,8 @@ def check_sizes(program: Program, points: Points, findings: Findings) -> None:
     for v in program.graph.views:
         _arguments(v.call, v.span, points, findings)
     for c in program.graph.cnodes:
-        _arguments(c.call, c.span, points, findings)
+        for call in c.call.parts():
+            _arguments(call, c.span, points, findings)
         _size(c.workspace, f"the workspace of {c.name}", " bytes", c.span, points, findings)
         times = [c.time_ns]
         if c.replay is not None:

@@ -37,7 +37,8 @@ def _calls(program: Program) -> Iterator[tuple[Call, str, Span | None]]:
     for v in program.graph.views:
         yield v.call, f"%{v.name}", v.span
     for c in program.graph.cnodes:
-        yield c.call, c.name, c.span
+        for call in c.call.parts():
+            yield call, c.name, c.span
         if c.replay is not None:
             yield c.replay.call, c.name, c.span
 

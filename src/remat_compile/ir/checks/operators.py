@@ -26,7 +26,8 @@ def check_operators(program: Program, findings: Findings) -> None:
     for v in program.graph.views:
         _pure(v.call, f"%{v.name}", v.span, findings)
     for c in program.graph.cnodes:
-        _pure(c.call, c.name, c.span, findings)
+        for call in c.call.parts():
+            _pure(call, c.name, c.span, findings)
         if c.replay is not None:
             _pure(c.replay.call, f"the replay form of {c.name}", c.span, findings)
 

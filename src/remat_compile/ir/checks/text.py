@@ -86,7 +86,10 @@ def _cnode(c: CNode, findings: Findings) -> None:
     _name(c.name, c.name, NAME, c.span, findings, RESERVED_STEPS)
     if c.phase not in PHASES:
         findings.add("FB0220", f"{c.name} has the unknown phase {c.phase}", c.span)
-    _call(c.call, c.name, c.span, findings)
+    for call in c.call.parts():
+        _call(call, c.name, c.span, findings)
+    for name in (n for inner in c.call.region for n in inner.writes if n is not None):
+        _name(f"{c.name}: %{name}", name, REF, c.span, findings)
     _expression(c.workspace, c.name, c.span, findings)
     if c.replay is not None:
         _call(c.replay.call, c.name, c.span, findings)

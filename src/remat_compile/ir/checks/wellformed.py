@@ -13,6 +13,7 @@ from .forms import Points, check_forms, check_sizes
 from .graph import check_graph
 from .numbers import check_numbers
 from .operators import check_operators
+from .regions import check_regions
 from .text import check_text
 
 
@@ -29,6 +30,7 @@ def check_program(
     names = check_graph(program.graph, findings)
     points = Points(program.symbols)
     check_forms(program.graph, names, points, findings)
+    check_regions(program.graph, findings)
     check_sizes(program, points, findings)
     check_numbers(program, points, findings)
     check_operators(program, findings)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from ..expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym, format_expr
-from ..graph import ANode, Arg, Atom, Call, CNode, Graph, Ref, View
+from ..graph import ANode, Arg, Atom, Call, CNode, Graph, InnerCall, Ref, View
 from ..program import Binding, Certificate, Header, Program, Proven, Symbol, Target
 from ..schedule import Compute, Schedule, Step
 from ..span import Loc
@@ -34,7 +34,7 @@ def graph_sha256(program: Program) -> str:
 
 
 def format_statement(node: ANode | View | CNode) -> str:
-    """The line that declares a node, without indentation."""
+    """The line that declares a node, without indentation; of a region, its lines."""
     match node:
         case ANode():
             shape = ", ".join(format_expr(part) for part in node.shape)
@@ -138,6 +138,9 @@ def _cnode(c: CNode) -> str:
     if c.writes:
         parts.append(f"{_writes(c.writes)} =")
     parts.append(_call(c.call))
+    if c.call.region:
+        inner = "".join(f"\n    {_inner(part)}" for part in c.call.region)
+        parts.append(f"{{{inner}\n  }}")
     if c.of:
         parts.append(f"of {', '.join(c.of)}")
     if c.token is not None:
@@ -157,6 +160,11 @@ def _cnode(c: CNode) -> str:
     if c.loc is not None:
         parts.append(f"at {_loc(c.loc)}")
     return " ".join(parts)
+
+
+def _inner(inner: InnerCall) -> str:
+    index = "" if inner.index is None else f"[{inner.index}]"
+    return f"{_writes(inner.writes)} = {_call(inner.call)}{index}"
 
 
 def _writes(writes: Sequence[str | None]) -> str:

@@ -22,7 +22,7 @@ from ..expr import (
     symbols_of,
     too_large,
 )
-from ..graph import Arg, Atom, AtomKind, Call, Ref, Replay
+from ..graph import Arg, Atom, AtomKind, Call, InnerCall, Ref, Replay
 from ..span import Loc
 from .tokens import Entry, double, duration_of, integer, once, refuse, short, string
 
@@ -115,6 +115,9 @@ class ValueRules:
 
     def call(self, operator: Token, arguments: Arguments | None) -> Call:
         return Call(operator[:-1], *(arguments or ()))
+
+    def inner(self, writes: tuple[str | None, ...], call: Call, index: int | None) -> InnerCall:
+        return InnerCall(writes, call, index)
 
     # Attributes of cNodes.
 

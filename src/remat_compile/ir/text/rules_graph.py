@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from lark import Token, Tree
 
 from ..expr import Expr
-from ..graph import ANode, ANodeKind, Call, CNode, Graph, Phase, View
+from ..graph import ANode, ANodeKind, Call, CNode, Graph, InnerCall, Phase, View
 from ..span import Span
 from .tokens import Entry, once, span_of, title
 
@@ -42,11 +43,14 @@ class GraphRules:
         phase: Token,
         writes: tuple[str | None, ...] | None,
         call: Call,
+        region: tuple[InnerCall, ...] | None,
         *attributes: Entry,
     ) -> CNode:
         name = label.rstrip(": \t")
         place = self._span(label)
         span = Span(place.line, place.column, place.column + len(name), self._file)
+        if region:
+            call = replace(call, region=region)
         given = once(attributes, f"for {name}") if attributes else {}
         return CNode(name, cast(Phase, str(phase)), writes or (), call, **given, span=span)
 

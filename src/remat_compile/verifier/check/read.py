@@ -48,6 +48,10 @@ class Operation:
     token: str = ""
     replay: "Operation | None" = None
     phase: str = ""
+    region: set[str] = field(default_factory=set)  # what the calls in it make
+
+    def fused(self) -> bool:
+        return self.operator == "fused"
 
     def same(self, other: "Operation") -> bool:
         return (self.operator, self.arguments) == (other.operator, other.arguments)
@@ -88,16 +92,17 @@ class Program:
 
 
 def sections(text: str) -> Iterator[tuple[int, Words, list[tuple[int, Words]]]]:
-    """(line, head, statements between the braces) of each section. A statement is one line."""
+    """(line, head, statements between the braces) of each section. A statement is one line, but
+    for a region, whose lines end in the word `;`."""
     head, body, start, depth = Words(), list[tuple[int, Words]](), 1, 0
+    words = Words()
     for line, row in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
-        if depth and PLAIN.fullmatch(row):
+        if depth == 1 and PLAIN.fullmatch(row):
             body.append((line, row.split()))
             continue
-        words = Words()
         for word in [*filter(None, WORD.findall(row)), ";"]:
             depth += (word == "{") - (word == "}")
-            if word != ";" and (word, depth) not in (("{", 1), ("}", 0)):
+            if (word != ";" or depth > 1) and (word, depth) not in (("{", 1), ("}", 0)):
                 words.append(word)
                 continue
             if word == "{" or (word == ";" and depth == 0):
@@ -171,8 +176,12 @@ def read_node(p: Program, words: Words) -> None:
             need(p.kind[base] and {p.base[word] for word in rest if word[0] == "%"} == {base}, name)
             p.base[name] = base
         case [_, ":", phase, *rest]:
-            p.nodes[name] = call(rest[::-1])
-            p.nodes[name].phase = phase
+            stack = rest[::-1]
+            p.nodes[name] = own = call(stack)
+            own.phase = phase
+            need(not stack, "not expected:", *stack)
+            need({*own.results} <= own.region or not own.fused(), name, "makes what no call does")
+            need(not own.fused() or (own.region and not own.token and not own.replay), name)
         case _:
             raise Wrong("no aNode, view or cNode")
 
@@ -189,8 +198,8 @@ def call(stack: Words) -> Operation:
         made.arguments.append(stack.pop())
         depth += (made.arguments[-1] == "(") - (made.arguments[-1] == ")")
     made.arguments.pop()
-    while stack and (word := stack.pop()) != "}":
-        match word:
+    while stack and stack[-1] not in ("}", ";"):
+        match word := stack.pop():
             case "time":
                 made.time_ns = amount(stack.pop())
             case "workspace":
@@ -199,6 +208,11 @@ def call(stack: Words) -> Operation:
                 made.token = stack.pop()
             case "replay" if stack.pop() == "{":
                 made.replay = call(stack)
+                need(stack.pop() == "}" and not made.replay.fused(), "no replay form")
+            case "{" if made.fused():
+                region(stack, made)
+            case "[":  # the result that a call in a region picks
+                need(stack.pop().isdecimal() and stack.pop() == "]", "no index")
             case "of":
                 stack.pop()
                 while stack and stack[-1] == ",":
@@ -208,6 +222,24 @@ def call(stack: Words) -> Operation:
                 while stack and (stack[-1] == ":" or stack[-1][0] in '"0123456789'):
                     stack.pop()
     return made
+
+
+def region(stack: Words, own: Operation) -> None:
+    """A function of the arguments: each call reads those, or what calls before it made."""
+    known = {word for word in own.arguments if word != ","}
+    need(all(word[0] == "%" for word in known) and not own.region, "no arguments of a region")
+    while stack[-1] != "}":
+        if stack[-1] == ";":
+            stack.pop()
+            continue
+        inner = call(stack)
+        plain = inner == Operation(inner.operator, inner.arguments, inner.results)
+        need(plain and inner.operator not in ("loss", "accumulate", "fused"), "not in a region")
+        need({word for word in inner.arguments if word[0] == "%"} <= known, "reads what is not in")
+        need(not {*inner.made()} & known, "a name twice in a region")
+        known |= {*inner.made()}
+        own.region |= {*inner.made()}
+    stack.pop()
 
 
 def expression(stack: Words, level: int = 0) -> Words:

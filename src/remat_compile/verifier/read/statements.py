@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ir.diagnostics import Diagnostic, nearest
-from ...ir.graph import ACCUMULATE_OP, CALLER_KINDS, ANode, Arg, Call, CNode, Ref
+from ...ir.graph import ACCUMULATE_OP, CALLER_KINDS, FUSED_OP, LOSS_OP, ANode, Arg, Call, CNode, Ref
 from ...ir.program import Program
 from ...ir.span import Span
 
@@ -166,6 +166,34 @@ class _Reader:
                     self.read_positions(c, c.replay.writes)
             if c.call.op == ACCUMULATE_OP:
                 self.read_accumulate(c)
+            self.read_region(c)
+
+    def read_region(self, c: CNode) -> None:
+        """A fused cNode is a function of what it reads: the composition of the calls inside."""
+        forms = [c.call.op] + ([] if c.replay is None else [c.replay.call.op])
+        if not c.call.region:
+            if FUSED_OP in forms:
+                self.refuse(f"{c.name} is fused, and no calls stand inside", c.span)
+            return
+        known = {arg.name for arg in c.call.args if isinstance(arg, Ref)}
+        plain = len(known) == len(c.call.args) and not c.call.kwargs
+        if forms != [FUSED_OP] or c.token is not None or not plain:
+            message = f"{c.name} is not of the form %y = fused(%x, …) {{ … }}"
+            self.refuse(message, c.span)
+        made: set[str] = set()
+        for inner in c.call.region:
+            if inner.call.op in (LOSS_OP, ACCUMULATE_OP, FUSED_OP) or inner.call.region:
+                self.refuse(f"{inner.call.op} stands inside {c.name}", c.span)
+            for name in {*names_in(inner.call)} - known - made:
+                self.refuse(f"{c.name} reads %{name} inside before it is there", c.span)
+            for result in (name for name in inner.writes if name is not None):
+                if result in known | made:
+                    self.refuse(f"{c.name} writes %{result} inside and has it already", c.span)
+                made.add(result)
+        for written in c.writes:
+            if written not in made:
+                shown = "_" if written is None else f"%{written}"
+                self.refuse(f"no call inside {c.name} writes {shown}", c.span)
 
     def read_positions(self, c: CNode, again: Sequence[str | None]) -> None:
         """A replay form with the cNode's own call gives each result in the same place."""

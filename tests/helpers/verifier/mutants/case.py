@@ -255,7 +255,8 @@ def located(schedule: Schedule) -> Schedule:
 
 @cache
 def cases() -> tuple[Case, ...]:
-    """Every plan of every model, and one that copies to the host and back."""
+    """Every plan of every model, one that copies to the host and back, and some that are fused."""
+    from .fused import FUSED, all_runs_fused
     from .offloaded import offloaded
 
     found = []
@@ -265,6 +266,9 @@ def cases() -> tuple[Case, ...]:
         found += [Case(f"{path.stem}@{s.name}", bare, s) for s in program.schedules]
         plan = offloaded(found[-2])
         found.append(Case(f"{path.stem}@{plan.name}", bare, plan))
+        for schedule in program.schedules if path.stem in FUSED else ():
+            fused, plan = all_runs_fused(bare, schedule)
+            found.append(Case(f"{path.stem}@{plan.name}", fused, plan))
     return tuple(found)
 
 

@@ -119,6 +119,39 @@ def operands(case: Case, kind: str) -> Iterator[Mutant]:
             yield case.mutant(kind, None, HASH, program=made)
 
 
+@seeds("call of a region left out", "graph")
+def call_left_out(case: Case, kind: str) -> Iterator[Mutant]:
+    for c in case.cnodes.values():
+        for inner in c.call.region:
+            call = replace(c.call, region=tuple(i for i in c.call.region if i is not inner))
+            made = _with_cnode(case.program, c, call=call)
+            words = next(f"%{name}" for name in inner.writes if name is not None)
+            yield case.mutant(kind, None, "FB0802", words=words, program=made, place=c.span)
+
+
+@seeds("calls of a region in a circle", "graph")
+def circle(case: Case, kind: str) -> Iterator[Mutant]:
+    for c in case.cnodes.values():
+        for one, two in pairwise(c.call.region):
+            if not {*one.writes}.isdisjoint(two.call.refs()):
+                swap = {one: two, two: one}
+                call = replace(c.call, region=tuple(swap.get(i, i) for i in c.call.region))
+                made = _with_cnode(case.program, c, call=call)
+                words = "inside before it is there"
+                yield case.mutant(kind, None, "FB0802", words=words, program=made, place=c.span)
+
+
+@seeds("sum in place inside a region", "graph")
+def sum_inside(case: Case, kind: str) -> Iterator[Mutant]:
+    for c in case.cnodes.values():
+        for inner in c.call.region:
+            other = replace(inner, call=Call("accumulate", inner.call.args))
+            call = replace(c.call, region=tuple(other if i is inner else i for i in c.call.region))
+            made = _with_cnode(case.program, c, call=call)
+            words = f"accumulate stands inside {c.name}"
+            yield case.mutant(kind, None, "FB0802", words=words, program=made, place=c.span)
+
+
 @seeds("view of another storage", "graph")
 def wrong_view(case: Case, kind: str) -> Iterator[Mutant]:
     views = case.program.graph.views

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ....ir.graph import Atom
+from ....ir.graph import FUSED_OP, Atom
 from ...readback.expressions import DTYPES, OperatorCall, Reader
 from ...readback.mismatch import unreadable
 from ...readback.names import Variables
@@ -29,10 +29,12 @@ _TAKE_SCALARS = {
 
 @dataclass(frozen=True)
 class TorchReader(Reader):
-    """Evaluates expressions of PyTorch code; `replays` says whether it defines `replay`."""
+    """Evaluates expressions of PyTorch code; `replays` says whether it defines `replay`,
+    and `regions` are the functions of its fused cNodes."""
 
     replays: bool
     on_cuda: bool
+    regions: frozenset[str] = frozenset()
 
     def is_state(self, node: ast.Call) -> bool:
         """Whether a call takes the state of the random stream."""
@@ -46,6 +48,8 @@ class TorchReader(Reader):
                     unreadable(node, self.file, ast.unparse(node))
                 made = self.called(self.operators[name], args, node.keywords, variables)
                 return replace(made, random=self.value(state, variables))
+            case ast.Call(func=ast.Name(id=name), args=args) if name in self.regions:
+                return replace(self.called(FUSED_OP, args, node.keywords, variables), region=name)
             case ast.Call(
                 func=ast.Attribute(value=ast.Name(id=name) as own, attr=method), keywords=[]
             ) if name in variables:
@@ -55,6 +59,8 @@ class TorchReader(Reader):
 
     def returns_several(self, op: str) -> bool:
         """Whether PyTorch's operator gives a tuple or list and not a tensor."""
+        if op == FUSED_OP:
+            return True
         returns = _schema(op).returns
         return len(returns) != 1 or str(returns[0].type).startswith("List")
 

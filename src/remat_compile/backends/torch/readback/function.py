@@ -31,6 +31,7 @@ from ...readback.values import (
     viewed,
 )
 from .expressions import TorchReader
+from .regions import RegionReader
 
 __all__ = ["Function"]
 
@@ -39,8 +40,14 @@ class Function:
     """Runs the statements of one function, with the schedule in step."""
 
     def __init__(
-        self, machine: AbstractMachine, reader: TorchReader, node: ast.FunctionDef, file: str
+        self,
+        machine: AbstractMachine,
+        reader: TorchReader,
+        node: ast.FunctionDef,
+        file: str,
+        regions: RegionReader,
     ):
+        self.regions = regions
         self.machine, self.reader, self.node, self.file = machine, reader, node, file
         self.held = Held()
         self.variables = Variables(self.held)
@@ -151,7 +158,8 @@ class Function:
     def _bind(self, target: ast.expr, value: Value) -> None:
         if not isinstance(target, ast.Name):
             unreadable(target, self.file, f"{ast.unparse(target)} is bound")
-        if target.id in ("torch", "args", "constants", *self.reader.operators):
+        taken = ("torch", "args", "constants", *self.reader.operators, *self.reader.regions)
+        if target.id in taken:
             unreadable(target, self.file, f"{target.id} is bound again")
         if (target.id == "copies") != isinstance(value, CallCopies):
             self.differs(target, f"{target.id} holds {shown(value)}", "the arguments")
@@ -267,14 +275,19 @@ class Function:
                 "is to draw anew" if now.token is None else f"is to run with {shown(now.token)}"
             )
             self.differs(node, f"it {drawn}, and {should}", step)
-        if len(called.args) != len(now.args):
-            self.differs(node, f"{len(called.args)} arguments, not {len(now.args)}", step)
-        for place, (given, value) in enumerate(zip(called.args, now.args, strict=True), 1):
+        wished = now.args
+        if called.region:
+            symbols = self.regions.symbols(now.cnode)
+            self.regions.check(node, called.region, now.cnode, len(symbols), step)
+            wished = (*now.args, *symbols)
+        if len(called.args) != len(wished):
+            self.differs(node, f"{len(called.args)} arguments, not {len(wished)}", step)
+        for place, (given, value) in enumerate(zip(called.args, wished, strict=True), 1):
             if given != value:
                 self.differs(node, f"argument {place} is {shown(given)}, not {shown(value)}", step)
         if called.kwargs != now.kwargs:
-            found, wished = (_said_keywords(k) for k in (called.kwargs, now.kwargs))
-            self.differs(node, f"keyword arguments are {found}, not {wished}", step)
+            found, asked = (_said_keywords(k) for k in (called.kwargs, now.kwargs))
+            self.differs(node, f"keyword arguments are {found}, not {asked}", step)
 
     def _check_held(self, node: ast.AST, step: str, more: Sequence[RandomState]) -> None:
         """That variables and nothing else keep alive what is live before the step."""

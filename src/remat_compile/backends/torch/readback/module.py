@@ -13,6 +13,7 @@ Python and PyTorch's own meaning of an operator's name. It knows nothing of how 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 
 from ....ir.program import Program
@@ -30,8 +31,11 @@ from ..script import replay_helper, script_imports, script_tables, script_text
 from .ends import Ends
 from .expressions import TorchReader
 from .function import Function
+from .regions import RegionReader
 
 __all__ = ["check_source"]
+
+FUNCTIONS = ("forward", "backward", "replay")
 
 
 def check_source(
@@ -53,20 +57,29 @@ def check_source(
     fixed = frozenset().union(*map(statements, texts))
     operators, functions = _module(tree, file, fixed, replay_helper(program), tables)
     machine = AbstractMachine(program, schedule, says_waits=True)
-    reader = TorchReader(file, operators, "replay" in functions, on_cuda)
+    regions = {name: node for name, node in functions.items() if name not in FUNCTIONS}
+    reader = TorchReader(file, operators, "replay" in functions, on_cuda, frozenset(regions))
     for name in ("forward", "backward"):
         if name not in functions:
             unreadable(tree, file, f"no function {name}")
     ends = Ends(program, interface or default_interface(program), copies)
-    forward = Function(machine, reader, functions["forward"], file)
+    inside = RegionReader(machine, reader, regions)
+    forward = Function(machine, reader, functions["forward"], file, inside)
     ends.enter_forward(forward)
     forward.run()
     ends.leave_forward(forward)
-    backward = Function(machine, reader, functions["backward"], file)
+    backward = Function(machine, reader, functions["backward"], file, inside)
     ends.enter_backward(backward)
     backward.run()
     ends.leave_backward(backward)
     return ends.saved
+
+
+def _is_function(node: ast.FunctionDef) -> bool:
+    """Whether it is one of the step, or of a region: `fused0`, with plain parameters."""
+    plain = ", ".join(a.arg for a in node.args.args) == ast.unparse(node.args)
+    is_region = re.fullmatch("fused[0-9]+", node.name) and plain and not node.decorator_list
+    return node.name in ("forward", "backward") or bool(is_region)
 
 
 def _module(
@@ -101,7 +114,7 @@ def _module(
                 functions["replay"] = node
             case ast.FunctionDef(name="replay"):
                 differs(node, file, "replays", "`replay` does not restore the state it found")
-            case ast.FunctionDef(name="forward" | "backward" as name) if name not in functions:
+            case ast.FunctionDef(name=name) if _is_function(node) and name not in functions:
                 functions[name] = node
             case _:
                 unreadable(node, file, ast.unparse(node).splitlines()[0])

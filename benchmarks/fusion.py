@@ -1,0 +1,196 @@
+"""Fused plans beside unfused ones and beside `torch.compile` with its activation budget.
+
+    python benchmarks/fusion.py
+    python benchmarks/fusion.py --budgets 100%,50% --shares 1.0 --rounds 5
+
+A GPT-2, or a stack of gated layers, on the CPU, float32. Peaks are measured, in bytes of the
+device; times are medians of interleaved steps, relative to eager. `differs` is the largest
+difference of a gradient or output from eager, over the largest value of that tensor.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Annotated, Any
+
+import torch
+import typer
+from _common import gpt2, machine
+from _tables import print_table
+from torch import Tensor, nn
+
+import remat_compile
+from remat_compile import Plan
+from remat_compile.backends.torch import PlannedModule
+from remat_compile.driver.compare_torch import _compare, _Runner
+from remat_compile.ir.analysis.liveness import held_bytes
+from remat_compile.ir.schedule import Compute
+from remat_compile.ir.semantics.simulate import Sizes
+
+
+class GatedBlock(nn.Module):
+    """A gated feed-forward layer after a root-mean-square norm, as Llama has them; no attention,
+    so that pointwise operators count."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+        self.up, self.gate = (nn.Linear(width, 4 * width, bias=False) for _ in range(2))
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.scale
+        made: Tensor = x + self.down(nn.functional.silu(self.gate(h)) * self.up(h))
+        return made
+
+
+class Gated(nn.Module):
+    """A stack of them, with its loss inside."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(GatedBlock(width) for _ in range(layers)))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return (self.blocks(x) - y).square().mean()
+
+
+@dataclass
+class Entry:
+    """One way to run the step. `kernels` counts the computations of a plan that run."""
+
+    name: str
+    module: nn.Module
+    made_s: float
+    plan: Plan | None = None
+    peak_bytes: int = 0
+    difference: float = 0.0
+
+    @property
+    def kernels(self) -> str:
+        if self.plan is None:
+            return ""
+        return str(sum(isinstance(step, Compute) for step in self.plan.schedule.steps) - 1)
+
+    @property
+    def predicted(self) -> str:
+        return "" if self.plan is None else f"{self.plan.time_s * 1e3:.1f}"
+
+    @property
+    def proven(self) -> str:
+        known = None if self.plan is None else self.plan.proven
+        return "" if known is None else f"{known.device_bytes / 1e6:.2f}"
+
+
+class _Renamed(nn.Module):
+    """Runs `call` under the parameter names of `module`."""
+
+    def __init__(self, module: nn.Module, call: Callable[..., Any]) -> None:
+        super().__init__()
+        self._modules = dict(module._modules)
+        self._parameters = dict(module._parameters)
+        object.__setattr__(self, "call", call)
+
+    def forward(self, *args: Any) -> Any:
+        return self.call(*args)
+
+
+def compiled(model: nn.Module, args: Sequence[Tensor], share: float) -> Entry:
+    """A copy under `torch.compile` (Inductor) with PyTorch's activation memory budget."""
+    import torch._functorch.config as config
+
+    torch._dynamo.reset()
+    made = copy.deepcopy(model)
+    start = time.perf_counter()
+    with config.patch(activation_memory_budget=share):
+        call = torch.compile(made)
+        call(*args).backward()
+    seconds = time.perf_counter() - start
+    for p in made.parameters():
+        p.grad = None
+    return Entry(f"torch.compile, budget {share:g}", _Renamed(made, call), seconds)
+
+
+def planned(
+    model: nn.Module, args: tuple[Tensor, ...], budget: str, fuse: str, planner: str
+) -> Entry:
+    start = time.perf_counter()
+    plan = remat_compile.plan(
+        model, args, activation_budget=budget, planner=planner, fuse=fuse, time_limit_s=120
+    )
+    module = plan.bind()
+    seconds = time.perf_counter() - start
+    for warning in plan.warnings:
+        print(f"{budget} {fuse}: {warning.message}")
+    return Entry(f"ours, {budget}, fuse={fuse}", module, seconds, plan)
+
+
+def main(
+    budgets: Annotated[str, typer.Option(help="Of the activations.")] = "100%,70%,50%,30%",
+    shares: Annotated[str, typer.Option(help="Of torch.compile.")] = "1.0,0.5,0.2",
+    planner: str = "dtr",
+    kind: Annotated[str, typer.Option("--model", help="gpt or gated.")] = "gpt",
+    layers: int = 4,
+    width: int = 128,
+    batch: int = 8,
+    seq: int = 128,
+    vocab: int = 256,
+    rounds: int = 9,
+) -> None:
+    """Builds all, then times them in turn."""
+    print(machine())
+    torch.manual_seed(0)
+    if kind == "gated":
+        model: nn.Module = Gated(layers, width)
+        args = (torch.randn(batch, seq, width), torch.randn(batch, seq, width))
+    else:
+        model = gpt2(layers=layers, width=width, heads=4, vocab=vocab, seq=seq)
+        ids = torch.randint(0, vocab, (batch, seq))
+        args = (ids, torch.roll(ids, -1, 1))
+    entries = [
+        planned(model, args, budget, fuse, planner)
+        for budget in budgets.split(",")
+        for fuse in ("none", "auto")
+    ]
+    first = entries[0].plan
+    assert first is not None
+    assert first._exported is not None
+    exported, binding = first._exported, first.program.binding
+    entries += [compiled(model, args, float(share)) for share in shares.split(",") if share]
+    entries.insert(0, Entry("eager", exported.original, 0.0))
+    runners = [_Runner(entry.module, exported, binding) for entry in entries]
+    held = held_bytes(first.program, "device", Sizes.of(first.program))
+    wanted = runners[0].run()
+    for entry, runner in zip(entries, runners, strict=True):
+        entry.difference = _compare(runner.run(), wanted)[1]
+        if isinstance(entry.module, PlannedModule):
+            entry.peak_bytes = runner.planned_peak_bytes()
+        else:
+            entry.peak_bytes = held + runner.peak_bytes()
+    times = [[runner.time_s() for runner in runners] for _ in range(rounds)]
+    rows = []
+    for index, entry in enumerate(entries):
+        ratio = median(row[index] / row[0] for row in times)
+        rows.append(
+            (
+                entry.name,
+                f"{entry.peak_bytes / 1e6:.2f}",
+                entry.proven,
+                f"{ratio:.2f} ×",
+                f"{median(row[index] for row in times) * 1e3:.1f}",
+                entry.predicted,
+                entry.kernels,
+                f"{entry.difference:.1e}",
+                f"{entry.made_s:.0f}",
+            )
+        )
+    head = ("", "peak MB", "proven", "time", "ms", "predicted", "kernels", "differs", "made in s")
+    print_table(head, rows)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,125 @@
+"""The one file that knows Inductor: a function of tensors, compiled for fixed layouts.
+
+`compile_fx_inner` is its narrowest entry that is the same in PyTorch 2.7 to 2.13: a traced and
+decomposed graph in, a function of a list of tensors out, with neither guards nor autograd around
+it, and with Inductor's own cache on disk (`TORCHINDUCTOR_CACHE_DIR`). It is private: a test in
+`tests/backends/torch/test_kernels.py` says first where a release of PyTorch changed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+__all__ = ["Function", "KernelError", "Layout", "Traced", "compile_traced", "missing", "trace"]
+
+Function = Callable[..., tuple[Tensor, ...]]
+
+
+class KernelError(Exception):
+    """Why a function has no kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A tensor without its values."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: str
+
+    @staticmethod
+    def of(tensor: Tensor) -> Layout:
+        return Layout(tuple(tensor.shape), tensor.stride(), tensor.dtype, str(tensor.device))
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A function as Inductor takes it; `is_generated` says that all of it becomes generated
+    code: pointwise operators, reductions and views, and no call of a library."""
+
+    module: fx.GraphModule
+    inputs: Sequence[Tensor]
+    mode: Any
+
+    @property
+    def is_generated(self) -> bool:
+        nodes = [n for n in self.module.graph.nodes if n.op == "call_function"]
+        return all(_is_generated(node.target) for node in nodes)
+
+
+def missing(device: torch.device) -> str | None:
+    """What Inductor lacks here for kernels of the device, in words; None where it has all."""
+    if device.type != "cpu":
+        return None if torch.utils._triton.has_triton() else "Triton is not installed"
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except (InvalidCxxCompiler, RuntimeError, OSError):
+        return "no C++ compiler is installed (g++ or clang++; `CXX` names one)"
+    return None
+
+
+def trace(function: Function, layouts: Sequence[Layout]) -> Traced:
+    """The function run once on tensors without values. KernelError where that fails."""
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    mode = FakeTensorMode()
+    with mode, torch.no_grad():
+        inputs = [
+            torch.empty_strided(at.shape, at.stride, dtype=at.dtype, device=at.device)
+            for at in layouts
+        ]
+        try:
+            module = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
+        except Exception as error:
+            raise KernelError(_short(error)) from error
+    return Traced(module, inputs, mode)
+
+
+def compile_traced(traced: Traced) -> Callable[[list[Tensor]], Sequence[Tensor]]:
+    """The kernel, which takes its arguments in a list. KernelError where there is none.
+
+    Results have the strides that the function gives them.
+    """
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    output = traced.module.graph.output_node()
+    made = output.args[0]
+    assert isinstance(made, Sequence)
+    output.meta["user_visible_output_idxs"] = list(range(len(made)))
+    strides = [node.meta["val"].stride() for node in made if isinstance(node, fx.Node)]
+    output.meta["original_output_strides"] = strides
+    try:
+        with torch.no_grad(), tracing(TracingContext(traced.mode)):
+            compiled: Any = compile_fx_inner(traced.module, list(traced.inputs))
+    except Exception as error:  # whatever a compiler may raise
+        raise KernelError(_short(error)) from error
+    return compiled  # type: ignore[no-any-return]
+
+
+def _is_generated(target: object) -> bool:
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        return getattr(target, "__name__", "") == "getitem"
+    tags = getattr(target, "tags", ())
+    if torch.Tag.nondeterministic_seeded in tags or torch.Tag.dynamic_output_shape in tags:
+        return False
+    views = any(returned.alias_info is not None for returned in schema.returns)
+    takes = any("Tensor" in str(argument.type) for argument in schema.arguments)
+    return views or not takes or torch.Tag.pointwise in tags or torch.Tag.reduction in tags
+
+
+def _short(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:200]

@@ -1,0 +1,168 @@
+"""Kernels of a program's regions: compiled once per function and layout, checked before use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+import torch
+from torch import Tensor
+
+from ...._torch.alloc import measure_peak
+from ...._torch.callable import callable_op
+from ...._torch.instances import plain_mode
+from ...._torch.ops import to_torch
+from ....ir.analysis.regions import RegionFunction, region_function
+from ....ir.graph import CNode
+from .inductor import Function, KernelError, Layout, compile_traced, trace
+
+__all__ = ["TOLERANCE", "Kernel", "Kernels", "as_function", "made_up", "make_kernels"]
+
+TOLERANCE: Mapping[torch.dtype, float] = {
+    torch.float64: 1e-12,
+    torch.float32: 1e-5,
+    torch.bfloat16: 2e-2,
+    torch.float16: 2e-3,
+}
+"""The largest difference between a kernel and its calls, over the largest value of a result."""
+
+
+@dataclass
+class Kernel:
+    """A compiled region. `difference` is the largest from its calls on made-up values,
+    `workspace_bytes` what it takes beside its results."""
+
+    layouts: tuple[Layout, ...]
+    calls: Function
+    compiled: object
+    difference: float
+    workspace_bytes: int
+    is_generated: bool = True
+
+    def __call__(self, *args: Tensor) -> tuple[Tensor, ...]:
+        """The results; by the calls where an argument has other strides than at compilation."""
+        for tensor, layout in zip(args, self.layouts, strict=True):
+            if tensor.stride() != layout.stride or tuple(tensor.shape) != layout.shape:
+                return self.calls(*args)
+        return tuple(self.compiled([*args]))  # type: ignore[operator]
+
+
+def as_function(function: RegionFunction) -> Function:
+    """A region as a function of tensors that runs its calls."""
+
+    def run(*args: Tensor) -> tuple[Tensor, ...]:
+        values = dict(zip(function.parameters, args, strict=True))
+        for inner in function.calls:
+            given = to_torch(inner.call.args, {}, values)
+            kwargs = {key: to_torch(value, {}, values) for key, value in inner.call.kwargs}
+            made = callable_op(inner.call.op)(*given, **kwargs)
+            if inner.index is not None:
+                made = (made[inner.index],)
+            several = made if isinstance(made, tuple | list) else (made,)
+            pairs = zip(inner.writes, several, strict=True)
+            values.update({name: one for name, one in pairs if name is not None})
+        return tuple(values[name] for name in function.results)
+
+    return run
+
+
+@dataclass
+class Kernels:
+    """Makes kernels, each once; `failures` says of which functions there is none, and why, and
+    `by_calls` how many functions of a step were built without one."""
+
+    device: torch.device
+    made: dict[object, Kernel | None] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    by_calls: int = 0
+
+    def kernel(self, c: CNode, args: Sequence[Tensor]) -> Kernel | None:
+        """The kernel of a fused cNode that is given tensors like these (values do not count);
+        None where Inductor makes none that computes the same."""
+        function = region_function(c)
+        layouts = tuple(map(Layout.of, args))
+        key = repr((function, layouts))
+        if key not in self.made:
+            try:
+                with plain_mode(self.device):
+                    self.made[key] = self._make(function, layouts)
+            except KernelError as error:
+                self.failures.append(f"{c.name}: {error}")
+                self.made[key] = None
+        return self.made[key]
+
+    def _make(self, function: RegionFunction, layouts: tuple[Layout, ...]) -> Kernel | None:
+        calls = as_function(function)
+        traced = trace(calls, layouts)
+        if not traced.is_generated:
+            return None
+        compiled = compile_traced(traced)
+        args = [made_up(layout) for layout in layouts]
+        wanted = calls(*args)
+        compiled([*args])  # what it keeps on first use is not its workspace
+        found, use = measure_peak(lambda: tuple(compiled([*args])), self.device)
+        own = sum(t.untyped_storage().nbytes() for t in found)
+        problem = _problem(args, found, wanted)
+        if problem is not None:
+            raise KernelError(problem)
+        difference = max(map(_difference, found, wanted), default=0.0)
+        workspace = max(0, use.peak_bytes_over_entry - own)
+        return Kernel(layouts, calls, compiled, difference, workspace)
+
+
+def _problem(
+    args: Sequence[Tensor], found: Sequence[Tensor], wanted: Sequence[Tensor]
+) -> str | None:
+    """What keeps a kernel's results from standing in for those of the calls."""
+    storages = [t.untyped_storage().data_ptr() for t in (*args, *found) if t.numel()]
+    own = [t.untyped_storage().data_ptr() for t in found if t.numel()]
+    if len({*own}) < len(own) or not {*own}.isdisjoint(storages[: -len(own) or None]):
+        return "its results share storage"
+    for mine, other in zip(found, wanted, strict=True):
+        if (mine.dtype, mine.shape, mine.stride()) != (other.dtype, other.shape, other.stride()):
+            return "a result has another type, shape or stride"
+        if mine.untyped_storage().nbytes() > other.untyped_storage().nbytes():
+            return "a result takes more bytes"
+        if not _difference(mine, other) <= TOLERANCE.get(mine.dtype, 0.0):
+            return f"a result differs by {_difference(mine, other):.3g} of the largest value"
+    return None
+
+
+def _difference(found: Tensor, wanted: Tensor) -> float:
+    """The largest difference over the largest value; infinite where one is not finite."""
+    if torch.equal(found, wanted):
+        return 0.0
+    if not found.dtype.is_floating_point:
+        return inf
+    mine, other = found.double(), wanted.double()
+    largest = float(other.abs().max()) or 1.0
+    difference = float((mine - other).abs().max()) / largest
+    return difference if difference == difference else inf
+
+
+def made_up(layout: Layout) -> Tensor:
+    """Normal numbers, or zeros (an index that is always valid)."""
+    storage = 1 + sum((n - 1) * s for n, s in zip(layout.shape, layout.stride, strict=True))
+    if 0 in layout.shape:
+        storage = 0
+    if layout.dtype.is_floating_point:
+        flat = torch.randn(storage, dtype=torch.float32).to(layout.dtype)
+    else:
+        flat = torch.zeros(storage, dtype=layout.dtype)
+    return flat.to(layout.device).as_strided(layout.shape, layout.stride)
+
+
+def make_kernels(
+    kernels: Kernels, of: Mapping[str, Sequence[tuple[CNode, Sequence[Tensor]]]]
+) -> dict[str, Kernel]:
+    """A kernel for each function of generated code, which the given cNodes call with tensors like
+    these; left out where they are not all alike, or where there is none."""
+    found: dict[str, Kernel] = {}
+    for name, users in of.items():
+        made = [kernels.kernel(c, args) for c, args in users]
+        first = made[0]
+        if first is not None and all(kernel is first for kernel in made):
+            found[name] = first
+    kernels.by_calls = len(of) - len(found)
+    return found

@@ -1,0 +1,175 @@
+"""Fusion of a plan that was made from a model: kernels, another graph, another proof.
+
+Two ways, of which the faster plan is taken:
+
+* after planning: runs of the plan's own steps, recomputations among them;
+* before it: runs of the step that recomputes nothing, so that what every plan wants fused is one
+  computation with the time of its kernel when the planner chooses; then after planning again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..ir.analysis.order import capture_order, frees_after_last_use
+from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.expr import Const
+from ..ir.schedule import Schedule
+from ..ir.semantics.simulate import simulate
+from .budget import Baseline
+from .prove import Prover
+from .regions import lacking, new_kernels
+from .run_planner import run_planner
+
+if TYPE_CHECKING:
+    from .._torch.lowered import Lowered
+    from ..backends.torch.kernels import InductorPrice
+    from ..fusion import Fused, Priced
+    from ..ir.graph import CNode
+    from ..ir.program import Program
+    from .plan import Plan
+    from .request import PlanRequest
+    from .run_planner import Phases
+
+__all__ = ["fused_plan", "refuse_without_model"]
+
+
+def refuse_without_model(request: PlanRequest) -> None:
+    """FB0471 where fusion is asked for and there is no model to make kernels for."""
+    if request.fuse != "none":
+        message = "kernels are made and measured for the tensors of a model, and a text holds none"
+        hint = "give the model itself, or leave fusion away"
+        raise FBError(Diagnostic("FB0471", message, hint=hint), usage=True)
+
+
+def fused_plan(plan: Plan, lowered: Lowered, request: PlanRequest, phases: Phases) -> Plan:
+    """The plan with runs of it fused and proven anew, or as it was with the reason as a warning.
+
+    FB0468 where nothing can be fused here, FB0469 where it was not worth it or not proven, FB0470
+    for what was fused and how far its bits are from those of the calls. The peak is never higher
+    than that of the plan or, where another plan was made, than the budget.
+    """
+    if request.fuse == "none":
+        return plan
+    if why := _obstacle(plan, request):
+        return _with(plan, Diagnostic("FB0468", f"the plan is not fused: {why}"))
+    from ..backends.torch.kernels import InductorPrice
+
+    kernels = new_kernels(plan.program)
+    values = {name: node.meta["val"] for name, node in lowered.nodes.items()}
+    measured = InductorPrice(kernels, values, request.time_limit_s)
+    pass_ = _Fusion(plan, request, phases, measured)
+    made = sorted(pass_.ways(), key=lambda fused: simulate(fused.program, fused.schedule).time_ns)
+    late = f" within {request.time_limit_s:g} s" if measured.is_late else ""
+    reason = Diagnostic("FB0469", f"no run of this plan is faster as a kernel{late}")
+    for fused in made:
+        with phases.phase("verify", "proving the fused plan"):
+            proven = _proven(plan, fused, request)
+        if isinstance(proven, Diagnostic):
+            reason = proven
+            continue
+        program = replace(proven, schedules=(fused.schedule,))
+        done = replace(
+            plan, program=program, schedule=fused.schedule, lower_bound_s=None, _kernels=kernels
+        )
+        return _with(done, _told(plan, done, measured))
+    return _with(plan, reason)
+
+
+@dataclass(frozen=True)
+class _Fusion:
+    """Fuses what was planned, and plans what was fused."""
+
+    plan: Plan
+    request: PlanRequest
+    phases: Phases
+    measured: InductorPrice
+
+    def ways(self) -> Iterator[Fused]:
+        """The fused plans that there are."""
+        plan = self.plan
+        after = self.fuse(plan.program, plan.schedule)
+        if after.cnodes:
+            yield after
+        graph = plan.program.graph
+        steps = frees_after_last_use(graph, capture_order(graph))
+        before = self.fuse(plan.program, Schedule("captured", "", steps))
+        if not before.cnodes:
+            return
+        try:
+            planned = run_planner(
+                before.program,
+                self.request.planner,
+                plan.budget,
+                Baseline.of(before.program),
+                time_limit_s=self.request.time_limit_s,
+                phases=self.phases,
+            )
+        except FBError:
+            return  # regions are coarser: their graph may have no plan in this budget
+        program = replace(planned.program, schedules=(), proven=())
+        again = self.fuse(program, planned.schedule)
+        yield again if again.cnodes else replace(again, program=program)
+
+    def fuse(self, program: Program, schedule: Schedule) -> Fused:
+        from ..fusion import fuse_runs, gathered
+
+        may_fuse, always = self.measured.may_fuse, self.request.fuse == "inductor"
+        with self.phases.phase("fuse", "fusing, and compiling kernels"):
+            near = gathered(program, schedule, may_fuse)
+            return fuse_runs(program, near, may_fuse, self.price, always=always)
+
+    def price(self, c: CNode) -> Priced | None:
+        from ..fusion import Priced
+
+        cost = self.measured.cost(c)
+        return None if cost is None else Priced(cost.time_ns, Const(cost.workspace_bytes))
+
+
+def _obstacle(plan: Plan, request: PlanRequest) -> str | None:
+    """Why no kernel can be made here, in words."""
+    if plan.program.symbols:
+        return "kernels are made for fixed sizes, and a dimension is dynamic"
+    if request.device is not None:
+        return "kernels are measured on this machine, and the plan is for another"
+    device = plan.program.header.device
+    if device != "cpu":
+        return f"kernels are made for the CPU, and the model is on {device}"
+    return lacking(plan.program)
+
+
+def _proven(plan: Plan, made: Fused, request: PlanRequest) -> Program | Diagnostic:
+    """The fused program with its proof, or FB0469: its values and its bytes are looked at."""
+    from ..verifier.same_values import same_values
+
+    if differences := same_values(plan.program, made.program):
+        message = f"the fused plan is another step: {differences[0].message}"
+        return Diagnostic("FB0469", message, hint="report this; the plan runs unfused")
+    prover = Prover(made.program, plan.budget, max(request.time_limit_s, 60.0))
+    try:
+        prover.simulate(made.schedule, "fusion")
+        return prover.prove(made.schedule, "fusion")
+    except FBError as error:
+        message = f"the fused plan is not proven: {error.diagnostics[0].message}"
+        return Diagnostic("FB0469", message, hint="the plan runs unfused")
+
+
+def _told(plan: Plan, fused: Plan, measured: InductorPrice) -> Diagnostic:
+    """What was fused, and how far its bits are from those of its calls."""
+    regions = [c.call.region for c in fused.graph.cnodes if c.is_fused]
+    made = [kernel for kernel in measured.kernels.made.values() if kernel is not None]
+    worst = max((kernel.difference for kernel in made), default=0.0)
+    saved_ms = (plan.trace.time_ns - fused.trace.time_ns) / 1e6
+    shown = "1 kernel" if len(regions) == 1 else f"{len(regions)} kernels"
+    message = (
+        f"{sum(map(len, regions))} calls run as {shown}, {saved_ms:.3f} ms less is predicted; bits "
+        "may differ from eager by rounding (a kernel from its calls: at most "
+        f"{worst:.1e} of the largest value)"
+    )
+    return Diagnostic("FB0470", message, hint='fuse="none" keeps every bit')
+
+
+def _with(plan: Plan, warning: Diagnostic) -> Plan:
+    return replace(plan, warnings=(*plan.warnings, warning))

@@ -1,0 +1,6 @@
+"""Fusion: runs of computations of a plan become one cNode each, with a region of calls."""
+
+from .gather import gathered
+from .runs import Fused, Price, Priced, fuse_runs
+
+__all__ = ["Fused", "Price", "Priced", "fuse_runs", "gathered"]

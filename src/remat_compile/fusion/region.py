@@ -1,0 +1,119 @@
+"""A run of executions as one cNode: the calls one after the other, views among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+
+from ..ir.analysis.regions import renamed_call
+from ..ir.expr import Expr, RoundUp, add, max_of
+from ..ir.graph import FUSED_OP, Call, CNode, Graph, InnerCall, Phase, Ref
+from ..ir.program import Program
+
+__all__ = ["Member", "fused_cnode"]
+
+
+SUM = "aten.add.Tensor"
+"""What a sum in place is inside a region, by (P3) of `spec/semantics.md`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An execution in a run: which of the cNode's it is, and its step."""
+
+    cnode: CNode
+    execution: int
+    index: int
+
+
+def fused_cnode(
+    name: str, members: Sequence[Member], exported: Set[str], program: Program
+) -> CNode:
+    """The fused cNode that runs the members and writes `exported`.
+
+    Its time is that of its calls one after the other, and its workspace what they take then.
+    """
+    graph = program.graph
+    region = tuple(_calls(members, graph))
+    read = {n for inner in region for n in inner.call.refs()} | exported
+    region = tuple(
+        InnerCall(tuple(n if n in read else None for n in i.writes), i.call, i.index)
+        for i in region
+    )
+    made = {n for inner in region for n in inner.writes}
+    given = dict.fromkeys(n for i in region for n in i.call.refs() if n not in made)
+    results = [n for m in members for n in m.cnode.results if n in exported]
+    phase: Phase = "bwd" if any(m.cnode.phase == "bwd" for m in members) else "fwd"
+    of = [f for m in members for f in m.cnode.of] if phase == "bwd" else []
+    times = [m.cnode.time_ns_at(m.execution) for m in members]
+    return CNode(
+        name,
+        phase,
+        tuple(results),
+        Call(FUSED_OP, tuple(map(Ref, given)), region=region),
+        of=tuple(dict.fromkeys(of)),
+        workspace=_workspace(members, exported, program),
+        time_ns=sum(times) if any(m.cnode.time_ns is not None for m in members) else None,
+        loc=members[-1].cnode.loc,
+    )
+
+
+def _calls(members: Sequence[Member], graph: Graph) -> Iterator[InnerCall]:
+    """The calls, with views of what is made inside where they are read first; a region that
+    was there before is taken up with its calls."""
+    made: set[str] = set()
+    names: set[str] = set()
+    for m in members:
+        for name in m.cnode.call.refs():
+            yield from _derived(name, made, names, graph)
+        if m.cnode.is_accumulate:
+            yield InnerCall(m.cnode.writes, Call(SUM, m.cnode.call.args))
+        elif m.cnode.is_fused:
+            yield from _opened(m.cnode)
+        else:
+            yield InnerCall(m.cnode.writes, m.cnode.call)
+        made.update(m.cnode.results)
+
+
+def _derived(name: str, made: Set[str], names: set[str], graph: Graph) -> Iterator[InnerCall]:
+    view = graph.view.get(name)
+    if view is None or view.base not in made or name in names:
+        return
+    for source in view.call.refs():
+        yield from _derived(source, made, names, graph)
+    names.add(name)
+    yield InnerCall((name,), view.call, view.index)
+
+
+def _opened(c: CNode) -> Iterator[InnerCall]:
+    """The calls of a region with names that no other call has."""
+    keep = {*c.results, *c.call.refs()}
+    names: dict[str, str] = {}
+    for inner in c.call.region:
+        call = renamed_call(inner.call, names)
+        for name in inner.writes:
+            if name is not None and name not in keep:
+                names[name] = f"{c.name}.{name}"
+        writes = tuple(None if n is None else names.get(n, n) for n in inner.writes)
+        yield InnerCall(writes, call, inner.index)
+
+
+def _workspace(members: Sequence[Member], exported: Set[str], program: Program) -> Expr:
+    """The most that is there beside arguments and results while the calls run one by one."""
+    graph, unit = program.graph, program.target.granularity_bytes
+    last: dict[str, int] = {}
+    for place, m in enumerate(members):
+        for name in (*m.cnode.results, *graph.reads(m.cnode)):
+            last[name] = place
+    own = {name for m in members for name in m.cnode.results} - exported
+    there: dict[str, Expr] = {}
+    most: list[Expr] = []
+    for place, m in enumerate(members):
+        for name in m.cnode.results:
+            if name in own:
+                size = graph.anode[name].size
+                there[name] = size if unit == 1 else RoundUp(size, unit)
+        most.append(add(*there.values(), m.cnode.workspace_at(m.execution)))
+        for name in [n for n in there if last[n] == place]:
+            del there[name]
+    return max_of(*most)

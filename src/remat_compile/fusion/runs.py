@@ -1,0 +1,372 @@
+"""Fusion after planning: runs of a schedule's computations become one fused cNode each.
+
+What a run makes and frees again has no storage any more; what it makes and leaves alive is what
+the fused cNode writes. So the recomputation of a forward value for one backward computation right
+after it goes into the kernel of the latter:
+
+    F2 again; B2; free %t; free %h      ->      B2 with %t = … inside; free %h
+
+The result is another graph and a schedule of it: to be simulated and proven like any. Nothing is
+fused that would raise the peak, nor what `price` does not find faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..ir.analysis.regions import region_function
+from ..ir.expr import Expr
+from ..ir.graph import CNode, Graph
+from ..ir.program import Program
+from ..ir.schedule import Compute, Free, Schedule, Step
+from ..ir.semantics.simulate import simulate
+from .graph import with_fused
+from .region import Member, fused_cnode
+
+__all__ = ["Fused", "Price", "Priced", "fuse_runs"]
+
+MOST_CALLS = 64
+"""In one region: a kernel of more reads too much at once, and takes long to compile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """What a region costs as one kernel: nanoseconds, and bytes beside its results."""
+
+    time_ns: int
+    workspace: Expr
+
+
+Price = Callable[[CNode], Priced | None]
+"""The cost of a fused cNode (which comes with that of its calls, one after the other); None
+where it is not to be fused. Regions that differ in names only are asked for once."""
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A program and its schedule, with what was fused: the cNodes' names in order."""
+
+    program: Program
+    schedule: Schedule
+    cnodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Steps `start` to `end` (not included), and the executions among them."""
+
+    start: int
+    end: int
+    members: tuple[Member, ...]
+
+    @property
+    def executions(self) -> tuple[tuple[str, int], ...]:
+        return tuple((m.cnode.name, m.execution) for m in self.members)
+
+
+@dataclass
+class _Decisions:
+    """What was found not to be fused: executions that stay alone, runs that are cut in two."""
+
+    alone: set[tuple[str, int]] = field(default_factory=set)
+    cut: set[tuple[tuple[str, int], ...]] = field(default_factory=set)
+
+
+def fuse_runs(
+    program: Program,
+    schedule: Schedule,
+    may_fuse: Callable[[CNode], bool],
+    price: Price,
+    *,
+    always: bool = False,
+) -> Fused:
+    """The same step with runs of it fused; as it was where no run is worth it.
+
+    `schedule` must be valid for `program`. `may_fuse` tells operators that a kernel compiler
+    takes; random operators, replay forms, new buffer contents and the loss stay outside in any
+    case. A sum in place is a plain sum inside, after which the term is freed.
+    What has a price and is no faster is fused with `always` only.
+    """
+    search = _Search(program, schedule, may_fuse, price, always)
+    decisions = _Decisions()
+    while runs := search.runs(decisions):
+        if search.conflicts(runs, decisions):
+            continue
+        made = search.rewritten(runs, decisions)
+        if made is not None and not search.above_peak(made, runs, decisions):
+            return made
+    return Fused(program, schedule)
+
+
+class _Search:
+    """One pass over a schedule; ends, since every round takes runs apart."""
+
+    def __init__(
+        self,
+        program: Program,
+        schedule: Schedule,
+        may_fuse: Callable[[CNode], bool],
+        price: Price,
+        always: bool,
+    ):
+        self.always = always
+        self.program, self.graph = program, program.graph
+        self.schedule = schedule
+        self.steps: Sequence[Step] = schedule.steps
+        trace = simulate(program, schedule)
+        self.peaks = trace.peak_bytes, trace.activation_peak_bytes
+        self.price = price
+        self.prices: dict[object, Priced | None] = {}
+        self.fusible = {c.name for c in self.graph.cnodes if _is_plain(c, self.graph)}
+        self.fusible = {name for name in self.fusible if may_fuse(self.graph.cnode[name])}
+
+    # -- which steps -------------------------------------------------------------------
+
+    def runs(self, decisions: _Decisions) -> list[_Run]:
+        """The runs that are worth it, in order."""
+        found: list[_Run] = []
+        for candidate in self._candidates(decisions.alone):
+            found += self._accepted(candidate, decisions)
+        return found
+
+    def _candidates(self, alone: set[tuple[str, int]]) -> Iterator[_Run]:
+        """The longest runs of executions that may be fused, frees between them included."""
+        walk = _Walk(self.graph, self.steps)
+        members: list[Member] = []
+        start = end = 0
+        for index, step in enumerate(self.steps):
+            if isinstance(step, Free):
+                walk.free(step.anode)
+                end = index + 1 if members else end
+                continue
+            member = walk.member(index, step) if isinstance(step, Compute) else None
+            fits = (
+                member is not None
+                and member.cnode.name in self.fusible
+                and (member.cnode.name, member.execution) not in alone
+            )
+            if not fits or walk.meets(member) or len(members) == MOST_CALLS:
+                if len(members) > 1:
+                    yield _Run(start, end, tuple(members))
+                members = []
+                walk.begin()
+            if fits and member is not None and not walk.meets(member):
+                start = start if members else index
+                members.append(member)
+                end = index + 1
+            walk.step(step, member)
+        if len(members) > 1:
+            yield _Run(start, end, tuple(members))
+
+    def _accepted(self, run: _Run, decisions: _Decisions) -> list[_Run]:
+        """The run if it is worth it, else what of its two parts is."""
+        if len(run.members) < 2:
+            return []
+        if run.executions not in decisions.cut:
+            exported = self._exported(run)
+            phases = {m.cnode.phase for m in run.members}
+            mixed = phases != {"fwd"} and any(
+                m.cnode.phase == "fwd" and not exported.isdisjoint(m.cnode.results)
+                for m in run.members
+            )
+            if not mixed and self._is_faster(run, exported):
+                return [run]
+        left, right = self._parts(run)
+        return [*self._accepted(left, decisions), *self._accepted(right, decisions)]
+
+    def _parts(self, run: _Run) -> tuple[_Run, _Run]:
+        """Cut where the phase changes, else in the middle."""
+        phases = [m.cnode.phase for m in run.members]
+        changes = [i for i in range(1, len(phases)) if phases[i] != phases[i - 1]]
+        at = changes[0] if changes else len(phases) // 2
+        border = run.members[at].index
+        return (
+            _Run(run.start, border, run.members[:at]),
+            _Run(border, run.end, run.members[at:]),
+        )
+
+    def _is_faster(self, run: _Run, exported: set[str]) -> bool:
+        if not exported:
+            return False
+        c = fused_cnode("fused", run.members, exported, self.program)
+        now = sum(m.cnode.time_ns_at(m.execution) for m in run.members)
+        priced = self._priced(c)
+        return priced is not None and (self.always or priced.time_ns < now)
+
+    def _priced(self, c: CNode) -> Priced | None:
+        arguments = [self._declared(name) for name in c.call.refs()]
+        key = repr((region_function(c), arguments, c.workspace))
+        if key not in self.prices:
+            self.prices[key] = self.price(c)
+        return self.prices[key]
+
+    def _declared(self, name: str) -> object:
+        view = self.graph.view.get(name)
+        a = self.graph.anode[self.graph.storage[name]]
+        of = None if view is None else (view.call.op, view.call.args[1:], view.index)
+        return a.dtype, a.shape, of
+
+    def _exported(self, run: _Run) -> set[str]:
+        """What the run makes and leaves alive."""
+        alive: set[str] = set()
+        for step in self.steps[run.start : run.end]:
+            match step:
+                case Free(name):
+                    alive.discard(name)
+                case Compute(name, nosave):
+                    results = self.graph.cnode[name].results
+                    if self.graph.cnode[name].is_accumulate:
+                        alive.discard(self.graph.reads(self.graph.cnode[name])[0])
+                    alive.update(r for r in results if not nosave or not self._is_phantom(r))
+                case _:
+                    raise AssertionError(step)
+        return alive
+
+    def _is_phantom(self, name: str) -> bool:
+        return self.graph.anode[name].kind == "phantom"
+
+    # -- one writer for each aNode -----------------------------------------------------
+
+    def conflicts(self, runs: list[_Run], decisions: _Decisions) -> bool:
+        """Whether two cNodes would write one aNode; its makers are to stay alone then."""
+        writers: dict[str, set[object]] = {}
+        inside = {execution for run in runs for execution in run.executions}
+        for run in runs:
+            exported = self._exported(run)
+            key = tuple(m.cnode.name for m in run.members), frozenset(exported)
+            for name in exported:
+                writers.setdefault(name, set()).add(key)
+        executions: dict[str, int] = {}
+        for step in self.steps:
+            if isinstance(step, Compute):
+                n = executions[step.cnode] = executions.get(step.cnode, 0) + 1
+                if (step.cnode, n) not in inside:
+                    for name in self.graph.cnode[step.cnode].results:
+                        writers.setdefault(name, set()).add(step.cnode)
+        several = {name for name, found in writers.items() if len(found) > 1}
+        alone = {
+            (m.cnode.name, m.execution)
+            for run in runs
+            for m in run.members
+            if not several.isdisjoint(self._exported(run) & {*m.cnode.results})
+        }
+        decisions.alone |= alone
+        return bool(alone)
+
+    # -- the program -------------------------------------------------------------------
+
+    def rewritten(self, runs: list[_Run], decisions: _Decisions) -> Fused | None:
+        """The graph and schedule in which each run is one cNode. None where such a graph has no
+        order, as when a run reads a sum and a term of it that was made again; it is cut then."""
+        cnodes: dict[object, CNode] = {}
+        names: list[str] = []
+        steps: list[Step] = []
+        at = 0
+        for run in runs:
+            exported = self._exported(run)
+            key = tuple(m.cnode.name for m in run.members), frozenset(exported)
+            if key not in cnodes:
+                cnodes[key] = self._fused(run, exported, {c.name for c in cnodes.values()})
+            c = cnodes[key]
+            names.append(c.name)
+            made = {name for m in run.members for name in m.cnode.results}
+            read = {self.graph.storage[name] for name in c.call.refs()}
+            freed = [s for s in self.steps[run.start : run.end] if isinstance(s, Free)]
+            sums = (m.cnode for m in run.members if m.cnode.is_accumulate)
+            freed += (Free(self.graph.reads(added)[0]) for added in sums)
+            outside = [s for s in freed if s.anode not in made]
+            steps += self.steps[at : run.start]
+            steps += (s for s in outside if s.anode not in read)
+            steps.append(Compute(c.name))
+            steps += (s for s in outside if s.anode in read)
+            at = run.end
+        steps += self.steps[at:]
+        schedule = replace(self.schedule, steps=tuple(steps))
+        graph, unordered = with_fused(self.graph, tuple(cnodes.values()), schedule)
+        if unordered:
+            left = zip(runs, names, strict=True)
+            decisions.cut.update(run.executions for run, name in left if name in unordered)
+            return None
+        program = replace(self.program, graph=graph, schedules=(), proven=())
+        return Fused(program, schedule, tuple(c.name for c in cnodes.values()))
+
+    def _fused(self, run: _Run, exported: set[str], taken: set[str]) -> CNode:
+        first, last = run.members[0].cnode.name, run.members[-1].cnode.name
+        name = f"{first}_{last}"
+        while name in taken or name in self.graph.cnode:
+            name += "_"
+        c = fused_cnode(name, run.members, exported, self.program)
+        priced = self._priced(replace(c, name="fused"))
+        assert priced is not None
+        return replace(c, time_ns=priced.time_ns, workspace=priced.workspace)
+
+    def above_peak(self, made: Fused, runs: list[_Run], decisions: _Decisions) -> bool:
+        """Whether the peak would rise; the runs at fault are to be cut then."""
+        trace = simulate(made.program, made.schedule)
+        device, activation = self.peaks
+        order = [
+            i
+            for i, step in enumerate(made.schedule.steps)
+            if isinstance(step, Compute) and step.cnode in made.cnodes
+        ]
+        wrong = [
+            run.executions
+            for i, run in zip(order, runs, strict=True)
+            if trace.during[i] > device or trace.during_activation[i] > activation
+        ]
+        decisions.cut.update(wrong)
+        return bool(wrong)
+
+
+class _Walk:
+    """What is alive, and what the run at hand has ended, as the steps go by."""
+
+    def __init__(self, graph: Graph, steps: Sequence[Step]):
+        self.graph = graph
+        self.executions: dict[str, int] = {}
+        self.live: set[str] = set()
+        self.touched: set[str] = set()
+
+    def begin(self) -> None:
+        self.touched.clear()
+
+    def free(self, name: str) -> None:
+        self.live.discard(name)
+        self.touched.add(name)
+
+    def member(self, index: int, step: Compute) -> Member:
+        c = self.graph.cnode[step.cnode]
+        return Member(c, self.executions.get(c.name, 0) + 1, index)
+
+    def meets(self, member: Member | None) -> bool:
+        """Whether it makes what is alive, or what the run has made or freed before."""
+        made = () if member is None else member.cnode.results
+        return any(name in self.live or name in self.touched for name in made)
+
+    def step(self, step: Step, member: Member | None) -> None:
+        if member is None or not isinstance(step, Compute):
+            if not isinstance(step, Compute) and step.copies == "h2d":
+                self.live.add(step.anode)
+            return
+        c, n = member.cnode, member.execution
+        self.executions[c.name] = n
+        results = c.results_at(n)
+        self.touched.update(results)
+        if c.is_accumulate:
+            self.live.discard(self.graph.reads(c)[0])
+            self.touched.add(self.graph.reads(c)[0])
+        kept = [r for r in results if not step.nosave or self.graph.anode[r].kind != "phantom"]
+        self.live.difference_update(results)
+        self.live.update(kept)
+
+
+def _is_plain(c: CNode, graph: Graph) -> bool:
+    """Whether an execution is nothing but a call of pure operators."""
+    if c.phase not in ("fwd", "bwd") or c.token is not None or c.replay is not None:
+        return False
+    if c.is_accumulate:
+        # Inside it is a sum that takes storage of its own, so of one type and shape with the term.
+        a, b = (graph.anode[graph.storage[name]] for name in c.call.refs())
+        return (a.dtype, a.shape) == (b.dtype, b.shape) and c.call.refs()[1] == b.name
+    return bool(c.results) and not any(graph.anode[n].kind == "pending" for n in c.results)

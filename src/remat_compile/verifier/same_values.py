@@ -1,0 +1,198 @@
+"""That a program with fused cNodes computes the values of the program it was made from.
+
+Both graphs are unfolded into terms: a caller's content, or an operator applied to terms, where a
+fused cNode is the composition of the calls inside. Terms are numbered, equal ones alike, so that
+equality of values is equality of numbers. (An operator is a function of what it reads, by (P1);
+nothing else is assumed, and no operator is looked into.)
+
+    %t = mul(%x, %w); %y = tanh(%t)   and   %y = fused(%x, %w) { %t = mul(%x, %w); %y = tanh(%t) }
+        both give  %y -> tanh(mul(x, w))
+
+A proof about a schedule of the fused program then speaks of the operators of the other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from ..ir.diagnostics import Diagnostic
+from ..ir.graph import (
+    ACCUMULATE_OP,
+    CALLER_KINDS,
+    LOSS_OP,
+    ANode,
+    Arg,
+    Call,
+    CNode,
+    Graph,
+    Ref,
+    View,
+)
+from ..ir.program import Program
+from .read.statements import names_in, same_call
+
+__all__ = ["same_values"]
+
+SUM = "aten.add.Tensor"
+"""What `accumulate` computes, by (P3)."""
+
+
+def same_values(original: Program, fused: Program) -> tuple[Diagnostic, ...]:
+    """Where `fused` is not the same training step as `original`; nothing if it is.
+
+    FB0876 for an aNode that has another value or is not of the original, FB0877 for what stands
+    around them: binding, symbols, target, declarations, random operators, replay forms. Linear.
+    """
+    around = [*_around(original, fused)]
+    if around:
+        return tuple(around)
+    terms = _Terms()
+    ours, theirs = terms.of(original), terms.of(fused)
+    return tuple(_differing(original, fused, ours, theirs))
+
+
+def _differing(
+    original: Program, fused: Program, ours: Mapping[str, int], theirs: Mapping[str, int]
+) -> Iterator[Diagnostic]:
+    for a in fused.graph.anodes:
+        if a.kind != "rng" and theirs.get(a.name) != ours.get(a.name):
+            writers = (c for c in fused.graph.cnodes if a.name in c.writes)
+            span = next((c.span for c in writers), a.span)
+            message = f"%{a.name} is not the value that it has where nothing is fused"
+            yield Diagnostic("FB0876", message, span, hint="fuse the plan again")
+    for view in fused.graph.views:
+        if theirs.get(view.name) != ours.get(view.name):
+            message = f"%{view.name} is not the view that it is where nothing is fused"
+            yield Diagnostic("FB0876", message, view.span, hint="fuse the plan again")
+    one, other = _loss(original), _loss(fused)
+    read = [ours.get(name) for name in names_in(one.call)]
+    if read != [theirs.get(name) for name in names_in(other.call)]:
+        message = "the loss reads other values than where nothing is fused"
+        yield Diagnostic("FB0876", message, other.span, hint="fuse the plan again")
+
+
+def _loss(program: Program) -> CNode:
+    (found,) = (c for c in program.graph.cnodes if c.phase == "loss")
+    return found
+
+
+def _around(original: Program, fused: Program) -> Iterator[Diagnostic]:
+    """What no term speaks of, and must be as it was."""
+
+    def differs(what: str, c: CNode | ANode | None = None) -> Diagnostic:
+        message = f"{what} is not as where nothing is fused"
+        span = None if c is None else c.span
+        return Diagnostic("FB0877", message, span, hint="fuse the plan again")
+
+    if original.binding != fused.binding:
+        yield differs("the binding")
+    if original.symbols != fused.symbols or original.target != fused.target:
+        yield differs("a symbol or the target")
+    declared = {a.name: a for a in original.graph.anodes}
+    for a in fused.graph.anodes:
+        if declared.get(a.name) != a:
+            yield differs(f"the declaration of %{a.name}", a)
+    kept = {a.name for a in fused.graph.anodes}
+    for a in original.graph.anodes:
+        if a.name not in kept and a.kind in (*CALLER_KINDS, "output", "param_grad", "pending"):
+            yield differs(f"%{a.name}, which is left out and belongs to the caller,")
+    if [*map(_drawing, _stream(original))] != [*map(_drawing, _stream(fused))]:
+        yield differs("the order of random operators and the loss")
+    cnodes = {c.name: c for c in original.graph.cnodes}
+    for c in fused.graph.cnodes:
+        same = cnodes.get(c.name)
+        if c.replay is None or same_call(c.replay.call, c.call):
+            continue
+        if same is None or not _replays_alike(c, same):
+            yield differs(f"the replay form of {c.name}", c)
+
+
+def _stream(program: Program) -> Iterable[CNode]:
+    return (c for c in program.graph.cnodes if c.token is not None or c.phase == "loss")
+
+
+def _drawing(c: CNode) -> tuple[str, str, str | None]:
+    return c.name, c.call.op, c.token
+
+
+def _replays_alike(c: CNode, other: CNode) -> bool:
+    mine, own = c.replay, other.replay
+    if mine is None or own is None:
+        return False
+    # The operands of a form are terms too; as names of one graph they may differ in meaning only
+    # where an aNode does, which is told by itself.
+    return mine.writes == own.writes and same_call(mine.call, own.call)
+
+
+class _Terms:
+    """Numbers terms, those of both graphs in one table."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[object, int] = {}
+
+    def of(self, program: Program) -> dict[str, int]:
+        """The term of every aNode and view, tokens left out, by name."""
+        graph = program.graph
+        found = _Known(self, graph)
+        for a in graph.anodes:
+            if a.kind in CALLER_KINDS:
+                found[a.name] = self._number(("caller", a.name))
+        for c in graph.cnodes:
+            self._cnode(c, found)
+        for view in graph.views:
+            found[view.name]
+        return found
+
+    def _cnode(self, c: CNode, found: dict[str, int]) -> None:
+        if not c.call.region:
+            own = c.name if c.token is not None or c.call.op == LOSS_OP else None
+            self._write(c.writes, self._call(c.call, found, own), found)
+            return
+        inside = {name: found[name] for name in names_in(c.call)}
+        for inner in c.call.region:
+            call = self._call(inner.call, inside)
+            if inner.index is None:
+                self._write(inner.writes, call, inside)
+            else:
+                (name,) = inner.writes
+                inside[str(name)] = self._number(("result", call, inner.index))
+        found.update({name: inside[name] for name in c.writes if name is not None})
+
+    def view(self, view: View, found: dict[str, int]) -> int:
+        return self._number(("result", self._call(view.call, found), view.index or 0))
+
+    def _write(self, writes: Iterable[str | None], call: int, found: dict[str, int]) -> None:
+        for index, name in enumerate(writes):
+            if name is not None:
+                found[name] = self._number(("result", call, index))
+
+    def _call(self, call: Call, found: Mapping[str, int], own: str | None = None) -> int:
+        args = tuple(self._arg(arg, found) for arg in call.args)
+        kwargs = tuple((key, self._arg(arg, found)) for key, arg in call.kwargs)
+        op = SUM if call.op == ACCUMULATE_OP else call.op
+        return self._number(("call", op, args, kwargs, own))
+
+    def _arg(self, arg: Arg, found: Mapping[str, int]) -> object:
+        match arg:
+            case Ref(name):
+                return ("term", found[name])
+            case tuple():
+                return tuple(self._arg(part, found) for part in arg)
+            case _:  # `1`, `1.0` and `true` are three arguments
+                return repr(arg)
+
+    def _number(self, term: object) -> int:
+        return self._numbers.setdefault(term, len(self._numbers))
+
+
+class _Known(dict[str, int]):
+    """Terms by name; that of a view is found when it is read first."""
+
+    def __init__(self, terms: _Terms, graph: Graph):
+        super().__init__()
+        self._terms = terms
+        self._views = {view.name: view for view in graph.views}
+
+    def __missing__(self, name: str) -> int:
+        self[name] = self._terms.view(self._views[name], self)
+        return self[name]

@@ -1,0 +1,173 @@
+"""Kernels of Inductor: the canary of its entry, and what becomes of a kernel that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from remat_compile.backends.torch.kernels import InductorPrice, Kernels, made, missing
+from remat_compile.backends.torch.kernels.inductor import KernelError, Layout, trace
+from remat_compile.ir.graph import Call, CNode, InnerCall, Ref
+
+CPU = torch.device("cpu")
+REGION = CNode(
+    "F1_F2",
+    "fwd",
+    ("s", "y"),
+    Call(
+        "fused",
+        (Ref("x"), Ref("w")),
+        region=(
+            InnerCall(("s",), Call("aten.add.Tensor", (Ref("x"), Ref("w")))),
+            InnerCall(("t",), Call("aten.gelu.default", (Ref("s"),))),
+            InnerCall(("y",), Call("aten.sum.dim_IntList", (Ref("t"), (1,)))),
+        ),
+    ),
+    time_ns=10**9,
+)
+VALUES = {"x": torch.randn(64, 32).t(), "w": torch.randn(64)}
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Kernels:
+    if missing(CPU) is not None:
+        pytest.skip("no C++ compiler")
+    return Kernels(CPU)
+
+
+def test_the_entry_of_inductor_is_as_known(kernels: Kernels) -> None:
+    """The canary: one function compiled, run, and held against its calls."""
+    kernel = kernels.kernel(REGION, list(VALUES.values()))
+    assert kernels.failures == []
+    assert kernel is not None
+    s, y = kernel(*VALUES.values())
+    wanted = torch.nn.functional.gelu(VALUES["x"] + VALUES["w"]).sum(1)
+    assert torch.equal(s, VALUES["x"] + VALUES["w"])
+    assert s.stride() == (1, 32)  # as the call gives it
+    assert torch.allclose(y, wanted, rtol=1e-5)
+    assert kernel.difference <= 1e-5
+    assert kernel.workspace_bytes < 64 * 32 * 4  # the calls hold all of %t
+
+
+def test_a_region_is_compiled_once_whatever_its_names(kernels: Kernels) -> None:
+    other = CNode(
+        "other",
+        "bwd",
+        ("a", "b"),
+        Call(
+            "fused",
+            (Ref("p"), Ref("q")),
+            region=(
+                InnerCall(("a",), Call("aten.add.Tensor", (Ref("p"), Ref("q")))),
+                InnerCall(("c",), Call("aten.gelu.default", (Ref("a"),))),
+                InnerCall(("b",), Call("aten.sum.dim_IntList", (Ref("c"), (1,)))),
+            ),
+        ),
+    )
+    first = kernels.kernel(REGION, list(VALUES.values()))
+    assert kernels.kernel(other, list(VALUES.values())) is first
+
+
+def test_other_strides_run_by_the_calls(kernels: Kernels) -> None:
+    kernel = kernels.kernel(REGION, list(VALUES.values()))
+    assert kernel is not None
+    dense = VALUES["x"].contiguous()
+    for found, wanted in zip(
+        kernel(dense, VALUES["w"]), kernel.calls(dense, VALUES["w"]), strict=True
+    ):
+        assert torch.equal(found, wanted)
+
+
+def test_a_price_is_measured(kernels: Kernels) -> None:
+    price = InductorPrice(kernels, VALUES, 60.0)
+    found = price.cost(REGION)
+    assert found is not None
+    assert 0 < found.time_ns < 10**9
+    price.time_limit_s = 0.0
+    price.cost(REGION)
+    assert price.is_late
+    assert price.cost(REGION) is None
+
+
+@pytest.mark.parametrize(
+    ("operator", "args", "generated"),
+    [
+        ("aten.gelu.default", (Ref("x"),), True),
+        ("aten.native_layer_norm.default", (Ref("x"), (64,), Ref("w"), None, 1e-5), True),
+        ("aten.mm.default", (Ref("x"), Ref("m")), False),
+        ("aten.cumsum.default", (Ref("x"), 0), False),
+        ("aten.bernoulli.default", (Ref("x"),), False),
+    ],
+)
+def test_only_generated_code_is_fused(
+    operator: str, args: tuple[object, ...], generated: bool
+) -> None:
+    writes = ("a", "b", "c") if "layer_norm" in operator else ("a",)
+    c = CNode("F", "fwd", writes, Call(operator, args))  # type: ignore[arg-type]
+    values = {**VALUES, "m": torch.randn(64, 8)}
+    assert InductorPrice(Kernels(CPU), values, 1.0).may_fuse(c) == generated
+
+
+def broken(change: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]) -> object:
+    """Stands in for the compiler; its kernel gives what `change` makes of the right results."""
+
+    def compile_traced(traced: object) -> object:
+        module = traced.module  # type: ignore[attr-defined]
+        return lambda args: change(tuple(module(*args)))
+
+    return compile_traced
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda r: (r[0], r[1] * 1.001), "differs by"),
+        (lambda r: (r[0], r[1] * float("nan")), "differs by"),
+        (lambda r: (r[0], r[1].double()), "another type"),
+        (lambda r: (r[0].contiguous(), r[1]), "another type, shape or stride"),
+        (lambda r: (r[0], r[0][:, 0]), "share storage"),
+    ],
+)
+def test_a_kernel_that_is_wrong_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]],
+    why: str,
+) -> None:
+    monkeypatch.setattr(made, "compile_traced", broken(change))
+    kernels = Kernels(CPU)
+    assert kernels.kernel(REGION, list(VALUES.values())) is None
+    (failure,) = kernels.failures
+    assert failure.startswith("F1_F2: ")
+    assert why in failure
+
+
+def test_a_compiler_that_fails_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> object:
+        raise KernelError("CppCompileError: no such file")
+
+    monkeypatch.setattr(made, "compile_traced", fails)
+    kernels = Kernels(CPU)
+    for _ in range(2):
+        assert kernels.kernel(REGION, list(VALUES.values())) is None
+    assert kernels.failures == ["F1_F2: CppCompileError: no such file"]
+
+
+def test_a_missing_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import cpp_builder, exc
+
+    def nothing() -> str:
+        raise exc.InvalidCxxCompiler
+
+    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", nothing)
+    assert "no C++ compiler" in (missing(CPU) or "")
+
+
+def test_what_cannot_be_traced_has_no_kernel() -> None:
+    def fails(x: Tensor) -> tuple[Tensor, ...]:
+        return (x.view(5),)
+
+    with pytest.raises(KernelError):
+        trace(fails, [Layout((4,), (1,), torch.float32, "cpu")])

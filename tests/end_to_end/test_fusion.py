@@ -1,0 +1,188 @@
+"""Plans with fusion, from a model to a step that runs: bytes, bits, and what is told."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import remat_compile
+from remat_compile import Plan
+from remat_compile.backends.torch import PlannedModule
+from remat_compile.backends.torch.kernels import inductor, missing
+from remat_compile.backends.torch.measure import measure_step
+from remat_compile.driver.compare_torch import compare_step
+from remat_compile.driver.regions import rounding
+from remat_compile.ir.diagnostics import FBError
+from remat_compile.verifier import ProvenPlan
+
+needs_compiler = pytest.mark.skipif(
+    missing(torch.device("cpu")) is not None, reason="no C++ compiler"
+)
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        h = torch.tanh(h) * torch.sigmoid(h) * 1.5 + h
+        return self.b(h).square().mean()
+
+
+def made(fuse: str = "inductor", dtype: torch.dtype = torch.float32, **options: object) -> Plan:
+    torch.manual_seed(0)
+    model, x = Gated().to(dtype), torch.randn(512, 16, dtype=dtype)
+    return remat_compile.plan(
+        model, (x,), planner="dtr", activation_budget="90%", fuse=fuse, **options
+    )
+
+
+def codes(plan: Plan) -> list[str]:
+    return [d.code for d in plan.warnings]
+
+
+def check_step(plan: Plan, limit: float) -> None:
+    """Proven again, measured to the byte, and equal to eager up to rounding."""
+    assert any(c.is_fused for c in plan.graph.cnodes)
+    assert isinstance(plan.verify(), ProvenPlan)
+    assert any(a.key == "fused" for a in plan.assuming)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step = plan.bind()
+    assert isinstance(step, PlannedModule)
+    assert plan._exported is not None
+    report = compare_step(plan, step, plan._exported, 1)
+    assert report.max_difference <= limit == rounding(plan.program)
+    assert plan.proven is not None
+    use = measure_step(step, plan._exported.args)
+    assert use.measured_bytes == use.predicted_bytes == plan.proven.device_bytes
+
+
+@needs_compiler
+def test_a_fused_plan_runs_within_its_bound(tmp_path: Path) -> None:
+    plan, unfused = made(), made("none")
+    assert codes(plan) == ["FB0470"]
+    assert "bits may differ" in plan.warnings[0].message
+    assert codes(unfused) == []
+    assert plan.peak_bytes <= unfused.peak_bytes
+    check_step(plan, 1e-5)
+    plan.save(tmp_path / "plan.fbir")
+    read = remat_compile.load(tmp_path / "plan.fbir")
+    assert read.graph == plan.graph
+    assert plan._exported is not None
+    check = read.check_model(plan._exported.original, plan._exported.args)
+    assert "each the composition of the model's calls" in check.assumption
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_in_double_precision() -> None:
+    check_step(made(dtype=torch.float64), 1e-12)
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_compile_is_a_drop_in() -> None:
+    torch.manual_seed(0)
+    model, x = Gated(), torch.randn(512, 16)
+    model(x).backward()
+    wanted = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    with pytest.warns(UserWarning, match="FB0470"):
+        step = remat_compile.compile(
+            model, (x,), planner="dtr", activation_budget="90%", fuse="inductor"
+        )
+    step(x).backward()
+    for p, grad in zip(model.parameters(), wanted, strict=True):
+        assert p.grad is not None
+        assert torch.allclose(p.grad, grad, rtol=1e-5, atol=1e-7)
+
+
+def test_without_a_compiler_the_plan_is_unfused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from remat_compile.backends.torch import kernels
+
+    monkeypatch.setattr(kernels, "missing", lambda _: "no C++ compiler is installed")
+    plan = made()
+    assert codes(plan) == ["FB0468"]
+    assert plan.warnings[0].message == "the plan is not fused: no C++ compiler is installed"
+    assert not any(c.is_fused for c in plan.graph.cnodes)
+    assert isinstance(plan.verify(), ProvenPlan)
+
+
+def test_where_no_kernel_can_be_made_the_plan_is_unfused() -> None:
+    assert codes(made("auto", costs="roofline", device="h200"))[-1] == "FB0468"
+    batch = torch.export.Dim("batch", min=2, max=1024)
+    dynamic = made("auto", dynamic_shapes={"x": {0: batch}})
+    assert codes(dynamic)[-1] == "FB0468"
+    assert "dynamic" in dynamic.warnings[-1].message
+
+
+def test_kernels_that_fail_leave_the_plan_unfused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from remat_compile.backends.torch.kernels import made as made_kernels
+
+    def fails(_: object) -> object:
+        raise inductor.KernelError("CppCompileError")
+
+    monkeypatch.setattr(made_kernels, "compile_traced", fails)
+    assert codes(made()) == ["FB0469"]
+
+
+def test_a_plan_whose_kernels_are_missing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs by the calls, whose bits are those of eager, and does not claim its bound."""
+    from helpers.verifier.mutants.fused import all_runs_fused
+    from remat_compile.backends.torch import kernels
+    from remat_compile.backends.torch.kernels import made as made_kernels
+    from remat_compile.driver.bind import bind
+
+    plan = made("none")
+    program, schedule = all_runs_fused(plan.program, plan.schedule)
+    assert plan._exported is not None
+
+    def fails(_: object) -> object:
+        raise inductor.KernelError("CppCompileError")
+
+    monkeypatch.setattr(made_kernels, "compile_traced", fails)
+    with pytest.warns(UserWarning, match="FB0915"):
+        step = bind(program, schedule, plan._exported)
+    assert compare_step(plan, step, plan._exported, 1).bit_equal
+    monkeypatch.setattr(kernels, "missing", lambda _: "no C++ compiler is installed")
+    with pytest.warns(UserWarning, match="FB0916"):
+        step = bind(program, schedule, plan._exported)
+    assert compare_step(plan, step, plan._exported, 1).bit_equal
+
+
+def test_another_model_is_refused() -> None:
+    from helpers.verifier.mutants.fused import all_runs_fused
+    from remat_compile.driver.bind import bind
+
+    class Other(Gated):
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.a(x)
+            h = torch.tanh(h) * torch.sigmoid(h) * 1.25 + h
+            return self.b(h).square().mean()
+
+    plan = made("none")
+    program, schedule = all_runs_fused(plan.program, plan.schedule)
+    other = remat_compile.plan(Other(), (torch.randn(512, 16),), planner="store-all")
+    assert other._exported is not None
+    with pytest.raises(FBError) as refused:
+        bind(program, schedule, other._exported, by_calls=True)
+    (found,) = refused.value.diagnostics
+    assert found.code == "FB0710"
+    assert any("is not the value that it has" in note.message for note in found.notes)
+
+
+def test_wrong_usage_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FBError) as refused:
+        made("always")
+    assert [d.code for d in refused.value.diagnostics] == ["FB0707"]
+    made("none").save(tmp_path / "plan.fbir")
+    with pytest.raises(FBError) as refused:
+        remat_compile.plan(tmp_path / "plan.fbir", fuse="auto")
+    assert [d.code for d in refused.value.diagnostics] == ["FB0471"]

@@ -1,0 +1,184 @@
+"""Fusion after planning: which runs, what is left of the graph, and that it is the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from helpers.programs.random_plans import random_plan
+from helpers.programs.random_programs import random_program
+from remat_compile.fusion import Fused, Priced, fuse_runs
+from remat_compile.ir.checks.wellformed import check_program
+from remat_compile.ir.diagnostics import FBError
+from remat_compile.ir.expr import Const
+from remat_compile.ir.graph import CNode
+from remat_compile.ir.program import Program
+from remat_compile.ir.schedule import Compute, Schedule
+from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.ir.text.parser import parse_program
+from remat_compile.ir.text.printer import format_program
+from remat_compile.verifier import ProvenPlan, verify
+from remat_compile.verifier.check import Accepted, check
+from remat_compile.verifier.same_values import same_values
+
+FOLDED = """fbir 1
+graph @g {
+  %x : input f32[4] bytes 16
+  %w : param f32[4] bytes 16
+  %a : act f32[4] bytes 16
+  %b : act f32[4] bytes 16
+  %y : output f32[4] bytes 16
+  %dy : tangent f32[4] bytes 16
+  %g : grad f32[4] bytes 16
+  %dw : param_grad f32[4] bytes 16
+  F1: fwd %a = aten.mul.Tensor(%x, %w) time 4us
+  F2: fwd %b = aten.mm.default(%a, %a) time 9us
+  F3: fwd %y = aten.mm.default(%b, %a) time 9us
+  L: loss %dy = loss(%y)
+  %at = view of %a aten.t.default(%a)
+  B1: bwd %g = aten.mm.default(%dy, %b) of F3 time 9us
+  B2: bwd %dw = aten.add.Tensor(%g, %at) of F1 time 4us
+}
+bind {
+  arg "args[0]" = %x
+  param "w" = %w grad %dw
+  result %y tangent %dy
+}
+schedule @p { F1; F2; F3; free %a; L; B1; free %dy; free %b; F1; B2; free %a; free %g }
+"""
+"""`%a` is computed again for B2 alone, which reads a view of it."""
+
+
+def by_calls(c: CNode) -> Priced:
+    return Priced(c.time_ns or 0, c.workspace)
+
+
+def pointwise(c: CNode) -> bool:
+    return ".mm." not in c.call.op
+
+
+def fused(program: Program, schedule: Schedule) -> Fused:
+    return fuse_runs(program, schedule, lambda _: True, by_calls, always=True)
+
+
+def test_recomputation_is_folded_into_the_backward_that_needs_it() -> None:
+    program = parse_program(FOLDED)
+    made = fuse_runs(program, program.schedules[0], pointwise, lambda c: Priced(4000, c.workspace))
+    assert made.cnodes == ("F1_B2",)
+    text = format_program(replace(made.program, schedules=(made.schedule,)))
+    assert (
+        """  F1_B2: bwd %dw = fused(%x, %w, %g) {
+    %a = aten.mul.Tensor(%x, %w)
+    %at = aten.t.default(%a)
+    %dw = aten.add.Tensor(%g, %at)
+  } of F1 workspace 16 time 4us
+"""
+        in text
+    )
+    assert "F1: fwd %a = aten.mul.Tensor(%x, %w) time 4us" in text  # of the forward
+    steps = [s.cnode for s in made.schedule.steps if isinstance(s, Compute)]
+    assert steps == ["F1", "F2", "F3", "L", "B1", "F1_B2"]
+    before = simulate(program, program.schedules[0])
+    after = simulate(made.program, made.schedule)
+    assert (before.time_ns, after.time_ns) == (39_000, 35_000)
+    assert after.peak_bytes == before.peak_bytes
+    assert same_values(program, made.program) == ()
+
+
+def test_only_what_is_faster_is_fused() -> None:
+    program = parse_program(FOLDED)
+
+    def times(time_ns: int) -> tuple[str, ...]:
+        made = fuse_runs(
+            program, program.schedules[0], pointwise, lambda c: Priced(time_ns, c.workspace)
+        )
+        return made.cnodes
+
+    assert times(7999)
+    assert times(8000) == ()  # as long as both calls
+    never: Callable[[CNode], None] = lambda _: None  # noqa: E731
+    assert fuse_runs(program, program.schedules[0], pointwise, never).cnodes == ()
+
+
+def test_a_run_that_would_raise_the_peak_is_taken_apart() -> None:
+    """Its arguments live until it ends: where that is too much, the frees stay between calls."""
+    program = parse_program(
+        """fbir 1
+graph @g {
+  %x : input f32[1] bytes 4
+  %a : act f32[100] bytes 400
+  %b : act f32[1] bytes 4
+  %c : act f32[100] bytes 400
+  %y : output f32[1] bytes 4
+  F1: fwd %a = aten.expand_copy.default(%x, [100])
+  F2: fwd %b = aten.mm.default(%a)
+  F3: fwd %c = aten.add.Tensor(%b, %b)
+  F4: fwd %y = aten.mm.default(%c)
+  L: loss loss(%y)
+}
+schedule @p { F1; F2; free %a; F3; free %b; F4; free %c; L }
+"""
+    )
+    schedule = program.schedules[0]
+    assert simulate(program, schedule).peak_bytes == 408
+
+    def cnodes(price: Callable[[CNode], Priced]) -> tuple[str, ...]:
+        made = fuse_runs(program, schedule, lambda c: c.name != "F1", price, always=True)
+        assert simulate(made.program, made.schedule).peak_bytes <= 408
+        return made.cnodes
+
+    assert cnodes(by_calls) == ()  # %a and %c at once are 800 bytes, %b, %c and %y are 408 and %x
+    assert cnodes(lambda c: Priced(0, Const(0))) == ("F2_F4",)  # a kernel does without %c
+    assert cnodes(lambda c: Priced(0, Const(1))) == ("F3_F4",)  # one byte more, and %a does not fit
+
+
+@pytest.mark.parametrize("copy", [0.0, 0.3])
+def test_random_plans_are_the_same_step_when_fused(copy: float) -> None:
+    """Well-formed, equal in every value, no byte more, and accepted by the independent checker."""
+    runs = 0
+    for seed in range(40):
+        rng = Random(seed)
+        program = random_program(rng)
+        schedule = random_plan(rng, program, copy=copy)
+        try:
+            before = simulate(program, schedule)
+        except FBError:
+            continue  # a rare order of repeated accumulations
+        made = fused(program, schedule)
+        runs += len(made.cnodes)
+        assert check_program(made.program) == (), seed
+        assert same_values(program, made.program) == (), seed
+        after = simulate(made.program, made.schedule)
+        assert after.peak_bytes <= before.peak_bytes, seed
+        assert after.activation_peak_bytes <= before.activation_peak_bytes, seed
+        text = format_program(replace(made.program, schedules=(made.schedule,)))
+        assert parse_program(text).graph == made.program.graph, seed
+        opinion = check(text, made.schedule.name)
+        assert isinstance(opinion, Accepted), (seed, opinion)
+        assert opinion.peak.device == after.peak_bytes
+    assert runs > (10 if copy else 30)
+
+
+def test_fused_plans_are_proven() -> None:
+    for seed in range(3):
+        rng = Random(seed)
+        program = random_program(rng)
+        schedule = random_plan(rng, program)
+        made = fused(program, schedule)
+        assert made.cnodes
+        answer = verify(made.program, made.schedule)
+        assert isinstance(answer, ProvenPlan), answer
+        assert any(a.key == "fused" for a in answer.assuming)
+
+
+def test_what_is_fused_can_be_fused_again() -> None:
+    """The calls of both regions, with names apart."""
+    program = parse_program(FOLDED)
+    once = fuse_runs(program, program.schedules[0], pointwise, by_calls, always=True)
+    twice = fuse_runs(once.program, once.schedule, lambda _: True, by_calls, always=True)
+    assert twice.cnodes
+    assert check_program(twice.program) == ()
+    assert same_values(program, twice.program) == ()
