@@ -458,6 +458,21 @@ def test_a_region_outside_of_the_language_runs_in_eager() -> None:
     assert statuses == ["eager", "planned"]
 
 
+def test_a_mistake_of_ours_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mistaken(*_: object) -> None:
+        raise KeyError("layers")
+
+    monkeypatch.setattr(session, "costed", mistaken)
+    model, x = Counts(), torch.ones(2, 4)
+    with pytest.warns(UserWarning, match=r"FB0957.*FB0521: KeyError: 'layers'"):
+        made = compiled(model, [])(x)
+    assert torch.equal(made, model(x))
+    torch._dynamo.reset()
+    with pytest.raises(FBError) as refused:
+        compiled(model, [], fallback=False)(x)
+    assert refused.value.diagnostics[0].code == "FB0521"
+
+
 class Counts(nn.Module):
     """Writes to a buffer, and then reads its argument, which may be a view of that."""
 
