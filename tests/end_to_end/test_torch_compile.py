@@ -21,9 +21,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from helpers.training import assert_bit_equal, train_steps
-from remat_compile import FBError
+from remat_compile import Diagnostic, FBError, Plan
 from remat_compile._torch.alloc import measure_peak
-from remat_compile.driver.dynamo import RegionsReport, remat
+from remat_compile.driver.budget import Baseline
+from remat_compile.driver.dynamo import RegionsReport, remat, session
+from remat_compile.driver.make_plan import plan_costed
+from remat_compile.driver.request import PlanRequest
+from remat_compile.driver.run_planner import Phases
+from remat_compile.ir.program import Program
 
 ROOT = Path(__file__).parents[2]
 WIDTH = 24
@@ -256,22 +261,40 @@ class Tail(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.tail = Stack(10, 0.0), Stack(1)
+        self.body = Stack(10, 0.0)
+        self.tail = nn.ModuleList(nn.Linear(w, 4) for w in (WIDTH, 4, 4, 4))
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.body(x)
         torch._dynamo.graph_break()
-        out: Tensor = self.tail(x)
-        return out
+        for layer in self.tail:
+            x = F.dropout(torch.tanh(layer(x)), 0.1, self.training)
+        return x
 
 
-def test_a_region_that_no_plan_makes_smaller_keeps_all_and_the_others_pay() -> None:
+def test_a_region_that_no_plan_makes_smaller_keeps_all_and_the_others_pay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with a planner that can leave out nothing of the tail."""
+    peaks: list[int] = []
+
+    def planned(program: Program, request: PlanRequest, phases: Phases) -> Plan:
+        peak = Baseline.of(program).activation_peak_bytes
+        if len(program.graph.cnodes) < 40:
+            assert request.budget is not None
+            if request.budget.form != "bytes" or request.budget.amount < peak:
+                raise FBError(Diagnostic("FB0466", "nothing can be left out"))
+            peaks.append(peak)
+        return plan_costed(program, request, phases)
+
+    monkeypatch.setattr(session, "plan_costed", planned)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(4)
         model, x = Tail(), torch.randn(256, WIDTH)
-    last = trained(model, (x,), steps=4, activation_budget="85%")[-1]
+    last = trained(model, (x,), steps=4, activation_budget="330KiB")[-1]  # of 408
     assert [region.status for region in last.regions] == ["planned", "planned"]
     assert last.holds
+    assert last.regions[1].proven_bytes == peaks[-1]
 
 
 @pytest.mark.slow
@@ -433,6 +456,21 @@ def test_a_region_outside_of_the_language_runs_in_eager() -> None:
     assert "FB0508" in told[0]
     statuses = sorted(region.status for region in reports[-1].regions)
     assert statuses == ["eager", "planned"]
+
+
+def test_a_mistake_of_ours_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mistaken(*_: object) -> None:
+        raise KeyError("layers")
+
+    monkeypatch.setattr(session, "costed", mistaken)
+    model, x = Counts(), torch.ones(2, 4)
+    with pytest.warns(UserWarning, match=r"FB0957.*FB0521: KeyError: 'layers'"):
+        made = compiled(model, [])(x)
+    assert torch.equal(made, model(x))
+    torch._dynamo.reset()
+    with pytest.raises(FBError) as refused:
+        compiled(model, [], fallback=False)(x)
+    assert refused.value.diagnostics[0].code == "FB0521"
 
 
 class Counts(nn.Module):

@@ -136,8 +136,8 @@ class Session:
             else:
                 self._read(part, call)
                 call.let_go()
-        except FBError as error:
-            self._fall_back(part, error.diagnostics)
+        except Exception as error:  # also what no capture of a module has met so far
+            self._fall_back(part, _refusal(error))
         return part
 
     def _read(self, part: Part, call: RegionCall) -> None:
@@ -181,10 +181,10 @@ class Session:
         if part.step is None and not part.failed:
             try:
                 self._plan(part, inputs, calls)
-            except FBError as error:  # whose frames hold the inputs
-                part.failed = error.diagnostics
+            except Exception as error:  # as above; its frames hold the inputs
+                part.failed = _refusal(error)
                 if not self._may_get_more(part):
-                    self._fall_back(part, error.diagnostics)
+                    self._fall_back(part, part.failed)
         if part.step is None or _writes_to_argument(part, inputs):
             made = self.run_eagerly(part, inputs)
             lands = self._takes_off(part)
@@ -406,6 +406,14 @@ class Session:
             bounds.append((bound, most))
         worst = max(bounds, key=lambda pair: pair[0] - (pair[1] or 0), default=(0, None))
         return RegionsReport(tuple(map(_told, self._parts)), worst[0], worst[1], kind)
+
+
+def _refusal(error: Exception) -> tuple[Diagnostic, ...]:
+    if isinstance(error, FBError):
+        return error.diagnostics
+    said = (str(error).strip() or "no message").splitlines()[0]
+    hint = "please report it with the model"
+    return (Diagnostic("FB0521", f"{type(error).__name__}: {said}", hint=hint),)
 
 
 def _writes_to_argument(part: Part, inputs: Sequence[Any]) -> bool:
