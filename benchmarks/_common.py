@@ -22,8 +22,9 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 def machine() -> str:
     """One line: processor, threads, torch and Python versions."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = torch.get_num_threads()
     return (
-        f"{platform.machine()} cpu, {cores} cores, {torch.get_num_threads()} threads, "
+        f"{platform.machine()} cpu, {cores} cores, {threads} thread{'s' * (threads != 1)}, "
         f"torch {torch.__version__}, python {platform.python_version()}"
     )
 
