@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..driver.request import Emitted, JaxStyle
+from ..driver.asked import Emitted, JaxStyle
 from ._options import TrustSource
 
 if TYPE_CHECKING:

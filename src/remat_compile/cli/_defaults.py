@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from ..driver.request import Backend, Costs, Grads
+from ..driver.asked import Backend, Costs, Grads
 from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ..ir.span import Span
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from ..driver.asked import Costs, Errors, Grads
 from ..driver.model_source import ModelOptions
-from ..driver.request import Costs, Errors, Grads
 
 __all__ = [
     "SIZE",

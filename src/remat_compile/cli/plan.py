@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..driver.request import Fuse
+from ..driver.asked import Fuse
 from ._code import Code
 from ._defaults import was_given
 from ._options import (

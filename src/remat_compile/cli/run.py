@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..driver.request import Backend, Errors, JaxStyle
+from ..driver.asked import Backend, Errors, JaxStyle
 from ._json import FormatOption
 from ._options import OnnxOptions, PlanFile, ScheduleOption, TrustSource, grouped
 

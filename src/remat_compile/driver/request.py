@@ -10,13 +10,14 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypedDict, TypeVar, get_args
+from typing import TYPE_CHECKING, ParamSpec, TypedDict, TypeVar, get_args
 
 from ..costs import device_names, load_device
 from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ..ir.wording import worded
 from ..planners.contract import makes_copies
 from ..planners.registry import parse_planner, parse_planners
+from .asked import Backend, Costs, Emitted, Errors, Fuse, Grads, JaxStyle
 from .budget import BudgetText, parse_budget, parse_budgets
 from .files import keep_text
 from .link import LinkText, parse_link
@@ -51,14 +52,6 @@ MOST_SECONDS = 1e9
 USUAL_BUDGETS = "20%..100%:9"
 """The budgets of a sweep that names none, of the activations."""
 
-Costs = Literal["measured", "roofline"]
-Grads = Literal["fresh", "accumulate"]
-Backend = Literal["torch", "jax"]
-Fuse = Literal["none", "auto", "inductor"]
-"""Whether runs of a plan become kernels: those that are measured faster, or all that can."""
-Emitted = Literal["torch", "jax", "trace", "dot"]
-"""What a plan can be written as: code of a backend, a trace for Perfetto, a graph for Graphviz."""
-JaxStyle = Literal["explicit", "annotated", "annotated-nearest"]
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -138,28 +131,6 @@ class PlanRequest:
     link: LinkText | None = None
     cache: bool = False
     fuse: Fuse = "none"
-
-
-class Errors:
-    """Collects refusals, so that the user sees all of them at once."""
-
-    def __init__(self) -> None:
-        self.diagnostics: list[Diagnostic] = []
-
-    def collect(self, call: Callable[[], T]) -> T | None:
-        try:
-            return call()
-        except FBError as error:
-            self.diagnostics += error.diagnostics
-            return None
-
-    def add(self, code: str, message: str, hint: str | None = None) -> None:
-        self.diagnostics.append(Diagnostic(code, message, hint=hint))
-
-    def raise_if_any(self) -> None:
-        """Raises what was collected, as wrong usage."""
-        if self.diagnostics:
-            raise FBError(self.diagnostics, usage=True)
 
 
 def read_request(
