@@ -476,6 +476,8 @@ def test_a_mistake_of_ours_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> 
 class Counts(nn.Module):
     """Writes to a buffer, and then reads its argument, which may be a view of that."""
 
+    seen: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(4, 4)

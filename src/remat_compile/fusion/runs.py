@@ -17,12 +17,13 @@ from dataclasses import dataclass, field, replace
 
 from ..ir.analysis.regions import region_function
 from ..ir.expr import Expr
-from ..ir.graph import CNode, Graph
+from ..ir.graph import CNode
 from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.semantics.simulate import simulate
 from .graph import with_fused
 from .region import Member, fused_cnode
+from .walk import Walk, is_plain
 
 __all__ = ["Fused", "Price", "Priced", "fuse_runs"]
 
@@ -118,7 +119,7 @@ class _Search:
         self.peaks = trace.peak_bytes, trace.activation_peak_bytes
         self.price = price
         self.prices: dict[object, Priced | None] = {}
-        self.fusible = {c.name for c in self.graph.cnodes if _is_plain(c, self.graph)}
+        self.fusible = {c.name for c in self.graph.cnodes if is_plain(c, self.graph)}
         self.fusible = {name for name in self.fusible if may_fuse(self.graph.cnode[name])}
 
     # -- which steps -------------------------------------------------------------------
@@ -132,7 +133,7 @@ class _Search:
 
     def _candidates(self, alone: set[tuple[str, int]]) -> Iterator[_Run]:
         """The longest runs of executions that may be fused, frees between them included."""
-        walk = _Walk(self.graph, self.steps)
+        walk = Walk(self.graph, self.steps)
         members: list[Member] = []
         start = end = 0
         for index, step in enumerate(self.steps):
@@ -317,56 +318,3 @@ class _Search:
         ]
         decisions.cut.update(wrong)
         return bool(wrong)
-
-
-class _Walk:
-    """What is alive, and what the run at hand has ended, as the steps go by."""
-
-    def __init__(self, graph: Graph, steps: Sequence[Step]):
-        self.graph = graph
-        self.executions: dict[str, int] = {}
-        self.live: set[str] = set()
-        self.touched: set[str] = set()
-
-    def begin(self) -> None:
-        self.touched.clear()
-
-    def free(self, name: str) -> None:
-        self.live.discard(name)
-        self.touched.add(name)
-
-    def member(self, index: int, step: Compute) -> Member:
-        c = self.graph.cnode[step.cnode]
-        return Member(c, self.executions.get(c.name, 0) + 1, index)
-
-    def meets(self, member: Member | None) -> bool:
-        """Whether it makes what is alive, or what the run has made or freed before."""
-        made = () if member is None else member.cnode.results
-        return any(name in self.live or name in self.touched for name in made)
-
-    def step(self, step: Step, member: Member | None) -> None:
-        if member is None or not isinstance(step, Compute):
-            if not isinstance(step, Compute) and step.copies == "h2d":
-                self.live.add(step.anode)
-            return
-        c, n = member.cnode, member.execution
-        self.executions[c.name] = n
-        results = c.results_at(n)
-        self.touched.update(results)
-        if c.is_accumulate:
-            self.live.discard(self.graph.reads(c)[0])
-            self.touched.add(self.graph.reads(c)[0])
-        kept = [r for r in results if not step.nosave or self.graph.anode[r].kind != "phantom"]
-        self.live.difference_update(results)
-        self.live.update(kept)
-
-
-def _is_plain(c: CNode, graph: Graph) -> bool:
-    """Whether an execution is nothing but a call of pure operators."""
-    if c.phase not in ("fwd", "bwd") or c.token is not None or c.replay is not None:
-        return False
-    if c.is_accumulate:
-        # Inside it is a sum that takes storage of its own, so of one type and shape with the term.
-        a, b = (graph.anode[graph.storage[name]] for name in c.call.refs())
-        return (a.dtype, a.shape) == (b.dtype, b.shape) and c.call.refs()[1] == b.name
-    return bool(c.results) and not any(graph.anode[n].kind == "pending" for n in c.results)

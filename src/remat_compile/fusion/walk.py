@@ -1,0 +1,64 @@
+"""What is alive and what a run has touched, step by step; and which computations may be in one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..ir.graph import CNode, Graph
+from ..ir.schedule import Compute, Step
+from .region import Member
+
+__all__ = ["Walk", "is_plain"]
+
+
+class Walk:
+    """What is alive, and what the run at hand has ended, as the steps go by."""
+
+    def __init__(self, graph: Graph, steps: Sequence[Step]):
+        self.graph = graph
+        self.executions: dict[str, int] = {}
+        self.live: set[str] = set()
+        self.touched: set[str] = set()
+
+    def begin(self) -> None:
+        self.touched.clear()
+
+    def free(self, name: str) -> None:
+        self.live.discard(name)
+        self.touched.add(name)
+
+    def member(self, index: int, step: Compute) -> Member:
+        c = self.graph.cnode[step.cnode]
+        return Member(c, self.executions.get(c.name, 0) + 1, index)
+
+    def meets(self, member: Member | None) -> bool:
+        """Whether it makes what is alive, or what the run has made or freed before."""
+        made = () if member is None else member.cnode.results
+        return any(name in self.live or name in self.touched for name in made)
+
+    def step(self, step: Step, member: Member | None) -> None:
+        if member is None or not isinstance(step, Compute):
+            if not isinstance(step, Compute) and step.copies == "h2d":
+                self.live.add(step.anode)
+            return
+        c, n = member.cnode, member.execution
+        self.executions[c.name] = n
+        results = c.results_at(n)
+        self.touched.update(results)
+        if c.is_accumulate:
+            self.live.discard(self.graph.reads(c)[0])
+            self.touched.add(self.graph.reads(c)[0])
+        kept = [r for r in results if not step.nosave or self.graph.anode[r].kind != "phantom"]
+        self.live.difference_update(results)
+        self.live.update(kept)
+
+
+def is_plain(c: CNode, graph: Graph) -> bool:
+    """Whether an execution is nothing but a call of pure operators."""
+    if c.phase not in ("fwd", "bwd") or c.token is not None or c.replay is not None:
+        return False
+    if c.is_accumulate:
+        # Inside it is a sum that takes storage of its own, so of one type and shape with the term.
+        a, b = (graph.anode[graph.storage[name]] for name in c.call.refs())
+        return (a.dtype, a.shape) == (b.dtype, b.shape) and c.call.refs()[1] == b.name
+    return bool(c.results) and not any(graph.anode[n].kind == "pending" for n in c.results)
