@@ -91,7 +91,7 @@ def test_cvc5_gives_the_same_answer_to_every_script(name: str) -> None:
 @pytest.mark.slow
 def test_cvc5_agrees_on_all_recorded_plans() -> None:
     ran = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("run_second_solver.py"))],
+        [sys.executable, str(Path(__file__).parents[1] / "runners/run_second_solver.py")],
         capture_output=True,
         text=True,
         check=False,

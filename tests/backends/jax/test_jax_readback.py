@@ -6,14 +6,19 @@ from functools import cache
 from random import Random
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from helpers.emitted.jax_faults import FAULTS, faulty
 from helpers.execution.random_models import RANDOM_MODELS
 from helpers.programs.random_plans import random_plan
+from remat_compile.backends.jax.emit import groups
 from remat_compile.backends.jax.emit.module import emit
+from remat_compile.backends.jax.emit.twins import twins
 from remat_compile.backends.jax.lowerings import source_of
 from remat_compile.backends.jax.readback.explicit import check_source
 from remat_compile.frontends.torch_export import export, lower
+from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Offload, Schedule
@@ -58,3 +63,32 @@ def test_there_are_twenty_kinds_of_faults() -> None:
 def test_random_plans_pass(name: str) -> None:
     plans = [plan_of(name, seed) for seed in range(8)]
     assert any(isinstance(s, Offload) for _, schedule, _ in plans for s in schedule.steps)
+
+
+class Twice(nn.Module):
+    """The same computation of the same values, in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = torch.sin(self.inner(x))
+        again = torch.sin(self.inner(x))
+        return (kept.cumsum(0) * again).sum()
+
+
+def test_two_computations_that_are_the_same_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """XLA would merge them, and keep what the plan frees in between."""
+    with lower(export(Twice(), (torch.randn(3, 4),), {})) as lowered:
+        program = lowered.program
+    order = capture_order(program.graph)
+    schedule = Schedule("plan", "", frees_after_last_use(program.graph, order))
+    program = program.with_schedule(schedule)
+    assert "aten.sin.default" in {program.graph.cnode[c].call.op for c in twins(program.graph)}
+    check_source(emit(program, schedule, source_of), program, schedule)
+    monkeypatch.setattr(groups, "twins", lambda graph: {})
+    with pytest.raises(FBError, match="XLA would merge the two"):
+        check_source(emit(program, schedule, source_of), program, schedule)

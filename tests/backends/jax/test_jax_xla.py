@@ -14,6 +14,7 @@ from helpers.jax.plans import Case, case
 from remat_compile.backends.jax.arguments import jax_dtype, to_jax
 from remat_compile.backends.jax.emit.executions import constants
 from remat_compile.backends.jax.emit.order import numbered
+from remat_compile.backends.jax.honoured import honoured
 from remat_compile.backends.jax.lowerings import table
 from remat_compile.backends.jax.observe.absences import Absence, planned_scopes
 from remat_compile.backends.jax.observe.assignment import scratch_bytes
@@ -64,8 +65,9 @@ def passes_on(made: Case, name: str) -> bool:
         node = graph.anode[graph.storage[ref]]
         shape = tuple(evaluate(extent, env) for extent in node.shape)
         reads[ref] = jnp.asarray(generator.normal(size=shape), jax_dtype(node.dtype))
-    args = [to_jax(arg, env, reads) for arg in c.call.args]
-    kwargs = {k: to_jax(arg, env, reads) for k, arg in c.call.kwargs}
+    taken = honoured(c.call)
+    args = [to_jax(arg, env, reads) for arg in taken.args]
+    kwargs = {k: to_jax(arg, env, reads) for k, arg in taken.kwargs}
     found = table()[c.call.op](*args, **kwargs)
     return np.array_equal(found, next(iter(reads.values())))
 

@@ -1,9 +1,10 @@
 """Where barriers stand: around each group of computations that run again.
 
 XLA merges equal computations. What runs again is told apart from its first execution by
-a barrier on what it reads, and is kept from running too early because what was computed
-last, the latest cotangent among it, goes through the same barrier. One barrier per
-group: a barrier on every operator would keep XLA from fusing them.
+a barrier on what it reads (so are two computations of the model that are the same), and is
+kept from running too early because what was computed last, the latest cotangent among it, goes
+through the same barrier. One barrier per group: a barrier on every operator would keep XLA from
+fusing them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ....ir.graph import ACCUMULATE_OP, CALLER_KINDS, CNode, Graph
 from ....ir.schedule import Compute, Free, Prefetch, Schedule
 from ...python.names import loss_index
 from .order import AccessHistory, Numbered, numbered
+from .twins import twins
 
 __all__ = ["Barrier", "barriers"]
 
@@ -74,6 +76,7 @@ class _Placement:
         self.found: dict[int, Barrier] = {}
         self._border = loss_index(graph, schedule)
         self._scattered = _scattered(graph)
+        self._twins = twins(graph)
         self._backward_of = _backward_of(graph)
         self._group: _Group | None = None
         self._start = 0
@@ -100,6 +103,8 @@ class _Placement:
                 anchors = self.history.latest(self._start, now.index)
                 self._put(now.index, Barrier((), anchors=anchors))
                 self._open(now.index)
+        if now.cnode is not None and now.execution == 1 and now.cnode.name in self._twins:
+            self._put(now.index, Barrier((self._twins[now.cnode.name],)))
         if now.cnode is not None and now.cnode.call.op in _SUMS:
             reads = self.graph.reads(now.cnode, now.execution)
             self._put(now.index, Barrier(tuple(n for n in reads if n in self._scattered)))
