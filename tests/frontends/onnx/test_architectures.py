@@ -20,6 +20,10 @@ bench: Any = import_module("onnx_gradients")
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+ROUNDING = {"unet": 2e-6, "encdec": 2e-6}
+"""Measured 1.2e-6 in float32 with one thread; in float64 (`test_gradients.py`) they agree to 1e-12
+as all do, so it is rounding."""
+
 HAND_WRITTEN = [name for name in BASE if name != "two"]
 
 
@@ -42,7 +46,7 @@ def test_gradients_of_small_architectures(name: str, tmp_path: Path) -> None:
     output, gradient, count = bench.compare(First(module.eval()), args, tmp_path)
     assert count == len(list(module.parameters()))
     assert output <= bench.LIMIT
-    assert gradient <= bench.LIMIT
+    assert gradient <= ROUNDING.get(name, bench.LIMIT)
 
 
 @pytest.mark.slow

@@ -274,7 +274,8 @@ def test_stored_models_of_opset_6_and_older() -> None:
 
 @pytest.mark.slow
 def test_all_stored_models() -> None:
-    cases = stored(1)
+    cases = [case for case in stored(1) if case.is_float]
+    assert len(cases) > 100
     assert len(unlike_passed(cases)) <= len(cases) // 20
 
 

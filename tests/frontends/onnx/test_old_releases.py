@@ -25,7 +25,9 @@ def test_an_old_release(release: str, tmp_path_factory: pytest.TempPathFactory) 
     bad = []
     for case in of_wheel(wheel):
         outcome = run(case)
-        if outcome.ending in (Ending.WRONG, Ending.CRASHED) and not faulty(release, case.name):
+        if outcome.ending in (Ending.WRONG, Ending.CRASHED):
+            if faulty(release, case.name):  # the release itself is: no case to count
+                continue
             bad.append(f"{case.name}: {outcome.ending.value}: {outcome.reason}")
         floats[outcome.ending] += case.is_float
     assert not bad, "\n".join(bad)
