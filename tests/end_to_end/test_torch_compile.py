@@ -11,6 +11,7 @@ import tomllib
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -479,6 +480,28 @@ def test_wrong_options_are_refused_with_one_message(
     assert [d.code for d in refused.value.diagnostics] == [code]
     assert says in refused.value.diagnostics[0].message
     assert refused.value.usage
+
+
+def test_an_options_object_may_be_changed_for_another_model() -> None:
+    first: list[RegionsReport] = []
+    second: list[RegionsReport] = []
+    options = {"planner": "dtr", "report": first.append, "activation_budget": "85%"}
+    x = torch.ones(64, WIDTH)
+    torch.compile(Stack(), backend=remat, options=options)(x).sum().backward()
+    options |= {"report": second.append, "activation_budget": "100%"}
+    torch.compile(Stack(6), backend=remat, options=options)(x).sum().backward()
+    assert [len(report.regions) for report in (*first, *second)] == [1, 1]
+    budgets = [report.budget_bytes for report in (*first, *second)]
+    assert budgets[0] is not None
+    assert budgets[1] is not None
+
+
+def test_regions_of_a_partial_backend_share_its_budget() -> None:
+    reports: list[RegionsReport] = []
+    backend = partial(remat, planner="dtr", activation_budget="85%", report=reports.append)
+    model, args = seeded(branch)
+    torch.compile(model, backend=backend)(*args).sum().backward()
+    assert len([r for r in reports[-1].regions if r.status == "planned"]) == 2
 
 
 # -- what is left behind -----------------------------------------------------------------
