@@ -276,6 +276,26 @@ def test_a_region_that_no_plan_makes_smaller_keeps_all_and_the_others_pay() -> N
 
 
 @pytest.mark.slow
+def test_equal_blocks_hold_each_their_own_parameters() -> None:
+    """TorchDynamo makes one region of them, which is called with the parameters of each."""
+    blocks, reports = [Stack(2, 0.0) for _ in range(4)], list[RegionsReport]()
+    options = {"planner": "dtr", "budget": "100%", "report": reports.append}
+    for block in blocks:
+        block.compile(backend=remat, options=options)
+    model, x = nn.Sequential(*blocks), torch.ones(8, WIDTH)
+    for _ in range(2):
+        model(x).sum().backward()
+        model.zero_grad()
+    (region,) = reports[-1].regions
+    assert region.calls == len(blocks)
+    assert region.proven_bytes is not None
+    assert region.saved_bytes is not None
+    states = sum(p.nbytes for p in model.parameters())
+    held = sum(b.nbytes for b in model.buffers()) + len(blocks) * x.nbytes
+    activations = region.proven_bytes + (len(blocks) - 1) * region.saved_bytes
+    assert reports[-1].bound_bytes == 2 * states + held + activations
+
+
 def test_a_speech_model_of_transformers() -> None:
     """Its attention mask and its loss look into the data."""
     transformers = pytest.importorskip("transformers")
