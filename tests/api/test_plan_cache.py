@@ -23,7 +23,7 @@ from helpers.training import assert_bit_equal, train_steps
 from remat_compile import FBError, Plan
 from remat_compile.driver.make_plan import plan_source
 from remat_compile.driver.model_source import Source
-from remat_compile.driver.plan_cache import VARIABLE, PlanCache, plan_cache
+from remat_compile.driver.plan_cache import SETTINGS, VARIABLE, PlanCache, plan_cache
 from remat_compile.driver.request import Errors, PlanRequest, read_request
 from remat_compile.driver.run_planner import Phases
 from remat_compile.frontends.torch_export import export, lower
@@ -222,12 +222,12 @@ def test_a_file_that_cannot_be_used_is_told(known: Known, folder: Path, name: st
     cache = PlanCache(folder)
     assert cache.keep("k", known.plan) == ()
     damage, says = DAMAGE[name]
-    damage(folder / "k.json")
+    damage(folder / "k.remat-plan")
     found, told = cache.find("k", known.captured, known.request)
     assert found is None
     (warning,) = told
     assert warning.code == "FB0959"
-    assert str(folder / "k.json") in warning.message
+    assert str(folder / "k.remat-plan") in warning.message
     assert says in warning.message
     cache.keep("k", known.plan)
     found, told = cache.find("k", known.captured, known.request)
@@ -265,7 +265,7 @@ def test_writers_and_readers_at_once(known: Known, folder: Path) -> None:
         try:
             for _ in range(10):
                 cache.keep("k", plan)
-                json.loads((folder / "k.json").read_text())
+                json.loads((folder / "k.remat-plan").read_text())
         except BaseException as error:  # for the assertion below
             failed.append(error)
 
@@ -275,18 +275,44 @@ def test_writers_and_readers_at_once(known: Known, folder: Path) -> None:
     for thread in threads:
         thread.join()
     assert failed == []
-    assert [path.name for path in folder.iterdir()] == ["k.json"]
+    assert [path.name for path in folder.iterdir()] == ["k.remat-plan"]
 
 
 def test_what_was_used_longest_ago_goes_first(known: Known, folder: Path) -> None:
     plan = known.plan
     cache = PlanCache(folder)
     cache.keep("0", plan)
-    size = (folder / "0.json").stat().st_size
+    size = (folder / "0.remat-plan").stat().st_size
     small = PlanCache(folder, most_bytes=int(2.5 * size))
     for key in ("1", "2", "3"):
         small.keep(key, plan)
     assert sorted(path.stem for path in folder.iterdir()) == ["2", "3"]
+
+
+def test_files_of_others_in_the_folder_stay(known: Known, folder: Path) -> None:
+    folder.mkdir()
+    theirs = folder / "package.json"
+    theirs.write_text("{}")
+    PlanCache(folder, most_bytes=1).keep("k", known.plan)
+    assert [path.name for path in folder.iterdir()] == [theirs.name]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names are of POSIX")
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(known: Known, folder: Path) -> None:
+    folder.mkdir()
+    os.mkfifo(folder / "k.remat-plan", 0o600)
+    plan, (told,) = PlanCache(folder).find("k", known.captured, wanted())
+    assert plan is None
+    assert "it is no file" in told.message
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_what_changes_costs_is_part_of_the_key(
+    name: str, known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = PlanCache(Path()).key(known.captured, wanted())
+    monkeypatch.setenv(name, "other")
+    assert PlanCache(Path()).key(known.captured, wanted()) != before
 
 
 KEY = """

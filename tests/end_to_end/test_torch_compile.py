@@ -11,6 +11,7 @@ import tomllib
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -298,6 +299,26 @@ def test_a_region_that_no_plan_makes_smaller_keeps_all_and_the_others_pay(
 
 
 @pytest.mark.slow
+def test_equal_blocks_hold_each_their_own_parameters() -> None:
+    """TorchDynamo makes one region of them, which is called with the parameters of each."""
+    blocks, reports = [Stack(2, 0.0) for _ in range(4)], list[RegionsReport]()
+    options = {"planner": "dtr", "budget": "100%", "report": reports.append}
+    for block in blocks:
+        block.compile(backend=remat, options=options)
+    model, x = nn.Sequential(*blocks), torch.ones(8, WIDTH)
+    for _ in range(2):
+        model(x).sum().backward()
+        model.zero_grad()
+    (region,) = reports[-1].regions
+    assert region.calls == len(blocks)
+    assert region.proven_bytes is not None
+    assert region.saved_bytes is not None
+    states = sum(p.nbytes for p in model.parameters())
+    held = sum(b.nbytes for b in model.buffers()) + len(blocks) * x.nbytes
+    activations = region.proven_bytes + (len(blocks) - 1) * region.saved_bytes
+    assert reports[-1].bound_bytes == 2 * states + held + activations
+
+
 def test_a_speech_model_of_transformers() -> None:
     """Its attention mask and its loss look into the data."""
     transformers = pytest.importorskip("transformers")
@@ -519,6 +540,28 @@ def test_wrong_options_are_refused_with_one_message(
     assert [d.code for d in refused.value.diagnostics] == [code]
     assert says in refused.value.diagnostics[0].message
     assert refused.value.usage
+
+
+def test_an_options_object_may_be_changed_for_another_model() -> None:
+    first: list[RegionsReport] = []
+    second: list[RegionsReport] = []
+    options = {"planner": "dtr", "report": first.append, "activation_budget": "85%"}
+    x = torch.ones(64, WIDTH)
+    torch.compile(Stack(), backend=remat, options=options)(x).sum().backward()
+    options |= {"report": second.append, "activation_budget": "100%"}
+    torch.compile(Stack(6), backend=remat, options=options)(x).sum().backward()
+    assert [len(report.regions) for report in (*first, *second)] == [1, 1]
+    budgets = [report.budget_bytes for report in (*first, *second)]
+    assert budgets[0] is not None
+    assert budgets[1] is not None
+
+
+def test_regions_of_a_partial_backend_share_its_budget() -> None:
+    reports: list[RegionsReport] = []
+    backend = partial(remat, planner="dtr", activation_budget="85%", report=reports.append)
+    model, args = seeded(branch)
+    torch.compile(model, backend=backend)(*args).sum().backward()
+    assert len([r for r in reports[-1].regions if r.status == "planned"]) == 2
 
 
 # -- what is left behind -----------------------------------------------------------------

@@ -115,6 +115,19 @@ def test_a_solver_ends_with_the_process_that_asked() -> None:
     assert inbox.get(timeout=5) == ProcessEnded("exit code 0")
 
 
+@pytest.mark.usefixtures("hanging")
+def test_a_solver_loads_no_module_of_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    inbox: SimpleQueue[object] = SimpleQueue()
+    process = WorkProcess("hanging_solver", inbox.put, first={"time_limit_s": 60})
+    inbox.get(timeout=20)  # it is at work
+    process.kill()
+    assert not (tmp_path / "ran").exists()
+
+
 def test_the_worker_loads_no_framework() -> None:
     code = (
         "import sys, remat_compile.planners.solvers.highs, highspy;"

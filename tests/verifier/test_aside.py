@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +73,50 @@ def test_what_a_process_that_dies_was_to_prove_is_proven_here(
     monkeypatch.setattr(aside, "_START", code)
     assert isinstance(verify(*schedule(PLAN, GRAPH)), ProvenPlan)
     assert len(started) == 1
+
+
+def test_a_process_that_is_gone_before_it_is_asked(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = aside._send
+
+    def late(process: subprocess.Popen[bytes], job: aside.Job) -> None:
+        process.wait()
+        send(process, job)
+
+    monkeypatch.setattr(aside, "_START", "")
+    monkeypatch.setattr(aside, "_send", late)
+    assert isinstance(verify(*schedule(PLAN, GRAPH)), ProvenPlan)
+    assert len(started) == 1
+
+
+def test_without_a_process_it_is_proven_here(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nonexistent")
+    assert isinstance(verify(*schedule(PLAN, GRAPH)), ProvenPlan)
+    assert started == []
+
+
+def test_a_system_that_does_not_say_which_processors(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert isinstance(verify(*schedule(PLAN, GRAPH)), ProvenPlan)
+    assert len(started) == 1
+
+
+def test_no_module_of_the_working_folder_runs(
+    started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's folder, with a long plan and a `json.py` in it."""
+    (tmp_path / "json.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    program, plan = schedule(PLAN, GRAPH)
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(verify(program, plan), ProvenPlan)
+    assert len(started) == 1
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_failure_leaves_no_process(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,7 +127,7 @@ def _nearest(start: Path) -> tuple[Path, str, Mapping[str, Any], tuple[str, ...]
     for folder in (start, *start.parents):
         for name, section in ((OWN, ()), (SHARED, SECTION)):
             path = folder / name
-            if not path.is_file():
+            if not os.path.isfile(path):  # no folder that may not be looked into raises
                 continue
             text = _text(path, section)
             if not all(part in text for part in section):

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import platform
+import stat
 import sys
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -36,7 +37,16 @@ __all__ = ["VARIABLE", "PlanCache", "plan_cache"]
 VARIABLE = "REMAT_COMPILE_CACHE"
 """The environment variable with the folder of the cache; `off` for none."""
 
+SETTINGS = (
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "ONEDNN_MAX_CPU_ISA",
+)
+"""Variables that change what a computation takes, in bytes or in time."""
 FORMAT = 1
+SUFFIX = ".remat-plan"
+"""Of our files: others in the folder, which may be anybody's, are left alone."""
 MOST_BYTES = 256 * 2**20
 """Of all files together; those that were used longest ago go first."""
 MOST_FILE_BYTES = 64 * 2**20
@@ -123,12 +133,12 @@ class PlanCache:
         return ()
 
     def _path(self, key: str) -> Path:
-        return self.folder / f"{key}.json"
+        return self.folder / f"{key}{SUFFIX}"
 
     def _make_room(self) -> None:
         """Removes the files that were used longest ago, also what a writer left half-done."""
         found = []
-        for path in self.folder.glob("*.json*"):
+        for path in self.folder.glob(f"*{SUFFIX}*"):
             try:
                 state = path.stat()
             except OSError:  # another process removed it
@@ -145,8 +155,11 @@ class PlanCache:
 def _read(path: Path, key: str) -> tuple[str, int | None]:
     """The text of the plan and the bound on the time of any other. ValueError where the file is
     not what was written under `key`, OSError where it cannot be read."""
-    with open(path, "rb") as file:
-        state = os.fstat(file.fileno())
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+    with open(handle, "rb") as file:
+        state = os.fstat(handle)
+        if not stat.S_ISREG(state.st_mode):  # a pipe would never end
+            raise ValueError("it is no file")
         if hasattr(os, "getuid") and state.st_uid not in (os.getuid(), 0):
             raise ValueError("it belongs to somebody else")
         if os.name == "posix" and state.st_mode & 0o022:
@@ -209,7 +222,8 @@ def _surroundings() -> dict[str, Any]:
             torch.backends.cudnn.enabled,
             torch.backends.cudnn.benchmark,
             torch.backends.cudnn.allow_tf32,
-            os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
+            torch.backends.cudnn.deterministic,
+            {name: os.environ.get(name) for name in SETTINGS},
         ],
     }
 

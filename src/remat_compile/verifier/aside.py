@@ -54,13 +54,11 @@ def sizes_aside(
     A plan of `LONG` steps or more is begun at once in another process, where there is a second
     processor for it; what it asked the solvers is added to the record of `inquiry`.
     """
-    if len(schedule.steps) < LONG or len(os.sched_getaffinity(0)) < 2:
+    process = _started() if len(schedule.steps) >= LONG and _processors() >= 2 else None
+    if process is None:
         yield lambda proof: proof.sizes(scope)
         return
-    command = [sys.executable, "-c", _START]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
+    with process:
 
         def sizes(proof: PlanProof) -> Verdict:
             assert process.stdout is not None
@@ -73,18 +71,35 @@ def sizes_aside(
             return verdict
 
         try:
-            with contextlib.suppress(BrokenPipeError):
+            with contextlib.suppress(OSError):
                 _send(process, Job(program, schedule, tuple(budgets), scope, inquiry))
             yield sizes
         finally:
             process.kill()
 
 
+def _processors() -> int:
+    """Those that this process may use, where the system says so."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _started() -> subprocess.Popen[bytes] | None:
+    """None where the system starts no process."""
+    command = [sys.executable, "-P", "-c", _START]  # -P: no module of the working folder
+    pipe = subprocess.PIPE
+    try:
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+    except OSError:
+        return None
+
+
 def _send(process: subprocess.Popen[bytes], job: Job) -> None:
     assert process.stdin is not None
-    process.stdin.write(json.dumps(sys.path).encode() + b"\n")
-    pickle.dump(job, process.stdin, pickle.HIGHEST_PROTOCOL)
-    process.stdin.close()
+    with process.stdin as pipe:  # closed also where the process has ended
+        pipe.write(json.dumps(sys.path).encode() + b"\n")
+        pickle.dump(job, pipe, pickle.HIGHEST_PROTOCOL)
 
 
 def _add(record: Record, found: Record) -> None:

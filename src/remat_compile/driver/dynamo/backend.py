@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
@@ -22,13 +23,23 @@ _PLANNING = ("budget", "activation_budget", "planner", "time_limit_s", "costs", 
 _OWN = ("fallback", "report")
 
 
+@dataclass(frozen=True)
+class _Held:
+    """The session of an options object, with what it said then: it may be changed for another
+    model."""
+
+    options: object
+    said: Mapping[str, Any]
+    session: Session | FBError
+
+
 class _Backend:
     """Regions compiled with the same options object share its budget."""
 
     __name__ = "remat"
 
     def __init__(self) -> None:
-        self._sessions: dict[int, tuple[object, Session | FBError]] = {}
+        self._held: list[_Held] = []
 
     def __call__(
         self,
@@ -46,20 +57,23 @@ class _Backend:
         `RegionsReport` when regions were planned. Wrong ones are refused at the first call.
         """
         del example_inputs  # fake where sizes are dynamic
-        if keywords:
-            options = {**(options or {}), **keywords}
-        held = self._sessions.get(id(options))
-        if held is None:
-            held = self._sessions[id(options)] = (options, _session(options or {}))
-        session = held[1]
+        session = self._session_of(options, {**(options or {}), **keywords})
         if isinstance(session, FBError):
             # Dynamo would wrap it here, and swallow it with `suppress_errors`.
             return _refusing(session)
         return CapturedRegion(graph, session)
 
+    def _session_of(self, options: object, said: Mapping[str, Any]) -> Session | FBError:
+        for held in self._held:
+            if held.options is options and held.said == said:
+                return held.session
+        made = _session(said)
+        self._held.append(_Held(options, said, made))
+        return made
+
     def reset(self) -> None:
         """Is called by `torch._dynamo.reset()`."""
-        self._sessions.clear()
+        self._held.clear()
 
 
 remat = _Backend()

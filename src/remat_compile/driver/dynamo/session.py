@@ -65,7 +65,8 @@ class Part:
 
     `share_bytes` is what its activations may take, None where it is alone and has the budget of
     the user as it was written. `failed` is why there is no plan for that, and `is_provisional` says
-    that the share was found while the step was under way, in which others may still come.
+    that the share was found while the step was under way, in which others may still come. `owned`
+    are the inputs that are parameters and buffers: place, bytes, and bytes of the gradient.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Part:
     returned: tuple[int, ...] = ()
     written: tuple[int, ...] = ()
     outside: tuple[int, ...] = ()
+    owned: tuple[tuple[int, int, int], ...] = ()
     is_eager: bool = False
     why: str = ""
     most_in_flight: int = 0
@@ -99,6 +101,19 @@ class _Ticket:
     """Lives as long as the autograd graph of a call."""
 
 
+Storages = tuple[int, ...]
+"""Where the parameters and buffers of a call are, as in `Part.owned`."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Flight:
+    """A call whose backward has not begun."""
+
+    ticket: weakref.ref[_Ticket]
+    part: Part
+    storages: Storages
+
+
 Calls = Mapping[Part, int]
 """How many calls of each are in flight together."""
 
@@ -110,7 +125,7 @@ class Session:
         self.options = options
         self._parts: list[Part] = []
         self._regions = 0
-        self._flying: list[tuple[weakref.ref[_Ticket], Part]] = []
+        self._flying: list[_Flight] = []
         self._met: list[dict[Part, int]] = []
         self._unsettled = False
         self._untold = False
@@ -134,13 +149,13 @@ class Session:
             if call is None:
                 part.is_eager, part.why = True, NO_GRADIENT
             else:
-                self._read(part, call)
+                self._read(part, call, inputs)
                 call.let_go()
         except Exception as error:  # also what no capture of a module has met so far
             self._fall_back(part, _refusal(error))
         return part
 
-    def _read(self, part: Part, call: RegionCall) -> None:
+    def _read(self, part: Part, call: RegionCall, inputs: Sequence[Any]) -> None:
         request = self.options.request
         with costed(Source(call.exported), request.device, Phases()) as (program, lowered):
             if request.grads is not None:
@@ -152,6 +167,7 @@ class Session:
             part.program = program
             part.baseline = Baseline.of(program)
             part.needs = _needs(program, lowered, part.baseline)
+            part.owned = _owned(part.needs, call, inputs)
         ensure_trusted(lowered)
 
     def _fall_back(self, part: Part, why: tuple[Diagnostic, ...]) -> None:
@@ -172,11 +188,14 @@ class Session:
 
     def run(self, part: Part, inputs: Sequence[Any]) -> Any:
         """One forward of a part that can be planned."""
-        self._flying = [entry for entry in self._flying if entry[0]() is not None]
+        self._flying = [flight for flight in self._flying if flight.ticket() is not None]
         if not self._flying:
             self._settle()
-        calls = Counter(of for _, of in self._flying)
+        calls = Counter(flight.part for flight in self._flying)
         calls[part] += 1
+        storages = _storages(part, inputs)
+        if calls[part] > 1:
+            self._meet_storages(part, storages)
         self._meet(calls)
         if part.step is None and not part.failed:
             try:
@@ -187,7 +206,7 @@ class Session:
                     self._fall_back(part, part.failed)
         if part.step is None or _writes_to_argument(part, inputs):
             made = self.run_eagerly(part, inputs)
-            lands = self._takes_off(part)
+            lands = self._takes_off(part, storages)
             for tensor in made:
                 if isinstance(tensor, Tensor) and tensor.grad_fn is not None:
                     tensor.register_hook(lands)  # type: ignore[no-untyped-call]
@@ -199,7 +218,7 @@ class Session:
         else:
             made = part.step.run(*tensors)
         if (node := part.step.flight.watch(made)) is not None:
-            node.register_hook(self._takes_off(part))
+            node.register_hook(self._takes_off(part, storages))
         out = list(part.constants)
         for place, tensor in zip(part.returned, made, strict=True):
             out[place] = tensor
@@ -213,15 +232,15 @@ class Session:
         part.most_in_flight = max(1, part.most_in_flight)
         return part.graph(*inputs)
 
-    def _takes_off(self, part: Part) -> Callable[..., None]:
+    def _takes_off(self, part: Part, storages: Storages) -> Callable[..., None]:
         """Counts a call as in flight until its backward calls what is returned, or its graph,
         which holds that, is gone."""
         ticket = _Ticket()
-        entry = (weakref.ref(ticket), part)
-        self._flying.append(entry)
+        flight = _Flight(weakref.ref(ticket), part, storages)
+        self._flying.append(flight)
 
         def lands(*_: object, ticket: _Ticket = ticket) -> None:
-            self._flying = [other for other in self._flying if other is not entry]
+            self._flying = [other for other in self._flying if other is not flight]
             if not self._flying and self._untold:
                 self._tell_if_settled()
 
@@ -240,6 +259,26 @@ class Session:
         part.needs = replace(part.needs, floor_bytes=part.needs.peak_bytes)
         self._unsettled = True
         return True
+
+    def _meet_storages(self, part: Part, storages: Storages) -> None:
+        """Remembers what calls of one part hold together, unless they held more before."""
+        assert part.needs is not None
+        met = [flight.storages for flight in self._flying if flight.part is part] + [storages]
+        held: dict[Hashable, int] = {}
+        grads: dict[Hashable, int] = {}
+        for of_call in met:
+            for at, (_, size, grad) in zip(of_call, part.owned, strict=True):
+                held[at] = size
+                if grad:
+                    grads[at] = grad
+        users: Counter[Hashable] = Counter(at for of_call in met for at in set(of_call))
+        is_repeated = part.needs.is_repeated or any(users[at] > 1 for at in grads)
+        if sum(held.values()) > sum(part.needs.held.values()):
+            part.needs = replace(part.needs, held=held, grads=grads)
+            self._unsettled = self._untold = True
+        if is_repeated != part.needs.is_repeated:
+            part.needs = replace(part.needs, is_repeated=True)
+            self._unsettled = self._untold = True
 
     # -- sharing -------------------------------------------------------------------------
 
@@ -441,8 +480,31 @@ def _needs(program: Program, lowered: Lowered, baseline: Baseline) -> Needs:
         if p.grad is not None
     }
     return Needs(
-        baseline.activation_floor_bytes, baseline.activation_peak_bytes, inputs, held, grads
+        baseline.activation_floor_bytes,
+        baseline.activation_peak_bytes,
+        inputs,
+        held,
+        grads,
+        call_grads_bytes=sum(grads.values()),
+        is_repeated=False,
     )
+
+
+def _owned(
+    needs: Needs, call: RegionCall, inputs: Sequence[Any]
+) -> tuple[tuple[int, int, int], ...]:
+    at = {place: _storage(inputs[place]) for place in call.owned()}
+    return tuple(
+        (p, needs.held[key], needs.grads.get(key, 0)) for p, key in at.items() if key in needs.held
+    )
+
+
+def _storages(part: Part, inputs: Sequence[Any]) -> Storages:
+    return tuple(_storage(inputs[place]) for place, _, _ in part.owned)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _saved_bytes(trace: Trace) -> int:

@@ -21,13 +21,17 @@ __all__ = ["Needs", "Used", "bound_bytes", "fixed_bytes", "fraction"]
 class Needs:
     """What a region holds whatever its plan, in bytes, and between which bounds its activations
     may be planned. `held` are parameters and buffers, by their storage, and `grads` the gradients
-    of those, by the same keys."""
+    of those, by the same keys. Calls of a region on other parameters (equal blocks of a model) add
+    theirs; `call_grads_bytes` are those of one call, and `is_repeated` says that some are of
+    several calls in flight together."""
 
     floor_bytes: int
     peak_bytes: int
     inputs_bytes: int = 0
     held: Mapping[Hashable, int] = field(default_factory=dict)
     grads: Mapping[Hashable, int] = field(default_factory=dict)
+    call_grads_bytes: int | None = None
+    is_repeated: bool = True
 
     @property
     def room_bytes(self) -> int:
@@ -64,14 +68,13 @@ def fixed_bytes(calls: Mapping[K, int], needs: Mapping[K, Needs], *, held_before
         held.update(needs[region].held)
         grads.update(needs[region].grads)
         for key in needs[region].grads:
-            users[key] = users.get(key, 0) + count
-    twice = max(
-        (
-            sum(b for key, b in needs[region].grads.items() if held_before or users[key] > 1)
-            for region in calls
-        ),
-        default=0,
-    )
+            users[key] = users.get(key, 0) + (count if needs[region].is_repeated else 1)
+    twice = 0
+    for region in calls:
+        own = needs[region]
+        added = sum(b for key, b in own.grads.items() if held_before or users[key] > 1)
+        most = added if own.call_grads_bytes is None else own.call_grads_bytes
+        twice = max(twice, min(added, most))
     inputs = sum(count * needs[region].inputs_bytes for region, count in calls.items())
     return sum(held.values()) + sum(grads.values()) + twice + inputs
 

@@ -86,6 +86,12 @@ class RegionCall:
         given = [at for at, slot in zip(self.taken, region._slots, strict=True) if slot is None]
         return tuple(given[t] if isinstance(t, int) else named[t] for t in targets)
 
+    def owned(self) -> tuple[int, ...]:
+        """Places among the graph's inputs of parameters and buffers."""
+        region = self.exported.original
+        assert isinstance(region, Region)
+        return tuple(at for at, slot in zip(self.taken, region._slots, strict=True) if slot)
+
     def let_go(self) -> None:
         """Holds no tensor of the call any longer."""
         region = self.exported.original

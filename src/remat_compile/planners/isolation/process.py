@@ -52,7 +52,7 @@ class WorkProcess:
         self._own_group = own_group
         self._killing = threading.Lock()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _START, module],
+            [sys.executable, "-P", "-c", _START, module],  # -P: no module of the working folder
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=own_group,
