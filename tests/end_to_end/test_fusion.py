@@ -178,6 +178,43 @@ def test_another_model_is_refused() -> None:
     assert any("is not the value that it has" in note.message for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("(%h, 2)", "(%h, 2)[0]"),
+        ("    %y =", "    %junk = aten.zeros.default([4])[0]\n    %y ="),
+        ("    %y =", "    %junk = aten.std_mean.default(%h, true)[2]\n    %y ="),
+    ],
+)
+def test_a_pick_that_its_operator_does_not_give_is_refused(was: str, now: str) -> None:
+    """Generated code would take a row of the tensor, which is not the term."""
+    from remat_compile._torch.callable import check_operators
+    from remat_compile.ir.text.parser import parse_program
+
+    text = """fbir 1
+graph @g {
+  %x : input f32[4] bytes 16
+  %y : output f32[4] bytes 16
+  F1: fwd %y = fused(%x) {
+    %h = aten.neg.default(%x)
+    %t = aten.pow.Tensor_Scalar(%h, 2)
+    %u = aten.split_copy.Tensor(%t, 2)[1]
+    %y = aten.cat.default([%u, %u])
+  }
+  L: loss loss(%y)
+}
+bind {
+  arg "args[0]" = %x
+  result %y
+}
+"""
+    check_operators(parse_program(text).graph)
+    assert was in text
+    with pytest.raises(FBError) as refused:
+        check_operators(parse_program(text.replace(was, now)).graph)
+    assert [(d.code, d.span and d.span.line) for d in refused.value.diagnostics] == [("FB0944", 5)]
+
+
 def test_wrong_usage_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FBError) as refused:
         made("always")
