@@ -157,6 +157,20 @@ def test_a_plan_whose_kernels_are_missing_says_so(monkeypatch: pytest.MonkeyPatc
     assert compare_step(plan, step, plan._exported, 1).bit_equal
 
 
+@needs_compiler
+def test_regions_of_dynamic_sizes_run_by_their_calls() -> None:
+    from helpers.verifier.mutants.fused import all_runs_fused
+    from remat_compile.driver.bind import bind
+
+    batch = torch.export.Dim("batch", min=2, max=1024)
+    plan = made("none", dynamic_shapes={"x": {0: batch}})
+    program, schedule = all_runs_fused(plan.program, plan.schedule)
+    assert plan._exported is not None
+    with pytest.warns(UserWarning, match="FB0915"):
+        step = bind(program, schedule, plan._exported)
+    assert compare_step(plan, step, plan._exported, 1).bit_equal
+
+
 def test_another_model_is_refused() -> None:
     from helpers.verifier.mutants.fused import all_runs_fused
     from remat_compile.driver.bind import bind
