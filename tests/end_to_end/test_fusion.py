@@ -157,6 +157,20 @@ def test_a_plan_whose_kernels_are_missing_says_so(monkeypatch: pytest.MonkeyPatc
     assert compare_step(plan, step, plan._exported, 1).bit_equal
 
 
+@needs_compiler
+def test_regions_of_dynamic_sizes_run_by_their_calls() -> None:
+    from helpers.verifier.mutants.fused import all_runs_fused
+    from remat_compile.driver.bind import bind
+
+    batch = torch.export.Dim("batch", min=2, max=1024)
+    plan = made("none", dynamic_shapes={"x": {0: batch}})
+    program, schedule = all_runs_fused(plan.program, plan.schedule)
+    assert plan._exported is not None
+    with pytest.warns(UserWarning, match="FB0915"):
+        step = bind(program, schedule, plan._exported)
+    assert compare_step(plan, step, plan._exported, 1).bit_equal
+
+
 def test_another_model_is_refused() -> None:
     from helpers.verifier.mutants.fused import all_runs_fused
     from remat_compile.driver.bind import bind
@@ -176,6 +190,43 @@ def test_another_model_is_refused() -> None:
     (found,) = refused.value.diagnostics
     assert found.code == "FB0710"
     assert any("is not the value that it has" in note.message for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("(%h, 2)", "(%h, 2)[0]"),
+        ("    %y =", "    %junk = aten.zeros.default([4])[0]\n    %y ="),
+        ("    %y =", "    %junk = aten.std_mean.default(%h, true)[2]\n    %y ="),
+    ],
+)
+def test_a_pick_that_its_operator_does_not_give_is_refused(was: str, now: str) -> None:
+    """Generated code would take a row of the tensor, which is not the term."""
+    from remat_compile._torch.callable import check_operators
+    from remat_compile.ir.text.parser import parse_program
+
+    text = """fbir 1
+graph @g {
+  %x : input f32[4] bytes 16
+  %y : output f32[4] bytes 16
+  F1: fwd %y = fused(%x) {
+    %h = aten.neg.default(%x)
+    %t = aten.pow.Tensor_Scalar(%h, 2)
+    %u = aten.split_copy.Tensor(%t, 2)[1]
+    %y = aten.cat.default([%u, %u])
+  }
+  L: loss loss(%y)
+}
+bind {
+  arg "args[0]" = %x
+  result %y
+}
+"""
+    check_operators(parse_program(text).graph)
+    assert was in text
+    with pytest.raises(FBError) as refused:
+        check_operators(parse_program(text.replace(was, now)).graph)
+    assert [(d.code, d.span and d.span.line) for d in refused.value.diagnostics] == [("FB0944", 5)]
 
 
 def test_wrong_usage_is_refused(tmp_path: Path) -> None:

@@ -118,6 +118,33 @@ def test_what_stands_around_is_the_same(change: Callable[[Program], Program], wo
     assert any(words in d.message for d in found)
 
 
+def _at(text: str) -> list[tuple[str, int | None]]:
+    return [(d.code, d.span and d.span.line) for d in same_values(PLAIN, parse_program(text))]
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("    %y =", "    %junk = aten.zeros.default([100000000])\n    %y ="),
+        ("    %y =", "    _ = aten.neg.default(%half)\n    %y ="),
+        ("    %y =", "    %junk = aten.split_copy.Tensor(%other, 2)[0]\n    %y ="),
+    ],
+)
+def test_a_call_that_nobody_reads_is_seen(was: str, now: str) -> None:
+    """It would run, and take bytes, all the same."""
+    assert was in TEXT
+    assert _at(TEXT.replace(was, now)) == [("FB0876", 12)]
+
+
+def test_a_cnode_without_results_is_seen() -> None:
+    assert _at(TEXT.replace(END, f"  F4: fwd _ = aten.neg.default(%x)\n{END}")) == [("FB0876", 17)]
+
+
+def test_a_part_of_a_result_is_not_that_result() -> None:
+    """`add(…)[0]` is the first row of the sum where `add` gives one tensor."""
+    assert ("FB0876", 12) in _at(TEXT.replace("sub.Tensor(%d, %w)", "sub.Tensor(%d, %w)[0]"))
+
+
 def test_a_term_is_numbered_once_however_often_it_is_read() -> None:
     """x1 = x + x, x2 = x1 + x1, …: linear, though the term written out doubles with each."""
     calls = [InnerCall(("t0",), Call("aten.add.Tensor", (Ref("d"), Ref("w"))))]

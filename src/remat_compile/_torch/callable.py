@@ -83,6 +83,17 @@ def check_results(call: Call, writes: Sequence[str | None]) -> None:
         fail("FB0944", message, hint="name as many as the operator gives")
 
 
+def check_index(call: Call, index: int | None) -> None:
+    """FB0944 where a result is picked that the operator does not give: of one that gives a single
+    tensor, an index would be a part of that."""
+    returns = [str(returned.type) for returned in callable_op(call.op)._schema.returns]
+    several = len(returns) > 1 or any(t.startswith("List") for t in returns)
+    if index is not None and (not several or (index >= len(returns) > 1)):
+        given = "one" if len(returns) == 1 else str(len(returns))
+        message = f"result {index} is picked of {call.op}, which gives {given}"
+        fail("FB0944", message, hint="pick one of several results, counted from 0")
+
+
 def check_inside(call: Call) -> None:
     """FB0914 for an operator that draws random numbers: no region holds one."""
     if torch.Tag.nondeterministic_seeded in callable_op(call.op).tags:
@@ -92,13 +103,14 @@ def check_inside(call: Call) -> None:
 
 def check_operators(graph: Graph) -> None:
     """FB0901, FB0914, FB0942 and FB0944 with every call that PyTorch lacks, a plan may not make (or
-    not inside a region), or has fewer results, each operator once."""
+    not inside a region), or has fewer results or none to pick, each operator once."""
     found: dict[tuple[str, str], Diagnostic] = {}
-    for owner, call, writes, span in _calls(graph):
+    for owner, call, writes, index, span in _calls(graph):
         try:
             callable_op(call.op)
             check_call(call)
             check_results(call, writes)
+            check_index(call, index)
             if owner.endswith(", inside"):
                 check_inside(call)
         except FBError as error:
@@ -110,17 +122,19 @@ def check_operators(graph: Graph) -> None:
         raise FBError(found.values())
 
 
-def _calls(graph: Graph) -> Iterator[tuple[str, Call, Sequence[str | None], Span | None]]:
+def _calls(
+    graph: Graph,
+) -> Iterator[tuple[str, Call, Sequence[str | None], int | None, Span | None]]:
     for view in graph.views:
-        yield f"%{view.name}", view.call, (), view.span
+        yield f"%{view.name}", view.call, (), view.index, view.span
     for c in graph.cnodes:
         for inner in c.call.region:
             writes = inner.writes if inner.index is None else ()
-            yield f"{c.name}, inside", inner.call, writes, c.span
+            yield f"{c.name}, inside", inner.call, writes, inner.index, c.span
         if c.call.op not in (LOSS_OP, ACCUMULATE_OP, FUSED_OP):
-            yield c.name, c.call, c.writes, c.span
+            yield c.name, c.call, c.writes, None, c.span
         if c.replay is not None:
-            yield c.name, c.replay.call, c.replay.writes, c.span
+            yield c.name, c.replay.call, c.replay.writes, None, c.span
 
 
 def _objection(op: OpOverload | HigherOrderOperator, namespace: str) -> str | None:

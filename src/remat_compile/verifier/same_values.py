@@ -13,7 +13,7 @@ A proof about a schedule of the fused program then speaks of the operators of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..ir.diagnostics import Diagnostic
 from ..ir.graph import (
@@ -40,15 +40,23 @@ SUM = "aten.add.Tensor"
 def same_values(original: Program, fused: Program) -> tuple[Diagnostic, ...]:
     """Where `fused` is not the same training step as `original`; nothing if it is.
 
-    FB0876 for an aNode that has another value or is not of the original, FB0877 for what stands
-    around them: binding, symbols, target, declarations, random operators, replay forms. Linear.
+    FB0876 for an aNode that has another value or is not of the original, and for a call that the
+    original does not make, read or not; FB0877 for what stands around them: binding, symbols,
+    target, declarations, random operators, replay forms. Linear.
     """
     around = [*_around(original, fused)]
     if around:
         return tuple(around)
     terms = _Terms()
-    ours, theirs = terms.of(original), terms.of(fused)
-    return tuple(_differing(original, fused, ours, theirs))
+    ours = terms.of(original)
+    added: list[CNode] = []
+    theirs = terms.of(fused, added)
+    return tuple(_differing(original, fused, ours, theirs)) or tuple(map(_added, added))
+
+
+def _added(c: CNode) -> Diagnostic:
+    message = f"{c.name} makes a call that is not made where nothing is fused"
+    return Diagnostic("FB0876", message, c.span, hint="fuse the plan again")
 
 
 def _differing(
@@ -130,15 +138,19 @@ class _Terms:
     def __init__(self) -> None:
         self._numbers: dict[object, int] = {}
 
-    def of(self, program: Program) -> dict[str, int]:
-        """The term of every aNode and view, tokens left out, by name."""
+    def of(self, program: Program, added: list[CNode] | None = None) -> dict[str, int]:
+        """The term of every aNode and view, tokens left out, by name; `added` gets the cNodes
+        that make terms which are not there yet."""
         graph = program.graph
         found = _Known(self, graph)
         for a in graph.anodes:
             if a.kind in CALLER_KINDS:
                 found[a.name] = self._number(("caller", a.name))
         for c in graph.cnodes:
+            known = len(self._numbers)
             self._cnode(c, found)
+            if added is not None and len(self._numbers) > known:
+                added.append(c)
         for view in graph.views:
             found[view.name]
         return found
@@ -159,12 +171,14 @@ class _Terms:
         found.update({name: inside[name] for name in c.writes if name is not None})
 
     def view(self, view: View, found: dict[str, int]) -> int:
-        return self._number(("result", self._call(view.call, found), view.index or 0))
+        return self._number(("result", self._call(view.call, found), view.index))
 
-    def _write(self, writes: Iterable[str | None], call: int, found: dict[str, int]) -> None:
+    def _write(self, writes: Sequence[str | None], call: int, found: dict[str, int]) -> None:
+        """A result alone is all that the operator gives: `op(…)[0]` would be a part of it."""
         for index, name in enumerate(writes):
             if name is not None:
-                found[name] = self._number(("result", call, index))
+                place = index if len(writes) > 1 else None
+                found[name] = self._number(("result", call, place))
 
     def _call(self, call: Call, found: Mapping[str, int], own: str | None = None) -> int:
         args = tuple(self._arg(arg, found) for arg in call.args)

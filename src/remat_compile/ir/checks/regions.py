@@ -15,6 +15,9 @@ __all__ = ["check_regions"]
 NOT_INSIDE = frozenset((LOSS_OP, ACCUMULATE_OP, FUSED_OP))
 """What has a meaning between cNodes only."""
 
+MOST_RESULTS = 2**16
+"""Of an operator of which one is picked: generated code names those before it."""
+
 
 def check_regions(graph: Graph, findings: Findings) -> None:
     """FB0322 for the form of a fused cNode, FB0323 to FB0326 for what stands inside."""
@@ -66,9 +69,13 @@ def _inside(c: CNode, given: list[str], findings: Findings) -> None:
                 message = f"{c.name} reads %{name} inside, {why}.{near}"
                 hint = "a region reads its arguments and what stands before, in this order"
                 findings.add("FB0323", message, c.span, hint=hint)
-        if inner.index is not None and (len(inner.writes) != 1 or inner.index < 0):
+        if inner.index is not None and len(inner.writes) != 1:
             message = f"{c.name} picks result {inner.index} of {inner.call.op} for several names"
             findings.add("FB0324", message, c.span, hint="write one name, and an index from 0")
+        if inner.index is not None and not 0 <= inner.index < MOST_RESULTS:
+            message = f"{c.name} picks result {inner.index} of {inner.call.op}"
+            hint = f"write an index from 0 to {MOST_RESULTS - 1}"
+            findings.add("FB0324", message, c.span, hint=hint)
         for result in (name for name in inner.writes if name is not None):
             if result in known:
                 message = f"{c.name} writes %{result} twice inside, or writes an argument"

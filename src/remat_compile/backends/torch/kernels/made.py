@@ -93,6 +93,8 @@ class Kernels:
         return self.made[key]
 
     def _make(self, function: RegionFunction, layouts: tuple[Layout, ...]) -> Kernel | None:
+        if any(not isinstance(n, int) for at in layouts for n in (*at.shape, *at.stride)):
+            raise KernelError("kernels are made for fixed sizes, and a dimension is dynamic")
         calls = as_function(function)
         traced = trace(calls, layouts)
         if not traced.is_generated:
