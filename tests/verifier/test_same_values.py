@@ -119,7 +119,10 @@ def test_what_stands_around_is_the_same(change: Callable[[Program], Program], wo
 
 
 def _at(text: str) -> list[tuple[str, int | None]]:
-    return [(d.code, d.span and d.span.line) for d in same_values(PLAIN, parse_program(text))]
+    return [
+        (d.code, None if d.span is None else d.span.line)
+        for d in same_values(PLAIN, parse_program(text))
+    ]
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,10 @@ def read_defaults(command: str, words: Sequence[str]) -> Defaults:
     options = words[: words.index("--")] if "--" in words else words
     if "--no-config" in options or os.environ.get(IGNORED):
         return Defaults()
-    found = _nearest(Path.cwd())
+    try:
+        found = _nearest(Path.cwd())
+    except FileNotFoundError:  # the working folder is gone
+        return Defaults()
     if found is None:
         return Defaults()
     path, text, table, inside = found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from .chains.block_options import Grid, Solved, block_instance, option_of
 from .chains.chain import Chain, fingerprints, grouped
 from .chains.persistent import DeadlinePassed
 from .chains.stages import BlockOption, save_all, stages_of
+from .isolation.process import processors
 from .kit import (
     Budget,
     Order,
@@ -150,7 +150,7 @@ def _solve_all(grids: Sequence[Grid], processes: int | None, deadline: float) ->
     in waves, whose answers are entered in order: what is found does not hang on who is first.
     """
     rows = list(zip(*(grid.rows() for grid in grids), strict=True))
-    workers = processes or len(os.sched_getaffinity(0))
+    workers = processes or processors()
     with ThreadPoolExecutor(workers) as pool, ExitStack() as stack:
         lent: SimpleQueue[MilpSolver] = SimpleQueue()
         for _ in range(workers):

@@ -7,7 +7,6 @@ options on a loaded machine, unless the time limit ends it; `late` says so.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from ..instance import Instance, Order
 from ..isolation.crew import run_planner_apart
 from ..isolation.endings import Answered, Ending, Failed, NoResult, Overdue, Refused, Unloadable
 from ..isolation.planner_process import is_foreign, is_portable
+from ..isolation.process import processors
 from ..programs.answer import ProgramAnswer
 from ..programs.solve_compact import solve_compact
 from ..registry import format_planner
@@ -103,7 +103,7 @@ class Effort:
         parts = [part for part in parts if part.instance.makable_C.count(True)]
         if not parts:
             return
-        workers = min(len(parts), self.processes or len(os.sched_getaffinity(0)))
+        workers = min(len(parts), self.processes or processors())
 
         def work(mine: PartClass, solver: MilpSolver) -> None:
             foreign = self.solver is not None and mine.is_leaf

@@ -24,6 +24,13 @@ _START = (
 )
 
 
+def processors() -> int:
+    """Those that this process may use, where the system says so."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @dataclass(frozen=True)
 class ProcessEnded:
     """The process writes no more; `how` it ended, as far as that is known: `exit code 7`."""
