@@ -78,7 +78,7 @@ def check_call(call: Call) -> None:
 def check_results(call: Call, writes: Sequence[str | None]) -> None:
     """FB0944 where a call is said to have more results than its operator gives."""
     returns = [str(returned.type) for returned in callable_op(call.op)._schema.returns]
-    if len(writes) > len(returns) and not any("[]" in t for t in returns):
+    if len(writes) > len(returns) and not any(t.startswith("List") for t in returns):
         message = f"{len(writes)} results of {call.op}, which has {len(returns)}"
         fail("FB0944", message, hint="name as many as the operator gives")
 

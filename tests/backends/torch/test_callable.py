@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from remat_compile._torch.callable import OF_PYTORCH, callable_op, check_call, check_operators
+from remat_compile._torch.callable import (
+    OF_PYTORCH,
+    callable_op,
+    check_call,
+    check_operators,
+    check_results,
+)
 from remat_compile._torch.execute import execute
 from remat_compile.backends.jax.support import require_lowerings
 from remat_compile.backends.torch import emit
@@ -175,3 +181,9 @@ def test_every_namespace_of_pytorch_is_known() -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     # Tensor arithmetic of exporters, which is as harmless as a user's library.
     assert set(ran.stdout.split()) - OF_PYTORCH <= {"onnx", "quantized_decomposed"}
+
+
+def test_operators_that_give_lists_have_any_number_of_results() -> None:
+    check_results(Call("aten.split_copy.Tensor"), ("a", "b", "c"))
+    with pytest.raises(FBError, match="2 results of aten.relu.default, which has 1"):
+        check_results(Call("aten.relu.default"), ("a", "b"))

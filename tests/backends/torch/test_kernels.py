@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from remat_compile.backends.torch.kernels import InductorPrice, Kernels, made, missing
+from remat_compile.backends.torch.kernels import (
+    InductorPrice,
+    Kernel,
+    Kernels,
+    made,
+    make_kernels,
+    missing,
+)
 from remat_compile.backends.torch.kernels.inductor import KernelError, Layout, trace
+from remat_compile.ir.expr import Const
 from remat_compile.ir.graph import Call, CNode, InnerCall, Ref
 
 CPU = torch.device("cpu")
@@ -171,3 +180,21 @@ def test_what_cannot_be_traced_has_no_kernel() -> None:
 
     with pytest.raises(KernelError):
         trace(fails, [Layout((4,), (1,), torch.float32, "cpu")])
+
+
+@pytest.mark.parametrize(("planned", "is_used"), [(64, True), (63, False)])
+def test_a_kernel_that_takes_more_than_was_proven_is_not_used(planned: int, is_used: bool) -> None:
+    """Another machine, other threads: the workspace is measured again where a plan is bound."""
+
+    class Known(Kernels):
+        def kernel(self, c: CNode, args: Sequence[Tensor]) -> Kernel:
+            return kernel
+
+    kernel = Kernel((), lambda *args: args, object(), 0.0, 64)
+    known = Known(CPU)
+    found = make_kernels(known, {"fused1": [(replace(REGION, workspace=Const(planned)), [])]})
+    assert (found == {"fused1": kernel}) is is_used
+    assert known.by_calls == (0 if is_used else 1)
+    assert ["needs 64 bytes of workspace here, 63 were planned" in f for f in known.failures] == (
+        [] if is_used else [True]
+    )

@@ -14,6 +14,7 @@ from ...._torch.callable import callable_op
 from ...._torch.instances import plain_mode
 from ...._torch.ops import to_torch
 from ....ir.analysis.regions import RegionFunction, region_function
+from ....ir.expr import Const
 from ....ir.graph import CNode
 from .inductor import Function, KernelError, Layout, compile_traced, trace
 
@@ -159,12 +160,19 @@ def make_kernels(
     kernels: Kernels, of: Mapping[str, Sequence[tuple[CNode, Sequence[Tensor]]]]
 ) -> dict[str, Kernel]:
     """A kernel for each function of generated code, which the given cNodes call with tensors like
-    these; left out where they are not all alike, or where there is none."""
+    these; left out where they are not all alike, where there is none, or where it takes more
+    workspace on this machine than was proven."""
     found: dict[str, Kernel] = {}
     for name, users in of.items():
         made = [kernels.kernel(c, args) for c, args in users]
         first = made[0]
-        if first is not None and all(kernel is first for kernel in made):
-            found[name] = first
+        if first is None or not all(kernel is first for kernel in made):
+            continue
+        planned = (c.workspace.value for c, _ in users if isinstance(c.workspace, Const))
+        if (least := min(planned, default=first.workspace_bytes)) < first.workspace_bytes:
+            needs = f"needs {first.workspace_bytes} bytes of workspace here, {least} were planned"
+            kernels.failures.append(f"{users[0][0].name}: its kernel {needs}")
+            continue
+        found[name] = first
     kernels.by_calls = len(of) - len(found)
     return found
