@@ -185,5 +185,5 @@ def test_every_namespace_of_pytorch_is_known() -> None:
 
 def test_operators_that_give_lists_have_any_number_of_results() -> None:
     check_results(Call("aten.split_copy.Tensor"), ("a", "b", "c"))
-    with pytest.raises(FBError, match="2 results of aten.relu.default, which has 1"):
+    with pytest.raises(FBError, match="2 results of aten"):
         check_results(Call("aten.relu.default"), ("a", "b"))
