@@ -79,7 +79,7 @@ def test_plans_are_near_their_bounds() -> None:
         outcome(planner, graph, share, TIME_LIMIT_S)
         for planner in ("dtr", "rotor", "periodic")
         for graph in SMALL
-        for share in TWO
+        for share in (*TWO, SHARES[5])
     ]
     assert median(gaps(found)) <= 0.10
 

@@ -16,6 +16,8 @@ from remat_compile.ir.schedule import Compute, CopyStep, Free, Prefetch, Schedul
 from remat_compile.ir.span import Span
 from remat_compile.ir.text.parser import parse_program
 
+from .fused import FUSED, all_runs_fused
+
 __all__ = ["CALLER", "Case", "Edit", "Event", "Life", "Mutant", "cases"]
 
 PLANS = TESTS / "verifier" / "mutants" / "plans"
@@ -256,7 +258,6 @@ def located(schedule: Schedule) -> Schedule:
 @cache
 def cases() -> tuple[Case, ...]:
     """Every plan of every model, one that copies to the host and back, and some that are fused."""
-    from .fused import FUSED, all_runs_fused
     from .offloaded import offloaded
 
     found = []
@@ -275,7 +276,10 @@ def cases() -> tuple[Case, ...]:
 NAMES = [
     f"{path.stem}@{plan}"
     for path in sorted(PLANS.glob("*.fbir"))
-    for plan in ("segments", "least", "offload")
+    for plan in (
+        *("segments", "least", "offload"),
+        *(("segments-fused", "least-fused") if path.stem in FUSED else ()),
+    )
 ]
 """Of all `cases`, without reading one."""
 QUICK = [name for name in NAMES if name.partition("@")[0] in ("mlp", "resnet", "two", "unet")]
