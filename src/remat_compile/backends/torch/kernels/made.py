@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -14,6 +15,7 @@ from ...._torch.callable import callable_op
 from ...._torch.instances import plain_mode
 from ...._torch.ops import to_torch
 from ....ir.analysis.regions import RegionFunction, region_function
+from ....ir.diagnostics import Diagnostic, render
 from ....ir.expr import Const
 from ....ir.graph import CNode
 from .inductor import Function, KernelError, Layout, compile_traced, trace
@@ -40,13 +42,36 @@ class Kernel:
     difference: float
     workspace_bytes: int
     is_generated: bool = True
+    is_told: bool = False
 
     def __call__(self, *args: Tensor) -> tuple[Tensor, ...]:
-        """The results; by the calls where an argument has other strides than at compilation."""
+        """The results; by the calls, with the warning FB0915 the first time, where an argument has
+        other strides than at compilation (those of dimensions of one element mean nothing)."""
         for tensor, layout in zip(args, self.layouts, strict=True):
-            if tensor.stride() != layout.stride or tuple(tensor.shape) != layout.shape:
+            if not _is_alike(tensor, layout):
+                if not self.is_told:
+                    self.is_told = True
+                    warnings.warn(
+                        render(_other_strides(tensor, layout), level="warning"), stacklevel=3
+                    )
                 return self.calls(*args)
         return tuple(self.compiled([*args]))  # type: ignore[operator]
+
+
+def _is_alike(tensor: Tensor, layout: Layout) -> bool:
+    if tuple(tensor.shape) != layout.shape:
+        return False
+    pairs = zip(layout.shape, tensor.stride(), layout.stride, strict=True)
+    return tensor.stride() == layout.stride or all(a == b for n, a, b in pairs if n != 1)
+
+
+def _other_strides(tensor: Tensor, layout: Layout) -> Diagnostic:
+    message = (
+        f"a region runs by its calls: it is given {tuple(tensor.shape)} with strides "
+        f"{tensor.stride()}, and its kernel was made for {layout.shape} with {layout.stride}"
+    )
+    hint = "plan without fusion here: the proven bound may not hold for these calls"
+    return Diagnostic("FB0915", message, hint=hint)
 
 
 def as_function(function: RegionFunction) -> Function:
