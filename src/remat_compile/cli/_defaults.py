@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from ..driver.asked import Backend, Costs, Grads
+from ..driver.asked import Backend, Costs, Fuse, Grads
 from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ..ir.span import Span
 
@@ -61,6 +61,7 @@ SETTINGS: Mapping[str, Setting] = {
     "link": Setting(str, ("plan",)),
     "no-offload": Setting(bool, ("plan",)),
     "planner": Setting(str, ("plan",)),
+    "fuse": Setting(get_args(Fuse), ("plan",)),
     "time-limit": Setting(float, (*PLANNING, "verify")),
     "costs": Setting(get_args(Costs), PLANNING),
     "device": Setting(str, PLANNING),

@@ -45,9 +45,8 @@ def bind(
         kernels = kernels_here(program)
     with lowered_again(program, exported) as lowered:
         module = build(lowered.with_program(program), schedule, kernels)
-    warn_of_calls(
-        kernels
-    )  # outside of the block, in which PyTorch traces and warnings are silenced
+    # Outside of the block, in which PyTorch traces and warnings are silenced.
+    warn_of_calls(kernels)
     return around_replica(exported, module)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..ir.analysis.order import capture_order, frees_after_last_use
@@ -21,7 +22,7 @@ from ..ir.semantics.simulate import simulate
 from .budget import Baseline
 from .prove import Prover
 from .regions import lacking, new_kernels
-from .run_planner import run_planner
+from .run_planner import PROOF_S, run_planner
 
 if TYPE_CHECKING:
     from .._torch.lowered import Lowered
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from .run_planner import Phases
 
 __all__ = ["fused_plan", "refuse_without_model"]
+
+GATHERING = 0.1
+"""The share of the time limit in which computations may be moved next to each other."""
 
 
 def refuse_without_model(request: PlanRequest) -> None:
@@ -118,7 +122,8 @@ class _Fusion:
 
         may_fuse, always = self.measured.may_fuse, self.request.fuse == "inductor"
         with self.phases.phase("fuse", "fusing, and compiling kernels"):
-            near = gathered(program, schedule, may_fuse)
+            until = monotonic() + GATHERING * self.request.time_limit_s
+            near = gathered(program, schedule, may_fuse, until)
             return fuse_runs(program, near, may_fuse, self.price, always=always)
 
     def price(self, c: CNode) -> Priced | None:
@@ -147,7 +152,7 @@ def _proven(plan: Plan, made: Fused, request: PlanRequest) -> Program | Diagnost
     if differences := same_values(plan.program, made.program):
         message = f"the fused plan is another step: {differences[0].message}"
         return Diagnostic("FB0469", message, hint="report this; the plan runs unfused")
-    prover = Prover(made.program, plan.budget, max(request.time_limit_s, 60.0))
+    prover = Prover(made.program, plan.budget, max(request.time_limit_s, PROOF_S))
     try:
         prover.simulate(made.schedule, "fusion")
         return prover.prove(made.schedule, "fusion")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+from ..ir.analysis.regions import ROUNDING
 from ..ir.diagnostics import Diagnostic, Note, render
 
 if TYPE_CHECKING:
@@ -12,10 +13,6 @@ if TYPE_CHECKING:
     from ..ir.program import Program
 
 __all__ = ["has_regions", "kernels_here", "lacking", "new_kernels", "rounding", "warn_of_calls"]
-
-ROUNDING = {"f64": 1e-12, "f32": 1e-5, "f16": 2e-3, "bf16": 2e-2}
-"""By type: the difference between a fused step and eager, over the largest value of a tensor,
-that is taken for rounding."""
 
 
 def has_regions(program: Program) -> bool:

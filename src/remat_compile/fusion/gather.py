@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
+from time import monotonic
 
 from ..ir.diagnostics import FBError
 from ..ir.graph import CNode, Graph
@@ -20,9 +22,15 @@ MOST_TRIES = 500
 """Of moves that are simulated."""
 
 
-def gathered(program: Program, schedule: Schedule, may_fuse: Callable[[CNode], bool]) -> Schedule:
+def gathered(
+    program: Program,
+    schedule: Schedule,
+    may_fuse: Callable[[CNode], bool],
+    until: float = inf,
+) -> Schedule:
     """A schedule of the same steps in which computations stand right after earlier ones that read
-    or make what they read, as far as the peaks do not rise. `schedule` must be valid."""
+    or make what they read, as far as the peaks do not rise. `schedule` must be valid. Each move
+    is simulated; none is tried after `until` (of `time.monotonic`)."""
     graph = program.graph
     fusible = {c.name for c in graph.cnodes if c.token is None and may_fuse(c)}
     before = simulate(program, schedule)
@@ -30,7 +38,7 @@ def gathered(program: Program, schedule: Schedule, may_fuse: Callable[[CNode], b
     tries = 0
     for index in range(len(steps)):
         place = _place(graph, steps, index, fusible)
-        if place is None or tries == MOST_TRIES:
+        if place is None or tries == MOST_TRIES or monotonic() > until:
             continue
         tries += 1
         moved = [*steps[:place], steps[index], *steps[place:index], *steps[index + 1 :]]

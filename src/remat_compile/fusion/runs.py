@@ -41,7 +41,7 @@ class Priced:
 
 Price = Callable[[CNode], Priced | None]
 """The cost of a fused cNode (which comes with that of its calls, one after the other); None
-where it is not to be fused. Regions that differ in names only are asked for once."""
+where it is not to be fused. It is asked for once for a region with the same arguments."""
 
 
 @dataclass(frozen=True)
@@ -196,17 +196,10 @@ class _Search:
         return priced is not None and (self.always or priced.time_ns < now)
 
     def _priced(self, c: CNode) -> Priced | None:
-        arguments = [self._declared(name) for name in c.call.refs()]
-        key = repr((region_function(c), arguments, c.workspace))
+        key = repr((region_function(c), c.call.args, c.workspace))
         if key not in self.prices:
             self.prices[key] = self.price(c)
         return self.prices[key]
-
-    def _declared(self, name: str) -> object:
-        view = self.graph.view.get(name)
-        a = self.graph.anode[self.graph.storage[name]]
-        of = None if view is None else (view.call.op, view.call.args[1:], view.index)
-        return a.dtype, a.shape, of
 
     def _exported(self, run: _Run) -> set[str]:
         """What the run makes and leaves alive."""

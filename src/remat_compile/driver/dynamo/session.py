@@ -19,11 +19,10 @@ from torch._functorch._aot_autograd.descriptors import (
     PlainAOTInput,
 )
 
-from ...backends.torch import CompiledStep, compiled_step
+from ...backends.torch import compiled_step
 from ...frontends.torch_export import RegionCall, ensure_trusted, region_of
 from ...ir.diagnostics import Diagnostic, FBError, render
 from ...ir.semantics.simulate import simulate
-from ...ir.semantics.sizes import Sizes
 from ...ir.units import format_bytes
 from ..bind import lowered_again
 from ..budget import Baseline, BudgetText, resolve_budget
@@ -31,13 +30,25 @@ from ..make_plan import costed, plan_costed
 from ..model_source import Source
 from ..request import PlanRequest
 from ..run_planner import Phases
-from .report import RegionReport, RegionsReport, Status
+from .part import (
+    NO_GRADIENT,
+    Calls,
+    Part,
+    Storages,
+    contains,
+    needs_of,
+    owned_by,
+    planned,
+    report_of,
+    saved_bytes,
+    storages_of,
+    writes_to_argument,
+)
+from .report import RegionsReport
 from .share import Needs, Used, bound_bytes, fixed_bytes, fraction
 
 if TYPE_CHECKING:
     from ..._torch.lowered import Lowered
-    from ...ir.program import Program
-    from ...ir.semantics.simulate import Trace
 
 __all__ = ["Options", "Part", "Session"]
 
@@ -46,8 +57,6 @@ FIRST_SHARE = Fraction(1, 4)
 is first met, when those before it have taken their bytes without knowing of it."""
 STARVED = Fraction(9, 10)
 """A region with less than this part of a fair share is planned again."""
-
-NO_GRADIENT = "no result has a gradient"
 
 LOG = logging.getLogger("remat_compile.dynamo")
 
@@ -59,50 +68,8 @@ class Options:
     report: Callable[[RegionsReport], None] | None = None
 
 
-@dataclass(eq=False)
-class Part:
-    """A region at one kind of call: its costed graph, and the step that is planned for it.
-
-    `share_bytes` is what its activations may take, None where it is alone and has the budget of
-    the user as it was written. `failed` is why there is no plan for that, and `is_provisional` says
-    that the share was found while the step was under way, in which others may still come. `owned`
-    are the inputs that are parameters and buffers: place, bytes, and bytes of the gradient.
-    """
-
-    name: str
-    graph: fx.GraphModule | None = None
-    sources: Sequence[str] = ()
-    program: Program | None = None
-    needs: Needs | None = None
-    baseline: Baseline | None = None
-    step: CompiledStep | None = None
-    used: Used | None = None
-    device_bytes: int = 0
-    share_bytes: int | None = None
-    is_provisional: bool = True
-    failed: tuple[Diagnostic, ...] = ()
-    order: tuple[int, ...] = ()
-    constants: tuple[Any, ...] = ()
-    returned: tuple[int, ...] = ()
-    written: tuple[int, ...] = ()
-    outside: tuple[int, ...] = ()
-    owned: tuple[tuple[int, int, int], ...] = ()
-    is_eager: bool = False
-    why: str = ""
-    most_in_flight: int = 0
-
-    @classmethod
-    def eager(cls, name: str, why: str) -> Part:
-        """One that is not planned."""
-        return cls(name, is_eager=True, why=why)
-
-
 class _Ticket:
     """Lives as long as the autograd graph of a call."""
-
-
-Storages = tuple[int, ...]
-"""Where the parameters and buffers of a call are, as in `Part.owned`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,10 +79,6 @@ class _Flight:
     ticket: weakref.ref[_Ticket]
     part: Part
     storages: Storages
-
-
-Calls = Mapping[Part, int]
-"""How many calls of each are in flight together."""
 
 
 class Session:
@@ -166,8 +129,8 @@ class Session:
                 return
             part.program = program
             part.baseline = Baseline.of(program)
-            part.needs = _needs(program, lowered, part.baseline)
-            part.owned = _owned(part.needs, call, inputs)
+            part.needs = needs_of(program, lowered, part.baseline)
+            part.owned = owned_by(part.needs, call, inputs)
         ensure_trusted(lowered)
 
     def _fall_back(self, part: Part, why: tuple[Diagnostic, ...]) -> None:
@@ -177,12 +140,10 @@ class Session:
         part.is_eager, part.step, part.used, part.failed = True, None, None, why
         first = why[0]
         part.why = f"{first.code}: {first.message}"
-        message = f"{part.name} runs in eager, and its memory is not bounded: {part.why}"
         hint = 'options={"fallback": False} refuses it'
         if first.hint:
             hint = f"{first.hint}; {hint}"
-        diagnostic = Diagnostic("FB0957", message, hint=hint)
-        warnings.warn(render(diagnostic, level="warning"), stacklevel=2)
+        _warn(f"{part.name} runs in eager, and its memory is not bounded: {part.why}", hint)
 
     # -- a call --------------------------------------------------------------------------
 
@@ -193,7 +154,7 @@ class Session:
             self._settle()
         calls = Counter(flight.part for flight in self._flying)
         calls[part] += 1
-        storages = _storages(part, inputs)
+        storages = storages_of(part, inputs)
         if calls[part] > 1:
             self._meet_storages(part, storages)
         self._meet(calls)
@@ -204,7 +165,13 @@ class Session:
                 part.failed = _refusal(error)
                 if not self._may_get_more(part):
                     self._fall_back(part, part.failed)
-        if part.step is None or _writes_to_argument(part, inputs):
+        aliases = part.step is not None and writes_to_argument(part, inputs)
+        if aliases and not part.is_aliasing_told:
+            part.is_aliasing_told = True
+            why = "an argument shares memory with a buffer that the region writes to"
+            message = f"a call of {part.name} runs in eager and is not bounded: {why}"
+            _warn(message, "give the argument memory of its own, with clone()")
+        if part.step is None or aliases:
             made = self.run_eagerly(part, inputs)
             lands = self._takes_off(part, storages)
             for tensor in made:
@@ -286,9 +253,9 @@ class Session:
         """Remembers calls that are in flight together, unless more of them were before."""
         for part, count in calls.items():
             part.most_in_flight = max(part.most_in_flight, count)
-        if any(_contains(met, calls) for met in self._met):
+        if any(contains(met, calls) for met in self._met):
             return
-        self._met = [met for met in self._met if not _contains(calls, met)] + [dict(calls)]
+        self._met = [met for met in self._met if not contains(calls, met)] + [dict(calls)]
         self._unsettled = self._untold = True
 
     def _plan(self, part: Part, inputs: Sequence[Any], calls: Calls) -> None:
@@ -313,7 +280,7 @@ class Session:
         call.let_go()
         part.constants, part.returned = call.constants, call.returned
         trace = simulate(plan.program, plan.schedule)
-        part.used = Used(trace.activation_peak_bytes, _saved_bytes(trace))
+        part.used = Used(trace.activation_peak_bytes, saved_bytes(trace))
         part.device_bytes = trace.peak_bytes
         self._untold = True
 
@@ -367,7 +334,7 @@ class Session:
             return False
         if all(sum(met.values()) == 1 for met in self._met):
             return False
-        for met in map(_planned, self._met):
+        for met in map(planned, self._met):
             used = {part: part.used for part in met if part.used is not None}
             if len(used) < len(met) or bound_bytes(met, used) > self._bytes_for(met):
                 return True
@@ -380,7 +347,7 @@ class Session:
     def _fair_shares(self) -> dict[Part, int]:
         """FB0958 where not even the floors fit: those regions run in eager then."""
         parts: dict[Part, Fraction] = {}
-        for met in map(_planned, self._met):
+        for met in map(planned, self._met):
             needs = {part: part.needs for part in met if part.needs is not None}
             room = self._bytes_for(met)
             part_of_way = fraction(met, needs, room)
@@ -426,7 +393,7 @@ class Session:
         of_activations = budget is not None and budget.kind == "activation"
         kind: Literal["device", "activation"] = "activation" if of_activations else "device"
         bounds: list[tuple[int, int | None]] = []
-        for met in map(_planned, self._met):
+        for met in map(planned, self._met):
             used = {part: part.used for part in met if part.used is not None}
             if not used:
                 continue
@@ -444,7 +411,12 @@ class Session:
                     most = resolve_budget(budget, alone.baseline).bytes
             bounds.append((bound, most))
         worst = max(bounds, key=lambda pair: pair[0] - (pair[1] or 0), default=(0, None))
-        return RegionsReport(tuple(map(_told, self._parts)), worst[0], worst[1], kind)
+        return RegionsReport(tuple(map(report_of, self._parts)), worst[0], worst[1], kind)
+
+
+def _warn(message: str, hint: str) -> None:
+    diagnostic = Diagnostic("FB0957", message, hint=hint)
+    warnings.warn(render(diagnostic, level="warning"), stacklevel=3)
 
 
 def _refusal(error: Exception) -> tuple[Diagnostic, ...]:
@@ -453,65 +425,6 @@ def _refusal(error: Exception) -> tuple[Diagnostic, ...]:
     said = (str(error).strip() or "no message").splitlines()[0]
     hint = "please report it with the model"
     return (Diagnostic("FB0521", f"{type(error).__name__}: {said}", hint=hint),)
-
-
-def _writes_to_argument(part: Part, inputs: Sequence[Any]) -> bool:
-    """Whether what the region writes to shares its memory with an argument of this call: eager sees
-    what is written at once, a planned step when its forward ends."""
-    if not part.written:
-        return False
-    places = {inputs[at].untyped_storage().data_ptr() for at in part.written}
-    return any(inputs[at].untyped_storage().data_ptr() in places for at in part.outside)
-
-
-def _needs(program: Program, lowered: Lowered, baseline: Baseline) -> Needs:
-    values = lowered.values()
-    sizes = Sizes.of(program).anode
-    held: dict[Hashable, int] = {}
-    inputs = 0
-    for a in program.graph.anodes:
-        if a.kind in ("param", "buffer"):
-            held[values[a.name].untyped_storage().data_ptr()] = sizes[a.name]
-        elif a.kind in ("input", "const"):
-            inputs += sizes[a.name]
-    grads: dict[Hashable, int] = {
-        values[p.name].untyped_storage().data_ptr(): sizes[p.name]
-        for p in program.binding.params
-        if p.grad is not None
-    }
-    return Needs(
-        baseline.activation_floor_bytes,
-        baseline.activation_peak_bytes,
-        inputs,
-        held,
-        grads,
-        call_grads_bytes=sum(grads.values()),
-        is_repeated=False,
-    )
-
-
-def _owned(
-    needs: Needs, call: RegionCall, inputs: Sequence[Any]
-) -> tuple[tuple[int, int, int], ...]:
-    at = {place: _storage(inputs[place]) for place in call.owned()}
-    return tuple(
-        (p, needs.held[key], needs.grads.get(key, 0)) for p, key in at.items() if key in needs.held
-    )
-
-
-def _storages(part: Part, inputs: Sequence[Any]) -> Storages:
-    return tuple(_storage(inputs[place]) for place, _, _ in part.owned)
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def _saved_bytes(trace: Trace) -> int:
-    """Activations that are held between forward and backward."""
-    at = trace.loss_step
-    others = trace.during[at] - trace.during_activation[at]
-    return max(0, trace.after[at - 1] - others) if at else 0
 
 
 def _descriptors(lowered: Lowered) -> list[Any]:
@@ -532,19 +445,3 @@ def _target(descriptor: Any) -> str | int:
 
 def _bytes_of_activations(size: int) -> BudgetText:
     return BudgetText(f"{size}B", "activation", "bytes", Fraction(size))
-
-
-def _contains(more: Calls, calls: Calls) -> bool:
-    return all(more.get(part, 0) >= count for part, count in calls.items())
-
-
-def _planned(calls: Calls) -> dict[Part, int]:
-    return {part: count for part, count in calls.items() if not part.is_eager}
-
-
-def _told(part: Part) -> RegionReport:
-    if part.is_eager or part.used is None:
-        status: Status = "no gradient" if part.why == NO_GRADIENT else "eager"
-        return RegionReport(part.name, status, why="" if part.why == NO_GRADIENT else part.why)
-    used, calls = part.used, part.most_in_flight
-    return RegionReport(part.name, "planned", used.peak_bytes, used.saved_bytes, calls)

@@ -72,7 +72,12 @@ class SolveBlock(Protocol):
 
 
 def solve_whole(
-    block: Instance, peak: int, saved: int, solver: MilpSolver, limit_s: float
+    block: Instance,
+    peak: int,
+    saved: int,
+    solver: MilpSolver,
+    limit_s: float,
+    most_checks: int = _EACH_CHECKS,
 ) -> ProgramAnswer:
     """With the compact integer program on all of the block."""
     return solve_compact(
@@ -81,7 +86,7 @@ def solve_whole(
         saved_bytes=saved,
         time_limit_s=limit_s,
         solver=solver,
-        most_checks=_EACH_CHECKS,
+        most_checks=most_checks,
     )
 
 

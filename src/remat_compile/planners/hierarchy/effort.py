@@ -14,7 +14,7 @@ from math import inf
 from time import monotonic
 
 from ...ir.program import Budget
-from ..chains.block_options import Grid
+from ..chains.block_options import Grid, solve_whole
 from ..contract import Feasible, Optimal, Planner, Progress, TimedOut
 from ..eviction.search import Search
 from ..instance import Instance, Order
@@ -23,7 +23,6 @@ from ..isolation.endings import Answered, Ending, Failed, NoResult, Overdue, Ref
 from ..isolation.planner_process import is_foreign, is_portable
 from ..isolation.process import processors
 from ..programs.answer import ProgramAnswer
-from ..programs.solve_compact import solve_compact
 from ..registry import format_planner
 from ..solvers import MilpSolver
 from .leaf_program import order_of_schedule, program_of_part
@@ -129,14 +128,7 @@ class Effort:
         ) -> ProgramAnswer:
             if problem is not None:
                 return problem.solve(peak, saved, solver, limit_s, most_checks=LEVEL_CHECKS)
-            return solve_compact(
-                block,
-                peak,
-                saved_bytes=saved,
-                time_limit_s=limit_s,
-                solver=solver,
-                most_checks=LEAF_CHECKS,
-            )
+            return solve_whole(block, peak, saved, solver, limit_s, LEAF_CHECKS)
 
         each_s = LEAF_S if problem is None else LEVEL_S
         grid = Grid(part.instance, self.peaks, self.saves, solve, each_s)

@@ -13,22 +13,14 @@ from torch import Tensor
 from ...._torch.alloc import measure_peak
 from ...._torch.callable import callable_op
 from ...._torch.instances import plain_mode
-from ...._torch.ops import to_torch
-from ....ir.analysis.regions import RegionFunction, region_function
+from ...._torch.ops import from_torch_dtype, to_torch
+from ....ir.analysis.regions import ROUNDING, RegionFunction, region_function
 from ....ir.diagnostics import Diagnostic, render
 from ....ir.expr import Const
 from ....ir.graph import CNode
 from .inductor import Function, KernelError, Layout, compile_traced, trace
 
-__all__ = ["TOLERANCE", "Kernel", "Kernels", "as_function", "made_up", "make_kernels"]
-
-TOLERANCE: Mapping[torch.dtype, float] = {
-    torch.float64: 1e-12,
-    torch.float32: 1e-5,
-    torch.bfloat16: 2e-2,
-    torch.float16: 2e-3,
-}
-"""The largest difference between a kernel and its calls, over the largest value of a result."""
+__all__ = ["Kernel", "Kernels", "as_function", "made_up", "make_kernels"]
 
 
 @dataclass
@@ -152,7 +144,7 @@ def _problem(
             return "a result has another type, shape or stride"
         if mine.untyped_storage().nbytes() > other.untyped_storage().nbytes():
             return "a result takes more bytes"
-        if not _difference(mine, other) <= TOLERANCE.get(mine.dtype, 0.0):
+        if not _difference(mine, other) <= ROUNDING.get(from_torch_dtype(mine.dtype), 0.0):
             return f"a result differs by {_difference(mine, other):.3g} of the largest value"
     return None
 

@@ -42,6 +42,8 @@ class InductorPrice:
     is_late: bool = False
     _spent_s: float = 0.0
     _generated: dict[str, bool] = field(default_factory=dict)
+    _costs: dict[int, KernelCost] = field(default_factory=dict)
+    """By kernel, all of which `kernels` holds: equal blocks share one."""
 
     def may_fuse(self, c: CNode) -> bool:
         """Whether Inductor generates code for the operator, rather than calling a library."""
@@ -69,12 +71,12 @@ class InductorPrice:
             return None
         start = time.perf_counter()
         kernel = self.kernels.kernel(c, [self.values[name] for name in c.call.refs()])
-        cost = None
-        if kernel is not None:
+        cost = None if kernel is None else self._costs.get(id(kernel))
+        if kernel is not None and cost is None:
             with plain_mode(self.kernels.device):  # a capture may be open, whose tensors are fake
                 args = [made_up(layout) for layout in kernel.layouts]
                 time_ns = _least_ns(lambda: kernel(*args), self.kernels.device)
-            cost = KernelCost(time_ns, kernel.workspace_bytes)
+            cost = self._costs[id(kernel)] = KernelCost(time_ns, kernel.workspace_bytes)
         self._spent_s += time.perf_counter() - start
         self.is_late = self._spent_s > self.time_limit_s
         return cost
