@@ -105,6 +105,8 @@ def test_a_price_is_measured(kernels: Kernels) -> None:
     found = price.cost(REGION)
     assert found is not None
     assert 0 < found.time_ns < 10**9
+    alike = replace(REGION, name="other")  # the same kernel, which is not measured again
+    assert price.cost(alike) is found
     price.time_limit_s = 0.0
     price.cost(REGION)
     assert price.is_late
