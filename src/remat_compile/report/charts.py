@@ -13,6 +13,7 @@ from .drawing import (
     BYTES_LABEL,
     COLORS,
     LINE_COLOR,
+    TENSORS_PER_MOMENT,
     TOP,
     Spec,
     Stretch,
@@ -35,7 +36,8 @@ MOST_OPERATORS = 20
 def stretch_moments(subject: Subject) -> list[tuple[Stretch, Moment]]:
     """Every stretch with what is held during its largest step."""
     parts = stretches(subject)
-    held = moments(subject.program, subject.schedule, [p.largest for p in parts])
+    largest = [part.largest for part in parts]
+    held = moments(subject.program, subject.schedule, largest, most=TENSORS_PER_MOMENT)
     return [(part, held[part.largest]) for part in parts]
 
 
@@ -159,7 +161,8 @@ def _stack(subject: Subject, part: Stretch, moment: Moment) -> list[Spec]:
             + (f" at {place}" if (place := shown(place_of(subject.program, h.name), 60)) else "")
             for h in holders[:TOP]
         ]
-        more = [f"and {len(holders) - TOP} more"] if len(holders) > TOP else []
+        rest = moment.count[kind] - len(named)
+        more = [f"and {rest} more"] if rest else []
         rows.append(
             {
                 "x": part.start,

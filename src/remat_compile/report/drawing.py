@@ -15,6 +15,7 @@ __all__ = [
     "MOST_STRETCHES",
     "ROLE_COLORS",
     "ROLE_NAMES",
+    "TENSORS_PER_MOMENT",
     "TOP",
     "Spec",
     "Stretch",
@@ -30,6 +31,8 @@ Spec = dict[str, Any]
 MOST_STRETCHES = 700
 TOP = 4
 """Tensors that a tooltip names."""
+TENSORS_PER_MOMENT = 12
+"""Tensors that the slider's table names."""
 
 COLORS: dict[Kind, str] = {
     "parameters": "#7f8c9b",
