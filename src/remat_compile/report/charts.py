@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 
 from ..ir.units import format_bytes, format_ns
 from .drawing import (
-    BYTES_LABEL,
     COLORS,
     LINE_COLOR,
     TENSORS_PER_MOMENT,
@@ -19,6 +18,7 @@ from .drawing import (
     Stretch,
     at,
     axis,
+    byte_axis,
     colors,
     frame,
     stretches,
@@ -63,11 +63,13 @@ def _memory(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> Spec:
         {"x": part.start, "bytes": before.trace.during[part.largest]} for part in stretches(before)
     ]
     curve.append({"x": at(before, len(before.schedule.steps)), "bytes": before.trace.after[-1]})
+    levels = (line["bytes"] for line in lines)
+    most = max(subject.trace.peak_bytes, before.trace.peak_bytes, *levels)
     x = axis(subject)
     y: Spec = {
         "type": "quantitative",
         "title": None,
-        "axis": {"labelExpr": BYTES_LABEL, "minExtent": 70, "maxExtent": 70, "tickCount": 6},
+        "axis": {**byte_axis(0, most, 6), "minExtent": 70, "maxExtent": 70},
     }
     stack = {
         "data": {"name": "stack", "values": rows},

@@ -9,7 +9,6 @@ from .moments import Kind
 from .subject import Subject
 
 __all__ = [
-    "BYTES_LABEL",
     "COLORS",
     "LINE_COLOR",
     "MOST_STRETCHES",
@@ -21,6 +20,7 @@ __all__ = [
     "Stretch",
     "at",
     "axis",
+    "byte_axis",
     "colors",
     "frame",
     "stretches",
@@ -119,9 +119,16 @@ def axis(subject: Subject) -> Spec:
     }
 
 
+def byte_axis(least: int, most: int, count: int) -> Spec:
+    """Between these bytes, with at most about `count` marks, a power of two apart."""
+    step = 1 << ((most - least) // count).bit_length()
+    marks = range(-(-least // step) * step, most + step, step)
+    return {"labelExpr": BYTES_LABEL, "values": list(marks)}
+
+
 def colors(field: str, by_name: Spec | dict[Kind, str]) -> Spec:
     scale = {"domain": list(by_name), "range": list(by_name.values())}
-    legend = {"orient": "top", "title": None, "columns": 8}
+    legend = {"orient": "top", "title": None, "columns": 8, "columnPadding": 16}
     return {"field": field, "type": "nominal", "scale": scale, "legend": legend}
 
 
