@@ -22,7 +22,7 @@ from ..ir.semantics.simulate import simulate
 from .budget import Baseline
 from .prove import Prover
 from .regions import lacking, new_kernels
-from .run_planner import PROOF_S, run_planner
+from .run_planner import PROOF_S, Planned, run_planner
 
 if TYPE_CHECKING:
     from .._torch.lowered import Lowered
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["fused_plan", "refuse_without_model"]
 
+FOLDED = 0.1
+"""The share of its time that a recomputation is thought to take inside the kernel of its reader."""
 GATHERING = 0.1
 """The share of the time limit in which computations may be moved next to each other."""
 
@@ -97,34 +99,58 @@ class _Fusion:
         after = self.fuse(plan.program, plan.schedule)
         if after.cnodes:
             yield after
+        yield from self.folding()
         graph = plan.program.graph
         steps = frees_after_last_use(graph, capture_order(graph))
         before = self.fuse(plan.program, Schedule("captured", "", steps))
         if not before.cnodes:
             return
-        try:
-            planned = run_planner(
-                before.program,
-                self.request.planner,
-                plan.budget,
-                Baseline.of(before.program),
-                time_limit_s=self.request.time_limit_s,
-                phases=self.phases,
-            )
-        except FBError:
-            return  # regions are coarser: their graph may have no plan in this budget
+        planned = self.planned(before.program)
+        if planned is None:
+            return
         program = replace(planned.program, schedules=(), proven=())
         again = self.fuse(program, planned.schedule)
         yield again if again.cnodes else replace(again, program=program)
 
+    def folding(self) -> Iterator[Fused]:
+        """Planned as if a recomputation that may be folded into its reader took little time."""
+        program = self.plan.program
+        graph = program.graph
+        cheap = tuple(
+            replace(c, time_ns=max(1, int(c.time_ns * FOLDED)))
+            if c.phase == "fwd" and c.time_ns and self.measured.may_fuse(c)
+            else c
+            for c in graph.cnodes
+        )
+        made = self.planned(replace(program, graph=replace(graph, cnodes=cheap)))
+        if made is not None:
+            fused = self.fuse(program, made.schedule)
+            if fused.cnodes:
+                yield fused
+
+    def planned(self, program: Program) -> Planned | None:
+        try:
+            return run_planner(
+                program,
+                self.request.planner,
+                self.plan.budget,
+                Baseline.of(program),
+                time_limit_s=self.request.time_limit_s,
+                phases=self.phases,
+            )
+        except FBError:
+            return None  # regions are coarser: their graph may have no plan in this budget
+
     def fuse(self, program: Program, schedule: Schedule) -> Fused:
-        from ..fusion import fuse_runs, gathered
+        from ..fusion import fuse_runs, gathered, unrolled
 
         may_fuse, always = self.measured.may_fuse, self.request.fuse == "inductor"
         with self.phases.phase("fuse", "fusing, and compiling kernels"):
             until = monotonic() + GATHERING * self.request.time_limit_s
-            near = gathered(program, schedule, may_fuse, until)
-            return fuse_runs(program, near, may_fuse, self.price, always=always)
+            apart = unrolled(program, schedule)
+            self.measured.add(apart.origin)
+            near = gathered(apart.program, apart.schedule, may_fuse, until)
+            return fuse_runs(apart.program, near, may_fuse, self.price, always=always)
 
     def price(self, c: CNode) -> Priced | None:
         from ..fusion import Priced

@@ -2,5 +2,6 @@
 
 from .gather import gathered
 from .runs import Fused, Price, Priced, fuse_runs
+from .unroll import unrolled
 
-__all__ = ["Fused", "Price", "Priced", "fuse_runs", "gathered"]
+__all__ = ["Fused", "Price", "Priced", "fuse_runs", "gathered", "unrolled"]
