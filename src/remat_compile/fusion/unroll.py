@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from ..ir.analysis.regions import renamed_call
+from ..ir.analysis.regions import renamed, renamed_call
 from ..ir.graph import ANode, CNode, Graph, View
 from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
@@ -118,11 +118,10 @@ class _Pass:
 
     def _again(self, c: CNode, n: int, nosave: bool) -> Iterator[Step]:
         """Its own cNode, and frees of what is there already or not saved."""
-        call = renamed_call(c.call, {name: self._name_now(name) for name in c.call.refs()})
         instances = {name: self._fresh(name, n) for name in c.results}
-        writes = tuple(None if name is None else instances[name] for name in c.writes)
-        own = replace(c, name=self._fresh(c.name, n), phase="bwd", writes=writes, span=None)
-        self.again.append(replace(own, call=call, of=(c.name,)))
+        names = {name: self._name_now(name) for name in c.call.refs()} | instances
+        own = replace(renamed(c, names), name=self._fresh(c.name, n), phase="bwd", of=(c.name,))
+        self.again.append(replace(own, span=None))
         yield Compute(own.name)
         for name, new in instances.items():
             self.origin[new] = name
@@ -147,7 +146,7 @@ class _Pass:
             bases = {self.graph.storage[name] for name in meant}
             self.conflicts |= {self.graph.writer[base].name for base in bases}
             return
-        self.changed[c.name] = replace(c, call=renamed_call(c.call, meant))
+        self.changed[c.name] = renamed(c, meant)
 
     def _name_now(self, name: str) -> str:
         """Of the instance that is there; a view of it is made where none is yet."""
