@@ -113,8 +113,7 @@ class _Fusion:
         if planned is None:
             return
         program = replace(planned.program, schedules=(), proven=())
-        again = self.fuse(program, planned.schedule)
-        yield again if again.cnodes else replace(again, program=program)
+        yield self.fuse(program, planned.schedule)
 
     def folding(self) -> Iterator[Fused]:
         """Planned as if a recomputation that may be folded into its reader took little time."""

@@ -41,19 +41,22 @@ def folded(
     fusible = {c.name for c in graph.cnodes if is_plain(c, graph) and may_fuse(c)}
     before = simulate(program, schedule)
     steps = freed_early(graph, schedule.steps)
+
+    def within_peaks(tried: list[Step]) -> bool:
+        try:
+            trace = simulate(program, replace(schedule, steps=tuple(tried)))
+        except FBError:
+            return False
+        device = trace.peak_bytes <= before.peak_bytes
+        return device and trace.activation_peak_bytes <= before.activation_peak_bytes
+
     for c in reversed([c for c in graph.in_phase("fwd") if c.name in fusible]):
         for name in c.results:
-            for tried in _Fold(graph, steps, fusible).of(c, name):
-                if monotonic() > until:
-                    break
-                try:
-                    trace = simulate(program, replace(schedule, steps=tuple(tried)))
-                except FBError:
-                    continue
-                device = trace.peak_bytes <= before.peak_bytes
-                if device and trace.activation_peak_bytes <= before.activation_peak_bytes:
-                    steps = tried
-                    break
+            found: list[Step] | None = steps
+            while found is not None and monotonic() <= until:
+                steps = found
+                ways = _Fold(graph, steps, fusible).of(c, name)
+                found = next(filter(within_peaks, ways), None)
     return replace(schedule, steps=tuple(steps))
 
 
@@ -70,7 +73,7 @@ class _Fold:
             return
         loss = self.steps.index(Compute(self.graph.loss.name))
         uses = [*self._uses(name)]
-        for last, first in pairwise(uses):
+        for last, first in reversed([*pairwise(uses)]):
             if first < loss or isinstance(self.steps[last], Free):
                 continue
             if not self._is_gap(last, first) or not self._is_fusible_from(first, uses, c):

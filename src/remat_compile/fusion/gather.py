@@ -27,14 +27,17 @@ def gathered(
     program: Program,
     schedule: Schedule,
     may_fuse: Callable[[CNode], bool],
-    peaks: tuple[int, int],
+    peaks: tuple[int, int] | None = None,
     until: float = inf,
 ) -> Schedule:
     """A schedule of the same steps in which computations stand right after earlier ones that read
     or make what they read, or right before what reads their results, as far as `peaks` hold (of
-    the device and of the activations, bytes). `schedule` must be valid. Each move is simulated;
-    none is tried after `until` (of `time.monotonic`)."""
+    the device and of the activations, bytes; left out: those of `schedule`). `schedule` must be
+    valid. Each move is simulated; none is tried after `until` (of `time.monotonic`)."""
     fusible = {c.name for c in program.graph.cnodes if c.token is None and may_fuse(c)}
+    if peaks is None:
+        trace = simulate(program, schedule)
+        peaks = trace.peak_bytes, trace.activation_peak_bytes
     gathering = _Gathering(program, schedule, fusible, peaks, until)
     for index in range(len(schedule.steps)):
         place = _place(program.graph, gathering.steps, index, fusible)

@@ -32,7 +32,7 @@ from ..ir.graph import (
 from ..ir.program import Program
 from .read.statements import names_in, same_call
 
-__all__ = ["same_values"]
+__all__ = ["instances", "same_values"]
 
 SUM = "aten.add.Tensor"
 """What `accumulate` computes, by (P3)."""
@@ -54,6 +54,26 @@ def same_values(original: Program, fused: Program) -> tuple[Diagnostic, ...]:
     added: list[CNode] = []
     theirs = terms.of(fused, added)
     return tuple(_differing(original, fused, ours, theirs)) or tuple(map(_added, added))
+
+
+def instances(original: Program, fused: Program) -> dict[str, str]:
+    """For each aNode and view of `fused` that `original` does not name, one there with the same
+    term, type and shape."""
+    terms = _Terms()
+    ours, theirs = terms.of(original), terms.of(fused)
+    known: dict[object, str] = {}
+    for a in original.graph.anodes:
+        known.setdefault((ours.get(a.name), a.dtype, a.shape), a.name)
+    viewed = {ours[view.name]: view.name for view in original.graph.views}
+    found = {
+        a.name: known.get((theirs.get(a.name), a.dtype, a.shape))
+        for a in fused.graph.anodes
+        if a.name not in original.graph.anode
+    }
+    for view in fused.graph.views:
+        if view.name not in original.graph.view:
+            found[view.name] = viewed.get(theirs[view.name])
+    return {name: first for name, first in found.items() if first is not None}
 
 
 def _added(c: CNode) -> Diagnostic:
