@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -19,6 +22,7 @@ __all__ = [
     "format_option",
     "format_planner",
     "parse_planner",
+    "registered",
 ]
 
 GROUP = "remat_compile.planners"
@@ -64,11 +68,36 @@ def available() -> dict[str, PlannerInfo]:
     Where two packages register a name, this package's own planner wins.
     """
     infos: dict[str, PlannerInfo] = {}
-    for point in entry_points(group=GROUP):
-        package = point.dist.name if point.dist is not None else "an unknown package"
-        if point.name not in infos or package == _OWN:
-            infos[point.name] = PlannerInfo(point.name, point.value, package)
+    for info in registered():
+        if info.name not in infos or info.is_own:
+            infos[info.name] = info
     return dict(sorted(infos.items()))
+
+
+def registered() -> tuple[PlannerInfo, ...]:
+    """All of GROUP, read again once a folder of `sys.path` has changed: reading takes as long
+    as planning a small graph."""
+    return _read(tuple((folder, _changed_ns(folder)) for folder in sys.path))
+
+
+def _changed_ns(folder: str) -> int:
+    """When something was last installed there or taken away; 0 where there is no such folder."""
+    try:
+        return os.stat(folder or os.curdir).st_mtime_ns
+    except OSError:
+        return 0
+
+
+@lru_cache(maxsize=2)
+def _read(folders: tuple[tuple[str, int], ...]) -> tuple[PlannerInfo, ...]:
+    return tuple(
+        PlannerInfo(
+            point.name,
+            point.value,
+            point.dist.name if point.dist is not None else "an unknown package",
+        )
+        for point in entry_points(group=GROUP)
+    )
 
 
 Known = Mapping[str, PlannerInfo]
