@@ -134,7 +134,7 @@ def test_no_slower_than_planners_of_chains(make: Callable[[], Program]) -> None:
 
 def test_the_same_plan_again_with_other_processes() -> None:
     """Not the clock ends its programs."""
-    program = encoder_decoder(6)
+    program = encoder_decoder(4)
     budget = budget_of(program, 0.15)
     plans = [
         Hiremate(leaf=6, options=3, peaks=2, saves=2, processes=n).plan(
