@@ -23,6 +23,7 @@ from remat_compile.planners import (
     Feasible,
     Infeasible,
     Optimal,
+    PlannerInfo,
     PlanResult,
     TimedOut,
     format_planner,
