@@ -1,13 +1,16 @@
-"""What all tests share: golden files, and Hypothesis without time limits per example."""
+"""What all tests share: golden files, solvers' processes, and Hypothesis without time limits per
+example."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from helpers.planners.kept_processes import kept_processes
 
 for profile, examples in (("shared-machine", 30), ("breadth", 100)):
     settings.register_profile(
@@ -28,6 +31,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the tests produce over the golden files instead of comparing",
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _solvers() -> Iterator[None]:
+    with kept_processes():
+        yield
 
 
 @pytest.fixture
