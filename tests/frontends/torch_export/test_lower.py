@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from helpers.models import MODELS
 from helpers.slow import default_only
-from remat_compile._torch.lowered import Lowered
-from remat_compile.frontends.torch_export import check_against_eager, export, lower
+from remat_compile.frontends.torch_export import Lowered, check_against_eager, export, lower
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Const, Mul, Sym

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from helpers.jax.arrays import PLAIN_CODE, from_torch
 from remat_compile._torch.instances import Instances, plain_mode, run_cnode
-from remat_compile._torch.lowered import Lowered
 from remat_compile.backends.jax.runtime.interpret import Draws, Interpreted, interpret
+from remat_compile.frontends.torch_export import Lowered
 from remat_compile.ir.program import Program
 
 __all__ = ["Reference", "interpreted", "reference"]
