@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--vocab", "32", "--seq", "8"]

@@ -44,6 +44,7 @@ class Tables:
         """From the file; None where that is of another grammar or another lark."""
         from lark import Lark
 
+        build: Any = Lark  # what lark's own stand-alone parsers begin with has no types
         try:
             packed = files(__package__).joinpath(self.name).read_bytes()
         except FileNotFoundError:
@@ -52,7 +53,8 @@ class Tables:
         if of != self._of():
             return None
         kept = json.loads(text, object_pairs_hook=_with_numbers)
-        return Lark._load_from_dict(kept["data"], kept["memo"], transformer=rules)
+        reader: Lark = build._load_from_dict(kept["data"], kept["memo"], transformer=rules)
+        return reader
 
     def packed(self) -> bytes:
         """What the file holds."""
