@@ -36,9 +36,10 @@ def quick_compilation(*, x64: bool) -> Iterator[None]:
 def from_torch(tensor: Tensor) -> jax.Array:
     """A copy of a tensor as a JAX array of the same dtype."""
     plain = tensor.detach().contiguous()
+    # `jnp.asarray` would compile a copy, or a conversion, for each shape.
     if plain.dtype == torch.bfloat16:
-        return jnp.asarray(plain.float().numpy().copy(), jnp.bfloat16)
-    return jnp.asarray(plain.numpy().copy())
+        return jax.device_put(plain.float().numpy().astype(jnp.bfloat16))
+    return jax.device_put(plain.numpy().copy())
 
 
 def to_numpy(value: Tensor | jax.Array) -> np.ndarray[Any, Any]:
@@ -46,7 +47,8 @@ def to_numpy(value: Tensor | jax.Array) -> np.ndarray[Any, Any]:
     if isinstance(value, Tensor):
         plain = value.detach()
         return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
-    return np.asarray(value.astype(jnp.float32) if value.dtype == jnp.bfloat16 else value)
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype == jnp.bfloat16 else array
 
 
 def translated(argument: Any) -> Any:

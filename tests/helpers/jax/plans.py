@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -132,11 +131,12 @@ def capture(make: Make, dtype: torch.dtype) -> Captured:
     of = iter(tangents)
     return Captured(
         base,
-        {p.names[0]: jnp.asarray(to_numpy(held[p.name])) for p in binding.params},
-        {b.names[0]: jnp.asarray(to_numpy(held[b.name])) for b in binding.buffers},
-        tuple(jnp.asarray(to_numpy(held[a.name])) for a in binding.arguments),
+        {p.names[0]: jax.device_put(to_numpy(held[p.name])) for p in binding.params},
+        {b.names[0]: jax.device_put(to_numpy(held[b.name])) for b in binding.buffers},
+        tuple(jax.device_put(to_numpy(held[a.name])) for a in binding.arguments),
         tuple(
-            None if r.tangent is None else jnp.asarray(to_numpy(next(of))) for r in binding.results
+            None if r.tangent is None else jax.device_put(to_numpy(next(of)))
+            for r in binding.results
         ),
         outputs,
         {n: to_numpy(p.grad) for n, p in eager.named_parameters() if p.grad is not None},
