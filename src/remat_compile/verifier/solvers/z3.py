@@ -52,8 +52,8 @@ class Z3:
                 answer = _answer(solver, z3)
         except z3.Z3Exception as error:
             return OutOfTime(f"z3: {error}")
-        if not isinstance(answer, OutOfTime):
-            _MINE.give_back(context)
+        if not isinstance(answer, OutOfTime) and deadline.left_s > 0:
+            _MINE.give_back(context)  # nobody has interrupted it
         return answer
 
 
