@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lark
 import pytest
 
 import remat_compile.ir.text
@@ -38,11 +40,11 @@ def actions_of(actions: Any) -> Any:
     }
 
 
-def terminals(lark: Any) -> Any:
+def terminals(reader: Any) -> Any:
     return {
         (t.name, type(t.pattern), t.pattern.value, *sorted(t.pattern.flags), t.priority)
-        for t in lark.terminals
-    }, set(lark.lexer_conf.ignore)
+        for t in reader.terminals
+    }, set(reader.lexer_conf.ignore)
 
 
 @pytest.mark.parametrize("of", [grammar_tables, line_tables])
@@ -53,6 +55,10 @@ def test_they_are_those_of_the_grammar(
     mine = of()
     if request.config.getoption("--update-golden"):
         (FOLDER / mine.name).write_bytes(mine.packed())
+    if not zlib.decompress((FOLDER / mine.name).read_bytes()).startswith(
+        f"lark {lark.__version__},".encode()
+    ):
+        pytest.skip("written with another version of lark, so they are made anew here")
     made, kept = mine.made(), mine.kept()
     assert kept is not None, f"{mine.name} is of another grammar: pytest --update-golden writes it"
     assert terminals(made) == terminals(kept)
