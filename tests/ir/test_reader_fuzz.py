@@ -13,7 +13,7 @@ from remat_compile.ir.program import Program
 from remat_compile.ir.text.parser import parse_program, read_quickly, read_syntax
 
 COUNT = int(os.environ.get("READER_FUZZ_INPUTS", "500"))
-PARTS = 4
+PARTS = 2
 FILES = Path(__file__).parents[1] / "redteam/files"
 REDTEAM = sorted(path for part in ("parse", "fuzz") for path in (FILES / part).glob("*.fbir"))
 
