@@ -37,9 +37,13 @@ def from_torch(tensor: Tensor) -> jax.Array:
     """A copy of a tensor as a JAX array of the same dtype."""
     plain = tensor.detach().contiguous()
     # `jnp.asarray` would compile a copy, or a conversion, for each shape.
-    if plain.dtype == torch.bfloat16:
-        return jax.device_put(plain.float().numpy().astype(jnp.bfloat16))
-    return jax.device_put(plain.numpy().copy())
+    held: np.ndarray[Any, Any] = (
+        plain.float().numpy().astype(jnp.bfloat16)
+        if plain.dtype == torch.bfloat16
+        else plain.numpy().copy()
+    )
+    array: jax.Array = jax.device_put(held)
+    return array
 
 
 def to_numpy(value: Tensor | jax.Array) -> np.ndarray[Any, Any]:
