@@ -18,8 +18,8 @@ from helpers.programs.hand_built import (
     node,
     op,
 )
-from remat_compile._torch.alloc import measure_peak
 from remat_compile._torch.execute import execute
+from remat_compile.backends.torch import measure_peak
 from remat_compile.costs import measured
 from remat_compile.costs._symbolic import bound
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use

@@ -134,7 +134,7 @@ def test_no_slower_than_planners_of_chains(make: Callable[[], Program]) -> None:
 
 def test_the_same_plan_again_with_other_processes() -> None:
     """Not the clock ends its programs."""
-    program = encoder_decoder(6)
+    program = encoder_decoder(4)
     budget = budget_of(program, 0.15)
     plans = [
         Hiremate(leaf=6, options=3, peaks=2, saves=2, processes=n).plan(
@@ -287,7 +287,7 @@ def test_a_leaf_solver_that_does_not_do_its_work(
     """It is named, and the quick options of the class stay."""
     monkeypatch.setattr(effort, "LEAF_S", 0.2)
     monkeypatch.setattr(effort, "_GRACE_S", 0.1)
-    program = chain(8)
+    program = chain(5)
     lines: list[str] = []
     planner = Hiremate(4, leaf=3, options=2, peaks=2, saves=1, processes=2, solver=Broken(how))
     budget = budget_of(program, 0.3)

@@ -8,25 +8,47 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic
 
 from ..isolation.frames import Arrays, Message
 from ..isolation.process import ProcessEnded, WorkProcess
 
-__all__ = ["Message", "Worker"]
+__all__ = ["Message", "Processes", "Running", "Worker"]
 
 _GRACE_S = 0.5
 """A solver may be late by so much, for what it sends at the end, before it is killed."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A process that waits for a request, and where its messages arrive."""
+
+    process: WorkProcess
+    inbox: queue.SimpleQueue[Message | ProcessEnded]
+
+
+class Processes:
+    """Where workers have their processes from: a new one each, which ends with its worker."""
+
+    def take(self, module: str) -> Running:
+        """One that runs `module`."""
+        inbox: queue.SimpleQueue[Message | ProcessEnded] = queue.SimpleQueue()
+        return Running(WorkProcess(module, inbox.put), inbox)
+
+    def leave(self, module: str, running: Running) -> None:
+        """It has answered all that it was asked."""
+        running.process.kill()
 
 
 class Worker:
     """One process that runs `module`, started when it is first asked, used again for further
     requests."""
 
-    def __init__(self, module: str):
+    def __init__(self, module: str, processes: Processes | None = None):
         self.module = module
-        self._process: WorkProcess | None = None
-        self._inbox: queue.SimpleQueue[Message | ProcessEnded] = queue.SimpleQueue()
+        self._processes = processes or Processes()
+        self._running: Running | None = None
 
     def __enter__(self) -> Worker:
         return self
@@ -36,13 +58,18 @@ class Worker:
 
     @property
     def is_running(self) -> bool:
-        return self._process is not None and self._process.is_running
+        return self._running is not None and self._running.process.is_running
 
     def close(self) -> None:
-        """Kills the process, if there is one."""
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
+        """Gives the process back, if there is one."""
+        running, self._running = self._running, None
+        if running is not None:
+            self._processes.leave(self.module, running)
+
+    def _kill(self) -> None:
+        if self._running is not None:
+            self._running.process.kill()
+            self._running = None
 
     def ask(
         self,
@@ -58,9 +85,10 @@ class Worker:
             return False
         answered = False
         try:
-            self._started().send({**head, "time_limit_s": time_limit_s}, arrays)
+            running = self._started()
+            running.process.send({**head, "time_limit_s": time_limit_s}, arrays)
             while not answered:
-                message = self._inbox.get(timeout=max(deadline - monotonic(), 0.001))
+                message = running.inbox.get(timeout=max(deadline - monotonic(), 0.001))
                 if isinstance(message, ProcessEnded):
                     break
                 answered = on_message(message)
@@ -68,12 +96,10 @@ class Worker:
             pass
         finally:
             if not answered:
-                self.close()
+                self._kill()
         return answered
 
-    def _started(self) -> WorkProcess:
-        if not self.is_running:
-            self._inbox = queue.SimpleQueue()
-            self._process = WorkProcess(self.module, self._inbox.put)
-        assert self._process is not None
-        return self._process
+    def _started(self) -> Running:
+        if self._running is None or not self._running.process.is_running:
+            self._running = self._processes.take(self.module)
+        return self._running
