@@ -35,7 +35,7 @@ import typer
 LIMIT_S = 240.0
 """For one architecture: import, capture, plan, proof, steps."""
 
-BUDGETS = ("range:0.6", "range:0.8", "range:1.0")
+BUDGETS = ("range:0.8", "range:1.0")
 """From the floor of the model (0) to what the step takes without a plan (1)."""
 
 STEPS = 3
@@ -420,8 +420,8 @@ def page(outcomes: list[Outcome]) -> str:
         "Each model comes from its own constructor with a small configuration and random weights, "
         "in train mode, with nothing switched off: caches, dropout, layer drop and the choice of "
         "attention are its own. Two of it are made from one seed. One is handed to `compile` as "
-        "it is, with the planner `dtr` and the first of the budgets "
-        f"{', '.join(f'`{b}`' for b in BUDGETS)} for which that has a plan; the other is the "
+        "it is, with the planner `dtr` and the budget of its row (between the floor of the step, "
+        "0, and what it takes unplanned, 1; the first for which `dtr` has one); the other is the "
         "original in eager. Both train three steps of SGD with momentum. "
         "Compared in every bit: results, loss, every gradient, every parameter and buffer, the "
         "state of the generator.",
