@@ -22,6 +22,7 @@ import datetime
 import json
 import multiprocessing
 import random
+import resource
 import time
 import traceback
 import warnings
@@ -32,8 +33,8 @@ from typing import Annotated, Any
 
 import typer
 
-LIMIT_S = 240.0
-"""For one architecture: import, capture, plan, proof, steps."""
+LIMIT_S = 900.0
+"""For one architecture by the clock, on a machine that may do other things."""
 
 BUDGETS = ("range:0.8", "range:1.0")
 """From the floor of the model (0) to what the step takes without a plan (1)."""
@@ -234,19 +235,24 @@ def compiled(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
     return share, remat_compile.compile(model, args, kwargs, budget=share, planner="dtr")
 
 
+def processor_s() -> float:
+    """Of this process and those it started."""
+    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, who))
+
+
 def run_one(origin: str, name: str) -> Outcome:
     import torch
 
     from remat_compile import FBError
 
-    began = time.monotonic()
     (model, args, kwargs), (twin, *_) = sample(origin, name), sample(origin, name)
     count = sum(p.numel() for p in twin.parameters())
     theirs = train(twin, args, kwargs)
     outcome = Outcome(name, origin, parameters=count)
 
     def ended(**made: Any) -> Outcome:
-        merged = {**asdict(outcome), **made, "time_s": time.monotonic() - began}
+        merged = {**asdict(outcome), **made, "time_s": processor_s()}
         return Outcome(**merged)
 
     with warnings.catch_warnings(record=True) as caught:
@@ -429,8 +435,8 @@ def page(outcomes: list[Outcome]) -> str:
         "",
         counted,
         "",
-        "* **time** is the whole process: imports, capture, plan, proof, steps of both. Other work "
-        "ran on the machine.",
+        "* **time**: seconds of the processor for capture, costs, plan, proof, and the steps of "
+        "both, without imports.",
         "* **status**: `whole`, one planned and proven step; `regions`, refused as a whole and "
         "trained by `torch.compile(model, backend=\"remat\")`; `refused`, in neither way.",
         "* **measured/proven**: bytes of a step by PyTorch's profiler, over the proven bound, "
