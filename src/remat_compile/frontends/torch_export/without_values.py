@@ -63,7 +63,8 @@ def file_on_device(program: ExportedProgram, device: torch.device) -> ExportedPr
             return tensor
         options: Any = {"dtype": tensor.dtype, "device": "meta"}
         alone = torch.empty_strided(tensor.shape, tensor.stride(), **options)
-        return FakeTensor(mode, alone, device)
+        moved: Tensor = FakeTensor(mode, alone, device)
+        return moved
 
     named = program.graph_signature.inputs_to_parameters
     trained = {
