@@ -38,7 +38,7 @@ from remat_compile.planners import (
     parse_planner,
 )
 from remat_compile.planners.dtr import Dtr
-from remat_compile.planners.hierarchy import effort
+from remat_compile.planners.hierarchy import jobs
 from remat_compile.planners.hiremate import Hiremate
 from remat_compile.planners.instance import Instance
 
@@ -285,8 +285,8 @@ def test_a_leaf_solver_that_does_not_do_its_work(
     how: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is named, and the quick options of the class stay."""
-    monkeypatch.setattr(effort, "LEAF_S", 0.2)
-    monkeypatch.setattr(effort, "_GRACE_S", 0.1)
+    monkeypatch.setattr(jobs, "LEAF_S", 0.2)
+    monkeypatch.setattr(jobs, "_GRACE_S", 0.1)
     program = chain(8)
     lines: list[str] = []
     planner = Hiremate(4, leaf=3, options=2, peaks=2, saves=1, processes=2, solver=Broken(how))

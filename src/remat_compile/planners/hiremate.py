@@ -21,6 +21,8 @@ from .programs.solve_compact import solve_compact
 from .rk_checkmate import RkCheckmate
 from .solvers import MilpSolver
 from .spelling.options import Checked, at_least
+from .workers.addresses import where_it_runs, wrong_address
+from .workers.pool import workers_of
 
 _WALKS, _LEAVES, _LEVELS, _TOP = 0.3, 0.5, 0.65, 0.8
 """Shares of the time limit that have passed when each of these is done."""
@@ -42,7 +44,8 @@ class Hiremate(Checked):
     of capture (`partition`), in at most `levels` levels (none: as many as it takes). Each class of
     equal parts gets options for `peaks` times `saves` budgets, leaves from `solver`; an integer
     program chooses among `options` of each child which to use, and what runs again when. The plan
-    is then refined leaf by leaf. In `processes` (none: one per core).
+    is then refined leaf by leaf. Classes are worked on in `processes` (none: one per core) or by
+    `workers` of a cluster (dask://HOST:PORT).
     """
 
     name: ClassVar[str] = "hiremate"
@@ -57,9 +60,13 @@ class Hiremate(Checked):
     partition: Kind = "auto"
     solver: Planner = field(default_factory=RkCheckmate)
     processes: int | None = at_least(1, None)
+    workers: str | None = where_it_runs()
 
     @classmethod
-    def check_options(cls, solver: Planner, **_: object) -> Iterator[tuple[str, str]]:
+    def check_options(
+        cls, solver: Planner, workers: str | None, **_: object
+    ) -> Iterator[tuple[str, str]]:
+        yield from wrong_address(workers)
         if isinstance(solver, Hiremate):
             yield "solver", "cannot be hiremate itself"
 
@@ -179,15 +186,16 @@ class _Run:
     def _solve_tree(self, tree: Tree) -> None:
         made = self.options
         solver = None if made.solver == RkCheckmate() else made.solver
-        effort = Effort(
-            tree, made.peaks, made.saves, made.options, solver, made.processes, self.progress
-        )
-        effort.fill(self.task.deadline)
-        self._chain(tree)
-        self._top(tree, quick=True)
-        if not self.settled and not self._is_over():
-            effort.solve_leaves(self.until(_LEAVES))
-            effort.solve_levels(self.until(_LEVELS))
+        with workers_of(made.workers, made.processes, self.progress) as workers:
+            effort = Effort(
+                tree, made.peaks, made.saves, made.options, solver, workers, self.progress
+            )
+            effort.fill(self.task.deadline)
+            self._chain(tree)
+            self._top(tree, quick=True)
+            if not self.settled and not self._is_over():
+                effort.solve_leaves(self.until(_LEAVES))
+                effort.solve_levels(self.until(_LEVELS))
         self.late = self.late or effort.late
         if not self.settled and not self._is_over():
             self._chain(tree)

@@ -17,6 +17,8 @@ __all__ = ["Message", "Worker"]
 
 _GRACE_S = 0.5
 """A solver may be late by so much, for what it sends at the end, before it is killed."""
+_LOOK_S = 0.25
+"""A thread that waits can be ended so often."""
 
 
 class Worker:
@@ -27,12 +29,13 @@ class Worker:
         self.module = module
         self._process: WorkProcess | None = None
         self._inbox: queue.SimpleQueue[Message | ProcessEnded] = queue.SimpleQueue()
+        self._ended = False
 
     def __enter__(self) -> Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.end()
 
     @property
     def is_running(self) -> bool:
@@ -40,9 +43,14 @@ class Worker:
 
     def close(self) -> None:
         """Kills the process, if there is one."""
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+
+    def end(self) -> None:
+        """Kills the process for good, from whatever thread."""
+        self._ended = True
+        self.close()
 
     def ask(
         self,
@@ -52,28 +60,40 @@ class Worker:
         on_message: Callable[[Message], bool],
     ) -> bool:
         """Sends a request and hands over what comes back until `on_message` says that it
-        was the last. False where the limit passed or the process died: it is killed then."""
+        was the last. False where the limit passed or the process died: it is killed then.
+        RuntimeError once it has been ended."""
         deadline = monotonic() + time_limit_s + min(_GRACE_S, time_limit_s / 4)
         if time_limit_s <= 0:
             return False
         answered = False
         try:
             self._started().send({**head, "time_limit_s": time_limit_s}, arrays)
-            while not answered:
-                message = self._inbox.get(timeout=max(deadline - monotonic(), 0.001))
+            while not answered and not self._ended:
+                left_s = deadline - monotonic()
+                try:
+                    message = self._inbox.get(timeout=min(max(left_s, 0.001), _LOOK_S))
+                except queue.Empty:
+                    if left_s <= _LOOK_S:
+                        break
+                    continue
                 if isinstance(message, ProcessEnded):
                     break
                 answered = on_message(message)
-        except queue.Empty:
-            pass
         finally:
             if not answered:
                 self.close()
+        if self._ended:
+            raise self._refusal()
         return answered
 
     def _started(self) -> WorkProcess:
-        if not self.is_running:
+        if self._ended:
+            raise self._refusal()
+        process = self._process
+        if process is None or not process.is_running:
             self._inbox = queue.SimpleQueue()
-            self._process = WorkProcess(self.module, self._inbox.put)
-        assert self._process is not None
-        return self._process
+            process = self._process = WorkProcess(self.module, self._inbox.put)
+        return process
+
+    def _refusal(self) -> RuntimeError:
+        return RuntimeError(f"{self.module} has been ended")
