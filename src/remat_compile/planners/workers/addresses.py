@@ -6,14 +6,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import field, fields, is_dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...ir.diagnostics import Diagnostic, FBError
 from ..contract import Planner
 from ..spelling.options import WHERE
-
-if TYPE_CHECKING:
-    from .pool import Engine
+from .engine import Engine
 
 __all__ = ["engine_at", "given_workers", "where_it_runs", "with_workers", "wrong_address"]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from ..solvers import MilpSolver
 
-__all__ = ["Job", "lend", "run_job"]
+__all__ = ["Job", "SolverThread", "run_job"]
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 
@@ -21,18 +22,18 @@ class Job(Protocol[Answer_co]):
         ...
 
 
-_lent = threading.local()
+class SolverThread(threading.Thread):
+    """A thread with a solver for all the jobs that it runs."""
 
-
-def lend(solver: MilpSolver) -> None:
-    """Gives this thread a solver for all the jobs that it runs."""
-    _lent.solver = solver
+    def __init__(self, solver: MilpSolver, work: Callable[[], None]):
+        super().__init__(target=work, daemon=True, name="worker")
+        self.solver = solver
 
 
 def run_job(job: Job[Answer_co], limit_s: float) -> Answer_co:
     """What a worker does: the job, with the solver of its thread or else with one of its own."""
-    solver: MilpSolver | None = getattr(_lent, "solver", None)
-    if solver is not None:
-        return job.run(solver, limit_s)
+    thread = threading.current_thread()
+    if isinstance(thread, SolverThread):
+        return job.run(thread.solver, limit_s)
     with MilpSolver() as own:
         return job.run(own, limit_s)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
 from ..solvers import MilpSolver
-from .jobs import lend
+from .jobs import SolverThread
 
 __all__ = ["LocalWorkers"]
 
@@ -33,7 +32,7 @@ class LocalWorkers(Executor):
         future: Future[Any] = Future()
         if len(self._solvers) < self.size:
             self._solvers.append(MilpSolver())
-            threading.Thread(target=self._work, args=self._solvers[-1:], daemon=True).start()
+            SolverThread(self._solvers[-1], self._work).start()
         self._tasks.put((future, fn, args))
         return future
 
@@ -43,8 +42,7 @@ class LocalWorkers(Executor):
             solver.end()
             self._tasks.put(None)
 
-    def _work(self, solver: MilpSolver) -> None:
-        lend(solver)
+    def _work(self) -> None:
         while (task := self._tasks.get()) is not None:
             future, fn, args = task
             if not future.set_running_or_notify_cancel():

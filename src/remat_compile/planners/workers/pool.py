@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ..contract import Progress
 from ..isolation.process import processors
 from .addresses import engine_at
+from .engine import Engine
 from .jobs import Job, run_job
 from .local import LocalWorkers
 
-__all__ = ["Engine", "Workers", "workers_of"]
+__all__ = ["Workers", "workers_of"]
 
 _LOOK_S = 0.2
 """So often it is looked whether somebody has ended the planner, or the engine is gone."""
@@ -25,22 +26,6 @@ _GRACE_S = 5.0
 """So long past the deadline an answer is waited for."""
 
 Answer = TypeVar("Answer")
-
-
-class Engine(Protocol):
-    """What is used of an `Executor`, and how many jobs it does at a time."""
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether anybody is there to work."""
-        ...
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]: ...
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None: ...
 
 
 @contextmanager
