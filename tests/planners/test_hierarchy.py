@@ -22,6 +22,7 @@ from helpers.planners.graphs import (
     unet,
 )
 from helpers.planners.mixed_steps import mixed_chain, mixed_dag, moe, two_towers
+from helpers.planners.thesis_hilp import ThesisProgram
 from remat_compile.ir.program import Program
 from remat_compile.planners.chains.part import content_key
 from remat_compile.planners.hierarchy.dominators import immediate_dominators
@@ -285,6 +286,55 @@ def all_times(model: ReducedModel, limit: int) -> Iterator[int]:
         order = model.order(point)
         if is_valid(inst, order) and inst.peak(order) <= limit:
             yield inst.time_ns(order)
+
+
+def same_as_the_thesis(level: Level, options: int, share: float, solver: MilpSolver) -> bool:
+    """Whether there is a plan. Print lets forwards run again before the loss and more of them
+    before a backward, so it may be faster; among the same runs it is not, though it might make
+    what a child saves more than once (the lemma of `reduced.py`)."""
+    inst = level.instance
+    prices = priced(level, options)
+    limit = int(share * inst.peak(inst.capture))
+    planned = False
+    for saved in (None, limit // 2):
+        reduced = reduced_model(level, prices, limit, saved)
+        runs = {(r.target, r.child, o) for rs in reduced.replays for r in rs for o in r.column}
+        ours = solver.solve(reduced.milp, 60.0)
+        theirs, free = (ThesisProgram(level, prices, limit, saved, some) for some in (runs, None))
+        restricted, whole = (solver.solve(program.milp, 60.0) for program in (theirs, free))
+        if ours.point is None or not reduced.fits:
+            assert restricted.status == "infeasible"
+            continue
+        our_ns = reduced.fixed_ns + ours.objective * reduced.scale_ns
+        assert ours.status == restricted.status == whole.status == "optimal"
+        assert theirs.fixed_ns + restricted.objective == pytest.approx(our_ns, abs=0.5)
+        assert free.fixed_ns + whole.objective <= our_ns + 0.5
+        planned = True
+    return planned
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_program_of_the_thesis_finds_the_same(name: str, solver: MilpSolver) -> None:
+    make, sizes, options = SMALL[name]
+    level = cut(make(), sizes)
+    planned = [same_as_the_thesis(level, options + 1, s, solver) for s in (1.0, 0.85, 0.7)]
+    assert any(planned)
+
+
+@settings(max_examples=12, derandomize=True)
+@given(
+    st.sampled_from([mixed_dag, mixed_chain]),
+    st.integers(0, 10_000),
+    st.integers(6, 14),
+    st.integers(1, 4),
+    st.sampled_from([0.96, 0.9, 0.84, 0.78]),
+)
+def test_the_program_of_the_thesis_finds_the_same_in_any_step(
+    solver: MilpSolver, make: Any, seed: int, nodes: int, children: int, share: float
+) -> None:
+    program = make(seed, nodes)
+    size = max(1, len(forward_of(program)) // children)
+    same_as_the_thesis(cut(program, (size,) * (children - 1)), 3, share, solver)
 
 
 @settings(max_examples=25, derandomize=True)
