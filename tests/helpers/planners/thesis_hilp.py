@@ -227,10 +227,13 @@ class ThesisProgram:
             self._row([(then, 1.0), *minus(self._alive(t, d, t + 1))], 0.0, 0.0)
 
     def _held(self, t: int, k: int) -> int:
-        prices, tokens = self.prices[self.nodes[t]], int(self.tokens[self.nodes[t]])
+        """Bytes in any case, at node k of stage t."""
+        child = self.nodes[t]
+        prices = self.prices[child]
+        held: int = prices.held_back if k == t else prices.held_again
         if t <= self.loss:
-            return prices.held_first + tokens
-        return (prices.held_back if k == t else prices.held_again) + tokens
+            held = prices.held_first
+        return held + self.tokens[child]
 
     def _bytes(self, t: int) -> None:
         """(3.27) to (3.33): what is alive before node k, and its peak."""
