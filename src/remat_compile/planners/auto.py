@@ -171,7 +171,7 @@ class _Portfolio:
         if budget is not None:
             floor, where = lower_bound_bytes(self.race.program, kind_of(budget), copies=copies)
             if floor > budget.bytes:
-                self.report(f"auto: no plan can exist, {where} alone needs {floor} bytes")
+                self.report(f"auto: no plan can exist, any needs {floor} bytes at {where}")
                 return
             if copies:
                 self.waiting += copying_members(size)

@@ -62,7 +62,7 @@ class ThesisProgram:
         """The child of each node; those behind the loss are backwards."""
         assert len(self.nodes) <= MOST_NODES
         self.stages = range(len(self.nodes))
-        self.tokens = list(accumulate(p.token_bytes for p in prices))
+        self.tokens: list[int] = list(accumulate(p.token_bytes for p in prices))
         self.values = sorted(level.interface)
         self.build = MilpBuilder()
         self.modes: dict[tuple[int, int], dict[int, Mode]] = {}
@@ -233,7 +233,8 @@ class ThesisProgram:
         held: int = prices.held_back if k == t else prices.held_again
         if t <= self.loss:
             held = prices.held_first
-        return held + self.tokens[child]
+        held += self.tokens[child]
+        return held
 
     def _bytes(self, t: int) -> None:
         """(3.27) to (3.33): what is alive before node k, and its peak."""
