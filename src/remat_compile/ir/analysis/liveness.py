@@ -12,7 +12,7 @@ from .carried import Carried
 
 BudgetKind = Literal["device", "activation"]
 
-CARRIED, _MOMENTS = 2000, 16
+CARRIED, _MOMENTS = 2000, 4
 """On larger graphs, and at more moments, what is carried through is not looked at."""
 
 
