@@ -43,7 +43,7 @@ from remat_compile.planners.instance import Instance, Order
 from remat_compile.planners.programs.solve_compact import is_valid
 from remat_compile.planners.solvers import MilpSolver
 
-KINDS = ("auto", "dominators", "intervals")
+KINDS = ("auto", "dominators", "intervals", "chain")
 STEPS = st.builds(
     lambda make, seed, nodes: make(seed, nodes),
     st.sampled_from([mixed_chain, mixed_dag, random_dag]),
@@ -195,6 +195,16 @@ def test_equal_layers_have_few_classes(make: Callable[[int], Program]) -> None:
         len(tree_of(Instance.of(make(n), "activation"), limits).classes) for n in (60, 240)
     )
     assert many <= few + 10
+
+
+def test_a_chain_is_cut_where_a_single_value_crosses() -> None:
+    """Blocks of three, of which the next reads the sum only. The first block reads what the caller
+    holds, so all of it can be cut. With fewer children than pieces there are several in each."""
+    forward = forward_of(residual(6))
+    for most, sizes in ((16, [1, 1, 1, 3, 3, 3, 3, 3]), (4, [2, 4, 6, 6])):
+        groups = children_of(forward, Limits(most, leaf=2, kind="chain"))
+        assert [len(group) for group in groups] == sizes
+        assert all(forward.crossing_P[group[-1]] == 1 for group in groups[:-1])
 
 
 def test_levels_may_be_bounded() -> None:
