@@ -39,6 +39,8 @@ from remat_compile.planners import (
 )
 from remat_compile.planners.dtr import Dtr
 from remat_compile.planners.hierarchy import jobs
+from remat_compile.planners.hierarchy.quick import quick_orders
+from remat_compile.planners.hierarchy.search import Candidates
 from remat_compile.planners.hiremate import Hiremate
 from remat_compile.planners.instance import Instance
 
@@ -193,6 +195,23 @@ def test_hardly_any_time(limit_s: float) -> None:
         enough = Hiremate().plan(program, budget, time_limit_s=3.0)
         assert isinstance(enough, TimedOut)
         assert enough.schedule is not None
+
+
+def test_nothing_is_begun_past_the_deadline() -> None:
+    """What improves a candidate takes long on large graphs."""
+    program = residual(4)
+    instance = Instance.of(program, "activation")
+    order = list(quick_orders(instance))[0]
+    limit = instance.peak(instance.capture)
+    past = Candidates(instance, limit, monotonic() - 1.0, print)
+    assert past.offer(order, "first")
+    assert past.best == order  # as it came: a plan is better than none
+    assert past.late
+    assert not past.offer(instance.capture, "second")
+    in_time = Candidates(instance, limit, monotonic() + 60.0, print)
+    assert in_time.offer(order, "first")
+    assert in_time.best == instance.capture
+    assert not in_time.late
 
 
 def test_below_the_floor() -> None:

@@ -112,11 +112,20 @@ class _Run:
         self.options, self.task, self.progress, self.solver = options, task, progress, solver
         self.instance = task.instance
         self.start, self.limit_s = start, limit_s
-        self.candidates = Candidates(task.instance, task.limit_bytes, progress)
-        self.late = False
+        self.candidates = Candidates(task.instance, task.limit_bytes, task.deadline, progress)
+        self._late = False
 
     def until(self, share: float) -> float:
         return self.start + share * self.limit_s
+
+    @property
+    def late(self) -> bool:
+        """Whether the time limit ended anything."""
+        return self._late or self.candidates.late
+
+    @late.setter
+    def late(self, late: bool) -> None:
+        self._late = late
 
     @property
     def settled(self) -> bool:
@@ -128,6 +137,8 @@ class _Run:
         if self.settled or self._is_over():
             return
         self._walk_again()
+        if self._is_over():
+            return
         limits = Limits(self.options.children, self.options.leaf, self.options.partition)
         tree = tree_of(self.instance, limits, self.options.levels)
         self._tell(tree)
@@ -203,6 +214,8 @@ class _Run:
 
     def _chain(self, tree: Tree) -> None:
         """Across a chain of leaves the dynamic program of Rk-Rotor is exact, and quick."""
+        if self._is_over():
+            return
         for order in chain_orders(self.task, tree):
             self.candidates.offer(order, "a chain of parts")
             if self.instance.peak(order) <= self.task.limit_bytes:
@@ -211,6 +224,8 @@ class _Run:
     def _top(self, tree: Tree, *, quick: bool) -> None:
         """Plans of the root from what its children offer."""
         limit = self.task.limit_bytes
+        if self._is_over():
+            return
         problem = LevelProblem.of(tree.root, self.options.options + _MORE_AT_TOP)
         for order in priced_orders(problem.level, problem.prices):
             self.candidates.offer(self.instance.without_idle(order), "options of parts")

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
+from time import monotonic
 
 from ..contract import Planner, Progress
 from ..eviction.search import Search
@@ -48,6 +49,9 @@ class Effort:
     def fill(self, deadline: float) -> None:
         """Closed forms and a few walks for every class, children first. Quick."""
         for part in self.tree.classes[:-1]:
+            if monotonic() > deadline:
+                self.late = True
+                return
             self._enter(part, quick_orders(part.instance))
             if len(part.instance.names_C) <= _WALKED and part.is_leaf:
                 self._enter(part, _walked(part.instance, deadline))
