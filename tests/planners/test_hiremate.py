@@ -201,7 +201,7 @@ def test_nothing_is_begun_past_the_deadline() -> None:
     """What improves a candidate takes long on large graphs."""
     program = residual(4)
     instance = Instance.of(program, "activation")
-    order = list(quick_orders(instance))[0]
+    order = next(iter(quick_orders(instance)))
     limit = instance.peak(instance.capture)
     past = Candidates(instance, limit, monotonic() - 1.0, print)
     assert past.offer(order, "first")
