@@ -22,7 +22,7 @@ from .rk_checkmate import RkCheckmate
 from .solvers import MilpSolver
 from .spelling.options import Checked, at_least
 from .workers.addresses import where_it_runs, wrong_address
-from .workers.pool import workers_of
+from .workers.pool import Workers, workers_of
 
 _WALKS, _LEAVES, _LEVELS, _TOP = 0.3, 0.5, 0.65, 0.8
 """Shares of the time limit that have passed when each of these is done."""
@@ -83,8 +83,10 @@ class Hiremate(Checked):
         instance = task.instance
         if instance.peak(instance.capture) <= task.limit_bytes:
             return task.answer(instance.capture)
-        with MilpSolver() as solver:
-            run = _Run(self, task, start, time_limit_s, progress or (lambda line: None), solver)
+        report = progress or (lambda line: None)
+        places = workers_of(self.workers, self.processes, report)
+        with places as workers, MilpSolver() as solver:
+            run = _Run(self, task, start, time_limit_s, report, solver, workers)
             run.run()
         best = run.candidates.best
         if best is None and not run.late:
@@ -108,8 +110,10 @@ class _Run:
         limit_s: float,
         progress: Progress,
         solver: MilpSolver,
+        workers: Workers,
     ):
         self.options, self.task, self.progress, self.solver = options, task, progress, solver
+        self.workers = workers
         self.instance = task.instance
         self.start, self.limit_s = start, limit_s
         self.candidates = Candidates(task.instance, task.limit_bytes, task.deadline, progress)
@@ -197,16 +201,15 @@ class _Run:
     def _solve_tree(self, tree: Tree) -> None:
         made = self.options
         solver = None if made.solver == RkCheckmate() else made.solver
-        with workers_of(made.workers, made.processes, self.progress) as workers:
-            effort = Effort(
-                tree, made.peaks, made.saves, made.options, solver, workers, self.progress
-            )
-            effort.fill(self.task.deadline)
-            self._chain(tree)
-            self._top(tree, quick=True)
-            if not self.settled and not self._is_over():
-                effort.solve_leaves(self.until(_LEAVES))
-                effort.solve_levels(self.until(_LEVELS))
+        effort = Effort(
+            tree, made.peaks, made.saves, made.options, solver, self.workers, self.progress
+        )
+        effort.fill(self.task.deadline)
+        self._chain(tree)
+        self._top(tree, quick=True)
+        if not self.settled and not self._is_over():
+            effort.solve_leaves(self.until(_LEAVES))
+            effort.solve_levels(self.until(_LEVELS))
         self.late = self.late or effort.late
         if not self.settled and not self._is_over():
             self._chain(tree)
