@@ -9,7 +9,7 @@ from typing import Any
 
 from ..ir.diagnostics import Diagnostic, FBError, fail, nearest
 from .contract import Planner
-from .spelling.options import default_of, read_options
+from .spelling.options import WHERE, default_of, read_options
 from .spelling.text import PlannerText, format_value, parse_list, parse_text, span_of
 
 __all__ = [
@@ -141,26 +141,27 @@ def _build(parsed: PlannerText, known: Known) -> Planner:
     return planner
 
 
-def format_planner(planner: Planner) -> str:
+def format_planner(planner: Planner, *, where: bool = False) -> str:
     """The text form: options that differ from their defaults, in order of declaration.
 
-    `parse_planner` gives back an equal planner.
+    `parse_planner` gives back an equal planner; but for options that say where it works and
+    change no plan, which are told with `where` only.
     """
-    options = ", ".join(_changed(planner))
+    options = ", ".join(_changed(planner, where))
     return f"{planner.name}{{{options}}}" if options else planner.name
 
 
-def _changed(planner: Any) -> Iterator[str]:
+def _changed(planner: Any, where: bool) -> Iterator[str]:
     for f in fields(planner):
         value = getattr(planner, f.name)
-        if value != default_of(f):
-            yield f"{f.name}={format_option(value)}"
+        if value != default_of(f) and (where or not f.metadata.get(WHERE)):
+            yield f"{f.name}={format_option(value, where=where)}"
 
 
-def format_option(value: object) -> str:
+def format_option(value: object, *, where: bool = False) -> str:
     """A value of an option as `parse_planner` reads it: a planner, a list, or a plain value."""
     if isinstance(value, tuple):
-        return f"[{', '.join(format_option(item) for item in value)}]"
+        return f"[{', '.join(format_option(item, where=where) for item in value)}]"
     if hasattr(value, "plan") and hasattr(value, "__dataclass_fields__"):
-        return format_planner(value)  # type: ignore[arg-type]
+        return format_planner(value, where=where)  # type: ignore[arg-type]
     return format_value(value)
