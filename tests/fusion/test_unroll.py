@@ -98,6 +98,29 @@ def test_a_new_name_is_no_way_around_the_values() -> None:
         assert {d.code for d in wrong} == {"FB0876"}, bad
 
 
+def test_a_view_stays_a_view_and_what_has_storage_keeps_it() -> None:
+    """Else a plan's bytes leave out a tensor, or count storage that another name shares."""
+    program = parse_program(GATED)
+    uncounted = (
+        GATED.replace("  %s : act f32[4] bytes 16\n", "")
+        .replace("  F2: fwd %s = aten.silu.default(%a) time 2us\n", "")
+        .replace("  F3: fwd", "  %s = view of %a aten.silu.default(%a)\n  F3: fwd")
+        .replace("F1; F2;", "F1;")
+        .replace("free %s; ", "")
+    )
+    shared = (
+        GATED.replace("  %g : grad", "  %pt : grad f32[4] bytes 16\n  %g : grad")
+        .replace("  %pt = view of %p aten", "  F9: bwd %pt = aten")
+        .replace("aten.t.default(%p)", "aten.t.default(%p) of F3")
+        .replace("F3; B1;", "F3; F9; B1; free %pt;")
+    )
+    for text, name in ((uncounted, "%s"), (shared, "%pt")):
+        assert text != GATED
+        (wrong,) = same_values(program, parse_program(text))
+        assert wrong.code == "FB0876"
+        assert wrong.message.startswith(f"{name} is not the v")
+
+
 def test_what_runs_as_it_was_keeps_its_names() -> None:
     """B2 runs twice, so it reads `%s` under one name, and F2 keeps its own."""
     text = GATED.replace("F3; B1; free %dy; B2;", "F3; B1; free %dy; free %s; F2; B2; free %h; B2;")
