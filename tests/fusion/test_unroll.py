@@ -121,6 +121,33 @@ def test_a_view_stays_a_view_and_what_has_storage_keeps_it() -> None:
         assert wrong.message.startswith(f"{name} is not the v")
 
 
+def test_a_view_of_many_views_is_no_recursion() -> None:
+    chain = "".join(
+        f"  %v{i + 1} = view of %p aten.t.default(%v{i})\n".replace("%v0)", "%p)")
+        for i in range(1500)
+    )
+    text = GATED.replace("  %pt = view of %p aten.t.default(%p)\n", chain)
+    program = parse_program(text.replace("(%dy, %pt)", "(%dy, %v1500)"))
+    apart = unrolled(program, program.schedules[0])
+    assert apart.program.graph.reads(apart.program.graph.cnode["B1"]) == ("dy", "p.2")
+    assert same_values(program, apart.program) == ()
+    fused = fuse_runs(program, program.schedules[0], lambda _: True, by_calls, always=True)
+    assert same_values(program, fused.program) == ()
+
+
+def test_a_new_name_is_none_inside_a_region() -> None:
+    text = GATED.replace(
+        "  F2: fwd %s = aten.silu.default(%a) time 2us\n  F3: fwd %p = aten.mul.Tensor(%s, %a) time 2us",
+        "  F2: fwd %s, %p = fused(%a) {\n    %s = aten.silu.default(%a)\n"
+        "    %p.2 = aten.mul.Tensor(%s, %a)\n    %p = aten.neg.default(%p.2)\n  } time 4us",
+    )
+    text = text.replace("F2; F3;", "F2;").replace("F3; B1", "free %s; F2; B1").replace("F3 ", "F2 ")
+    program = parse_program(text)
+    apart = unrolled(program, program.schedules[0])
+    assert apart.program.graph.cnode["F2.2"].results == ("s.2", "p.2_")
+    checked(program, apart.program, apart.schedule, 0)
+
+
 def test_what_runs_as_it_was_keeps_its_names() -> None:
     """B2 runs twice, so it reads `%s` under one name, and F2 keeps its own."""
     text = GATED.replace("F3; B1; free %dy; B2;", "F3; B1; free %dy; free %s; F2; B2; free %h; B2;")
