@@ -137,7 +137,8 @@ def test_a_view_of_many_views_is_no_recursion() -> None:
 
 def test_a_new_name_is_none_inside_a_region() -> None:
     text = GATED.replace(
-        "  F2: fwd %s = aten.silu.default(%a) time 2us\n  F3: fwd %p = aten.mul.Tensor(%s, %a) time 2us",
+        "  F2: fwd %s = aten.silu.default(%a) time 2us\n"
+        "  F3: fwd %p = aten.mul.Tensor(%s, %a) time 2us",
         "  F2: fwd %s, %p = fused(%a) {\n    %s = aten.silu.default(%a)\n"
         "    %p.2 = aten.mul.Tensor(%s, %a)\n    %p = aten.neg.default(%p.2)\n  } time 4us",
     )
