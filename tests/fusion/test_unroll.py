@@ -207,6 +207,15 @@ def test_what_is_read_by_fusible_ones_alone_is_not_saved() -> None:
     checked(program, fused.program, fused.schedule, 0)
 
 
+def test_a_loss_may_run_without_saving() -> None:
+    """It has no phantoms, so a planner may say so."""
+    program = parse_program(GATED.replace("free %p; L\n", "free %p; L nosave\n"))
+    schedule = program.schedules[0]
+    assert Compute("L", nosave=True) in schedule.steps
+    made = folded(program, schedule, lambda c: pointwise(c.call.op))
+    assert len(cnodes(made)) > len(cnodes(schedule))
+
+
 def test_folding_never_takes_more() -> None:
     less = 0
     for seed in range(60):
