@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from ..ir.analysis.regions import renamed_call
 from ..ir.expr import Expr, RoundUp, add, max_of
-from ..ir.graph import FUSED_OP, Call, CNode, Graph, InnerCall, Phase, Ref
+from ..ir.graph import FUSED_OP, Call, CNode, Graph, InnerCall, Phase, Ref, View
 from ..ir.program import Program
 
-__all__ = ["Member", "fused_cnode"]
+__all__ = ["Member", "fused_cnode", "views_to"]
 
 
 SUM = "aten.add.Tensor"
@@ -76,13 +76,25 @@ def _calls(members: Sequence[Member], graph: Graph) -> Iterator[InnerCall]:
 
 
 def _derived(name: str, made: Set[str], names: set[str], graph: Graph) -> Iterator[InnerCall]:
-    view = graph.view.get(name)
-    if view is None or view.base not in made or name in names:
-        return
-    for source in view.call.refs():
-        yield from _derived(source, made, names, graph)
-    names.add(name)
-    yield InnerCall((name,), view.call, view.index)
+    for view in views_to(name, graph):
+        if view.base in made and view.name not in names:
+            names.add(view.name)
+            yield InnerCall((view.name,), view.call, view.index)
+
+
+def views_to(name: str, graph: Graph) -> Iterator[View]:
+    """The views that `name` is derived through, itself last, each after what it reads; none for
+    an aNode."""
+    todo = [name] if name in graph.view else []
+    found: set[str] = set()
+    while todo:
+        view = graph.view[todo[-1]]
+        before = (n for n in view.call.refs() if n in graph.view and n not in found)
+        if (source := next(before, None)) is not None:
+            todo.append(source)
+            continue
+        found.add(todo.pop())
+        yield view
 
 
 def _opened(c: CNode) -> Iterator[InnerCall]:

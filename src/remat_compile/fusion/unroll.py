@@ -20,6 +20,7 @@ from ..ir.analysis.regions import renamed, renamed_call
 from ..ir.graph import ANode, CNode, Graph, View
 from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
+from .region import views_to
 from .walk import is_plain
 
 __all__ = ["Unrolled", "unrolled"]
@@ -70,6 +71,9 @@ class _Pass:
     def __post_init__(self) -> None:
         steps = self.schedule.steps
         self.runs = Counter(step.cnode for step in steps if isinstance(step, Compute))
+        inside = (inner for c in self.graph.cnodes for inner in c.call.region)
+        self.taken = {*self.graph.storage, *self.graph.cnode}
+        self.taken |= {name for inner in inside for name in inner.writes if name is not None}
         self.moved = {s.anode for s in steps if not isinstance(s, (Compute, Free))}
 
     @property
@@ -150,21 +154,28 @@ class _Pass:
 
     def _name_now(self, name: str) -> str:
         """Of the instance that is there; a view of it is made where none is yet."""
-        view = self.graph.view.get(name)
-        if view is None or view.base not in self.now:
-            return self.now.get(name, name)
-        key = name, self.now[view.base]
-        if key not in self.views:
-            new = self._fresh(name, sum(known == name for known, _ in self.views) + 2)
-            call = renamed_call(view.call, {r: self._name_now(r) for r in view.call.refs()})
-            self.views[key] = replace(view, name=new, base=key[1], call=call, span=None)
-            self.origin[new] = name
-        return self.views[key].name
+        base = self.graph.storage[name]
+        if base not in self.now:
+            return name
+        own = self.now[base]
+        for view in views_to(name, self.graph):
+            if (view.name, own) not in self.views:
+                self._view_of(view, own)
+        return self.views[name, own].name if name != base else own
+
+    def _view_of(self, view: View, base: str) -> None:
+        """The same view of another instance, of which what it reads is there."""
+        new = self._fresh(view.name, sum(known == view.name for known, _ in self.views) + 2)
+        views = {r: self.views[r, base].name for r in view.call.refs() if r in self.graph.view}
+        call = renamed_call(view.call, {view.base: base} | views)
+        self.views[view.name, base] = replace(view, name=new, base=base, call=call, span=None)
+        self.origin[new] = view.name
 
     def _fresh(self, name: str, n: int) -> str:
         new = f"{name}.{n}"
-        while new in self.graph.storage or new in self.graph.cnode:
+        while new in self.taken:
             new += "_"
+        self.taken.add(new)
         return new
 
     def result(self, steps: tuple[Step, ...]) -> Unrolled:

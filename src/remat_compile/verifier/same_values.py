@@ -246,5 +246,12 @@ class _Known(dict[str, int]):
         self._views = {view.name: view for view in graph.views}
 
     def __missing__(self, name: str) -> int:
-        self[name] = self._terms.view(self._views[name], self)
+        """With what it is a view of first, however many views that goes through."""
+        todo = [name]
+        while todo:
+            view = self._views[todo[-1]]
+            if before := [n for n in view.call.refs() if n not in self]:
+                todo.append(before[0])
+            else:
+                self[todo.pop()] = self._terms.view(view, self)
         return self[name]
