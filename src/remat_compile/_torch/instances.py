@@ -40,16 +40,10 @@ class Instances(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         if name in self._live:
             return self._live[name]
-        todo = [] if name in self._derived else [name]
-        while todo:  # a loop: views of views may be many
-            view = self._graph.view[todo[-1]]
-            known = (self._live, self._derived)
-            before = [n for n in view.call.refs() if not any(n in there for there in known)]
-            if before:
-                todo.append(before[0])
-                continue
-            self._derived[todo.pop()] = self._derive(view)
-            self._views_of.setdefault(view.base, []).append(view.name)
+        if name not in self._derived:
+            view = self._graph.view[name]
+            self._derived[name] = self._derive(view)
+            self._views_of.setdefault(view.base, []).append(name)
         return self._derived[name]
 
     def __iter__(self) -> Iterator[str]:
