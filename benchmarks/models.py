@@ -43,7 +43,7 @@ KNOWN = {
     "detr": "a gradient reaches the backbone's projection in another memory layout than its result "
     "has; AOTAutograd copies it, and the sum for its bias rounds otherwise (7e-9): see pytorch.md",
     "hubert": "its masks are NumPy's, which TorchDynamo draws with PyTorch",
-    "segformer": "gradients of biases of convolutions, as of DETR it seems; not looked into further",
+    "segformer": "gradients of biases of convolutions, as of DETR it seems; not looked into",
     "wav2vec2": "its masks are NumPy's, which TorchDynamo draws with PyTorch",
 }
 """Why bits differ, where that was looked into."""
@@ -443,7 +443,8 @@ def page(outcomes: list[Outcome]) -> str:
     shares = sorted(o.bytes["measured"] / o.bytes["proven"] for o in outcomes if o.bytes)
     counted = (
         f"**{equal} of {len(outcomes)} are equal in every bit** ({whole} as one planned step, "
-        f"{equal - whole} by regions); {len(outcomes) - equal} are not, with what is known of it in their rows. "
+        f"{equal - whole} by regions); {len(outcomes) - equal} are not, with what is known of it "
+        "in their rows. "
         f"Differences without a reason: {', '.join(silent) or 'none'}. "
         f"{len(architectures()) - len(outcomes)} more in `benchmarks/zoo` were not run."
     )
