@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.utils import cpp_extension
 
-__all__ = ["NAME", "Accelerator", "accelerator", "missing_tools"]
+__all__ = ["NAME", "Accelerator", "TooLateError", "accelerator", "missing_tools"]
 
 NAME = "queued"
 _HERE = Path(__file__).parent
@@ -32,6 +32,10 @@ def missing_tools() -> str | None:
     compiler = os.environ.get("CXX", "c++")
     missing = [tool for tool in (compiler, "ninja") if shutil.which(tool) is None]
     return f"no {' and no '.join(missing)} to build the device with" if missing else None
+
+
+class TooLateError(Exception):
+    """Something ran backward in this process before the device was there."""
 
 
 class Accelerator:
@@ -71,12 +75,16 @@ class Accelerator:
 
 @cache
 def accelerator() -> Accelerator:
-    """Raises RuntimeError where it cannot be built, or comes too late."""
-    torch.utils.rename_privateuse1_backend(NAME)
-    made = Accelerator(_built())
-    torch._register_device_module(NAME, _module())
+    """Raises RuntimeError where it cannot be built, and TooLateError."""
+    torch.utils.rename_privateuse1_backend(NAME)  # type: ignore[attr-defined]
+    extension = _built()
+    torch._register_device_module(NAME, _module(extension))  # type: ignore[no-untyped-call]
+    made = Accelerator(extension)
     x = torch.ones(1, requires_grad=True)
-    x.to(made.device).sum().backward()
+    try:
+        torch.autograd.grad(x.to(made.device).sum(), x)
+    except RuntimeError as error:
+        raise TooLateError(str(error).splitlines()[0]) from error
     return made
 
 
@@ -88,15 +96,17 @@ def _built() -> Any:
     )
 
 
-def _module() -> ModuleType:
+def _module(extension: Any) -> ModuleType:
     """What PyTorch asks of `torch.queued`."""
     module = ModuleType(f"torch.{NAME}")
     answers = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "_is_in_bad_fork": lambda: False,
-        "manual_seed": lambda seed: None,
-        "manual_seed_all": lambda seed: None,
+        "manual_seed": extension.manual_seed,
+        "manual_seed_all": extension.manual_seed,
+        "get_rng_state": lambda device=None: extension.get_rng_state(),
+        "set_rng_state": lambda state, device=None: extension.set_rng_state(state),
         "current_device": lambda: 0,
         "device_count": lambda: 1,
         "get_amp_supported_dtype": lambda: [torch.bfloat16],

@@ -8,6 +8,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 namespace queued {
 
@@ -55,7 +56,6 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   double elapsedTime(void*, void*, const c10::DeviceIndex) const override { return 0.0; }
 };
 
-// The generator is that of the CPU.
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
@@ -71,7 +71,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_memory(); }
   at::Device getDeviceFromPtr(void*) const override { return kDevice; }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
-    return at::detail::getDefaultCPUGenerator();
+    return generator();
   }
   at::Generator getNewGenerator(c10::DeviceIndex) const override {
     return at::detail::createCPUGenerator();
@@ -139,6 +139,7 @@ REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &queued::attention_kernel)
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using namespace queued;
+  namespace py = pybind11;
   c10::SetAllocator(kQueued, &device_memory());
   at::RegisterPrivateUse1HooksInterface(new Hooks);
   m.def("starve", [](std::set<StreamId> streams, std::uint64_t seed) {
@@ -147,5 +148,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("limit_device_bytes", [](std::size_t bytes) { device_memory().limit_bytes = bytes; });
   m.def("limit_pinned_bytes", [](std::size_t bytes) { pinned_memory().limit_bytes = bytes; });
   m.def("pinned_bytes", [] { return pinned_memory().now_bytes; });
+  m.def("manual_seed", [](std::uint64_t seed) { generator().set_current_seed(seed); });
+  m.def("get_rng_state", [] {
+    return py::reinterpret_steal<py::object>(THPVariable_Wrap(generator().get_state()));
+  });
+  m.def("set_rng_state", [](py::handle state) {
+    generator().set_state(THPVariable_Unpack(state.ptr()));
+  });
   m.def("synchronous_operators", [] { return synchronous_operators(); });
 }

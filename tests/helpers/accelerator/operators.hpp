@@ -117,24 +117,35 @@ inline std::optional<Outputs> outputs_of(const c10::OperatorHandle& op, const St
   return found;
 }
 
+// The device has a generator of its own, of the CPU's kind.
+inline at::Generator& generator() {
+  static auto* the = new at::Generator(at::detail::createCPUGenerator());
+  return *the;
+}
+
+// Runs a kernel of the CPU, which draws from the CPU's generator, from `state`; the state after it.
+inline at::Tensor drawn_from(const at::Tensor& state, const std::function<void()>& kernel) {
+  at::Generator cpu = at::detail::getDefaultCPUGenerator();
+  const at::Tensor kept = cpu.get_state();
+  cpu.set_state(state);
+  kernel();
+  const at::Tensor after = cpu.get_state();
+  cpu.set_state(kept);
+  return after;
+}
+
 // Random numbers are drawn when an operator is issued, as on other devices: what it draws depends
 // on shapes alone, so that it is run on zeros once, and later again from the same state.
 inline std::function<void()> drawing(const c10::OperatorHandle& op, const Stack& args,
                                      std::function<void()> kernel) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
   for (const auto& arg : args)
-    if (arg.isGenerator()) generator = arg.toGenerator();
-  const at::Tensor before = generator.get_state();
+    TORCH_CHECK(!arg.isGenerator(), "queued: generators other than the device's are not there");
+  const at::Tensor before = generator().get_state();
   Stack scratch = changed(args, kHost, [](const at::Tensor& t) {
     return at::zeros(t.sizes(), t.options().device(kHost));
   });
-  op.callBoxed(&scratch);
-  return [=]() mutable {
-    const at::Tensor now = generator.get_state();
-    generator.set_state(before);
-    kernel();
-    generator.set_state(now);
-  };
+  generator().set_state(drawn_from(before, [&] { op.callBoxed(&scratch); }));
+  return [before, kernel = std::move(kernel)] { drawn_from(before, kernel); };
 }
 
 inline void run_later(const c10::OperatorHandle& op, Stack* stack) {

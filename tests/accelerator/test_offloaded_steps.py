@@ -1,0 +1,364 @@
+"""Plans that copy to the host, on an accelerator that gives nothing away (helpers/accelerator).
+
+What runs is what runs on a real one: generated code, `AcceleratorEngine`, `torch.accelerator`.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.accelerator import NAME, Accelerator
+from helpers.accelerator.offloaded import AT_ONCE, LATE, ORDERS, Model, Order, captured
+from helpers.emitted.torch_copy_faults import COPY_FAULTS
+from helpers.execution.copied_steps import CopiedStep, step_of
+from helpers.models import BASE
+from helpers.planners.matrix import linked
+from helpers.programs.offloading import offload_everything
+from helpers.programs.waits import needed_waits
+from helpers.training import assert_bit_equal, train_steps
+from remat_compile.backends.torch import PlannedModule, build, bytes_at_entries, measure_step
+from remat_compile.backends.torch.runtime import AcceleratorEngine, PlanCopies
+from remat_compile.backends.torch.runtime.accelerator import _Copy
+from remat_compile.driver.budget import Baseline
+from remat_compile.frontends.torch_export import lower
+from remat_compile.ir.diagnostics import FBError
+from remat_compile.ir.expr import evaluate
+from remat_compile.ir.program import Budget
+from remat_compile.ir.schedule import Schedule
+from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.planners import NotApplicable, parse_planner
+from remat_compile.verifier import ProvenPlan, verify
+
+pytestmark = pytest.mark.slow
+
+PLANNERS = ("offload-greedy", "vdnn", "rk-pofo")
+SHARES = (0.75, 0.6, 0.9)
+"""Budgets to try, of the activations' range, until the planner has a plan that copies."""
+
+
+def built(model: Model, schedule: Schedule) -> PlannedModule:
+    with lower(model.exported) as lowered:
+        made = build(lowered.with_program(model.program), schedule)
+    made.load_state_dict(model.state)
+    return made
+
+
+def copies_of(module: PlannedModule) -> PlanCopies:
+    copies = module.planned_step.copies
+    assert copies is not None
+    return copies
+
+
+def engine_of(copies: PlanCopies) -> AcceleratorEngine:
+    assert isinstance(copies.engine, AcceleratorEngine)
+    return copies.engine
+
+
+def schedule_of(planner: str, model: Model) -> Schedule:
+    """A plan that copies; by hand, the one that copies every activation."""
+    program = linked(model.program)
+    if planner == "by hand":
+        return offload_everything(program)
+    base = Baseline.of(program)
+    for share in SHARES:
+        low, high = base.activation_floor_bytes, base.activation_peak_bytes
+        budget = Budget(int(low + share * (high - low)), "activation")
+        made: Any = parse_planner(planner).plan(program, budget, time_limit_s=20.0)
+        if isinstance(made, NotApplicable):
+            pytest.skip(made.why.message)
+        schedule: Schedule | None = getattr(made, "schedule", None)
+        if schedule is not None and schedule.has_copies:
+            return schedule
+    pytest.skip(f"{planner} moves nothing")
+
+
+@contextmanager
+def at_limit(queued: Accelerator, module: PlannedModule, less: int = 0) -> Any:
+    """In the forward and in the backward no more bytes are to be had than were proven for each."""
+    step = module.planned_step
+    trace = simulate(step.program, step.schedule)
+    use = {
+        "forward": max(trace.during[: trace.loss_step]),
+        "backward": max(trace.during[trace.loss_step + 1 :]),
+    }
+    entries = dict(zip(use, bytes_at_entries(step.program, step.schedule), strict=True))
+
+    @contextmanager
+    def mark(region: str) -> Any:
+        more = use[region] - entries[region] - less
+        with queued.limits(device_bytes=torch.accelerator.memory_allocated() + more):
+            yield
+
+    step.flight.mark = mark
+    try:
+        yield
+    finally:
+        step.flight.mark = None
+
+
+@pytest.mark.parametrize("model", BASE)
+@pytest.mark.parametrize("planner", ["by hand", *PLANNERS])
+def test_plans_are_bit_equal_in_every_order_within_their_bytes(
+    queued: Accelerator, planner: str, model: str
+) -> None:
+    of = captured(model)
+    schedule = schedule_of(planner, of)
+    verdict = verify(linked(of.program), schedule)
+    assert isinstance(verdict, ProvenPlan), verdict
+    module = built(of, schedule)
+    copies = copies_of(module)
+    pinned = queued.pinned_bytes
+    for order in ORDERS:
+        module.load_state_dict(of.state)
+        with order.of(engine_of(copies)), at_limit(queued, module):
+            found = train_steps(module, of.args, of.kwargs)
+        assert_bit_equal(found, of.eager)
+    use = measure_step(module, of.args, of.kwargs)
+    assert use.forward_measured_bytes == use.forward_predicted_bytes
+    assert use.backward_measured_bytes == use.backward_predicted_bytes
+    proven = verdict.proven
+    assert max(use.forward_measured_bytes, use.backward_measured_bytes) <= proven.device_bytes
+    pages = -(-proven.host_bytes // 4096) * 4096
+    assert queued.pinned_bytes - pinned == pages
+    assert 0 < use.host_measured_bytes <= proven.host_bytes
+    with at_limit(queued, module, less=512), pytest.raises(torch.OutOfMemoryError):
+        train_steps(module, of.args, of.kwargs)
+
+
+# -- what must not go unseen ------------------------------------------------------------------
+
+
+Make = Callable[[torch.device], AcceleratorEngine]
+
+
+def caught(step: CopiedStep, make: Make = AcceleratorEngine, source: str = "") -> Iterator[Order]:
+    """The orders in which a step does not run, gives other bits, or leaves something behind."""
+    for order in (AT_ONCE, *LATE):
+        engine = make(torch.device(NAME, 0))
+        with order.of(engine):
+            try:
+                found, copies = step.run(engine, source or None)
+                right = step.is_right(found) and not copies.flights and not copies.host_bytes
+            except Exception:  # poison may be an index that is none, a name may be unbound
+                right = False
+        found = {}
+        if not right:
+            yield order
+
+
+class Deaf(AcceleratorEngine):
+    """One wait does nothing, as if the code did not have it."""
+
+    def __init__(self, device: torch.device, deaf_to: int) -> None:
+        super().__init__(device)
+        self.deaf_to, self.waits = deaf_to, 0
+
+    def wait(self, flight: Any) -> None:
+        self.waits += 1
+        if self.waits - 1 != self.deaf_to:
+            super().wait(flight)
+
+
+class Unready(AcceleratorEngine):
+    """A copy may begin before what the compute stream was given until then."""
+
+    def issue(self, *given: Any) -> Any:
+        usual = self._event_on
+        compute = self._of.current(self.device)
+        before = torch.Event(self.device)  # of nothing
+        self._event_on = lambda s: before if s == compute else usual(s)  # type: ignore[method-assign]
+        try:
+            return super().issue(*given)
+        finally:
+            self._event_on = usual  # type: ignore[method-assign]
+
+
+class Early(AcceleratorEngine):
+    """The event of a copy stands before it."""
+
+    def issue(self, direction: Any, *given: Any) -> Any:
+        event = self._event_on(self._streams[direction])
+        return _Copy(event, super().issue(direction, *given).tensor)
+
+
+class Beside(AcceleratorEngine):
+    """The event of a copy is recorded on the stream of the computations."""
+
+    def issue(self, *given: Any) -> Any:
+        tensor = super().issue(*given).tensor
+        return _Copy(self._event_on(self._of.current(self.device)), tensor)
+
+
+class OneEvent(AcceleratorEngine):
+    """Copies back have an event of the direction to the host."""
+
+    def issue(self, *given: Any) -> Any:
+        tensor = super().issue(*given).tensor
+        return _Copy(self._event_on(self._streams["d2h"]), tensor)
+
+
+def step_by_hand(model: str) -> CopiedStep:
+    of = captured(model)
+    return step_of(of.program, offload_everything(of.program), of.values)
+
+
+@pytest.mark.parametrize("model", ["two", "resnet"])
+def test_the_engine_is_right_in_every_order(queued: Accelerator, model: str) -> None:
+    assert list(caught(step_by_hand(model))) == []
+
+
+@pytest.mark.parametrize("kind", [Unready, Early, Beside, OneEvent])
+def test_an_engine_that_misses_an_event_is_caught(queued: Accelerator, kind: Make) -> None:
+    orders = list(caught(step_by_hand("two"), kind))
+    assert orders
+    assert AT_ONCE not in orders  # as on most days of a real one
+
+
+def test_each_wait_that_is_removed_is_caught(queued: Accelerator) -> None:
+    step = step_by_hand("two")
+    waits = needed_waits(step.schedule)
+    assert len(waits) > 10
+    missed = [n for n in waits if not any(caught(step, partial(Deaf, deaf_to=n)))]
+    assert missed == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["wait_left_out", "read_before_its_wait", "hostfree_before_its_wait", "hostfree_left_out"],
+)
+def test_faults_of_the_code_are_caught(queued: Accelerator, name: str) -> None:
+    """A source that is freed before its wait is none here: the engine refers to it until then."""
+    step = step_by_hand("two")
+    tree = ast.parse(step.source)
+    assert COPY_FAULTS[name](tree)
+    assert any(caught(step, source=ast.unparse(ast.fix_missing_locations(tree))))
+
+
+# -- calls that end otherwise -----------------------------------------------------------------
+
+
+class Failing(AcceleratorEngine):
+    """One copy cannot be issued; `holds` is whether the others refer to their tensors."""
+
+    def __init__(self, device: torch.device, fails_at: int, holds: bool = True) -> None:
+        super().__init__(device)
+        self.left, self.holds = fails_at, holds
+
+    def issue(self, *given: Any) -> Any:
+        self.left -= 1
+        if self.left == 0:
+            raise RuntimeError("the link is gone")
+        flight = super().issue(*given)
+        return flight if self.holds else _Copy(flight.ended, None)
+
+
+def grads(module: torch.nn.Module, of: Model, seed: int = 0) -> list[torch.Tensor]:
+    torch.manual_seed(seed)
+    outputs = module(*of.args, **of.kwargs)
+    loss = sum(o.square().sum() for o in (outputs if isinstance(outputs, tuple) else (outputs,)))
+    assert isinstance(loss, torch.Tensor)
+    return list(torch.autograd.grad(loss, list(module.parameters())))
+
+
+def _mixed(module: PlannedModule, of: Model) -> None:
+    """A step, a forward without a backward, one without gradients, two before one backward."""
+    grads(module, of)
+    module(*of.args, **of.kwargs)
+    with torch.no_grad():
+        module(*of.args, **of.kwargs)
+    one, two = module(*of.args, **of.kwargs), module(*of.args, **of.kwargs)
+    sum(o.sum() for o in (*one, *two)).backward()
+    for parameter in module.parameters():
+        parameter.grad = None
+
+
+@pytest.mark.filterwarnings("ignore:.*second forward")
+def test_nothing_leaks_on_device_or_host(queued: Accelerator) -> None:
+    of = captured("two")
+    module = built(of, offload_everything(of.program))
+    copies = copies_of(module)
+    _mixed(module, of)
+    gc.collect()
+    held = torch.accelerator.memory_allocated(), queued.pinned_bytes
+    for order in (AT_ONCE, *LATE):
+        with order.of(engine_of(copies)):
+            for _ in range(3):
+                _mixed(module, of)
+        gc.collect()
+        assert (torch.accelerator.memory_allocated(), queued.pinned_bytes) == held, order
+        assert copies.arenas == 1
+
+
+def behind_a_failure(holds: bool) -> set[str]:
+    """What differs behind a step that failed: `others`, tensors that are made before the next
+    step, and `step`, the gradients of that one."""
+    of = captured("two")
+    module = built(of, offload_everything(of.program))
+    copies, steps = copies_of(module), module.planned_step.schedule.steps
+    wanted = grads(module, of)
+    most = sum(bool(getattr(step, "copies", None)) for step in steps)
+    sizes = sorted({a.size for a in of.program.graph.anodes}, key=str)
+    wrong = set()
+    for order in LATE:
+        for fails_at in (most // 4, most - 1):
+            engine = copies.engine = Failing(torch.device(NAME, 0), fails_at, holds)
+            gc.collect()
+            held = torch.accelerator.memory_allocated()
+            with order.of(engine):
+                with pytest.raises(RuntimeError, match="the link is gone"):
+                    grads(module, of)
+                gc.collect()
+                bytes_of = [evaluate(size, of.program.sample) for size in sizes for _ in range(4)]
+                others = [torch.zeros(n, dtype=torch.uint8, device=NAME) for n in bytes_of]
+                torch.accelerator.synchronize()
+                wrong |= {"others" for tensor in others if tensor.any()}
+                del others
+                if not all(map(torch.equal, grads(module, of), wanted)):
+                    wrong.add("step")
+            gc.collect()
+            assert torch.accelerator.memory_allocated() == held
+    return wrong
+
+
+def test_a_step_behind_one_that_failed(queued: Accelerator) -> None:
+    assert behind_a_failure(holds=True) == set()
+
+
+def test_a_copy_that_nobody_waits_for_refers_to_its_tensor(queued: Accelerator) -> None:
+    """Else its bytes are another's when it comes."""
+    assert behind_a_failure(holds=False) == {"others"}
+
+
+def test_pinned_memory_that_is_not_to_be_had(queued: Accelerator) -> None:
+    of = captured("two")
+    module = built(of, offload_everything(of.program))
+    size = simulate(of.program, module.planned_step.schedule).host_peak_bytes
+    with (
+        queued.limits(pinned_bytes=queued.pinned_bytes + size // 2),
+        pytest.raises(FBError, match=rf"FB0951.*{size} bytes of host memory.*cannot be pinned"),
+    ):
+        grads(module, of)
+    grads(module, of)
+
+
+def test_device_memory_that_is_not_to_be_had_ends_one_step(queued: Accelerator) -> None:
+    of = captured("two")
+    module = built(of, offload_everything(of.program))
+    wanted = grads(module, of)
+    gc.collect()
+    held = torch.accelerator.memory_allocated()
+    for less in (512, 4096, 32768):
+        with at_limit(queued, module, less), pytest.raises(torch.OutOfMemoryError):
+            grads(module, of)
+        # Copies that nobody waited for refer to their tensors until the next call begins.
+        assert all(map(torch.equal, grads(module, of), wanted))
+        gc.collect()
+        assert torch.accelerator.memory_allocated() == held
