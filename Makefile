@@ -14,7 +14,7 @@ DEMO ?= .demo
 JOBS ?= 2
 BIN := $(VENV)/bin
 
-.PHONY: demo docs test check check-slow check-matrix check-runners lint coverage matrix mutants redteam faults install clean
+.PHONY: demo docs test check check-slow check-accelerator check-matrix check-runners lint coverage matrix mutants redteam faults install clean
 
 demo: install
 	@mkdir -p $(DEMO)
@@ -27,11 +27,11 @@ demo: install
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-# `make test`, then its three parts side by side, each in one process.
+# `make test`, then its four parts side by side, each in one process.
 # The matrix has half the time per cell here, and leaves the results of `make matrix` as they are.
 check: lint test docs
 	@mkdir -p $(DEMO)
-	$(MAKE) --no-print-directory -j $(JOBS) check-matrix check-slow check-runners
+	$(MAKE) --no-print-directory -j $(JOBS) check-matrix check-slow check-runners check-accelerator
 
 # The documentation as a site in build/site; a warning or a link that leads nowhere stops it.
 docs: install
@@ -40,8 +40,12 @@ docs: install
 check-matrix: install
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/conformance.py --time-limit 2 -o $(DEMO)/matrix.csv
 
+# The device of tests/accelerator must be there before anything else of a process.
+check-accelerator: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -rs tests/accelerator
+
 check-slow: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --deselect tests/planners/test_matrix.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --deselect tests/planners/test_matrix.py --ignore tests/accelerator
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --hypothesis-profile=breadth tests/ir
 
 check-runners: mutants
