@@ -26,7 +26,7 @@ from torch import Tensor, nn
 import remat_compile
 from remat_compile import Plan
 from remat_compile.backends.torch import PlannedModule
-from remat_compile.driver.compare_torch import _compare, _Runner
+from remat_compile.driver.compare_torch import StepRunner, _compare
 from remat_compile.ir.analysis.liveness import held_bytes
 from remat_compile.ir.schedule import Compute
 from remat_compile.ir.semantics.simulate import Sizes
@@ -162,7 +162,7 @@ def main(
     exported, binding = first._exported, first.program.binding
     entries += [compiled(model, args, float(share)) for share in shares.split(",") if share]
     entries.insert(0, Entry("eager", exported.original, 0.0))
-    runners = [_Runner(entry.module, exported, binding) for entry in entries]
+    runners = [StepRunner(entry.module, exported, binding) for entry in entries]
     held = held_bytes(first.program, "device", Sizes.of(first.program))
     wanted = runners[0].run()
     for entry, runner in zip(entries, runners, strict=True):

@@ -104,11 +104,12 @@ def compile(  # the name users expect, as in torch.compile
     source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
     from ._torch.parallel import around_replica
     from .backends.torch import RunEagerly, RunPlannedAgain, build
+    from .driver.bind import under
     from .frontends.torch_export import ensure_trusted
 
     with planned_source(source, request, phases) as (made, lowered):
         phases.say("generating the step")
-        compiled = build(lowered.with_program(made.program), made.schedule, made._kernels)
+        compiled = build(under(lowered, made.program), made.schedule, made._kernels)
     # Outside of the block, in which PyTorch traces and warnings are silenced.
     with phases.phase("check", "running the graph once against eager"):
         ensure_trusted(lowered)

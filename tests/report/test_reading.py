@@ -13,7 +13,7 @@ from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget
 from remat_compile.report.changes import differences
 from remat_compile.report.drawing import stretches
-from remat_compile.report.moments import moments
+from remat_compile.report.moments import KINDS, moments
 from remat_compile.report.reasons import modules, of_floor, of_module, of_peak, of_tensor
 from remat_compile.report.rollup import by_module, by_operator
 from remat_compile.report.subject import Subject
@@ -43,9 +43,24 @@ def test_the_parts_of_every_step_are_the_simulated_bytes(name: str) -> None:
     if name in ("least", "segments"):
         steps = range(0, len(made.schedule.steps), 17)
     found = moments(made.program, made.schedule, steps)
+    few = moments(made.program, made.schedule, steps, most=2)
+    lives = made.timeline.lives
     for step in steps:
-        assert sum(h.bytes for h in found[step].holdings) == made.trace.during[step]
-        assert sum(found[step].by_kind.values()) == made.trace.during[step]
+        moment, largest = found[step], few[step]
+        assert sum(h.bytes for h in moment.holdings) == made.trace.during[step]
+        assert sum(moment.by_kind.values()) == made.trace.during[step]
+        names = [h.name for h in moment.holdings]
+        assert len({*names}) == len(names) == sum(moment.count.values())
+        there = {f"%{life.anode}" for life in lives if life.born < step <= life.died}
+        assert there <= {*names}, "what is made before this step and not yet freed"
+        assert (largest.by_kind, largest.count) == (moment.by_kind, moment.count)
+        for kind in KINDS:
+            of_kind = [h for h in moment.holdings if h.kind == kind]
+            assert [h for h in largest.holdings if h.kind == kind] == of_kind[:2]
+            assert (sum(h.bytes for h in of_kind), len(of_kind)) == (
+                moment.by_kind[kind],
+                moment.count[kind],
+            )
 
 
 @pytest.mark.parametrize("name", PLANS)

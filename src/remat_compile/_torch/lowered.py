@@ -96,9 +96,11 @@ class Lowered:
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     warnings: tuple[Diagnostic, ...] = ()
 
-    def with_program(self, program: Program) -> Lowered:
-        """The same ties under a program whose costs, schedules or header were filled."""
-        return replace(self, program=program)
+    def with_program(self, program: Program, origin: Mapping[str, str] | None = None) -> Lowered:
+        """The same ties under a program whose costs, schedules or header were filled. `origin`
+        has the known name behind each other name."""
+        added = {new: self.nodes[name] for new, name in (origin or {}).items()}
+        return replace(self, program=program, nodes={**self.nodes, **added})
 
     def values(self) -> dict[str, Tensor]:
         """The caller's own tensors of everything it holds, by aNode name.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..ir.diagnostics import Diagnostic, FBError, Note
 from ..ir.expr import Const
-from ..verifier.same_values import same_values
+from ..verifier.same_values import instances, same_values
 from .regions import kernels_here, warn_of_calls
 
 if TYPE_CHECKING:
@@ -44,10 +44,17 @@ def bind(
     if kernels is None and not by_calls:
         kernels = kernels_here(program)
     with lowered_again(program, exported) as lowered:
-        module = build(lowered.with_program(program), schedule, kernels)
+        module = build(under(lowered, program), schedule, kernels)
     # Outside of the block, in which PyTorch traces and warnings are silenced.
     warn_of_calls(kernels)
     return around_replica(exported, module)
+
+
+def under(lowered: Lowered, program: Program) -> Lowered:
+    """What was lowered, under a plan's program, whose fused cNodes may make values once more
+    under other names."""
+    is_fused = any(c.is_fused for c in program.graph.cnodes)
+    return lowered.with_program(program, instances(lowered.program, program) if is_fused else {})
 
 
 @contextmanager
@@ -114,7 +121,8 @@ def fused_differences(planned: Program, captured: Program) -> list[str]:
     """The same where the plan has fused cNodes: every value is to be that of the capture."""
     if _dimensions(planned) != _dimensions(captured):
         return ["other dimensions are dynamic"]
-    sizes = {a.name: a.size for a in planned.graph.anodes}
+    first = instances(captured, planned)
+    sizes = {first.get(a.name, a.name): a.size for a in reversed(planned.graph.anodes)}
     anodes = tuple(replace(a, size=sizes.get(a.name, a.size)) for a in captured.graph.anodes)
     grads = planned.binding.grads
     as_planned = replace(

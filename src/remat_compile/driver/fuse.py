@@ -22,20 +22,22 @@ from ..ir.semantics.simulate import simulate
 from .budget import Baseline
 from .prove import Prover
 from .regions import lacking, new_kernels
-from .run_planner import PROOF_S, run_planner
+from .run_planner import PROOF_S, Planned, run_planner
 
 if TYPE_CHECKING:
     from .._torch.lowered import Lowered
     from ..backends.torch.kernels import InductorPrice
     from ..fusion import Fused, Priced
     from ..ir.graph import CNode
-    from ..ir.program import Program
+    from ..ir.program import Budget, Program
     from .plan import Plan
     from .request import PlanRequest
     from .run_planner import Phases
 
 __all__ = ["fused_plan", "refuse_without_model"]
 
+FOLDED = 0.1
+"""The share of its time that a recomputation is thought to take inside the kernel of its reader."""
 GATHERING = 0.1
 """The share of the time limit in which computations may be moved next to each other."""
 
@@ -94,37 +96,80 @@ class _Fusion:
     def ways(self) -> Iterator[Fused]:
         """The fused plans that there are."""
         plan = self.plan
-        after = self.fuse(plan.program, plan.schedule)
-        if after.cnodes:
-            yield after
+        for schedule in (plan.schedule, self.folded(plan.schedule)):
+            after = self.fuse(plan.program, schedule)
+            if after.cnodes:
+                yield after
+        yield from self.folding()
         graph = plan.program.graph
         steps = frees_after_last_use(graph, capture_order(graph))
-        before = self.fuse(plan.program, Schedule("captured", "", steps))
+        captured = Schedule("captured", "", steps)
+        trace = simulate(plan.program, captured)
+        highest = trace.peak_bytes, trace.activation_peak_bytes
+        before = self.fuse(plan.program, captured, highest)
         if not before.cnodes:
             return
+        planned = self.planned(before.program, plan.budget)
+        if planned is None:
+            return
+        program = replace(planned.program, schedules=(), proven=())
+        yield self.fuse(program, planned.schedule)
+
+    def folding(self) -> Iterator[Fused]:
+        """Planned as if a recomputation that may be folded into its reader took little time."""
+        program, budget = self.plan.program, self.plan.budget
+        graph = program.graph
+        cheap = tuple(
+            replace(c, time_ns=max(1, int(c.time_ns * FOLDED)))
+            if c.phase == "fwd" and c.time_ns and self.measured.may_fuse(c)
+            else c
+            for c in graph.cnodes
+        )
+        discounted = replace(program, graph=replace(graph, cnodes=cheap))
+        made = self.planned(discounted, budget)
+        if made is not None:
+            fused = self.fuse(program, self.folded(made.schedule))
+            if fused.cnodes:
+                yield fused
+
+    def planned(self, program: Program, budget: Budget | None) -> Planned | None:
         try:
-            planned = run_planner(
-                before.program,
+            return run_planner(
+                program,
                 self.request.planner,
-                plan.budget,
-                Baseline.of(before.program),
+                budget,
+                Baseline.of(program),
                 time_limit_s=self.request.time_limit_s,
                 phases=self.phases,
             )
         except FBError:
-            return  # regions are coarser: their graph may have no plan in this budget
-        program = replace(planned.program, schedules=(), proven=())
-        again = self.fuse(program, planned.schedule)
-        yield again if again.cnodes else replace(again, program=program)
+            return None  # regions are coarser: their graph may have no plan in this budget
 
-    def fuse(self, program: Program, schedule: Schedule) -> Fused:
-        from ..fusion import fuse_runs, gathered
+    def folded(self, schedule: Schedule) -> Schedule:
+        from ..fusion import folded
 
+        with self.phases.phase("fuse", "folding recomputations into kernels"):
+            until = monotonic() + GATHERING * self.request.time_limit_s
+            return folded(self.plan.program, schedule, self.measured.may_fuse, until)
+
+    @property
+    def peaks(self) -> tuple[int, int]:
+        """Those of the plan that no fused one exceeds."""
+        return self.plan.trace.peak_bytes, self.plan.trace.activation_peak_bytes
+
+    def fuse(
+        self, program: Program, schedule: Schedule, peaks: tuple[int, int] | None = None
+    ) -> Fused:
+        from ..fusion import fuse_runs, gathered, unrolled
+
+        peaks = peaks or self.peaks
         may_fuse, always = self.measured.may_fuse, self.request.fuse == "inductor"
         with self.phases.phase("fuse", "fusing, and compiling kernels"):
             until = monotonic() + GATHERING * self.request.time_limit_s
-            near = gathered(program, schedule, may_fuse, until)
-            return fuse_runs(program, near, may_fuse, self.price, always=always)
+            apart = unrolled(program, schedule)
+            self.measured.add(apart.origin)
+            near = gathered(apart.program, apart.schedule, may_fuse, peaks, until)
+            return fuse_runs(apart.program, near, may_fuse, self.price, peaks=peaks, always=always)
 
     def price(self, c: CNode) -> Priced | None:
         from ..fusion import Priced

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.terminal import printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.status import Status
 
 __all__ = ["Progress", "Say", "shown"]
@@ -47,9 +48,55 @@ def shown(progress: Progress) -> Iterator[Say | None]:
         raise FBError(Diagnostic("FB0707", message, hint=hint), usage=True)
 
 
+class _Display(Protocol):
+    """Where the last line stands until the work is over."""
+
+    def show(self, text: str) -> None: ...
+
+    def clear(self) -> None: ...
+
+
+class _Terminal:
+    """With a sign of life beside the line."""
+
+    def __init__(self, console: Console, text: str):
+        from rich.errors import LiveError
+        from rich.text import Text
+
+        self._text = Text
+        self._status: Status | None = console.status(Text(text))
+        try:
+            self._status.start()
+        except LiveError:  # a display of the user's holds the terminal
+            self._status = None
+
+    def show(self, text: str) -> None:
+        if self._status is not None:
+            self._status.update(self._text(text))
+
+    def clear(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+
+class _Cell:
+    """Under a cell of a notebook; by its own display, as widgets are seldom installed there."""
+
+    def __init__(self, text: str):
+        from IPython.display import Pretty, display
+
+        self._pretty = Pretty
+        self._handle = display(Pretty(text), display_id=True)
+
+    def show(self, text: str) -> None:
+        self._handle.update(self._pretty(text))
+
+    def clear(self) -> None:
+        self._handle.update(self._pretty(""))
+
+
 class _Line:
-    """The last thing that was said, with a sign of life beside it; or, where nobody looks and it
-    was asked for, every line."""
+    """The last thing that was said; or, where nobody looks and it was asked for, every line."""
 
     def __init__(self, *, always: bool):
         from rich.console import Console
@@ -58,7 +105,7 @@ class _Line:
         self.is_seen = self._console.is_terminal or self._console.is_jupyter
         self._prints = always and not self.is_seen
         self._text = ""
-        self._status: Status | None = None
+        self._display: _Display | None = None
         self._is_over = False
         self._lock = threading.Lock()
         self._timer = threading.Timer(0.0 if always else SLOW_S, self._begin)
@@ -71,26 +118,23 @@ class _Line:
 
         with self._lock:
             self._text = printable(text)
-            if self._status is not None:
-                self._status.update(Text(self._text))
+            if self._display is not None:
+                self._display.show(self._text)
             elif self._prints:
                 self._console.print(Text(self._text), soft_wrap=True)
 
     def _begin(self) -> None:
-        from rich.errors import LiveError
-        from rich.text import Text
-
         with self._lock:
             if self._is_over:
                 return
-            status = self._console.status(Text(self._text))
-            with suppress(LiveError):  # a display of the user's holds the terminal
-                status.start()
-                self._status = status
+            if self._console.is_jupyter:
+                self._display = _Cell(self._text)
+            else:
+                self._display = _Terminal(self._console, self._text)
 
     def end(self) -> None:
         self._timer.cancel()
         with self._lock:
             self._is_over = True
-            if self._status is not None:
-                self._status.stop()
+            if self._display is not None:
+                self._display.clear()

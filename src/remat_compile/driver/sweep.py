@@ -59,6 +59,10 @@ class Sweep:
     graph: str = ""
     _reads: tuple[FileRead, ...] = field(default=(), compare=False, repr=False)
 
+    def __repr__(self) -> str:
+        planned = sum(cell.overhead is not None for cell in self.cells)
+        return f"Sweep({len(self.cells)} cells, {planned} planned)"
+
     def to_csv(self) -> str:
         names = [f.name for f in fields(Cell)]
         out = io.StringIO()

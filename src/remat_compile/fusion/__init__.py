@@ -1,6 +1,8 @@
 """Fusion: runs of computations of a plan become one cNode each, with a region of calls."""
 
+from .fold import folded
 from .gather import gathered
 from .runs import Fused, Price, Priced, fuse_runs
+from .unroll import unrolled
 
-__all__ = ["Fused", "Price", "Priced", "fuse_runs", "gathered"]
+__all__ = ["Fused", "Price", "Priced", "folded", "fuse_runs", "gathered", "unrolled"]

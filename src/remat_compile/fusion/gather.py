@@ -1,11 +1,12 @@
 """Brings computations that may be fused next to each other, where that costs no byte.
 
 B1 (pointwise); B2 (product of matrices); B3 (sum of what B1 made)   ->   B1; B3; B2
+F1 (pointwise); F2 (product of matrices); F3 (sum of both results)   ->   F2; F1; F3
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 from time import monotonic
@@ -16,7 +17,7 @@ from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.semantics.simulate import simulate
 
-__all__ = ["gathered"]
+__all__ = ["freed_early", "gathered"]
 
 MOST_TRIES = 500
 """Of moves that are simulated."""
@@ -26,30 +27,92 @@ def gathered(
     program: Program,
     schedule: Schedule,
     may_fuse: Callable[[CNode], bool],
+    peaks: tuple[int, int] | None = None,
     until: float = inf,
 ) -> Schedule:
     """A schedule of the same steps in which computations stand right after earlier ones that read
-    or make what they read, as far as the peaks do not rise. `schedule` must be valid. Each move
-    is simulated; none is tried after `until` (of `time.monotonic`)."""
-    graph = program.graph
-    fusible = {c.name for c in graph.cnodes if c.token is None and may_fuse(c)}
-    before = simulate(program, schedule)
-    steps = list(schedule.steps)
-    tries = 0
-    for index in range(len(steps)):
-        place = _place(graph, steps, index, fusible)
-        if place is None or tries == MOST_TRIES or monotonic() > until:
-            continue
-        tries += 1
-        moved = [*steps[:place], steps[index], *steps[place:index], *steps[index + 1 :]]
+    or make what they read, or right before what reads their results, as far as `peaks` hold (of
+    the device and of the activations, bytes; left out: those of `schedule`). `schedule` must be
+    valid. Each move is simulated; none is tried after `until` (of `time.monotonic`)."""
+    fusible = {c.name for c in program.graph.cnodes if c.token is None and may_fuse(c)}
+    if peaks is None:
+        trace = simulate(program, schedule)
+        peaks = trace.peak_bytes, trace.activation_peak_bytes
+    gathering = _Gathering(program, schedule, fusible, peaks, until)
+    for index in range(len(schedule.steps)):
+        place = _place(program.graph, gathering.steps, index, fusible)
+        if place is not None:
+            steps = gathering.steps
+            gathering.attempt(
+                [*steps[:place], steps[index], *steps[place:index], *steps[index + 1 :]]
+            )
+    for index in reversed(range(len(schedule.steps))):
+        moved = _later(program.graph, gathering.steps, index, fusible)
+        if moved is not None:
+            gathering.attempt(moved)
+    return replace(schedule, steps=tuple(freed_early(program.graph, gathering.steps)))
+
+
+class _Gathering:
+    """The steps as they are so far."""
+
+    def __init__(
+        self,
+        program: Program,
+        schedule: Schedule,
+        fusible: set[str],
+        peaks: tuple[int, int],
+        until: float,
+    ):
+        self.program, self.schedule, self.fusible = program, schedule, fusible
+        self.peaks, self.until = peaks, until
+        self.steps = list(schedule.steps)
+        self.tries = 0
+
+    def attempt(self, steps: list[Step]) -> None:
+        """Takes other steps if they are valid and within the peaks."""
+        if self.tries == MOST_TRIES or monotonic() > self.until:
+            return
+        self.tries += 1
         try:
-            trace = simulate(program, replace(schedule, steps=tuple(moved)))
+            trace = simulate(self.program, replace(self.schedule, steps=tuple(steps)))
         except FBError:
-            continue
-        device = trace.peak_bytes <= before.peak_bytes
-        if device and trace.activation_peak_bytes <= before.activation_peak_bytes:
-            steps = moved
-    return replace(schedule, steps=tuple(steps))
+            return
+        device, activation = self.peaks
+        if trace.peak_bytes <= device and trace.activation_peak_bytes <= activation:
+            self.steps = steps
+
+
+def _later(graph: Graph, steps: list[Step], index: int, fusible: set[str]) -> list[Step] | None:
+    """The steps with that at `index` right before the first that reads what it makes, and frees
+    of what it reads behind it; None where that reader may not be fused, or is next already."""
+    step = steps[index]
+    if not isinstance(step, Compute) or step.cnode not in fusible:
+        return None
+    own = graph.cnode[step.cnode]
+    reads, results = {*graph.reads(own)}, {*own.results}
+    behind: list[Step] = []
+    crossed: list[Step] = []
+    for place in range(index + 1, len(steps)):
+        match steps[place]:
+            case Compute(name) as other:
+                c = graph.cnode[name]
+                if not results.isdisjoint(graph.reads(c)):
+                    moves = name in fusible and any(
+                        isinstance(s, Compute) and s.cnode not in fusible for s in crossed
+                    )
+                    after = [*crossed, step, *behind, *steps[place:]]
+                    return [*steps[:index], *after] if moves else None
+                if c.is_loss or c.is_accumulate or not (reads | results).isdisjoint(c.results):
+                    return None
+                crossed.append(other)
+            case Free(name) as other:
+                if name in results:
+                    return None
+                (behind if name in reads else crossed).append(other)
+            case _:
+                return None
+    return None
 
 
 def _place(graph: Graph, steps: list[Step], index: int, fusible: set[str]) -> int | None:
@@ -66,8 +129,9 @@ def _place(graph: Graph, steps: list[Step], index: int, fusible: set[str]) -> in
             case Compute(name) if name in fusible:
                 if not crossed or not _is_related(graph, steps, place - 1, reads, fusible):
                     return None
-                later = (i for i in range(place, index) if not isinstance(steps[i], Free))
-                return next(later)  # after what the run frees
+                made = _after_maker(graph, steps, place, reads)
+                later = (i for i in range(made, index) if not isinstance(steps[i], Free))
+                return next(later)  # after what is freed there
             case Compute(name):
                 other = graph.cnode[name]
                 if other.is_loss or not (reads | results).isdisjoint(other.results):
@@ -83,6 +147,20 @@ def _place(graph: Graph, steps: list[Step], index: int, fusible: set[str]) -> in
     return None
 
 
+def _after_maker(graph: Graph, steps: list[Step], end: int, reads: set[str]) -> int:
+    """The place in the run before `end` after the last that makes any of `reads`, else `end`."""
+    for index in range(end, 0, -1):
+        match steps[index - 1]:
+            case Compute(name):
+                if not reads.isdisjoint(graph.cnode[name].results):
+                    return index
+            case Free():
+                pass
+            case _:
+                break
+    return end
+
+
 def _is_related(
     graph: Graph, steps: list[Step], last: int, reads: set[str], fusible: set[str]
 ) -> bool:
@@ -96,3 +174,26 @@ def _is_related(
         if not reads.isdisjoint({*graph.reads(c), *c.results}):
             return True
     return False
+
+
+def freed_early(graph: Graph, steps: Sequence[Step]) -> list[Step]:
+    """The steps with each `free` right after the last that touches its aNode."""
+    found: list[Step] = []
+    touched: dict[str, int] = {}
+    behind: dict[int, list[Step]] = {}
+    for step in steps:
+        if isinstance(step, Free):
+            behind.setdefault(touched.get(step.anode, len(found)), []).append(step)
+            continue
+        found.append(step)
+        if isinstance(step, Compute):
+            c = graph.cnode[step.cnode]
+            names = {*graph.reads(c), *graph.reads(c, 2), *c.results, c.token}
+        else:
+            names = {step.anode}
+        touched |= {name: len(found) for name in names if name is not None}
+    return [
+        step
+        for place in range(len(found) + 1)
+        for step in (*behind.get(place, ()), *found[place : place + 1])
+    ]

@@ -7,7 +7,7 @@ after it goes into the kernel of the latter:
     F2 again; B2; free %t; free %h      ->      B2 with %t = … inside; free %h
 
 The result is another graph and a schedule of it: to be simulated and proven like any. Nothing is
-fused that would raise the peak, nor what `price` does not find faster.
+fused that would exceed a given peak, nor what `price` does not find faster.
 """
 
 from __future__ import annotations
@@ -80,16 +80,19 @@ def fuse_runs(
     may_fuse: Callable[[CNode], bool],
     price: Price,
     *,
+    peaks: tuple[int, int] | None = None,
     always: bool = False,
 ) -> Fused:
     """The same step with runs of it fused; as it was where no run is worth it.
 
+    `peaks`, of the device and of the activations in bytes, are not exceeded (left out: those of
+    the schedule).
     `schedule` must be valid for `program`. `may_fuse` tells operators that a kernel compiler
     takes; random operators, replay forms, new buffer contents and the loss stay outside in any
     case. A sum in place is a plain sum inside, after which the term is freed.
     What has a price and is no faster is fused with `always` only.
     """
-    search = _Search(program, schedule, may_fuse, price, always)
+    search = _Search(program, schedule, may_fuse, price, peaks, always)
     decisions = _Decisions()
     while runs := search.runs(decisions):
         if search.conflicts(runs, decisions):
@@ -109,6 +112,7 @@ class _Search:
         schedule: Schedule,
         may_fuse: Callable[[CNode], bool],
         price: Price,
+        peaks: tuple[int, int] | None,
         always: bool,
     ):
         self.always = always
@@ -116,7 +120,7 @@ class _Search:
         self.schedule = schedule
         self.steps: Sequence[Step] = schedule.steps
         trace = simulate(program, schedule)
-        self.peaks = trace.peak_bytes, trace.activation_peak_bytes
+        self.peaks = peaks or (trace.peak_bytes, trace.activation_peak_bytes)
         self.price = price
         self.prices: dict[object, Priced | None] = {}
         self.fusible = {c.name for c in self.graph.cnodes if is_plain(c, self.graph)}
@@ -177,15 +181,33 @@ class _Search:
         return [*self._accepted(left, decisions), *self._accepted(right, decisions)]
 
     def _parts(self, run: _Run) -> tuple[_Run, _Run]:
-        """Cut where the phase changes, else in the middle."""
-        phases = [m.cnode.phase for m in run.members]
-        changes = [i for i in range(1, len(phases)) if phases[i] != phases[i - 1]]
-        at = changes[0] if changes else len(phases) // 2
-        border = run.members[at].index
-        return (
-            _Run(run.start, border, run.members[:at]),
-            _Run(border, run.end, run.members[at:]),
+        """Cut where the phase changes, else where the two parts have least in common, as near to
+        the middle as can be."""
+        members = run.members
+        inside = range(1, len(members))
+        changes = [i for i in inside if members[i].cnode.phase != members[i - 1].cnode.phase]
+        common = self._in_common(members)
+        at = (
+            changes[0]
+            if changes
+            else min(inside, key=lambda i: (common[i], abs(2 * i - len(members))))
         )
+        border = members[at].index
+        return (
+            _Run(run.start, border, members[:at]),
+            _Run(border, run.end, members[at:]),
+        )
+
+    def _in_common(self, members: Sequence[Member]) -> list[int]:
+        """How many aNodes those before each place and those from there on both read or make."""
+        touched = [{*m.cnode.results, *self.graph.reads(m.cnode)} for m in members]
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for place, names in enumerate(touched):
+            for name in names:
+                first.setdefault(name, place)
+                last[name] = place
+        return [sum(first[n] < at <= last[n] for n in first) for at in range(len(members))]
 
     def _is_faster(self, run: _Run, exported: set[str]) -> bool:
         if not exported:

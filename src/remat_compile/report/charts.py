@@ -10,14 +10,15 @@ from collections.abc import Iterator, Sequence
 
 from ..ir.units import format_bytes, format_ns
 from .drawing import (
-    BYTES_LABEL,
     COLORS,
     LINE_COLOR,
+    TENSORS_PER_MOMENT,
     TOP,
     Spec,
     Stretch,
     at,
     axis,
+    byte_axis,
     colors,
     frame,
     stretches,
@@ -35,7 +36,8 @@ MOST_OPERATORS = 20
 def stretch_moments(subject: Subject) -> list[tuple[Stretch, Moment]]:
     """Every stretch with what is held during its largest step."""
     parts = stretches(subject)
-    held = moments(subject.program, subject.schedule, [p.largest for p in parts])
+    largest = [part.largest for part in parts]
+    held = moments(subject.program, subject.schedule, largest, most=TENSORS_PER_MOMENT)
     return [(part, held[part.largest]) for part in parts]
 
 
@@ -61,11 +63,13 @@ def _memory(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> Spec:
         {"x": part.start, "bytes": before.trace.during[part.largest]} for part in stretches(before)
     ]
     curve.append({"x": at(before, len(before.schedule.steps)), "bytes": before.trace.after[-1]})
+    levels = (line["bytes"] for line in lines)
+    most = max(subject.trace.peak_bytes, before.trace.peak_bytes, *levels)
     x = axis(subject)
     y: Spec = {
         "type": "quantitative",
         "title": None,
-        "axis": {"labelExpr": BYTES_LABEL, "minExtent": 70, "maxExtent": 70, "tickCount": 6},
+        "axis": {**byte_axis(0, most, 6), "minExtent": 70, "maxExtent": 70},
     }
     stack = {
         "data": {"name": "stack", "values": rows},
@@ -159,7 +163,8 @@ def _stack(subject: Subject, part: Stretch, moment: Moment) -> list[Spec]:
             + (f" at {place}" if (place := shown(place_of(subject.program, h.name), 60)) else "")
             for h in holders[:TOP]
         ]
-        more = [f"and {len(holders) - TOP} more"] if len(holders) > TOP else []
+        rest = moment.count[kind] - len(named)
+        more = [f"and {rest} more"] if rest else []
         rows.append(
             {
                 "x": part.start,

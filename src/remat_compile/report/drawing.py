@@ -9,17 +9,18 @@ from .moments import Kind
 from .subject import Subject
 
 __all__ = [
-    "BYTES_LABEL",
     "COLORS",
     "LINE_COLOR",
     "MOST_STRETCHES",
     "ROLE_COLORS",
     "ROLE_NAMES",
+    "TENSORS_PER_MOMENT",
     "TOP",
     "Spec",
     "Stretch",
     "at",
     "axis",
+    "byte_axis",
     "colors",
     "frame",
     "stretches",
@@ -30,6 +31,8 @@ Spec = dict[str, Any]
 MOST_STRETCHES = 700
 TOP = 4
 """Tensors that a tooltip names."""
+TENSORS_PER_MOMENT = 12
+"""Tensors that the slider's table names."""
 
 COLORS: dict[Kind, str] = {
     "parameters": "#7f8c9b",
@@ -116,9 +119,16 @@ def axis(subject: Subject) -> Spec:
     }
 
 
+def byte_axis(least: int, most: int, count: int) -> Spec:
+    """Between these bytes, with at most about `count` marks, a power of two apart."""
+    step = 1 << ((most - least) // count).bit_length()
+    marks = range(-(-least // step) * step, most + step, step)
+    return {"labelExpr": BYTES_LABEL, "values": list(marks)}
+
+
 def colors(field: str, by_name: Spec | dict[Kind, str]) -> Spec:
     scale = {"domain": list(by_name), "range": list(by_name.values())}
-    legend = {"orient": "top", "title": None, "columns": 8}
+    legend = {"orient": "top", "title": None, "columns": 8, "columnPadding": 16}
     return {"field": field, "type": "nominal", "scale": scale, "legend": legend}
 
 

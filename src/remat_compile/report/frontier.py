@@ -13,7 +13,7 @@ from typing import Literal
 
 from ..ir.units import format_bytes
 from .document import Cell, chart, document, table
-from .drawing import BYTES_LABEL, LINE_COLOR, Spec, frame
+from .drawing import LINE_COLOR, Spec, byte_axis, frame
 from .subject import MARK, shown
 
 __all__ = [
@@ -208,11 +208,13 @@ def frontier_spec(f: Frontier) -> Spec:
         if p.bytes is not None and p.ratio is not None
     ]
     bounds = list(_bounds(f))
+    seen = [f.base_bytes, f.floor_bytes, *(n for n, _ in bounds), *(m.bytes for m in f.measured)]
+    seen += [p.bytes for p in f.points if p.bytes is not None]
     x: Spec = {
         "field": "bytes",
         "type": "quantitative",
         "title": "bytes",
-        "axis": {"labelExpr": BYTES_LABEL, "tickCount": 8},
+        "axis": byte_axis(min(seen), max(seen), 8),
         "scale": {"zero": False},
     }
     y: Spec = {

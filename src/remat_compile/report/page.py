@@ -13,7 +13,7 @@ from typing import Any
 from ..ir.units import format_bytes, format_ns
 from .charts import charts, stretch_moments
 from .document import Cell, chart, document, table
-from .drawing import Stretch
+from .drawing import TENSORS_PER_MOMENT, Stretch
 from .moments import KINDS, Moment
 from .rollup import ModuleTime, by_module, by_operator
 from .subject import Subject, place_of, shown
@@ -22,7 +22,6 @@ __all__ = ["page"]
 
 OWNERS, RECOMPUTED, OPERATORS = 25, 40, 40
 MOST_MODULES, MOST_PARTS = 1500, 60
-TENSORS_PER_MOMENT = 12
 SECTIONS = {
     "memory": "Memory over the step",
     "streams": "Streams",

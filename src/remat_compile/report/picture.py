@@ -68,4 +68,22 @@ def picture_of_frontier(frontier: Frontier) -> Picture:
 
 
 def _still(spec: Spec) -> Spec:
-    return {**spec, "width": WIDTH, "background": "white"}
+    return {**_without_hover(spec), "width": WIDTH, "background": "white"}
+
+
+def _without_hover(spec: Spec) -> Spec:
+    """Nobody hovers over a picture: no texts with each rectangle, which are most of an SVG."""
+    found: Spec = {}
+    for key, value in spec.items():
+        match key, value:
+            case "encoding", dict():
+                found[key] = {
+                    channel: what for channel, what in value.items() if channel != "tooltip"
+                }
+            case "mark", dict():
+                found[key] = {**value, "tooltip": None, "aria": False}
+            case "layer", list():
+                found[key] = [_without_hover(part) for part in value]
+            case _:
+                found[key] = value
+    return found

@@ -133,7 +133,7 @@ def _counters(subject: Subject) -> Iterator[Event]:
     largest = [
         max(range(i, min(i + size, count)), key=during.__getitem__) for i in range(0, count, size)
     ]
-    held = moments(subject.program, subject.schedule, largest)
+    held = moments(subject.program, subject.schedule, largest, most=0)
     for step in largest:
         amounts = {str(kind): amount for kind, amount in held[step].by_kind.items()}
         yield _counter("device bytes", _at(subject, step), amounts)

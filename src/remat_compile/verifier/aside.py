@@ -13,7 +13,8 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
 from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
@@ -99,7 +100,21 @@ def _send(process: subprocess.Popen[bytes], job: Job) -> None:
     assert process.stdin is not None
     with process.stdin as pipe:  # closed also where the process has ended
         pipe.write(json.dumps(sys.path).encode() + b"\n")
-        pickle.dump(job, pipe, pickle.HIGHEST_PROTOCOL)
+        pickler = pickle.Pickler(pipe, pickle.HIGHEST_PROTOCOL)
+        pickler.dispatch_table = _ByFields()
+        pickler.dump(job)
+
+
+class _ByFields(dict[type, Callable[[Any], tuple[type, tuple[Any, ...]]]]):
+    """How dataclasses are sent: by their fields alone, which takes a tenth of the time of what
+    pickle does with frozen ones, and leaves what they have found out about themselves behind."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], tuple[type, tuple[Any, ...]]]:
+        if not is_dataclass(kind) or not all(f.init for f in fields(kind)):
+            raise KeyError(kind)
+        names = [f.name for f in fields(kind)]
+        found = self[kind] = lambda value: (kind, tuple([getattr(value, n) for n in names]))
+        return found
 
 
 def _add(record: Record, found: Record) -> None:

@@ -43,9 +43,23 @@ class PlanProof:
     schedule: Schedule
     statements: Statements
     events: list[Event]
-    amounts: Amounts
     budgets: tuple[Budget, ...]
     inquiry: Inquiry
+
+    @cached_property
+    def _amounts(self) -> Amounts | tuple[Diagnostic, ...]:
+        return read_amounts(self.program, self.statements)
+
+    @property
+    def amounts(self) -> Amounts:
+        """What is held and for how long; `unreadable` says whether there is such a thing."""
+        assert isinstance(self._amounts, Amounts)
+        return self._amounts
+
+    @property
+    def unreadable(self) -> Refuted | None:
+        """Why sizes cannot be read. They are not looked at before, as no step needs them."""
+        return None if isinstance(self._amounts, Amounts) else Refuted(self._amounts)
 
     @cached_property
     def bounds(self) -> list[Budget]:
@@ -100,6 +114,8 @@ class PlanProof:
 
     def sizes(self, scope: Scope) -> Verdict:
         """Obligations 2 and 5 of a schedule whose steps are proven."""
+        if (wrong := self.unreadable) is not None:
+            return wrong
         env = {s.name: s.sample for s in self.program.symbols}
         sizes = measure(self.statements, self.amounts, env)
         if not isinstance(sizes, Sizes):
@@ -235,17 +251,14 @@ class PlanProof:
 def read_proof(
     program: Program, schedule: Schedule, budgets: Sequence[Budget], inquiry: Inquiry
 ) -> PlanProof | Refuted:
-    """The plan as the proof sees it; refuted where it cannot be read from scratch."""
+    """The plan as the proof sees it; refuted where its steps cannot be read from scratch."""
     statements = read_statements(program)
     if not isinstance(statements, Statements):
         return Refuted(statements)
     events = unfold(statements, schedule)
     if isinstance(events, tuple):
         return Refuted(events)
-    amounts = read_amounts(program, statements)
-    if not isinstance(amounts, Amounts):
-        return Refuted(amounts)
-    return PlanProof(program, schedule, statements, events, amounts, tuple(budgets), inquiry)
+    return PlanProof(program, schedule, statements, events, tuple(budgets), inquiry)
 
 
 def _bound(env: Mapping[str, int], bytes_: Bytes, *, everywhere: bool) -> Bound:

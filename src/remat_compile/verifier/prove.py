@@ -99,7 +99,7 @@ def _verify(
             return proof
         text = written(program, schedule) if text is None else text
         if (wrong := proof.steps()) is not None:
-            verdict: Verdict = agree_on_refutation(wrong, schedule, text)
+            verdict: Verdict = proof.unreadable or agree_on_refutation(wrong, schedule, text)
         else:
             at_sample = None if scope == "range" else lambda: proof.sizes("sample")
             every = (*budgets, *proof.bounds)
@@ -173,7 +173,9 @@ def _largest(
         return proof
     text = written(program, schedule) if text is None else text
     if (wrong := proof.steps()) is not None:
-        return agree_on_refutation(wrong, schedule, text)
+        return proof.unreadable or agree_on_refutation(wrong, schedule, text)
+    if (unreadable := proof.unreadable) is not None:
+        return unreadable
     negative = check_sizes(proof.statements, proof.amounts, known, inquiry.about(Obligation.SIZES))
     if isinstance(negative, OutOfTime):
         return Undecided(f"sizes: {negative.why}")

@@ -14,6 +14,7 @@ A proof about a schedule of the fused program then speaks of the operators of th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ..ir.diagnostics import Diagnostic
 from ..ir.graph import (
@@ -31,7 +32,7 @@ from ..ir.graph import (
 from ..ir.program import Program
 from .read.statements import names_in, same_call
 
-__all__ = ["same_values"]
+__all__ = ["instances", "same_values"]
 
 SUM = "aten.add.Tensor"
 """What `accumulate` computes, by (P3)."""
@@ -40,8 +41,9 @@ SUM = "aten.add.Tensor"
 def same_values(original: Program, fused: Program) -> tuple[Diagnostic, ...]:
     """Where `fused` is not the same training step as `original`; nothing if it is.
 
-    FB0876 for an aNode that has another value or is not of the original, and for a call that the
-    original does not make, read or not; FB0877 for what stands around them: binding, symbols,
+    FB0876 for an aNode that has another value, or a new name that is not one more instance, made
+    in the backward, of an aNode of the original; and for a call that the original does not make,
+    read or not; FB0877 for what stands around them: binding, symbols,
     target, declarations, random operators, replay forms. Linear.
     """
     around = [*_around(original, fused)]
@@ -54,6 +56,26 @@ def same_values(original: Program, fused: Program) -> tuple[Diagnostic, ...]:
     return tuple(_differing(original, fused, ours, theirs)) or tuple(map(_added, added))
 
 
+def instances(original: Program, fused: Program) -> dict[str, str]:
+    """For each aNode and view of `fused` that `original` does not name, one there with the same
+    term, type and shape."""
+    terms = _Terms()
+    ours, theirs = terms.of(original), terms.of(fused)
+    known: dict[object, str] = {}
+    for a in original.graph.anodes:
+        known.setdefault((ours.get(a.name), a.dtype, a.shape), a.name)
+    viewed = {ours[view.name]: view.name for view in original.graph.views}
+    found = {
+        a.name: known.get((theirs.get(a.name), a.dtype, a.shape))
+        for a in fused.graph.anodes
+        if a.name not in original.graph.anode
+    }
+    for view in fused.graph.views:
+        if view.name not in original.graph.view:
+            found[view.name] = viewed.get(theirs[view.name])
+    return {name: first for name, first in found.items() if first is not None}
+
+
 def _added(c: CNode) -> Diagnostic:
     message = f"{c.name} makes a call that is not made where nothing is fused"
     return Diagnostic("FB0876", message, c.span, hint="fuse the plan again")
@@ -62,14 +84,21 @@ def _added(c: CNode) -> Diagnostic:
 def _differing(
     original: Program, fused: Program, ours: Mapping[str, int], theirs: Mapping[str, int]
 ) -> Iterator[Diagnostic]:
+    made: dict[int | None, list[ANode]] = {}
+    for a in original.graph.anodes:
+        made.setdefault(ours.get(a.name), []).append(a)
     for a in fused.graph.anodes:
-        if a.kind != "rng" and theirs.get(a.name) != ours.get(a.name):
+        term = theirs.get(a.name)
+        again = a.name not in ours and any(_is_another(a, first) for first in made.get(term, ()))
+        if a.kind != "rng" and term != ours.get(a.name) and not again:
             writers = (c for c in fused.graph.cnodes if a.name in c.writes)
             span = next((c.span for c in writers), a.span)
             message = f"%{a.name} is not the value that it has where nothing is fused"
             yield Diagnostic("FB0876", message, span, hint="fuse the plan again")
+    viewed = {ours.get(view.name) for view in original.graph.views}
     for view in fused.graph.views:
-        if theirs.get(view.name) != ours.get(view.name):
+        term = theirs.get(view.name)
+        if term != ours.get(view.name) and (view.name in ours or term not in viewed):
             message = f"%{view.name} is not the view that it is where nothing is fused"
             yield Diagnostic("FB0876", message, view.span, hint="fuse the plan again")
     one, other = _loss(original), _loss(fused)
@@ -77,6 +106,11 @@ def _differing(
     if read != [theirs.get(name) for name in names_in(other.call)]:
         message = "the loss reads other values than where nothing is fused"
         yield Diagnostic("FB0876", message, other.span, hint="fuse the plan again")
+
+
+def _is_another(a: ANode, first: ANode) -> bool:
+    """Whether `a` may be another instance of `first`: one that the backward makes."""
+    return a == replace(first, name=a.name, kind="grad")
 
 
 def _loss(program: Program) -> CNode:
@@ -98,7 +132,7 @@ def _around(original: Program, fused: Program) -> Iterator[Diagnostic]:
         yield differs("a symbol or the target")
     declared = {a.name: a for a in original.graph.anodes}
     for a in fused.graph.anodes:
-        if declared.get(a.name) != a:
+        if declared.get(a.name, a) != a:
             yield differs(f"the declaration of %{a.name}", a)
     kept = {a.name for a in fused.graph.anodes}
     for a in original.graph.anodes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..graph import Arg, Call, CNode, InnerCall, Ref
 
-__all__ = ["ROUNDING", "RegionFunction", "region_function", "renamed_call"]
+__all__ = ["ROUNDING", "RegionFunction", "region_function", "renamed", "renamed_call"]
 
 ROUNDING: Mapping[str, float] = {"f64": 1e-12, "f32": 1e-5, "f16": 2e-3, "bf16": 2e-2}
 """By type: the difference between a region as a kernel and its calls, over the largest value of a
@@ -51,6 +51,21 @@ def renamed_call(call: Call, names: Mapping[str, str]) -> Call:
     """The call with other names for what it reads; a region inside keeps its own."""
     kwargs = tuple((key, _renamed(arg, names)) for key, arg in call.kwargs)
     return replace(call, args=tuple(_renamed(a, names) for a in call.args), kwargs=kwargs)
+
+
+def renamed(c: CNode, names: Mapping[str, str]) -> CNode:
+    """The cNode with other names for what it reads and writes, in its region as well; none of
+    the new ones may be a name inside."""
+
+    def given(writes: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        return tuple(None if name is None else names.get(name, name) for name in writes)
+
+    region = tuple(
+        replace(inner, writes=given(inner.writes), call=renamed_call(inner.call, names))
+        for inner in c.call.region
+    )
+    call = replace(renamed_call(c.call, names), region=region)
+    return replace(c, writes=given(c.writes), call=call)
 
 
 def _renamed(arg: Arg, names: Mapping[str, str]) -> Arg:

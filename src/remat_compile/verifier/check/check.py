@@ -4,10 +4,9 @@
 symbols by intervals. It shares nothing with the rest of the package.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from itertools import accumulate
 from math import inf
-from operator import mul
 from typing import NamedTuple
 
 from .graph import KEPT
@@ -58,16 +57,17 @@ def check(
         read(p, text, schedule)
         machine = Machine(p)
         machine.run()
+        parts = counted(machine)
         values = {b: sample for b, (_, _, sample) in p.symbols.items()} | dict(at or {})
         box = {b: (n, n) for b, n in values.items()}
         keeps_sizes(p, box, search)
         size = rounded(p, {e: span(e, box).high for e in p.expressions()})
-        found = Accepted(peaks(machine, size), time_ns(machine, size), *least(p, size))
+        found = Accepted(peaks(parts, size), time_ns(machine, size), *least(p, size))
         if ranges is not None and bound is not None:
             keeps_sizes(p, box | dict(ranges), search)
 
             def fits(sizes: Values) -> bool:
-                peak = peaks(machine, rounded(p, sizes))
+                peak = peaks(parts, rounded(p, sizes))
                 return all(n <= most for n, most in zip(peak, bound, strict=True))
 
             search.everywhere(box | dict(ranges), p.expressions(), fits, 10 * len(p.steps))
@@ -94,19 +94,19 @@ def rounded(p: Program, values: Values) -> Values:
     return size | {where + a: size[e] for a, e in p.size.items() for where in ("", "host ")}
 
 
-def peaks(machine: Machine, size: Values) -> Bytes:
+def counted(machine: Machine) -> list[list[tuple[int, str]]]:
+    """Bytes taken (1) and given back (-1), in order: of the device, activations, the host."""
+    kinds = [machine.p.kind.get(a, "host" if "%" in a else "") for _, a in machine.changes]
+    here, others = {*kinds} - {"host"}, {"host", "param_grad", *CALLERS}
+    asked = (here, here - others, {"host"})
+    return [[c for c, k in zip(machine.changes, kinds, strict=True) if k in of] for of in asked]
+
+
+def peaks(parts: list[list[tuple[int, str]]], size: Values) -> Bytes:
     """The largest of what is there during each step: as bytes are taken before they are given
     back, the largest at any time."""
-    kinds = {name: machine.p.kind.get(name, "host" if "%" in name else "") for name in size}
-    signs, names = zip(*machine.changes, strict=True)
-
-    def peak(without: Collection[str]) -> int:
-        counted = {name: 0 if kinds[name] in without else n for name, n in size.items()}
-        taken: Iterator[int] = map(mul, signs, map(counted.__getitem__, names))
-        return max(accumulate(taken))
-
-    others = {*kinds.values()} - {"host"}
-    return Bytes(peak({"host"}), peak({"host", "param_grad", *CALLERS}), peak(others))
+    taken = ([sign * size[name] for sign, name in part] for part in parts)
+    return Bytes(*(max(accumulate(bytes_), default=0) for bytes_ in taken))
 
 
 def time_ns(machine: Machine, size: Values) -> int:

@@ -38,13 +38,17 @@ class InductorPrice:
     """
 
     kernels: Kernels
-    values: Mapping[str, Tensor]
+    values: dict[str, Tensor]
     time_limit_s: float
     is_late: bool = False
     _spent_s: float = 0.0
     _generated: dict[str, bool] = field(default_factory=dict)
     _costs: dict[int, KernelCost] = field(default_factory=dict)
     """By kernel, all of which `kernels` holds: equal blocks share one."""
+
+    def add(self, origin: Mapping[str, str]) -> None:
+        """New names for what is like something that is known."""
+        self.values |= {new: self.values[name] for new, name in origin.items()}
 
     def may_fuse(self, c: CNode) -> bool:
         """Whether Inductor generates code for the operator, rather than calling a library."""

@@ -1,0 +1,139 @@
+"""Recomputes in the backward, next to its readers, what a kernel there makes for nothing.
+
+A forward value that is read in the backward by computations alone that may be fused need not be
+held until then: made again right before the first of them, it is folded into their kernel.
+
+    F1 makes %t; …; L; …; B1 reads %t; free %t
+        ->   F1 makes %t; …; free %t; L; …; F1; B1 reads %t; free %t
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf
+from time import monotonic
+
+from ..ir.diagnostics import FBError
+from ..ir.graph import CALLER_KINDS, CNode, Graph
+from ..ir.program import Program
+from ..ir.schedule import Compute, Free, Schedule, Step
+from ..ir.semantics.simulate import simulate
+from .gather import freed_early
+from .walk import is_plain
+
+__all__ = ["folded"]
+
+MOST_AGAIN = 12
+"""Computations that are made again for one value, what it is made of included."""
+
+
+def folded(
+    program: Program,
+    schedule: Schedule,
+    may_fuse: Callable[[CNode], bool],
+    until: float = inf,
+) -> Schedule:
+    """A schedule of the same graph that saves less; its peaks are not above those of `schedule`,
+    which must be valid. Nothing is tried after `until` (of `time.monotonic`)."""
+    graph = program.graph
+    fusible = {c.name for c in graph.cnodes if is_plain(c, graph) and may_fuse(c)}
+    before = simulate(program, schedule)
+    steps = freed_early(graph, schedule.steps)
+
+    def within_peaks(tried: list[Step]) -> bool:
+        try:
+            trace = simulate(program, replace(schedule, steps=tuple(tried)))
+        except FBError:
+            return False
+        device = trace.peak_bytes <= before.peak_bytes
+        return device and trace.activation_peak_bytes <= before.activation_peak_bytes
+
+    for c in reversed([c for c in graph.in_phase("fwd") if c.name in fusible]):
+        for name in c.results:
+            found: list[Step] | None = steps
+            while found is not None and monotonic() <= until:
+                steps = found
+                ways = _Fold(graph, steps, fusible).of(c, name)
+                found = next(filter(within_peaks, ways), None)
+    return replace(schedule, steps=tuple(steps))
+
+
+@dataclass(frozen=True)
+class _Fold:
+    graph: Graph
+    steps: Sequence[Step]
+    fusible: set[str]
+
+    def of(self, c: CNode, name: str) -> Iterator[list[Step]]:
+        """The steps with `name` freed before a gap in its use and made again after it: one that
+        ends in the backward, and after which it is read by what may be fused alone."""
+        if self.graph.anode[name].kind not in ("act", "phantom"):
+            return
+        loss = self.steps.index(Compute(self.graph.loss.name))
+        uses = [*self._uses(name)]
+        for last, first in reversed([*pairwise(uses)]):
+            if first < loss or isinstance(self.steps[last], Free):
+                continue
+            if not self._is_gap(last, first) or not self._is_fusible_from(first, uses, c):
+                continue
+            again: list[Step] = []
+            temporary: list[str] = []
+            if not self._make(c, self._live_before(first) - {name}, again, temporary):
+                continue
+            again += [Free(made) for made in temporary if made != name]
+            between = self.steps[last + 1 : first]
+            yield [*self.steps[: last + 1], Free(name), *between, *again, *self.steps[first:]]
+
+    def _is_gap(self, last: int, first: int) -> bool:
+        """Whether anything runs between that may not be fused."""
+        between = (step for step in self.steps[last + 1 : first] if isinstance(step, Compute))
+        return any(step.cnode not in self.fusible for step in between)
+
+    def _is_fusible_from(self, first: int, uses: Sequence[int], c: CNode) -> bool:
+        """Whether the steps that read this instance from `first` on may be fused."""
+        for index in uses[uses.index(first) :]:
+            step = self.steps[index]
+            if isinstance(step, Free):
+                return index != first
+            if not isinstance(step, Compute) or step.cnode not in self.fusible - {c.name}:
+                return False
+        return True
+
+    def _uses(self, name: str) -> Iterator[int]:
+        """The steps that make, read, free or move it."""
+        for index, step in enumerate(self.steps):
+            if isinstance(step, Compute):
+                c = self.graph.cnode[step.cnode]
+                if name in c.results or name in self.graph.reads(c):
+                    yield index
+            elif step.anode == name:
+                yield index
+
+    def _live_before(self, end: int) -> set[str]:
+        live = {a.name for a in self.graph.anodes if a.kind in CALLER_KINDS}
+        for step in self.steps[:end]:
+            if isinstance(step, Compute):
+                c = self.graph.cnode[step.cnode]
+                if c.is_accumulate:
+                    live.discard(self.graph.reads(c)[0])
+                dropped = {r for r in c.results if self.graph.anode[r].kind == "phantom"}
+                live |= {*c.results} - (dropped if step.nosave else set())
+            elif isinstance(step, Free):
+                live.discard(step.anode)
+        return live
+
+    def _make(self, c: CNode, live: set[str], again: list[Step], temporary: list[str]) -> bool:
+        """Whether `c` can be run with what is `live`, after what else is run `again` for it."""
+        for read in self.graph.reads(c):
+            if read in live or read in temporary:
+                continue
+            writer = self.graph.writer.get(read)
+            if writer is None or writer.name not in self.fusible or writer.phase != "fwd":
+                return False
+            if not self._make(writer, live, again, temporary):
+                return False
+        again.append(Compute(c.name))
+        temporary += [r for r in c.results if r not in live and r not in temporary]
+        return len(again) <= MOST_AGAIN

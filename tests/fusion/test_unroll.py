@@ -1,0 +1,187 @@
+"""Recomputations in the backward as cNodes of their own: the same step, byte for byte."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from helpers.programs.random_plans import random_plan
+from helpers.programs.random_programs import random_program
+from remat_compile.fusion import Priced, folded, fuse_runs, unrolled
+from remat_compile.ir.checks.wellformed import check_program
+from remat_compile.ir.diagnostics import FBError
+from remat_compile.ir.graph import CNode
+from remat_compile.ir.program import Program
+from remat_compile.ir.schedule import Compute, Free, Schedule
+from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.ir.text.parser import parse_program
+from remat_compile.ir.text.printer import format_program
+from remat_compile.verifier.check import Accepted, check
+from remat_compile.verifier.same_values import instances, same_values
+
+GATED = """fbir 1
+graph @g {
+  %x : input f32[4] bytes 16
+  %w : param f32[4] bytes 16
+  %a : act f32[4] bytes 16
+  %s : act f32[4] bytes 16
+  %p : act f32[4] bytes 16
+  %y : output f32[4] bytes 16
+  %dy : tangent f32[4] bytes 16
+  %g : grad f32[4] bytes 16
+  %h : grad f32[4] bytes 16
+  %dw : param_grad f32[4] bytes 16
+  F1: fwd %a = aten.mm.default(%x, %w) time 9us
+  F2: fwd %s = aten.silu.default(%a) time 2us
+  F3: fwd %p = aten.mul.Tensor(%s, %a) time 2us
+  F4: fwd %y = aten.mm.default(%p, %x) time 9us
+  L: loss %dy = loss(%y)
+  %pt = view of %p aten.t.default(%p)
+  B1: bwd %g = aten.mm.default(%dy, %pt) of F4 time 9us
+  B2: bwd %h = aten.addcmul.default(%g, %s, %a) of F3 time 2us
+  B3: bwd %dw = aten.mm.default(%h, %p) of F1 time 9us
+}
+bind {
+  arg "args[0]" = %x
+  param "w" = %w grad %dw
+  result %y tangent %dy
+}
+schedule @p {
+  F1; F2; F3; F4; free %p; L
+  F3; B1; free %dy; B2; free %g; free %s; free %a; B3; free %p; free %h
+}
+"""
+"""A gated product: `%p` is made again for two products of matrices, one of which reads a view."""
+
+
+def cnodes(schedule: Schedule) -> list[str]:
+    return [step.cnode for step in schedule.steps if isinstance(step, Compute)]
+
+
+def by_calls(c: CNode) -> Priced:
+    return Priced(c.time_ns or 0, c.workspace)
+
+
+def pointwise(name: str) -> bool:
+    return ".mm." not in name
+
+
+def test_readers_read_what_is_there() -> None:
+    program = parse_program(GATED)
+    apart = unrolled(program, program.schedules[0])
+    graph = apart.program.graph
+    assert cnodes(apart.schedule)[4:] == ["L", "F3.2", "B1", "B2", "B3"]
+    assert graph.cnode["F3.2"].results == ("p.2",)
+    assert graph.cnode["F3.2"].phase == "bwd"
+    assert graph.anode["p.2"].kind == "grad"
+    assert graph.reads(graph.cnode["B1"]) == ("dy", "p.2")
+    assert graph.reads(graph.cnode["B3"]) == ("h", "p.2")
+    assert Free("p.2") in apart.schedule.steps
+    assert apart.origin == {"p.2": "p", "pt.2": "pt"}
+    assert same_values(program, apart.program) == ()
+    assert instances(program, apart.program) == apart.origin
+
+
+def test_a_new_name_is_no_way_around_the_values() -> None:
+    program = parse_program(GATED)
+    apart = unrolled(program, program.schedules[0])
+    text = format_program(replace(apart.program, schedules=(apart.schedule,)))
+    for good, bad in (
+        ("%p.2 = aten.mul.Tensor(%s, %a)", "%p.2 = aten.mul.Tensor(%a, %s)"),
+        ("%p.2 : grad f32[4] bytes 16", "%p.2 : grad f32[4] bytes 32"),
+        ("%p.2 : grad f32[4] bytes 16", "%p.2 : grad f32[2, 2] bytes 16"),
+        ("aten.mm.default(%h, %p.2)", "aten.mm.default(%h, %s)"),
+        ("aten.t.default(%p.2)", "aten.tt.default(%p.2)"),
+    ):
+        assert good in text
+        wrong = same_values(program, parse_program(text.replace(good, bad)))
+        assert {d.code for d in wrong} == {"FB0876"}, bad
+
+
+def test_what_runs_as_it_was_keeps_its_names() -> None:
+    """B2 runs twice, so it reads `%s` under one name, and F2 keeps its own."""
+    text = GATED.replace("F3; B1; free %dy; B2;", "F3; B1; free %dy; free %s; F2; B2; free %h; B2;")
+    program = parse_program(text)
+    apart = unrolled(program, program.schedules[0])
+    assert [c for c in cnodes(apart.schedule) if c.startswith("F2")] == ["F2", "F2"]
+    assert "F3.2" in cnodes(apart.schedule)
+    assert simulate(apart.program, apart.schedule) is not None
+
+
+def checked(program: Program, made: Program, schedule: Schedule, seed: int) -> None:
+    assert check_program(made) == (), seed
+    assert same_values(program, made) == (), seed
+    text = format_program(replace(made, schedules=(schedule,)))
+    assert parse_program(text).graph == made.graph, seed
+    opinion = check(text, schedule.name)
+    assert isinstance(opinion, Accepted), (seed, opinion)
+
+
+def test_random_plans_take_the_same_bytes_and_time() -> None:
+    again = 0
+    for seed in range(60):
+        rng = Random(seed)
+        program = random_program(rng)
+        schedule = random_plan(rng, program, copy=0.3 * (seed % 2))
+        try:
+            before = simulate(program, schedule)
+        except FBError:
+            continue  # a rare order of repeated accumulations
+        apart = unrolled(program, schedule)
+        again += len(apart.program.graph.cnodes) - len(program.graph.cnodes)
+        checked(program, apart.program, apart.schedule, seed)
+        after = simulate(apart.program, apart.schedule)
+        assert after.peak_bytes == before.peak_bytes, seed
+        assert after.activation_peak_bytes == before.activation_peak_bytes, seed
+        assert after.time_ns == before.time_ns, seed
+    assert again > 5
+
+
+def test_what_is_read_by_fusible_ones_alone_is_not_saved() -> None:
+    program = parse_program(GATED)
+    schedule = program.schedules[0]
+    made = folded(program, schedule, lambda c: pointwise(c.call.op))
+    steps = [s.cnode if isinstance(s, Compute) else f"free {s.anode}" for s in made.steps]
+    # `%s` is freed after the forward; F2 runs again for F3, and once more for B2.
+    assert steps.index("free s") < steps.index("L")
+    assert [s for s in steps if s.startswith(("F2", "F3", "B"))] == [
+        *("F2", "F3", "F2", "F3", "B1", "F2", "B2", "B3")
+    ]
+    assert simulate(program, made).peak_bytes <= simulate(program, schedule).peak_bytes
+    apart = unrolled(program, made)
+    fused = fuse_runs(
+        apart.program, apart.schedule, lambda c: pointwise(c.call.op), by_calls, always=True
+    )
+    assert cnodes(fused.schedule) == ["F1", "F2_F3", "F4", "L", "F2.2_F3.2", "B1", "F2.3_B2", "B3"]
+    checked(program, fused.program, fused.schedule, 0)
+
+
+def test_folding_never_takes_more() -> None:
+    less = 0
+    for seed in range(60):
+        rng = Random(seed)
+        program = random_program(rng)
+        schedule = random_plan(rng, program)
+        some = {c.name for c in program.graph.cnodes if rng.random() < 0.7}
+        try:
+            before = simulate(program, schedule)
+        except FBError:
+            continue
+        made = folded(program, schedule, lambda c, some=some: c.name in some)  # type: ignore[misc]
+        after = simulate(program, made)
+        assert after.peak_bytes <= before.peak_bytes, seed
+        assert after.activation_peak_bytes <= before.activation_peak_bytes, seed
+        apart = unrolled(program, made)
+        checked(program, apart.program, apart.schedule, seed)
+        fused = fuse_runs(apart.program, apart.schedule, lambda _: True, by_calls, always=True)
+        again = unrolled(fused.program, fused.schedule)
+        checked(program, again.program, again.schedule, seed)
+        less += cnodes(made) != cnodes(schedule)
+    assert less > 5
+
+
+def test_nothing_is_folded_once_the_time_is_over() -> None:
+    program = parse_program(GATED)
+    schedule = program.schedules[0]
+    made = folded(program, schedule, lambda c: pointwise(c.call.op), until=0.0)
+    assert cnodes(made) == cnodes(schedule)
