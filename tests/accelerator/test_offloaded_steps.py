@@ -170,15 +170,9 @@ class Deaf(AcceleratorEngine):
 class Unready(AcceleratorEngine):
     """A copy may begin before what the compute stream was given until then."""
 
-    def issue(self, *given: Any) -> Any:
-        usual = self._event_on
-        compute = self._of.current(self.device)
-        before = torch.Event(self.device)  # of nothing
-        self._event_on = lambda s: before if s == compute else usual(s)  # type: ignore[method-assign]
-        try:
-            return super().issue(*given)
-        finally:
-            self._event_on = usual  # type: ignore[method-assign]
+    def _event_on(self, stream: Any) -> Any:
+        is_compute = stream == self._of.current(self.device)
+        return torch.Event(self.device) if is_compute else super()._event_on(stream)  # of nothing
 
 
 class Early(AcceleratorEngine):
