@@ -11,24 +11,28 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 
+import remat_compile
 from helpers.accelerator import NAME, Accelerator
-from helpers.accelerator.offloaded import AT_ONCE, LATE, ORDERS, Model, Order, captured
+from helpers.accelerator.offloaded import AT_ONCE, LATE, ORDERS, Model, Order, captured, sample
 from helpers.emitted.torch_copy_faults import COPY_FAULTS
 from helpers.execution.copied_steps import CopiedStep, step_of
 from helpers.models import BASE
 from helpers.planners.matrix import linked
 from helpers.programs.offloading import offload_everything
+from helpers.programs.random_plans import random_plan
 from helpers.programs.waits import needed_waits
 from helpers.training import assert_bit_equal, train_steps
-from remat_compile.backends.torch import PlannedModule, build, bytes_at_entries, measure_step
+from remat_compile.backends.torch import PlannedModule, build, bytes_at_entries, emit, measure_step
 from remat_compile.backends.torch.runtime import AcceleratorEngine, PlanCopies
 from remat_compile.backends.torch.runtime.accelerator import _Copy
 from remat_compile.driver.budget import Baseline
+from remat_compile.driver.compare_torch import compare_step
 from remat_compile.frontends.torch_export import lower
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget
@@ -51,7 +55,8 @@ def built(model: Model, schedule: Schedule) -> PlannedModule:
     return made
 
 
-def copies_of(module: PlannedModule) -> PlanCopies:
+def copies_of(module: torch.nn.Module) -> PlanCopies:
+    assert isinstance(module, PlannedModule)
     copies = module.planned_step.copies
     assert copies is not None
     return copies
@@ -332,3 +337,32 @@ def test_pinned_memory_that_is_not_to_be_had(queued: Accelerator) -> None:
     ):
         grads(module, of)
     grads(module, of)
+
+
+def test_what_a_user_writes(queued: Accelerator) -> None:
+    of, (module, args, _) = captured("gpt-loss"), sample("gpt-loss")
+    plan = remat_compile.plan(
+        module, args, activation_budget="75%", link="50GB/s", planner="offload-greedy"
+    )
+    assert plan.schedule.has_copies
+    compiled = plan.bind()
+    step = compare_step(plan, compiled, of.exported, repeats=1)
+    assert step.bit_equal
+    assert step.measured_bytes == plan.peak_bytes
+    for order in LATE:
+        compiled.load_state_dict(of.state)
+        with order.of(engine_of(copies_of(compiled))):
+            found = train_steps(compiled, args)
+        assert_bit_equal(found, of.eager)
+
+
+def test_dropout_again_from_the_generator_of_the_device(queued: Accelerator) -> None:
+    of = captured("gpt")
+    plans = (random_plan(Random(seed), of.program) for seed in range(50))
+    plan = next(p for p in plans if "replay(rng" in emit(of.program, p))
+    module = built(of, plan)
+    queued.starve({0})
+    state = torch.get_rng_state()
+    found = train_steps(module, of.args, of.kwargs)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert_bit_equal(found, of.eager)
