@@ -33,10 +33,11 @@ def main(
     """Runs every planner, the example plug-in included, on every graph."""
     sys.path.insert(0, str(TESTS))
     from helpers.planners import matrix
+    from helpers.planners.kept_processes import kept_processes
     from helpers.planners.plugin import NAME, install
     from remat_compile.planners import available
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, kept_processes():
         sys.path.insert(0, str(install(Path(folder))))
         names = planners.split(",") if planners else sorted({*available(), NAME})
         all_graphs = (*matrix.SMALL, *matrix.LARGER, *matrix.models())

@@ -1,13 +1,17 @@
-"""What all tests share: golden files, and Hypothesis without time limits per example."""
+"""What all tests share: golden files, solvers' processes, and Hypothesis without time limits per
+example."""
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from helpers.planners.kept_processes import kept_processes
 
 for profile, examples in (("shared-machine", 30), ("breadth", 100)):
     settings.register_profile(
@@ -28,6 +32,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the tests produce over the golden files instead of comparing",
     )
+
+
+def pytest_collection_finish() -> None:
+    """The collector looks rarely, and never at what the frameworks hold: that took a tenth of the
+    time. Graphs of PyTorch and JAX are many small objects that stay."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _solvers() -> Iterator[None]:
+    with kept_processes():
+        yield
 
 
 @pytest.fixture

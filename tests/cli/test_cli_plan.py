@@ -115,6 +115,8 @@ BAD: dict[str, tuple[list[str], str, int]] = {
     "unknown part of a link": (["--link", "d2h=1GB/s,h2d=1GB/s,b2b=1GB/s"], "FB0472", 2),
     "link with a latency that is none": (["--link", "d2h=1GB/s,h2d=1GB/s,latency=1"], "FB0472", 2),
     "both ways slower than one": (["--link", "d2h=2GB/s,h2d=1GB/s,both=1GB/s"], "FB0477", 2),
+    "workers at no address": (["--workers", "host:8786"], "FB0404", 2),
+    "workers for nothing": (["--planner", "dtr", "--workers", "dask://h:1"], "FB0729", 2),
     "offload without a link": (["--planner", "offload-greedy"], "FB0473", 2),
     "offload that is switched off": (
         ["--planner", "pofo", "--link", "1GB/s", "--no-offload"],

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from helpers.programs.hand_built import (
     batch_norm_program,
@@ -18,10 +19,12 @@ from helpers.programs.hand_built import (
     node,
     op,
 )
-from remat_compile._torch.alloc import measure_peak
 from remat_compile._torch.execute import execute
+from remat_compile.backends.torch import emit, measure_peak
 from remat_compile.costs import measured
+from remat_compile.costs._meter import Meter
 from remat_compile.costs._symbolic import bound
+from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Const, Sym, add, evaluate, mul
@@ -239,3 +242,30 @@ def test_bound_covers_what_does_not() -> None:
     assert all(evaluate(found, env) >= value for env, value in points)
     both = [({"a": 1, "b": 2}, 5), ({"a": 2, "b": 3}, 9), ({"a": 1, "b": 1}, 3)]
     assert bound(both, []) == Const(9)
+
+
+def test_views_count_where_the_code_derives_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there are in the generated code, each with the first that reads it there."""
+    second_ns = 10**9
+    monkeypatch.setattr(Meter, "deriving_ns", lambda *_: second_ns)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            turned = self.layer.weight.t()
+            left, right = torch.tanh(x @ turned + x @ turned).split(2, dim=1)
+            return (left * right).sum()
+
+    with lower(export(Model(), (torch.randn(2, 4),))) as lowered:
+        costed = measured(lowered.program, lowered.values())
+    times = {c.name: c.time_ns or 0 for c in costed.graph.cnodes}
+    counts = {name: time // second_ns for name, time in times.items() if time >= second_ns}
+    assert {"F1", "F5", "B1"} <= set(counts)
+    steps = frees_after_last_use(costed.graph, capture_order(costed.graph))
+    source = emit(costed, Schedule("s", "", steps))
+    derived = re.findall(r" = \w+\.t\(\)| = _aten_split_Tensor\(| = _aten_expand\w*\(", source)
+    handed_back = 1  # the gradient is a view, which no computation reads
+    assert len(derived) == sum(counts.values()) + handed_back

@@ -8,8 +8,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from helpers.models import MODELS
 from helpers.slow import default_only
-from remat_compile._torch.alloc import measure_peak
 from remat_compile._torch.execute import execute
+from remat_compile.backends.torch import measure_peak
 from remat_compile.costs import measured
 from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use

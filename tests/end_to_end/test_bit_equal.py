@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helpers.execution.captures import BUDGETS, TIGHT, Captured, capture
-from helpers.models import BASE, LOSS_INSIDE, MODELS, VARIANTS
+from helpers.models import BASE, LOSS_INSIDE, MODELS, SMALL, VARIANTS
 from helpers.slow import default_only
 from helpers.training import assert_bit_equal
 from remat_compile.planners.registry import parse_planner
@@ -17,14 +17,18 @@ from remat_compile.planners.registry import parse_planner
 DTYPES = {"f32": torch.float32, "f64": torch.float64}
 
 
+FACTORIES = {**MODELS, **{f"small-{name}": make for name, make in SMALL.items()}}
+BLOCKS = ("gpt", "llama", "vit")
+"""Models of equal blocks: in every run with one of them."""
 CASES = [
     *((name, dtype, BUDGETS) for name in BASE for dtype in DTYPES),
     *((name, "f32", TIGHT) for name in BASE),
+    *((f"small-{name}", "f32", TIGHT) for name in BLOCKS),
 ]
 DEFAULT = [
     *(("mlp", dtype, BUDGETS) for dtype in DTYPES),
     ("resnet", "f32", BUDGETS),
-    *((name, "f32", TIGHT) for name in BASE if name not in ("mlp", "resnet", "encdec")),
+    *((name, "f32", TIGHT) for name in ("unet", "two", *(f"small-{name}" for name in BLOCKS))),
 ]
 """In every run: nearly all models in float32 where much runs again, two under the other budgets."""
 
@@ -32,15 +36,17 @@ DEFAULT = [
 @pytest.mark.parametrize(("name", "dtype", "budgets"), default_only(CASES, DEFAULT))
 def test_bit_equal(name: str, dtype: str, budgets: tuple[str, ...]) -> None:
     planner = "auto" if dtype == "f32" else "dtr"
-    capture(lambda: MODELS[name](DTYPES[dtype]), budgets, planner).check()
+    capture(lambda: FACTORIES[name](DTYPES[dtype]), budgets, planner).check()
 
 
 @pytest.mark.parametrize(
     "name",
-    default_only([*LOSS_INSIDE, *VARIANTS], ["mlp-loss", *list(VARIANTS)[::2]]),
+    default_only(
+        [*LOSS_INSIDE, *VARIANTS, "small-gpt-p0"], ["mlp-loss", "small-gpt-p0", "two-inputgrad"]
+    ),
 )
 def test_relatives(name: str) -> None:
-    capture(lambda: MODELS[name](torch.float32), TIGHT).check()
+    capture(lambda: FACTORIES[name](torch.float32), TIGHT).check()
 
 
 @pytest.mark.parametrize("planner", ["rotor", "rockmate", "rk-checkmate", "polish", "reorder"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--vocab", "32", "--seq", "8"]
@@ -26,18 +26,24 @@ def python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_train_mlp() -> None:
-    done = python("examples/train_mlp.py")
-    assert done.returncode == 0, done.stderr
-    assert "bit-equal to eager: True" in done.stdout
+def gpt2_onnx(*arguments: str) -> Result:
+    """The example in this process."""
+    app = typer.Typer()
+    app.command()(runpy.run_path(str(ROOT / "examples/gpt2_onnx.py"))["main"])
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_train_mlp(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples/train_mlp.py"), run_name="__main__")
+    assert "bit-equal to eager: True" in capsys.readouterr().out
 
 
 def test_gpt2_onnx_keeps_every_weight(tmp_path: Path) -> None:
     import onnx
 
     file = tmp_path / "gpt2.onnx"
-    done = python("examples/gpt2_onnx.py", "-o", str(file), *SMALL)
-    assert done.returncode == 0, done.stderr
+    done = gpt2_onnx("-o", str(file), *SMALL)
+    assert done.exit_code == 0, done.output
     weights = [
         i for i in onnx.load(file).graph.initializer if i.data_type == onnx.TensorProto.FLOAT
     ]
@@ -46,12 +52,10 @@ def test_gpt2_onnx_keeps_every_weight(tmp_path: Path) -> None:
 
 
 def test_gpt2_onnx_refuses_what_cannot_be(tmp_path: Path) -> None:
-    app = typer.Typer()
-    app.command()(runpy.run_path(str(ROOT / "examples/gpt2_onnx.py"))["main"])
-    odd = CliRunner().invoke(app, ["-o", str(tmp_path / "x.onnx"), "--heads", "3"])
+    odd = gpt2_onnx("-o", str(tmp_path / "x.onnx"), "--heads", "3")
     assert odd.exit_code == 2
     assert "do not divide" in odd.output
-    nowhere = CliRunner().invoke(app, ["-o", str(tmp_path / "no" / "x.onnx"), *SMALL])
+    nowhere = gpt2_onnx("-o", str(tmp_path / "no" / "x.onnx"), *SMALL)
     assert nowhere.exit_code == 2
     assert not list(tmp_path.iterdir())
 

@@ -13,8 +13,7 @@ from helpers.models import BASE, LOSS_INSIDE, MODELS, VARIANTS
 from helpers.slow import default_only
 from helpers.training import outer_loss
 from remat_compile import Plan
-from remat_compile._torch.alloc import Mark, measure_regions
-from remat_compile.backends.torch import PlannedModule, build, measure_step
+from remat_compile.backends.torch import Mark, PlannedModule, build, measure_regions, measure_step
 from remat_compile.ir.graph import CALLER_KINDS
 from remat_compile.ir.semantics.simulate import Sizes
 

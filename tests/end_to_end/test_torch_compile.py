@@ -28,6 +28,7 @@ from helpers.execution.regions import (
     seeded,
     trained,
 )
+from helpers.slow import default_only
 from remat_compile import FBError
 from remat_compile.driver.dynamo import RegionsReport, remat, session
 
@@ -43,15 +44,10 @@ def _forgets() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [
-        *((name, torch.float32) for name in FACTORIES),
-        ("branch", torch.float64),
-        *(
-            pytest.param(name, torch.float64, marks=pytest.mark.slow)
-            for name in FACTORIES
-            if name != "branch"
-        ),
-    ],
+    default_only(
+        [(name, dtype) for dtype in (torch.float32, torch.float64) for name in FACTORIES],
+        [(name, torch.float32) for name in FACTORIES],
+    ),
 )
 def test_trains_as_eager_does(name: str, dtype: torch.dtype) -> None:
     model, args = seeded(FACTORIES[name])

@@ -21,7 +21,7 @@ from helpers.execution.regions import (
     trained,
 )
 from remat_compile import Diagnostic, FBError, Plan
-from remat_compile._torch.alloc import measure_peak
+from remat_compile.backends.torch import measure_peak
 from remat_compile.driver.budget import Baseline
 from remat_compile.driver.dynamo import RegionsReport, remat, session
 from remat_compile.driver.make_plan import plan_costed

@@ -20,6 +20,7 @@ import remat_compile
 from helpers.execution.run_again import RunAgain
 from helpers.training import assert_same_tensors
 from remat_compile import FBError
+from remat_compile._torch import joint
 
 AGAIN: dict[str, Any] = {"planner": RunAgain(), "costs": "roofline", "device": "cpu"}
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
@@ -203,6 +204,12 @@ def test_arguments_by_position_or_by_name(named: int) -> None:
         ours(target=TARGET)
     with pytest.raises(FBError, match="argument 1 is None"):
         ours(X)
+
+
+def test_a_pytorch_that_hides_what_takes_flat_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joint, "_OVER_ARGUMENTS", "")
+    ours = remat_compile.compile(Net(), (X,), {"target": TARGET}, **AGAIN)
+    both((ours, Net()), lambda model: model(X, TARGET)[0].backward())
 
 
 def test_signature_and_name_are_those_of_the_original(planned: nn.Module) -> None:

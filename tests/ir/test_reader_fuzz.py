@@ -12,8 +12,8 @@ from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Program
 from remat_compile.ir.text.parser import parse_program, read_quickly, read_syntax
 
-COUNT = int(os.environ.get("READER_FUZZ_INPUTS", "2000"))
-PARTS = 8
+COUNT = int(os.environ.get("READER_FUZZ_INPUTS", "500"))
+PARTS = 2
 FILES = Path(__file__).parents[1] / "redteam/files"
 REDTEAM = sorted(path for part in ("parse", "fuzz") for path in (FILES / part).glob("*.fbir"))
 

@@ -227,6 +227,24 @@ def test_tables_of_planners_are_never_changed() -> None:
     assert found == []
 
 
+MOST_PRIVATE = 39
+"""Names that tests import though they are private: of `_torch`, which all that touches PyTorch
+shares, or of the very module that the test is about. Fewer is better."""
+
+
+def test_tests_use_public_names() -> None:
+    private = [
+        f"{path.relative_to(ROOT)}: {node.module} {name.name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if not {"files", "golden"} & set(path.parts)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("remat_compile")
+        for name in node.names
+        if any(re.match("_[^_]", part) for part in (*(node.module or "").split("."), name.name))
+    ]
+    assert len(private) <= MOST_PRIVATE, "\n".join(private)
+
+
 def test_no_framework_in_ir_planners_and_verifier() -> None:
     frameworks = {"torch", "jax", "onnx", "onnxscript"}
     wrong = [

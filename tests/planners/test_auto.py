@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from remat_compile.planners import (
     Feasible,
     Infeasible,
     Optimal,
+    PlannerInfo,
     PlanResult,
     TimedOut,
     format_planner,
@@ -172,9 +172,9 @@ def test_a_member_that_hangs_is_ended(odd: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_registered_plugin_takes_part(odd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("odd", "odd_plugin:Odd", registry.GROUP)
-    known = registry.entry_points
-    monkeypatch.setattr(registry, "entry_points", lambda group: [*known(group=group), point])
+    more = PlannerInfo("odd", "odd_plugin:Odd", "odd-plugin")
+    known = registry.registered()
+    monkeypatch.setattr(registry, "registered", lambda: (*known, more))
     monkeypatch.setattr(_portfolio, "_ON_SMALL", ())
     program = chain(9)
     said: list[str] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from random import Random
 
 import pytest
@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 
 from helpers.planners.exact_claims import budget_at, reachable
 from helpers.planners.exhaustive_orders import fastest_ns
+from helpers.planners.graph_builder import Builder
 from helpers.planners.graphs import chain, random_dag, residual, stochastic, transformer, unet
+from helpers.planners.mixed_steps import mixed_chain, mixed_dag
+from remat_compile.ir.analysis.carried import Carried
+from remat_compile.ir.analysis.flow import Network
+from remat_compile.ir.analysis.liveness import floor_bytes, lower_bound_bytes, required_cnodes
 from remat_compile.ir.program import Program
+from remat_compile.ir.semantics.simulate import Sizes
 from remat_compile.planners import Optimal, parse_planner
 from remat_compile.planners.bounds.moments import cuts_over, least_bytes
 from remat_compile.planners.bounds.relaxation import lower_bound_ns, moments_ns
@@ -112,3 +118,62 @@ def test_moments_that_fit_ask_for_nothing() -> None:
     assert cuts_over(instance, peak) == []
     assert cuts_over(instance, peak - 1) != []
     assert max(least_bytes(instance)) + instance.base_bytes <= peak
+
+
+@pytest.mark.parametrize("turn", range(2))
+@pytest.mark.parametrize("seed", range(6))
+def test_no_schedule_takes_fewer_bytes_than_the_bound(seed: int, turn: int) -> None:
+    """Whatever it runs again and when, and in whatever order it runs first."""
+    for program in (mixed_dag(seed, 3), mixed_chain(seed, 3), stochastic(1)):
+        bound, _ = lower_bound_bytes(program, "activation")
+        other = program if not turn else shuffled(program, Random(seed))
+        assert fastest_ns(Instance.of(other, "activation"), bound - 1) is None
+
+
+def test_the_bound_is_met_where_one_moment_decides() -> None:
+    """And on most of these it is what can be had."""
+    programs = [mixed_dag(seed, 4) for seed in range(8)]
+    bounds = [lower_bound_bytes(program, "activation")[0] for program in programs]
+    floors = [floor_bytes(program, "activation")[0] for program in programs]
+    assert sum(bound > floor for bound, floor in zip(bounds, floors, strict=True)) >= 6
+    met = [
+        fastest_ns(Instance.of(program, "activation"), bound) is not None
+        for program, bound in zip(programs, bounds, strict=True)
+    ]
+    assert sum(met) >= 5
+
+
+def test_what_is_carried_through_a_moment() -> None:
+    """Two dropout layers. When the backward of the second runs first, that of the first is to
+    come, which reads x1: x1 is alive then, or the token that makes it anew."""
+    b = Builder("dropout")
+    b.input("x0", 40)
+    b.op(["x0"], [("x1", "act", 100)], token="r1")
+    b.op(["x1"], [("x2", "output", 70)], token="r2")
+    b.loss(["x2"], [("dx2", 70)])
+    b.param("w", 5, "dw")
+    b.op(["dx2", "w"], [("dx1", "grad", 100)], phase="bwd")
+    b.op(["dx1", "x1"], [("dw", "param_grad", 5)], phase="bwd")
+    program = b.program()
+    sizes = Sizes.of(program).anode
+    carried = Carried(program, sizes, required_cnodes(program.graph))
+    backward = [c.name for c in program.graph.cnodes if c.phase == "bwd"]
+    assert carried.beside(backward[0], ["dx2", "dx1", "x2"]) == 16
+    assert carried.beside(backward[1], ["dx1", "x1", "x2"]) == 0
+    # dx2, dx1 and the result x2; r1 beside them. At the other one x1, dx1 and x2.
+    assert lower_bound_bytes(program, "activation")[0] == 100 + 100 + 70
+
+
+@settings(max_examples=60, derandomize=True)
+@given(st.integers(0, 10_000), st.integers(3, 7))
+def test_cuts_are_the_least_of_all(seed: int, nodes: int) -> None:
+    rng = Random(seed)
+    edges = [
+        (a, b, rng.randint(0, 9)) for a in range(nodes) for b in range(nodes) if rng.random() < 0.4
+    ]
+    network = Network(nodes)
+    for edge in edges:
+        network.edge(*edge)
+    sides = ({0, *some} for k in range(nodes - 1) for some in combinations(range(1, nodes - 1), k))
+    least = min(sum(w for a, b, w in edges if a in s and b not in s) for s in sides)
+    assert network.least_cut(0, nodes - 1) == least

@@ -22,6 +22,7 @@ from helpers.planners.graphs import (
     unet,
 )
 from helpers.planners.mixed_steps import mixed_chain, mixed_dag, moe, two_towers
+from helpers.planners.thesis_hilp import ThesisProgram
 from remat_compile.ir.program import Program
 from remat_compile.planners.chains.part import content_key
 from remat_compile.planners.hierarchy.dominators import immediate_dominators
@@ -42,7 +43,7 @@ from remat_compile.planners.instance import Instance, Order
 from remat_compile.planners.programs.solve_compact import is_valid
 from remat_compile.planners.solvers import MilpSolver
 
-KINDS = ("auto", "dominators", "intervals")
+KINDS = ("auto", "dominators", "intervals", "chain")
 STEPS = st.builds(
     lambda make, seed, nodes: make(seed, nodes),
     st.sampled_from([mixed_chain, mixed_dag, random_dag]),
@@ -196,6 +197,16 @@ def test_equal_layers_have_few_classes(make: Callable[[int], Program]) -> None:
     assert many <= few + 10
 
 
+def test_a_chain_is_cut_where_a_single_value_crosses() -> None:
+    """Blocks of three, of which the next reads the sum only. The first block reads what the caller
+    holds, so all of it can be cut. With fewer children than pieces there are several in each."""
+    forward = forward_of(residual(6))
+    for most, sizes in ((16, [1, 1, 1, 3, 3, 3, 3, 3]), (4, [2, 4, 6, 6])):
+        groups = children_of(forward, Limits(most, leaf=2, kind="chain"))
+        assert [len(group) for group in groups] == sizes
+        assert all(forward.crossing_P[group[-1]] == 1 for group in groups[:-1])
+
+
 def test_levels_may_be_bounded() -> None:
     instance = Instance.of(chain(60), "activation")
     assert tree_of(instance, Limits(4, 2), levels=2).root.depth == 2
@@ -285,6 +296,62 @@ def all_times(model: ReducedModel, limit: int) -> Iterator[int]:
         order = model.order(point)
         if is_valid(inst, order) and inst.peak(order) <= limit:
             yield inst.time_ns(order)
+
+
+def same_as_the_thesis(
+    level: Level, options: int, share: float, solver: MilpSolver, *, whole_too: bool = False
+) -> bool:
+    """Whether there is a plan. Print lets forwards run again before the loss and more of them
+    before a backward, so it may be faster; among the same runs it is not, though it might make
+    what a child saves more than once (the lemma of `reduced.py`)."""
+    inst = level.instance
+    prices = priced(level, options)
+    limit = int(share * inst.peak(inst.capture))
+    planned = False
+    for saved in (None, limit // 2):
+        reduced = reduced_model(level, prices, limit, saved)
+        runs = {(r.target, r.child, o) for rs in reduced.replays for r in rs for o in r.column}
+        ours = solver.solve(reduced.milp, 60.0)
+        theirs, free = (ThesisProgram(level, prices, limit, saved, some) for some in (runs, None))
+        restricted, whole = (solver.solve(program.milp, 60.0) for program in (theirs, free))
+        if ours.point is None or not reduced.fits:
+            assert restricted.status == "infeasible"
+            continue
+        our_ns = reduced.fixed_ns + ours.objective * reduced.scale_ns
+        assert ours.status == restricted.status == whole.status == "optimal"
+        assert theirs.fixed_ns + restricted.objective == pytest.approx(our_ns, abs=0.5)
+        assert free.fixed_ns + whole.objective <= our_ns + 0.5
+        if whole_too:
+            assert free.fixed_ns + whole.objective == pytest.approx(our_ns, abs=0.5)
+        planned = True
+    return planned
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_program_of_the_thesis_finds_the_same(name: str, solver: MilpSolver) -> None:
+    make, sizes, options = SMALL[name]
+    level = cut(make(), sizes)
+    planned = [
+        same_as_the_thesis(level, options + 1, share, solver, whole_too=True)
+        for share in (1.0, 0.85, 0.8, 0.7)
+    ]
+    assert any(planned)
+
+
+@settings(max_examples=12, derandomize=True)
+@given(
+    st.sampled_from([mixed_dag, mixed_chain]),
+    st.integers(0, 10_000),
+    st.integers(6, 14),
+    st.integers(1, 4),
+    st.sampled_from([0.96, 0.9, 0.84, 0.78]),
+)
+def test_the_program_of_the_thesis_finds_the_same_in_any_step(
+    solver: MilpSolver, make: Any, seed: int, nodes: int, children: int, share: float
+) -> None:
+    program = make(seed, nodes)
+    size = max(1, len(forward_of(program)) // children)
+    same_as_the_thesis(cut(program, (size,) * (children - 1)), 3, share, solver)
 
 
 @settings(max_examples=25, derandomize=True)

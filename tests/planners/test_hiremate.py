@@ -38,7 +38,9 @@ from remat_compile.planners import (
     parse_planner,
 )
 from remat_compile.planners.dtr import Dtr
-from remat_compile.planners.hierarchy import effort
+from remat_compile.planners.hierarchy import jobs
+from remat_compile.planners.hierarchy.quick import quick_orders
+from remat_compile.planners.hierarchy.search import Candidates
 from remat_compile.planners.hiremate import Hiremate
 from remat_compile.planners.instance import Instance
 
@@ -134,7 +136,7 @@ def test_no_slower_than_planners_of_chains(make: Callable[[], Program]) -> None:
 
 def test_the_same_plan_again_with_other_processes() -> None:
     """Not the clock ends its programs."""
-    program = encoder_decoder(6)
+    program = encoder_decoder(4)
     budget = budget_of(program, 0.15)
     plans = [
         Hiremate(leaf=6, options=3, peaks=2, saves=2, processes=n).plan(
@@ -193,6 +195,23 @@ def test_hardly_any_time(limit_s: float) -> None:
         enough = Hiremate().plan(program, budget, time_limit_s=3.0)
         assert isinstance(enough, TimedOut)
         assert enough.schedule is not None
+
+
+def test_nothing_is_begun_past_the_deadline() -> None:
+    """What improves a candidate takes long on large graphs."""
+    program = residual(4)
+    instance = Instance.of(program, "activation")
+    order = next(iter(quick_orders(instance)))
+    limit = instance.peak(instance.capture)
+    past = Candidates(instance, limit, monotonic() - 1.0, print)
+    assert past.offer(order, "first")
+    assert past.best == order  # as it came: a plan is better than none
+    assert past.late
+    assert not past.offer(instance.capture, "second")
+    in_time = Candidates(instance, limit, monotonic() + 60.0, print)
+    assert in_time.offer(order, "first")
+    assert in_time.best == instance.capture
+    assert not in_time.late
 
 
 def test_below_the_floor() -> None:
@@ -285,9 +304,10 @@ def test_a_leaf_solver_that_does_not_do_its_work(
     how: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is named, and the quick options of the class stay."""
-    monkeypatch.setattr(effort, "LEAF_S", 0.2)
-    monkeypatch.setattr(effort, "_GRACE_S", 0.1)
-    program = chain(8)
+    if how == "loops":
+        monkeypatch.setattr(jobs, "LEAF_S", 0.2)
+        monkeypatch.setattr(jobs, "_GRACE_S", 0.1)
+    program = chain(5)
     lines: list[str] = []
     planner = Hiremate(4, leaf=3, options=2, peaks=2, saves=1, processes=2, solver=Broken(how))
     budget = budget_of(program, 0.3)

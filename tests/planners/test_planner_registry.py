@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib import metadata
-from importlib.metadata import EntryPoint
 from pathlib import Path
+from shutil import rmtree
 from subprocess import run
 from typing import ClassVar
 
@@ -16,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.planners.graphs import chain
+from helpers.planners.plugin import install_module
 from remat_compile.ir.diagnostics import Diagnostic, FBError
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners import (
@@ -23,6 +23,7 @@ from remat_compile.planners import (
     Infeasible,
     Optimal,
     Planner,
+    PlannerInfo,
     PlanResult,
     available,
     format_planner,
@@ -62,17 +63,13 @@ class Toy:
 @pytest.fixture
 def plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Registers `toy` and two plug-ins that do not load."""
-    real = metadata.entry_points
-
-    def entry_points(group: str) -> list[EntryPoint]:
-        return [
-            *real(group=group),
-            EntryPoint("toy", f"{__name__}:Toy", group),
-            EntryPoint("gone", "no_such_module:Planner", group),
-            EntryPoint("odd", "remat_compile.ir.graph:Graph", group),
-        ]
-
-    monkeypatch.setattr(registry, "entry_points", entry_points)
+    more = (
+        PlannerInfo("toy", f"{__name__}:Toy", "toys"),
+        PlannerInfo("gone", "no_such_module:Planner", "toys"),
+        PlannerInfo("odd", "remat_compile.ir.graph:Graph", "toys"),
+    )
+    known = registry.registered()
+    monkeypatch.setattr(registry, "registered", lambda: (*known, *more))
     return iter(())
 
 
@@ -88,6 +85,17 @@ def test_the_planners_of_the_package_are_registered() -> None:
         if info.package == "remat-compile":
             assert info.load().name == name
             assert isinstance(info.load()(), Planner)
+
+
+def test_what_is_installed_or_removed_meanwhile_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "late" not in available()
+    install_module(tmp_path, "late_plugin", "", "late = late_plugin:Late")
+    assert available()["late"].target == "late_plugin:Late"
+    rmtree(tmp_path / "late_plugin-1.dist-info")
+    assert "late" not in available()
 
 
 def test_listing_planners_imports_nothing_heavy() -> None:
@@ -134,9 +142,9 @@ def test_every_option_type_round_trips(
     planner = Toy(ratio, label, eager, Periodic(segments))
     text = format_planner(planner)
     with pytest.MonkeyPatch.context() as patch:
-        real = metadata.entry_points
-        toy = EntryPoint("toy", f"{__name__}:Toy", registry.GROUP)
-        patch.setattr(registry, "entry_points", lambda group: [*real(group=group), toy])
+        toy = PlannerInfo("toy", f"{__name__}:Toy", "toys")
+        known = registry.registered()
+        patch.setattr(registry, "registered", lambda: (*known, toy))
         assert parse_planner(text) == planner
 
 

@@ -247,7 +247,7 @@ def test_contradictory_options_are_all_reported() -> None:
 
 
 def test_the_same_question_gets_the_same_plan() -> None:
-    program = random_dag(40, 15)
+    program = random_dag(40, 9)
     budget = reachable(program, 0.4)
     first = parse_planner("rk-checkmate").plan(program, budget)
     assert first == parse_planner("rk-checkmate").plan(program, budget)

@@ -4,7 +4,8 @@
 
 Each WHEEL is one of the package `onnx`; it is read as a zip file. `--releases` downloads those from
 1.5 on into FOLDER, where they are not there yet. The installed package is always run. Ends with 1
-where a case gives a wrong result or an exception without a code.
+where a case gives a wrong result or an exception without a code, or where a release has fewer than
+400 float cases or fewer than 95 % of them right.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from helpers.onnx.cases import Case, Ending, Outcome, of_installed, of_wheel, run
-from helpers.onnx.releases import FAULTY, RELEASES, faulty, wheel_of
+from helpers.onnx.releases import FAULTY, LEAST_CASES, LEAST_SHARE, RELEASES, faulty, wheel_of
 
 
 @dataclass
@@ -73,7 +74,13 @@ def main() -> int:
         print(row(tally), flush=True)
     if given.write is not None:
         given.write.write_text(report(tallies, refused), encoding="utf-8")
-    return 1 if bad else 0
+    return 1 if bad or not all(map(enough, tallies)) else 0
+
+
+def enough(tally: Tally) -> bool:
+    """Whether as many float cases are right as is promised of every release."""
+    total = sum(tally.floats.values())
+    return total > LEAST_CASES and tally.floats[Ending.PASSED] >= LEAST_SHARE * total
 
 
 def kind_of(outcome: Outcome) -> str:

@@ -15,7 +15,7 @@ from ..ir.diagnostics import fail
 from ..ir.graph import Call, CNode, Graph, View
 from .callable import callable_op, check_call
 from .devices import get_rng_state, set_rng_state
-from .ops import to_torch
+from .ops import METHODS, to_torch
 
 __all__ = [
     "Instances",
@@ -65,11 +65,18 @@ class Instances(Mapping[str, Tensor]):
         for view in self._views_of.pop(name, ()):
             del self._derived[view]
 
-    def _derive(self, view: View) -> Tensor:
+    def deriving(self, view: View) -> Callable[[], Any]:
+        """The call of a view as generated code makes it, with its arguments at hand."""
         args = to_torch(view.call.args, self.env, self)
         kwargs = {key: to_torch(value, self.env, self) for key, value in view.call.kwargs}
         check_call(view.call)
-        found = callable_op(view.call.op)(*args, **kwargs)
+        method = METHODS.get(view.call.op)
+        if method is not None and not kwargs and isinstance(args[0], Tensor):
+            return partial(getattr(args[0], method), *args[1:])
+        return partial(callable_op(view.call.op)._op, *args, **kwargs)
+
+    def _derive(self, view: View) -> Tensor:
+        found = self.deriving(view)()
         if view.index is not None:
             found = found[view.index]
         if _storage_key(found) != _storage_key(self[view.base]):
@@ -128,11 +135,12 @@ def run_cnode(
 def prepared(
     c: CNode, execution: int, instances: Instances, *, token: Tensor | None, device: torch.device
 ) -> Callable[[], Any]:
-    """The call with its arguments at hand: running it costs what the operator costs."""
+    """The call as generated code makes it, with its arguments at hand: running it costs what the
+    operator and its dispatch cost."""
     call = c.call_at(execution)
     if call.region:
         return partial(run_region, call, c.results, instances)
-    op = callable_op(call.op)
+    op = callable_op(call.op)._op
     check_call(call)
     args = to_torch(call.args, instances.env, instances)
     kwargs = {key: to_torch(value, instances.env, instances) for key, value in call.kwargs}

@@ -23,12 +23,16 @@ from torch._functorch.aot_autograd import (
 )
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils._pytree import tree_unflatten
 
 from ..ir.diagnostics import fail
 from .kernels import kept_whole
 from .places import error_in_model
 
 __all__ = ["Joint", "as_if_compiling", "trace_joint"]
+
+_OVER_ARGUMENTS = "unflattened_compiled_fn"
+"""PyTorch's function around what takes flat arguments."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,8 @@ class Joint:
         forward: Callable[..., Any],
         backward: Callable[..., Any],
     ) -> Callable[..., Any]:
-        """A callable over `(*params, *buffers, *args)`, differentiable, in AOT's wrappers.
+        """A callable over the list of parameters, buffers and leaves of the arguments,
+        differentiable, in AOT's wrappers.
 
         `partition(joint, inputs, *, num_fwd_outputs, ...)` returns the two halves;
         `forward` and `backward` turn each into a boxed callable. May be called for several plans.
@@ -58,7 +63,7 @@ class Joint:
         )
         # Nothing saved is overwritten: a graph may be kept (`retain_graph`).
         descriptors._aot_state.fw_metadata.bw_donated_idxs = []
-        return compiled
+        return _over_leaves(compiled, descriptors)
 
     def _copied_descriptors(self) -> Any:
         """Compiling writes into the state and the metadata; ours stay for the next plan."""
@@ -121,6 +126,23 @@ def as_if_compiling() -> Iterator[None]:
         yield
     finally:
         torch.compiler._is_compiling_flag = before
+
+
+def _over_leaves(compiled: Callable[..., Any], descriptors: Any) -> Callable[[list[Any]], Any]:
+    """`compiled`, without flattening at each call what the caller has flat: on a model of many
+    small parts that is some percent of a step."""
+    inner = compiled
+    while getattr(inner, "__name__", "") == _OVER_ARGUMENTS and hasattr(inner, "__wrapped__"):
+        inner = inner.__wrapped__
+    if inner is compiled:  # another PyTorch: by its own way
+
+        def by_arguments(leaves: list[Any]) -> Any:
+            args, kwargs = tree_unflatten(leaves, descriptors.in_spec)
+            return compiled(*args, **kwargs)
+
+        return by_arguments
+    out_spec = descriptors.out_spec
+    return lambda leaves: tree_unflatten(inner(leaves), out_spec)
 
 
 def _fake_mode_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -15,6 +15,7 @@ from ..ir.graph import Arg, Atom, Ref
 
 __all__ = [
     "ATOMS",
+    "METHODS",
     "atom_of",
     "from_atom",
     "from_torch_dtype",
@@ -23,6 +24,16 @@ __all__ = [
     "to_torch",
     "torch_dtype",
 ]
+
+METHODS = {
+    "aten.detach.default": "detach",
+    "aten.permute.default": "permute",
+    "aten.t.default": "t",
+    "aten.transpose.int": "transpose",
+    "aten.unsqueeze.default": "unsqueeze",
+    "aten.view.default": "view",
+}
+"""Generated code calls these operators as methods: half of the time, and easier to read."""
 
 _DTYPES: dict[str, torch.dtype] = {
     "f64": torch.float64,

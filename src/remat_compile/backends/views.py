@@ -1,4 +1,4 @@
-"""Views that change nothing: `t(t(x))`, `detach(x)`. The code reads `x` instead."""
+"""A graph in which the code reads `x` in place of views that change nothing."""
 
 from __future__ import annotations
 
@@ -6,32 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..ir.analysis.regions import renamed_call
-from ..ir.graph import Call, CNode, Graph, Ref
-
-_SELF_INVERSE = frozenset(("aten.t.default", "aten.transpose.int"))
-_NOTHING = frozenset(("aten.detach.default", "aten.alias.default"))
-
-
-def identities(graph: Graph) -> dict[str, str]:
-    """View -> the aNode or view with the same storage, sizes and strides.
-
-    Only where the operators alone say so, whatever the sizes: a `detach` (the code runs
-    under `no_grad`), and two equal transpositions in a row.
-    """
-    same: dict[str, str] = {}
-    for view in graph.views:
-        if not view.call.args or not isinstance(first := view.call.args[0], Ref):
-            continue
-        source = same.get(first.name, first.name)
-        if view.call.op in _NOTHING:
-            same[view.name] = source
-        elif view.call.op in _SELF_INVERSE and source in graph.view:
-            before = graph.view[source].call
-            if (before.op, before.args[1:]) == (view.call.op, view.call.args[1:]):
-                inner = before.args[0]
-                assert isinstance(inner, Ref)
-                same[view.name] = same.get(inner.name, inner.name)
-    return same
+from ..ir.graph import Call, CNode, Graph
 
 
 def without_identities(graph: Graph, same: dict[str, str]) -> Graph:

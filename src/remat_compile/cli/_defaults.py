@@ -61,6 +61,7 @@ SETTINGS: Mapping[str, Setting] = {
     "link": Setting(str, ("plan",)),
     "no-offload": Setting(bool, ("plan",)),
     "planner": Setting(str, ("plan",)),
+    "workers": Setting(str, ("plan",)),
     "fuse": Setting(get_args(Fuse), ("plan",)),
     "time-limit": Setting(float, (*PLANNING, "verify")),
     "costs": Setting(get_args(Costs), PLANNING),

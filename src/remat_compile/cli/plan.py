@@ -87,6 +87,13 @@ def command(
             autocompletion=known_planners,
         ),
     ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Solve programs on a Dask cluster: dask://HOST:PORT. The plan is the same.",
+        ),
+    ] = None,
     time_limit: Annotated[float, typer.Option(metavar="SECONDS", help="For the planner.")] = 60.0,
     fuse: Annotated[
         Fuse,
@@ -127,6 +134,7 @@ def command(
         link=link,
         offload=not no_offload,
         fuse=fuse,
+        workers=workers,
     )
     options = onnx.read(errors)
     errors.collect(lambda: check_spec(model, options))

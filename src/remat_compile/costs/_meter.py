@@ -15,7 +15,7 @@ from .._torch.devices import counts_bytes, get_rng_state, synchronize
 from .._torch.instances import Instances, prepared, run_cnode
 from ..ir.analysis.regions import region_function
 from ..ir.diagnostics import fail
-from ..ir.graph import Arg, CNode, Ref
+from ..ir.graph import Arg, CNode, Ref, View
 from ._shapes import value_of
 
 __all__ = ["Meter", "Sample"]
@@ -46,6 +46,7 @@ class Meter:
     def __init__(self, device: torch.device, granularity_bytes: int, time_limit_s: float):
         self.device = device
         self.samples: dict[object, Sample] = {}
+        self._deriving: dict[str, int] = {}
         self._granularity = granularity_bytes
         self._left_s = time_limit_s
 
@@ -101,6 +102,12 @@ class Meter:
         workspace = max(0, use.peak_bytes_over_entry - own)
         shadows = tuple(None if t is None else without_data(t) for t in results)
         return Sample(workspace, time_ns, shadows), results
+
+    def deriving_ns(self, view: View, instances: Instances) -> int:
+        """The time of a view, by its operator: it moves no bytes, whatever its sizes."""
+        if view.call.op not in self._deriving:
+            self._deriving[view.call.op] = self._time_ns(instances.deriving(view))
+        return self._deriving[view.call.op]
 
     def run(self, c: CNode, instances: Instances) -> tuple[Tensor | None, ...]:
         """Runs a first execution without measuring. Raises as `measure` does."""

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING
 
+from ..ir.analysis.liveness import lower_bound_bytes
 from ..ir.program import Budget, Program
-from ..planners.contract import Feasible, Infeasible, Optimal, TimedOut
+from ..planners.contract import Feasible, Infeasible, Optimal, TimedOut, makes_copies
 from ..planners.dtr import Dtr
+from ..planners.results import kind_of
 from .budget import Baseline, BudgetKind, format_bytes
 from .run_planner import Attempt, Phases, Planned, schedule_of
 
@@ -99,15 +101,17 @@ def run_for_least(
 ) -> Planned:
     """The plan of the fewest bytes of the kind of `floor`, proven, with them as its budget.
 
-    The planner is asked for the proven floor first and then, by halves, for what lies between
-    what it has a plan for and what it has none for, so more time may find fewer bytes. Ctrl-C
-    takes the least so far. FB0460 to FB0466 where there is no plan at all.
+    The planner is asked for the highest proven floor first and then, by halves, for what lies
+    between what it has a plan for and what it has none for, so more time may find fewer bytes.
+    Ctrl-C takes the least so far. FB0460 to FB0466 where there is no plan at all.
     """
     assert floor is not None
     search = _Search(program, planner, floor.kind, time_limit_s, phases)
+    copies = makes_copies(planner) and program.target.has_link
+    least, _ = lower_bound_bytes(program, kind_of(floor), copies=copies)
     first: PlanResult | None = None
     try:
-        first = search.look(floor.bytes)
+        first = search.look(max(floor.bytes, least))
     except KeyboardInterrupt:
         if search.best is None:
             raise

@@ -17,6 +17,7 @@ from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ..ir.wording import worded
 from ..planners.contract import makes_copies
 from ..planners.registry import parse_planner, parse_planners
+from ..planners.workers.addresses import with_workers
 from .asked import Backend, Costs, Emitted, Errors, Fuse, Grads, JaxStyle
 from .budget import BudgetText, parse_budget, parse_budgets
 from .files import keep_text
@@ -66,6 +67,8 @@ MEANING = {
     '"both=30GB/s" and "latency=10us" where known; in place of that of the device',
     "offload": "whether planners may copy to the host, where the target has a link",
     "planner": 'a planner, or a text such as "periodic{segments=4}"',
+    "workers": 'the address of a Dask cluster, "dask://host:8786", that programs of planners are '
+    "solved on; the plan is the same",
     "cache": "whether a plan that was made before for the same graph is taken, and this one kept; "
     "REMAT_COMPILE_CACHE names the folder, or switches it off",
     "fuse": 'whether runs of the plan become kernels of Inductor: "none", "auto" (those measured '
@@ -108,6 +111,7 @@ class PlanKeywords(BoundKeywords, SweepKeywords, total=False):
 
     host_budget: str | int | None
     planner: str | Planner
+    workers: str | None
     link: str | None
     offload: bool
     cache: bool
@@ -148,6 +152,7 @@ def read_request(
     offload: bool = True,
     cache: bool = True,
     fuse: str = "none",
+    workers: str | None = None,
 ) -> PlanRequest | None:
     """The request, or None after adding to `errors`: FB0450 to FB0452 for budgets, FB0472, FB0474
     and FB0477 for the link, FB0707 for the rest, and those of the planner and device registries."""
@@ -174,6 +179,9 @@ def read_request(
     if chosen is not None and not offload:
         asked = chosen
         chosen = errors.collect(lambda: _without_copies(asked))
+    if chosen is not None and workers is not None:
+        here, elsewhere = chosen, workers
+        chosen = errors.collect(lambda: with_workers(here, elsewhere))
     over = None if link is None else errors.collect(lambda: parse_link(link))
     target = None if device is None else errors.collect(lambda: load_device(device))
     source = _read_costs(errors, costs, device)

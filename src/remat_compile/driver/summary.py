@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..ir.analysis.liveness import lower_bound_bytes
 from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
 from ..ir.semantics.simulate import Trace
@@ -28,7 +29,8 @@ def summary(
     is_proven: bool,
 ) -> str:
     """What the plan takes, and what the step takes without it; `lower_bound_s` of its order."""
-    lines = [_head(schedule, budget), *columns([*_rows(trace, base, is_proven)])]
+    floors = _floors(program, schedule, trace, base, budget)
+    lines = [_head(schedule, budget), *columns([*_rows(trace, base, floors, is_proven)])]
     lines += _bound(trace.time_ns / 1e9, lower_bound_s)
     again = sum(trace.executions.values()) - len(trace.executions)
     lines.append(
@@ -46,14 +48,32 @@ def _head(schedule: Schedule, budget: Budget | None) -> str:
     return f"plan @{schedule.name}{by} for {format_bytes(budget.bytes)} {kind}"
 
 
-def _rows(trace: Trace, base: Baseline, proven: bool) -> Iterator[tuple[str, ...]]:
+def _floors(
+    program: Program, schedule: Schedule, trace: Trace, base: Baseline, budget: Budget | None
+) -> tuple[int, int]:
+    """Of device and activation bytes. A plan that takes all of its budget, as one for `least`
+    does, has the highest that is known beside it."""
+    device, activation = base.floor_bytes, base.activation_floor_bytes
+    if budget is None:
+        return device, activation
+    copies = schedule.has_copies
+    if budget.kind == "device" and budget.bytes == trace.peak_bytes:
+        device = lower_bound_bytes(program, "device", copies=copies)[0]
+    if budget.kind == "activation" and budget.bytes == trace.activation_peak_bytes:
+        activation = lower_bound_bytes(program, "activation", copies=copies)[0]
+    return device, activation
+
+
+def _rows(
+    trace: Trace, base: Baseline, floors: tuple[int, int], proven: bool
+) -> Iterator[tuple[str, ...]]:
     yield ("", "proven" if proven else "predicted", "nothing recomputed", "floor")
-    peaks = (trace.peak_bytes, base.peak_bytes, base.floor_bytes)
+    peaks = (trace.peak_bytes, base.peak_bytes, floors[0])
     yield ("device memory", *map(format_bytes, peaks))
     activations = (
         trace.activation_peak_bytes,
         base.activation_peak_bytes,
-        base.activation_floor_bytes,
+        floors[1],
     )
     yield ("activations", *map(format_bytes, activations))
     if trace.copies:

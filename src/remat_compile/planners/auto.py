@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import ClassVar, assert_never
 
@@ -31,6 +31,7 @@ from .portfolio.members import (
 from .portfolio.race import Accept, Race
 from .registry import format_planner
 from .results import check_budget, kind_of
+from .workers.addresses import engine_at, given_workers, where_it_runs, wrong_address
 
 __all__ = ["Auto"]
 
@@ -48,17 +49,20 @@ unless the machine is very busy."""
 @dataclass(frozen=True)
 class Auto:
     """Runs `planners` (none given: those that suit the graph, plug-ins included) and takes
-    the fastest plan that is proven. Quick ones answer first; slow ones follow in two
-    processes; then the best plan is polished, until the time limit, or until it is within
-    0.1 % of the proven bound. Ctrl-C takes the best so far. The schedule carries the text
-    of the planner that won. On a target with a link those run too that copy to the host, unless
-    `offload` is off."""
+    the fastest plan that is proven. Quick ones answer first; slow ones follow in two processes,
+    and by `workers` of a cluster (dask://HOST:PORT) where they can; then the best plan is
+    polished, until the time limit, or until it is within 0.1 % of the proven bound. Ctrl-C takes
+    the best so far. The schedule carries the text of the planner that won. On a target with a
+    link those run too that copy to the host, unless `offload` is off."""
 
     name: ClassVar[str] = "auto"
     applicability: ClassVar[str] = "any graph"
     source: ClassVar[str] = "ours: a portfolio"
     planners: tuple[Planner, ...] = ()
     offload: bool = True
+    workers: str | None = where_it_runs()
+
+    check_options = staticmethod(wrong_address)
 
     @property
     def copies(self) -> bool:
@@ -83,6 +87,8 @@ class Auto:
         none or `keep_on_interrupt` is off.
         """
         check_budget(budget)
+        if self.workers is not None:
+            engine_at(self.workers).shutdown()  # it is there
         report = progress or (lambda line: None)
         asked = not self.planners or any(map(makes_copies, self.planners))
         copies = self.offload and program.target.has_link and asked
@@ -94,7 +100,7 @@ class Auto:
             report,
             may_polish=not self.planners,
         )
-        run.enter(self.planners)
+        run.enter(self.planners, self.workers)
         try:
             run.run_quick()
             run.look_at_order()
@@ -140,9 +146,15 @@ class _Portfolio:
     def left_s(self) -> float:
         return self.deadline - monotonic()
 
-    def enter(self, chosen: tuple[Planner, ...]) -> None:
+    def enter(self, chosen: tuple[Planner, ...], workers: str | None) -> None:
         """Decides who runs where: of this package's planners on a small graph, the quick
-        ones on a thread, and all others in processes."""
+        ones on a thread, and all others in processes, which may give work to `workers`."""
+        self._enter(chosen)
+        self.waiting = deque(
+            replace(m, planner=given_workers(m.planner, workers)) for m in self.waiting
+        )
+
+    def _enter(self, chosen: tuple[Planner, ...]) -> None:
         size = len(self.race.program.graph.cnodes)
         if chosen:
             for planner in chosen:
@@ -159,7 +171,7 @@ class _Portfolio:
         if budget is not None:
             floor, where = lower_bound_bytes(self.race.program, kind_of(budget), copies=copies)
             if floor > budget.bytes:
-                self.report(f"auto: no plan can exist, {where} alone needs {floor} bytes")
+                self.report(f"auto: no plan can exist, any needs {floor} bytes at {where}")
                 return
             if copies:
                 self.waiting += copying_members(size)

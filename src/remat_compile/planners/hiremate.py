@@ -21,6 +21,8 @@ from .programs.solve_compact import solve_compact
 from .rk_checkmate import RkCheckmate
 from .solvers import MilpSolver
 from .spelling.options import Checked, at_least
+from .workers.addresses import where_it_runs, wrong_address
+from .workers.pool import Workers, workers_of
 
 _WALKS, _LEAVES, _LEVELS, _TOP = 0.3, 0.5, 0.65, 0.8
 """Shares of the time limit that have passed when each of these is done."""
@@ -42,7 +44,8 @@ class Hiremate(Checked):
     of capture (`partition`), in at most `levels` levels (none: as many as it takes). Each class of
     equal parts gets options for `peaks` times `saves` budgets, leaves from `solver`; an integer
     program chooses among `options` of each child which to use, and what runs again when. The plan
-    is then refined leaf by leaf. In `processes` (none: one per core).
+    is then refined leaf by leaf. Classes are worked on in `processes` (none: one per core) or by
+    `workers` of a cluster (dask://HOST:PORT).
     """
 
     name: ClassVar[str] = "hiremate"
@@ -57,9 +60,13 @@ class Hiremate(Checked):
     partition: Kind = "auto"
     solver: Planner = field(default_factory=RkCheckmate)
     processes: int | None = at_least(1, None)
+    workers: str | None = where_it_runs()
 
     @classmethod
-    def check_options(cls, solver: Planner, **_: object) -> Iterator[tuple[str, str]]:
+    def check_options(
+        cls, solver: Planner, workers: str | None, **_: object
+    ) -> Iterator[tuple[str, str]]:
+        yield from wrong_address(workers)
         if isinstance(solver, Hiremate):
             yield "solver", "cannot be hiremate itself"
 
@@ -76,8 +83,10 @@ class Hiremate(Checked):
         instance = task.instance
         if instance.peak(instance.capture) <= task.limit_bytes:
             return task.answer(instance.capture)
-        with MilpSolver() as solver:
-            run = _Run(self, task, start, time_limit_s, progress or (lambda line: None), solver)
+        report = progress or (lambda line: None)
+        places = workers_of(self.workers, self.processes, report)
+        with places as workers, MilpSolver() as solver:
+            run = _Run(self, task, start, time_limit_s, report, solver, workers)
             run.run()
         best = run.candidates.best
         if best is None and not run.late:
@@ -101,15 +110,26 @@ class _Run:
         limit_s: float,
         progress: Progress,
         solver: MilpSolver,
+        workers: Workers,
     ):
         self.options, self.task, self.progress, self.solver = options, task, progress, solver
+        self.workers = workers
         self.instance = task.instance
         self.start, self.limit_s = start, limit_s
-        self.candidates = Candidates(task.instance, task.limit_bytes, progress)
-        self.late = False
+        self.candidates = Candidates(task.instance, task.limit_bytes, task.deadline, progress)
+        self._late = False
 
     def until(self, share: float) -> float:
         return self.start + share * self.limit_s
+
+    @property
+    def late(self) -> bool:
+        """Whether the time limit ended anything."""
+        return self._late or self.candidates.late
+
+    @late.setter
+    def late(self, late: bool) -> None:
+        self._late = late
 
     @property
     def settled(self) -> bool:
@@ -121,6 +141,8 @@ class _Run:
         if self.settled or self._is_over():
             return
         self._walk_again()
+        if self._is_over():
+            return
         limits = Limits(self.options.children, self.options.leaf, self.options.partition)
         tree = tree_of(self.instance, limits, self.options.levels)
         self._tell(tree)
@@ -180,7 +202,7 @@ class _Run:
         made = self.options
         solver = None if made.solver == RkCheckmate() else made.solver
         effort = Effort(
-            tree, made.peaks, made.saves, made.options, solver, made.processes, self.progress
+            tree, made.peaks, made.saves, made.options, solver, self.workers, self.progress
         )
         effort.fill(self.task.deadline)
         self._chain(tree)
@@ -195,6 +217,8 @@ class _Run:
 
     def _chain(self, tree: Tree) -> None:
         """Across a chain of leaves the dynamic program of Rk-Rotor is exact, and quick."""
+        if self._is_over():
+            return
         for order in chain_orders(self.task, tree):
             self.candidates.offer(order, "a chain of parts")
             if self.instance.peak(order) <= self.task.limit_bytes:
@@ -203,6 +227,8 @@ class _Run:
     def _top(self, tree: Tree, *, quick: bool) -> None:
         """Plans of the root from what its children offer."""
         limit = self.task.limit_bytes
+        if self._is_over():
+            return
         problem = LevelProblem.of(tree.root, self.options.options + _MORE_AT_TOP)
         for order in priced_orders(problem.level, problem.prices):
             self.candidates.offer(self.instance.without_idle(order), "options of parts")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from typing import Any
 
 from ..ir.diagnostics import Diagnostic, FBError, fail, nearest
 from .contract import Planner
-from .spelling.options import default_of, read_options
+from .spelling.options import WHERE, default_of, read_options
 from .spelling.text import PlannerText, format_value, parse_list, parse_text, span_of
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "format_option",
     "format_planner",
     "parse_planner",
+    "registered",
 ]
 
 GROUP = "remat_compile.planners"
@@ -64,18 +65,41 @@ def available() -> dict[str, PlannerInfo]:
     Where two packages register a name, this package's own planner wins.
     """
     infos: dict[str, PlannerInfo] = {}
-    for point in entry_points(group=GROUP):
-        package = point.dist.name if point.dist is not None else "an unknown package"
-        if point.name not in infos or package == _OWN:
-            infos[point.name] = PlannerInfo(point.name, point.value, package)
+    for info in registered():
+        if info.name not in infos or info.is_own:
+            infos[info.name] = info
     return dict(sorted(infos.items()))
+
+
+def registered() -> tuple[PlannerInfo, ...]:
+    """All of GROUP. A package is asked for its name once: that reads its metadata."""
+    points = entry_points(group=GROUP)
+    packages = {id(point.dist): point.dist for point in points}
+    names = {
+        key: "an unknown package" if package is None else package.name
+        for key, package in packages.items()
+    }
+    return tuple(PlannerInfo(point.name, point.value, names[id(point.dist)]) for point in points)
+
+
+def own() -> dict[str, PlannerInfo]:
+    """Those of this package, which need no look at all the others. Empty where it lies in a
+    folder and is not installed."""
+    try:
+        points = distribution(_OWN).entry_points
+    except PackageNotFoundError:
+        return {}
+    return {p.name: PlannerInfo(p.name, p.value, _OWN) for p in points.select(group=GROUP)}
 
 
 Known = Mapping[str, PlannerInfo]
 
 
 def _load(name: str, known: Known, column: int) -> type[Planner]:
-    """The class of a planner. FB0401 for an unknown name (with the nearest one)."""
+    """The class of a planner, of `known` or else registered. FB0401 for an unknown name (with
+    the nearest one)."""
+    if name not in known:
+        known = {**available(), **known}
     if name not in known:
         message = f'there is no planner "{name}".{nearest(name, known)}'
         hint = f"planners: {', '.join(known)}"
@@ -90,12 +114,12 @@ def parse_planner(text: str, more: Known | None = None) -> Planner:
     that cannot be read, FB0403 unknown option, FB0404 value of the wrong type or out of
     range, FB0405 options that contradict each other, FB0406 plug-in that does not load.
     """
-    return _build(parse_text(text), {**available(), **(more or {})})
+    return _build(parse_text(text), {**own(), **(more or {})})
 
 
 def parse_planners(text: str) -> tuple[Planner, ...]:
     """Planners from a text such as `auto, periodic{segments=4}`; raises as `parse_planner`."""
-    known = available()
+    known = own()
     planners: list[Planner] = []
     problems: list[Diagnostic] = []
     for parsed in parse_list(text):
@@ -117,26 +141,27 @@ def _build(parsed: PlannerText, known: Known) -> Planner:
     return planner
 
 
-def format_planner(planner: Planner) -> str:
+def format_planner(planner: Planner, *, where: bool = False) -> str:
     """The text form: options that differ from their defaults, in order of declaration.
 
-    `parse_planner` gives back an equal planner.
+    `parse_planner` gives back an equal planner; but for options that say where it works and
+    change no plan, which are told with `where` only.
     """
-    options = ", ".join(_changed(planner))
+    options = ", ".join(_changed(planner, where))
     return f"{planner.name}{{{options}}}" if options else planner.name
 
 
-def _changed(planner: Any) -> Iterator[str]:
+def _changed(planner: Any, where: bool) -> Iterator[str]:
     for f in fields(planner):
         value = getattr(planner, f.name)
-        if value != default_of(f):
-            yield f"{f.name}={format_option(value)}"
+        if value != default_of(f) and (where or not f.metadata.get(WHERE)):
+            yield f"{f.name}={format_option(value, where=where)}"
 
 
-def format_option(value: object) -> str:
+def format_option(value: object, *, where: bool = False) -> str:
     """A value of an option as `parse_planner` reads it: a planner, a list, or a plain value."""
     if isinstance(value, tuple):
-        return f"[{', '.join(format_option(item) for item in value)}]"
+        return f"[{', '.join(format_option(item, where=where) for item in value)}]"
     if hasattr(value, "plan") and hasattr(value, "__dataclass_fields__"):
-        return format_planner(value)  # type: ignore[arg-type]
+        return format_planner(value, where=where)  # type: ignore[arg-type]
     return format_value(value)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
-from queue import SimpleQueue
 from time import monotonic
 from typing import ClassVar
 
@@ -18,11 +15,10 @@ from .chains.answer import (
     no_chain,
     persistent_orders,
 )
-from .chains.block_options import Grid, Solved, block_instance, option_of
+from .chains.block_options import Grid, Row, RowJob, block_instance, option_of
 from .chains.chain import Chain, fingerprints, grouped
 from .chains.persistent import DeadlinePassed
 from .chains.stages import BlockOption, save_all, stages_of
-from .isolation.process import processors
 from .kit import (
     Budget,
     Order,
@@ -33,8 +29,9 @@ from .kit import (
     TimedOut,
     format_planner,
 )
-from .solvers import MilpSolver
 from .spelling.options import Checked, at_least
+from .workers.addresses import where_it_runs, wrong_address
+from .workers.pool import Workers, workers_of
 
 _FOR_BLOCKS = 0.35
 """The share of the time limit that the blocks may take."""
@@ -49,10 +46,10 @@ _MOST_STAGES = 200
 @dataclass(frozen=True)
 class Rockmate(Checked):
     """Zhao 2024, chapter 2: each unique block is solved for `peaks` times `saves` budgets
-    with the compact integer program, in `processes` of their own (none: one per core), and
-    Rk-Rotor chooses an option for every block of the chain. Blocks are joined up to
-    `block_size` forward cNodes (none: both as they are cut and joined up to 20, and the
-    faster plan).
+    with the compact integer program, in `processes` of their own (none: one per core) or by
+    `workers` of a cluster (dask://HOST:PORT), and Rk-Rotor chooses an option for every block of
+    the chain. Blocks are joined up to `block_size` forward cNodes (none: both as they are cut and
+    joined up to 20, and the faster plan).
 
     O(N^2 (N + options) slots) after the blocks, for N of them.
     """
@@ -65,6 +62,9 @@ class Rockmate(Checked):
     slots: int = at_least(1, 500)
     block_size: int | None = at_least(1, None)
     processes: int | None = at_least(1, None)
+    workers: str | None = where_it_runs()
+
+    check_options = staticmethod(wrong_address)
 
     def plan(
         self,
@@ -85,17 +85,19 @@ class Rockmate(Checked):
         fitting: list[Order] = []
         least: list[Order] = []
         late = False
+        report = progress or (lambda line: None)
         try:
-            for k, blocks in enumerate(chains, 1):
-                share = _FOR_BLOCKS * time_limit_s * k / len(chains)
-                options_N, cut_short = self._options(blocks, start + share, progress)
-                late = late or cut_short
-                stages = stages_of(blocks, options_N)
-                order = first_fit(task, persistent_orders(task, stages, self.slots))
-                if order is not None:
-                    fitting.append(order)
-                elif not fitting:
-                    least.append(least_order(task, stages))
+            with workers_of(self.workers, self.processes, report) as workers:
+                for k, blocks in enumerate(chains, 1):
+                    share = _FOR_BLOCKS * time_limit_s * k / len(chains)
+                    options_N, cut_short = self._options(blocks, start + share, workers, report)
+                    late = late or cut_short
+                    stages = stages_of(blocks, options_N)
+                    order = first_fit(task, persistent_orders(task, stages, self.slots))
+                    if order is not None:
+                        fitting.append(order)
+                    elif not fitting:
+                        least.append(least_order(task, stages))
         except DeadlinePassed:
             if not fitting:
                 return TimedOut(None, 0, task.instance.base_time_ns)
@@ -115,23 +117,21 @@ class Rockmate(Checked):
         return [chain] if len(joined) in (2, len(chain)) else [chain, joined]
 
     def _options(
-        self, chain: Chain, deadline: float, progress: Progress | None
+        self, chain: Chain, deadline: float, workers: Workers, progress: Progress
     ) -> tuple[list[list[BlockOption]], bool]:
         """For every stage, all that its class was solved for; whether the clock cut it short."""
         last = len(chain) - 1
         classes = _classes(chain)
         grids = [Grid(block_instance(chain, c[0]), self.peaks, self.saves) for c in classes]
-        if progress is not None:
-            progress(f"{self.name}: {last} blocks, {len(classes)} of them unique")
-        _solve_all(grids, self.processes, deadline)
+        progress(f"{self.name}: {last} blocks, {len(classes)} of them unique")
+        _solve_all(grids, workers, deadline)
         options_N: list[list[BlockOption]] = [[] for _ in range(last)]
         for grid, members in zip(grids, classes, strict=True):
             for i in members:
                 options_N[i] = [option_of(chain, i, order) for order in grid.orders]
                 options_N[i].append(save_all(chain, i))
         options_N.append([save_all(chain, last)])
-        if progress is not None:
-            progress(f"{self.name}: {sum(len(g.orders) for g in grids)} options in all")
+        progress(f"{self.name}: {sum(len(g.orders) for g in grids)} options in all")
         return options_N, any(grid.late for grid in grids)
 
 
@@ -143,32 +143,15 @@ def _classes(chain: Chain) -> list[list[int]]:
     return list(classes.values())
 
 
-def _solve_all(grids: Sequence[Grid], processes: int | None, deadline: float) -> None:
-    """Solves every row of every grid, several at a time, each in its own process.
+def _solve_all(grids: Sequence[Grid], workers: Workers, deadline: float) -> None:
+    """Solves every row of every grid.
 
     The largest peaks of all grids come first: they are solved fastest and used most. Rows come
     in waves, whose answers are entered in order: what is found does not hang on who is first.
     """
     rows = list(zip(*(grid.rows() for grid in grids), strict=True))
-    workers = processes or processors()
-    with ThreadPoolExecutor(workers) as pool, ExitStack() as stack:
-        lent: SimpleQueue[MilpSolver] = SimpleQueue()
-        for _ in range(workers):
-            lent.put(stack.enter_context(MilpSolver()))
-
-        def work(grid: Grid, peak: int) -> list[Solved]:
-            solver = lent.get()
-            try:
-                return grid.solve_row(peak, solver, deadline)
-            finally:
-                lent.put(solver)
-
-        for first in range(0, len(rows), _WAVE):
-            wave = [
-                (g, p)
-                for row in rows[first : first + _WAVE]
-                for g, p in zip(grids, row, strict=True)
-            ]
-            solved = list(pool.map(lambda pair: work(*pair), wave))
-            for (grid, _), answers in zip(wave, solved, strict=True):
-                grid.enter(answers)
+    for first in range(0, len(rows), _WAVE):
+        wave = rows[first : first + _WAVE]
+        jobs = [RowJob(g, p) for row in wave for g, p in zip(grids, row, strict=True)]
+        for job, answer in zip(jobs, list(workers.map(jobs, deadline)), strict=True):
+            job.grid.enter(answer or Row((), late=True))

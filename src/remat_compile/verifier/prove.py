@@ -21,7 +21,7 @@ from .obligations.memory_ranges import Somewhere, check_sizes
 from .plan_proof import Scope, read_proof
 from .smt import OutOfTime
 from .solvers.solver import Choice, solvers_of
-from .verdict import Bound, Largest, Refuted, Undecided, Verdict
+from .verdict import Bound, Largest, ProvenPlan, Refuted, Undecided, Verdict
 
 __all__ = ["Scope", "prove_largest", "scripts", "verify", "verify_with_scripts"]
 
@@ -97,14 +97,16 @@ def _verify(
         proof = read_proof(program, schedule, budgets, inquiry)
         if isinstance(proof, Refuted):
             return proof
-        text = written(program, schedule) if text is None else text
+        verdict: Verdict
         if (wrong := proof.steps()) is not None:
-            verdict: Verdict = proof.unreadable or agree_on_refutation(wrong, schedule, text)
-        else:
+            verdict = proof.unreadable or agree_on_refutation(
+                wrong, schedule, text or written(program, schedule)
+            )
+        elif isinstance(verdict := sizes(proof), ProvenPlan):
+            text = text or written(program, schedule)
             at_sample = None if scope == "range" else lambda: proof.sizes("sample")
             every = (*budgets, *proof.bounds)
-            found = sizes(proof)
-            verdict = agree_on_plan(found, program, schedule, every, text, at_sample, inquiry)
+            verdict = agree_on_plan(verdict, program, schedule, every, text, at_sample, inquiry)
     return _objection(inquiry.record, schedule, refuted=isinstance(verdict, Refuted)) or verdict
 
 
@@ -171,11 +173,12 @@ def _largest(
     proof = read_proof(program, schedule, budgets, inquiry)
     if isinstance(proof, Refuted):
         return proof
-    text = written(program, schedule) if text is None else text
-    if (wrong := proof.steps()) is not None:
-        return proof.unreadable or agree_on_refutation(wrong, schedule, text)
-    if (unreadable := proof.unreadable) is not None:
+    wrong, unreadable = proof.steps(), proof.unreadable
+    if unreadable is not None:
         return unreadable
+    text = text or written(program, schedule)
+    if wrong is not None:
+        return agree_on_refutation(wrong, schedule, text)
     negative = check_sizes(proof.statements, proof.amounts, known, inquiry.about(Obligation.SIZES))
     if isinstance(negative, OutOfTime):
         return Undecided(f"sizes: {negative.why}")

@@ -109,7 +109,7 @@ class Encoding:
         self.parts[-1].goals[goal] = None
 
     def check(self, asked: Asked, *, all_models: bool = True) -> Answer:
-        """Asks about every part, in a context of its own, so that threads do not meet.
+        """Asks about every part, as a script that knows nothing of the others.
 
         With `all_models` the values of all parts that have a model come together (they
         agree where no symbol is free), else those of the first. Time running out in one

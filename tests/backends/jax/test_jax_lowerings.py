@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.jax.arrays import quick_compilation, to_numpy, translated
+from helpers.jax.arrays import PLAIN_CODE, quick_compilation, to_numpy, translated
 from helpers.jax.samples import RANDOM, SAMPLES, Call, samples
 from helpers.slow import default_only
 from remat_compile._torch.ops import resolve_op
@@ -111,7 +111,8 @@ def compiled(
             for op in ops
         }
 
-    return jax.jit(every)({op: [arrays for _, arrays in of_op] for op, of_op in made.items()})
+    compiled = jax.jit(every, compiler_options=PLAIN_CODE)
+    return compiled({op: [arrays for _, arrays in of_op] for op, of_op in made.items()})
 
 
 @pytest.fixture(autouse=True)

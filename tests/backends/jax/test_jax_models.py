@@ -15,9 +15,8 @@ from helpers.jax.arrays import quick_compilation, to_numpy
 from helpers.jax.torch_reference import Reference, interpreted, reference
 from helpers.models import BASE, GPT, LOSS_INSIDE, MODELS, SMALL
 from helpers.slow import default_only
-from remat_compile._torch.lowered import Lowered
 from remat_compile.backends.jax.runtime.interpret import Interpreted
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.frontends.torch_export import Lowered, export, lower
 from remat_compile.ir.graph import Atom, Call
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}

@@ -72,7 +72,7 @@ def eager(scale: float = 1.0) -> dict[str, Any]:
 
 
 def inputs() -> tuple[jax.Array, ...]:
-    return tuple(jnp.asarray(a.numpy()) for a in make(torch.float64)[1])
+    return tuple(jax.device_put(a.numpy()) for a in make(torch.float64)[1])
 
 
 def near(ours: dict[str, Any], theirs: dict[str, Any]) -> None:

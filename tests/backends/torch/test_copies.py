@@ -20,9 +20,8 @@ from helpers.execution.copy_engines import LateEngine
 from helpers.models import MODELS
 from helpers.programs.offloading import offload_everything
 from helpers.training import assert_bit_equal, train_steps
-from remat_compile._torch.alloc import measure_peak
 from remat_compile.backends.python.allowed import check_generated
-from remat_compile.backends.torch import PlannedModule, build, emit, measure_step
+from remat_compile.backends.torch import PlannedModule, build, emit, measure_peak, measure_step
 from remat_compile.backends.torch.allowed import allowed
 from remat_compile.backends.torch.runtime import (
     Copies,

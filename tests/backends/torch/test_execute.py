@@ -16,8 +16,8 @@ from helpers.programs.hand_built import (
     dropout_values,
     dynamic_dropout_program,
 )
-from remat_compile._torch.alloc import measure_peak
 from remat_compile._torch.execute import Loss, execute
+from remat_compile.backends.torch import measure_peak
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Const

@@ -15,12 +15,11 @@ from helpers.execution.copy_engines import LateEngine
 from helpers.models import BASE, MODELS
 from helpers.planners.matrix import COPYING, linked
 from helpers.training import assert_bit_equal, train_steps
-from remat_compile._torch.lowered import Exported
 from remat_compile.backends.torch import build, measure_step
 from remat_compile.backends.torch.runtime.cpu import ThreadEngine
 from remat_compile.costs import measured
 from remat_compile.driver.budget import Baseline
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.frontends.torch_export import Exported, export, lower
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Direction
 from remat_compile.ir.semantics.simulate import simulate

@@ -279,7 +279,7 @@ def test_all_stored_models() -> None:
     assert len(unlike_passed(cases)) <= len(cases) // 20
 
 
-@pytest.mark.parametrize("part", default_only(range(4), [0]))
+@pytest.mark.parametrize("part", default_only(range(8), [0]))
 def test_damaged_files_end_in_a_code_or_a_module(part: int, tmp_path: Path) -> None:
-    found = {check(data, tmp_path) for data in mutants(1, 500 * part, 500)}
+    found = {check(data, tmp_path) for data in mutants(1, 250 * part, 250)}
     assert {"built", "FB0603", "FB0606"} <= found

@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from helpers.models import BASE, MODELS, export_onnx, no_dropout
+from helpers.models import BASE, MODELS, SMALL, export_onnx, no_dropout
 from helpers.slow import default_only
 from remat_compile.frontends.onnx import OnnxModel, build_module, export_trainable
 
 LIMIT = {torch.float32: 1e-5, torch.float64: 1e-12}
+FACTORIES = {**MODELS, **{f"small-{name}": make for name, make in SMALL.items()}}
 
 
 def leaves(value: Any) -> list[Tensor]:
@@ -66,12 +67,16 @@ LOSSES = ("mlp-loss", "gpt-loss", "resnet-loss")
 CASES = [(n, torch.float64) for n in BASE] + [(n, torch.float32) for n in LOSSES]
 
 
-ALSO_END_TO_END = ("mlp", "resnet", "mlp-loss", "gpt-loss", "resnet-loss", "encdec", "vit")
-"""Left to `make check`: `end_to_end/test_onnx.py` compares some of them in every run."""
+ELSEWHERE_TOO = (
+    *("mlp", "resnet", "mlp-loss", "gpt-loss", "resnet-loss"),
+    *("gpt", "llama", "encdec", "vit"),
+)
+"""Left to `make check`: `end_to_end/test_onnx.py` and `test_architectures.py` compare such models
+in every run."""
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), default_only(CASES, [c for c in CASES if c[0] not in ALSO_END_TO_END])
+    ("name", "dtype"), default_only(CASES, [c for c in CASES if c[0] not in ELSEWHERE_TOO])
 )
 def test_gradients_equal_those_of_the_exported_module(
     name: str, dtype: torch.dtype, tmp_path: Path
@@ -126,10 +131,10 @@ def test_bert_with_padding_and_ignored_labels(dtype: torch.dtype, tmp_path: Path
     compare(module, args, built, LIMIT[dtype])
 
 
-@pytest.mark.parametrize("name", default_only(["gpt", "vit"], ["gpt"]))
+@pytest.mark.parametrize("name", default_only(["gpt", "small-gpt", "vit"], ["small-gpt"]))
 def test_a_default_export_is_repaired(name: str, tmp_path: Path) -> None:
     """Merged, dropped and transposed parameters come back; what is gone is named."""
-    module, args, _ = MODELS[name](torch.float32)
+    module, args, _ = FACTORIES[name](torch.float32)
     no_dropout(module)
     torch.onnx.export(module, args, tmp_path / "m.onnx", dynamo=True, verbose=False)
     sample = write_sample(tmp_path / "s.npz", built_names(tmp_path / "m.onnx"), args)
@@ -157,7 +162,7 @@ def built_names(path: Path) -> tuple[str, ...]:
 @pytest.mark.parametrize("opset", default_only([18, 23], [18]))
 def test_other_opsets(opset: int, tmp_path: Path) -> None:
     """Opset 23 has Attention, RMSNormalization and RotaryEmbedding as operators."""
-    module, args, _ = MODELS["llama"](torch.float64)
+    module, args, _ = FACTORIES["small-llama" if opset == 18 else "llama"](torch.float64)
     export_trainable(module, args, tmp_path / "m.onnx", opset_version=opset)
     names = built_names(tmp_path / "m.onnx")
     built = build_module(tmp_path / "m.onnx", sample=write_sample(tmp_path / "s.npz", names, args))

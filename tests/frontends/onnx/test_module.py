@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
-from helpers.models import MODELS, export_onnx, no_dropout
+from helpers.models import SMALL, export_onnx, no_dropout
 from helpers.onnx_files import linear, refusal, write
 from remat_compile.frontends.onnx import build_module, export_trainable
 from remat_compile.frontends.onnx.call import decimal_float, literals_of, widened
@@ -231,7 +231,7 @@ def test_train_bn_without_batch_norm_is_a_warning(tmp_path: Path) -> None:
 
 def test_folded_batch_norms_are_named(tmp_path: Path) -> None:
     """The default exporter multiplies BatchNorm into the convolution before it."""
-    module, args, _ = MODELS["resnet"](torch.float32)
+    module, args, _ = SMALL["resnet"](torch.float32)
     torch.onnx.export(module, args, tmp_path / "m.onnx", dynamo=True, verbose=False)
     built = build_module(tmp_path / "m.onnx")
     text = " ".join(w.message for w in built.warnings if w.code in ("FB0650", "FB0657"))
@@ -256,7 +256,7 @@ def test_made_up_names_and_shared_vectors_are_warned_about(tmp_path: Path) -> No
 
 
 def test_attention_dropout_that_the_exporter_left_out(tmp_path: Path) -> None:
-    module, args, _ = MODELS["gpt"](torch.float32)
+    module, args, _ = SMALL["gpt"](torch.float32)
     export_trainable(module, args, tmp_path / "m.onnx")
     assert "FB0656" in [w.code for w in build_module(tmp_path / "m.onnx").warnings]
     export_trainable(no_dropout(module), args, tmp_path / "n.onnx")

@@ -11,10 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from helpers.models import MODELS
+from helpers.models import MODELS, SMALL
 from helpers.slow import default_only
-from remat_compile._torch.lowered import Lowered
-from remat_compile.frontends.torch_export import check_against_eager, export, lower
+from remat_compile.frontends.torch_export import Lowered, check_against_eager, export, lower
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Const, Mul, Sym
@@ -34,7 +33,8 @@ def cnodes(result: Lowered, op: str) -> list[CNode]:
     return [c for c in result.program.graph.cnodes if c.call.op == op]
 
 
-DEFAULT = ("mlp", "gpt", "llama", "unet", "resnet-loss", "two-inputgrad")
+FACTORIES = {**MODELS, **{f"small-{name}": make for name, make in SMALL.items()}}
+DEFAULT = ("mlp", "small-gpt", "small-llama", "unet", "resnet-loss", "two-inputgrad")
 
 
 @contextmanager
@@ -44,9 +44,9 @@ def refused(code: str) -> Iterator[None]:
     assert code in {d.code for d in error.value.diagnostics}
 
 
-@pytest.mark.parametrize("name", default_only(MODELS, DEFAULT))
+@pytest.mark.parametrize("name", default_only(FACTORIES, DEFAULT))
 def test_every_model_lowers_equal_to_eager_and_round_trips(name: str) -> None:
-    module, args, kwargs = MODELS[name](torch.float32)
+    module, args, kwargs = FACTORIES[name](torch.float32)
     exported = export(module, args, kwargs)
     with lower(exported) as first:
         program = first.program
@@ -59,7 +59,7 @@ def test_every_model_lowers_equal_to_eager_and_round_trips(name: str) -> None:
 def test_the_same_model_gives_the_same_text() -> None:
     texts = []
     for _ in range(2):
-        module, args, kwargs = MODELS["resnet"](torch.float32)
+        module, args, kwargs = SMALL["resnet"](torch.float32)
         with lower(export(module, args, kwargs)) as result:
             texts.append(format_program(result.program))
     assert texts[0] == texts[1]

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from helpers.jax.arrays import PLAIN_CODE
 from remat_compile import Plan
 from remat_compile.backends.jax.emit.tables import tolerance
 from remat_compile.driver.jax.reference import held_tensors, reference_step
@@ -41,5 +42,7 @@ def difference(proven: Plan, stored: Stored) -> tuple[float, float]:
     largest value of its kind, and how much is allowed."""
     space: dict[str, Any] = {"__name__": "random_plan"}
     exec(compile(source_of_plan(proven.program, proven.schedule), "<random plan>", "exec"), space)
+    options = space["compiler_options"]
+    space["compiler_options"] = lambda: {**options(), **PLAIN_CODE}
     worst: Mapping[str, float] = space["check"](stored)
     return max(worst.values()), tolerance(proven.program)

@@ -15,7 +15,10 @@ from torch import Tensor
 from remat_compile._torch.ops import from_torch_dtype
 from remat_compile.backends.jax.arguments import jax_dtype
 
-__all__ = ["from_torch", "quick_compilation", "to_numpy", "translated"]
+__all__ = ["PLAIN_CODE", "from_torch", "quick_compilation", "to_numpy", "translated"]
+
+PLAIN_CODE = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
+"""Compiler options under which XLA compiles many small computations five times as fast."""
 
 
 @contextmanager
@@ -33,9 +36,14 @@ def quick_compilation(*, x64: bool) -> Iterator[None]:
 def from_torch(tensor: Tensor) -> jax.Array:
     """A copy of a tensor as a JAX array of the same dtype."""
     plain = tensor.detach().contiguous()
-    if plain.dtype == torch.bfloat16:
-        return jnp.asarray(plain.float().numpy().copy(), jnp.bfloat16)
-    return jnp.asarray(plain.numpy().copy())
+    # `jnp.asarray` would compile a copy, or a conversion, for each shape.
+    held: np.ndarray[Any, Any] = (
+        plain.float().numpy().astype(jnp.bfloat16)
+        if plain.dtype == torch.bfloat16
+        else plain.numpy().copy()
+    )
+    array: jax.Array = jax.device_put(held)
+    return array
 
 
 def to_numpy(value: Tensor | jax.Array) -> np.ndarray[Any, Any]:
@@ -43,7 +51,8 @@ def to_numpy(value: Tensor | jax.Array) -> np.ndarray[Any, Any]:
     if isinstance(value, Tensor):
         plain = value.detach()
         return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
-    return np.asarray(value.astype(jnp.float32) if value.dtype == jnp.bfloat16 else value)
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype == jnp.bfloat16 else array
 
 
 def translated(argument: Any) -> Any:

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-import remat_compile
+from helpers.execution.captures import ROOFLINE, planned
 from helpers.models import MODELS, SMALL, no_dropout
 from remat_compile import Budget, Plan
 from remat_compile.backends.jax.observe.compiled import Observed
@@ -24,8 +23,8 @@ from remat_compile.backends.jax.observe.predict import predicted_temp_bytes
 from remat_compile.backends.jax.runtime.arrays import to_numpy
 from remat_compile.backends.jax.runtime.step import JaxStep
 from remat_compile.driver.budget import parse_budget, resolve_budget
-from remat_compile.driver.jax.reference import held_tensors
 from remat_compile.driver.jax.run import inspect_compiled
+from remat_compile.driver.jax.source import source_of_plan
 from remat_compile.ir.graph import Graph
 from remat_compile.ir.schedule import Schedule
 from remat_compile.planners.contract import Infeasible, NotApplicable, Planner
@@ -119,11 +118,8 @@ def captured(name: str, dtype: torch.dtype = torch.float64) -> Captured:
 def capture(make: Make, dtype: torch.dtype) -> Captured:
     module, args, kwargs = make(dtype)
     no_dropout(module)
-    base = remat_compile.plan(
-        module, args, kwargs, planner="store-all", costs="roofline", device="cpu"
-    )
-    assert base._exported is not None
-    held = held_tensors(base.program, base._exported)
+    with planned(module, args, kwargs, planner="store-all", **ROOFLINE) as (base, lowered):
+        held = lowered.values()
     binding = base.program.binding
     eager, args, kwargs = make(dtype)
     no_dropout(eager)
@@ -135,11 +131,12 @@ def capture(make: Make, dtype: torch.dtype) -> Captured:
     of = iter(tangents)
     return Captured(
         base,
-        {p.names[0]: jnp.asarray(to_numpy(held[p.name])) for p in binding.params},
-        {b.names[0]: jnp.asarray(to_numpy(held[b.name])) for b in binding.buffers},
-        tuple(jnp.asarray(to_numpy(held[a.name])) for a in binding.arguments),
+        {p.names[0]: jax.device_put(to_numpy(held[p.name])) for p in binding.params},
+        {b.names[0]: jax.device_put(to_numpy(held[b.name])) for b in binding.buffers},
+        tuple(jax.device_put(to_numpy(held[a.name])) for a in binding.arguments),
         tuple(
-            None if r.tangent is None else jnp.asarray(to_numpy(next(of))) for r in binding.results
+            None if r.tangent is None else jax.device_put(to_numpy(next(of)))
+            for r in binding.results
         ),
         outputs,
         {n: to_numpy(p.grad) for n, p in eager.named_parameters() if p.grad is not None},
@@ -165,9 +162,13 @@ def schedule_of(model: Captured, planner: Planner, budget: str | None) -> Schedu
 
 
 def as_case(model: Captured, schedule: Schedule, style: Any = "explicit") -> Case:
+    """What `remat_compile.jax_step` gives, but that it does not trace the model again."""
     program = model.base.program.with_schedule(schedule)
     plan = replace(model.base, program=program, schedule=schedule, _is_proven=False)
-    return Case(model, plan, remat_compile.jax_step(plan, style=style))
+    proven = plan.trusted()
+    source = source_of_plan(proven.program, proven.schedule, style)
+    step = JaxStep(proven.program, source, model.params, model.buffers, None)
+    return Case(model, plan, step)
 
 
 def repeated(graph: Graph, schedule: Schedule) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..._torch.alloc import Mark, measure_peak, measure_regions
 from .build import CompiledStep, build, compiled_step
 from .emit import emit
 from .measure import StepUse, bytes_at_entries, measure_step
@@ -11,6 +12,7 @@ from .new_shapes import RunEagerly, RunPlannedAgain
 __all__ = [
     "CompiledStep",
     "GuardFailure",
+    "Mark",
     "PlannedModule",
     "RunEagerly",
     "RunPlannedAgain",
@@ -19,5 +21,7 @@ __all__ = [
     "bytes_at_entries",
     "compiled_step",
     "emit",
+    "measure_peak",
+    "measure_regions",
     "measure_step",
 ]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..._torch.devices import generator_module
-from ..._torch.ops import ATOMS
+from ..._torch.ops import ATOMS, METHODS
 from ...ir.graph import ACCUMULATE_OP
 from ...ir.program import Program
 from ...ir.schedule import HostFree, Offload, Schedule, Wait
 from ..python.allowed import Allowed, statements
 from ..python.names import called_operators
-from .expressions import ADD_IN_PLACE, METHODS, Expressions
+from .expressions import ADD_IN_PLACE, Expressions
 from .interface import copies_of
 from .regions import regions_of
 from .script import TABLES, script_imports, script_text

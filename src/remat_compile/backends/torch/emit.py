@@ -13,6 +13,7 @@ from dataclasses import replace
 from textwrap import wrap
 
 from ..._torch.callable import check_operators
+from ...ir.analysis.identities import identities
 from ...ir.graph import CALLER_KINDS
 from ...ir.program import Program
 from ...ir.schedule import Compute, Schedule
@@ -21,7 +22,7 @@ from ..python.allowed import check_generated
 from ..python.layout import WIDTH, fitted
 from ..python.names import loss_index, symbol_key
 from ..python.quote import docstring
-from ..views import identities, without_identities
+from ..views import without_identities
 from .allowed import allowed
 from .expressions import Expressions
 from .function import FunctionBody, Progress

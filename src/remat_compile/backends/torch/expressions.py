@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ..._torch.callable import callable_op, check_call
-from ..._torch.ops import from_atom, resolve_op
+from ..._torch.ops import METHODS, from_atom, resolve_op
 from ...ir.graph import FUSED_OP, Atom, Call, CNode, Ref
 from ...ir.program import Program
 from ..python.names import VariableNames, symbol_key
@@ -15,20 +15,10 @@ from .interface import COPIES
 from .regions import function_lines, local_names, regions_of
 from .script import SCRIPT_NAMES
 
-__all__ = ["ADD_IN_PLACE", "METHODS", "RESERVED", "Expressions"]
+__all__ = ["ADD_IN_PLACE", "RESERVED", "Expressions"]
 
 ADD_IN_PLACE = "aten.add_.Tensor"
 """What `accumulate` runs: the one operator that writes to its argument."""
-
-# Methods cost half of the call through `torch.ops`, and read better.
-METHODS = {
-    "aten.detach.default": "detach",
-    "aten.permute.default": "permute",
-    "aten.t.default": "t",
-    "aten.transpose.int": "transpose",
-    "aten.unsqueeze.default": "unsqueeze",
-    "aten.view.default": "view",
-}
 
 RESERVED = frozenset(
     (

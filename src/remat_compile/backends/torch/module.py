@@ -152,10 +152,10 @@ class PlannedStep:
         if problems:
             self._refuse(owner, problems)
         if self.autocast.dtype is None:
-            outputs = self.run(*tensors, *args, **kwargs)
+            outputs = self.run([*tensors, *flat])
         else:  # the casts are part of the graph
             with torch._C._DisableAutocast():
-                outputs = self.run(*tensors, *args, **kwargs)
+                outputs = self.run([*tensors, *flat])
         self.flight.start(outputs, self.autocast)
         return outputs if self._returns is None else self._returns.put_together(outputs)
 

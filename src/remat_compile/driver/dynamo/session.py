@@ -181,9 +181,9 @@ class Session:
         tensors = [inputs[at] for at in part.order]
         if torch.is_autocast_enabled(tensors[0].device.type):
             with torch._C._DisableAutocast():  # the casts are part of the graph
-                made = part.step.run(*tensors)
+                made = part.step.run(tensors)
         else:
-            made = part.step.run(*tensors)
+            made = part.step.run(tensors)
         if (node := part.step.flight.watch(made)) is not None:
             node.register_hook(self._takes_off(part, storages))
         out = list(part.constants)

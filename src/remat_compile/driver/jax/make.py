@@ -47,14 +47,14 @@ def jax_step(
     params = buffers = None
     binding = plan.program.binding
     if plan._exported is not None:
-        from jax import numpy as jnp
+        from jax import device_put  # `jnp.asarray` would compile a copy for each shape
 
         from ...backends.jax.runtime.arrays import to_numpy
         from .reference import held_tensors
 
         held = held_tensors(plan.program, plan._exported)
-        params = {p.names[0]: jnp.asarray(to_numpy(held[p.name])) for p in binding.params}
-        buffers = {b.names[0]: jnp.asarray(to_numpy(held[b.name])) for b in binding.buffers}
+        params = {p.names[0]: device_put(to_numpy(held[p.name])) for p in binding.params}
+        buffers = {b.names[0]: device_put(to_numpy(held[b.name])) for b in binding.buffers}
     elif not binding.buffers:
         buffers = {}
     return JaxStep(plan.program, source, params, buffers, loss)

@@ -103,7 +103,7 @@ class _Draws:
     def draw(self, c: CNode, values: Mapping[str, Tensor]) -> tuple[Tensor | None, ...]:
         random = [node.name for node in self.program.graph.cnodes if node.token is not None]
         key = jax.random.fold_in(jax.random.key(SEED), random.index(c.name))
-        reads = {name: jax.numpy.asarray(to_numpy(values[name])) for name in c.call.refs()}
+        reads = {name: jax.device_put(to_numpy(values[name])) for name in c.call.refs()}
         results = as_tuple(apply(c.call, self.program.sample, reads, key=key))
         device = torch.device(self.program.header.device)
         return tuple(

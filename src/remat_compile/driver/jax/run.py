@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from jax import numpy as jnp
 
 from ...backends.jax.emit.tables import SEED, needs_x64, tolerance
 from ...backends.jax.observe.compiled import Observed, compiled_step, look
@@ -66,7 +65,7 @@ def compare(step: JaxStep, stored: Stored) -> float:
     binding = step.program.binding
     run = jax.jit(step.generated, compiler_options=step.compiler_options)
     arrays = {
-        kind: {name: jnp.asarray(array) for name, array in values.items()}
+        kind: {name: jax.device_put(array) for name, array in values.items()}
         for kind, values in stored.items()
     }
     args = tuple(arrays["arg"][str(i)] for i in range(len(binding.arguments)))

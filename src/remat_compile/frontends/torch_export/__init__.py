@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from ..._torch.lowered import Exported, Lowered
 from .check import check_against_eager, ensure_trusted
 from .export import export, load_pt2
 from .lower import lower
 from .region import RegionCall, region_of, sources_of
 
 __all__ = [
+    "Exported",
+    "Lowered",
     "RegionCall",
     "check_against_eager",
     "ensure_trusted",

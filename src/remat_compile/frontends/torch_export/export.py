@@ -28,7 +28,7 @@ from ..._torch.whole import StandIn, as_forward_sees, has_values, unchanged
 from ...ir.diagnostics import Diagnostic, FBError, fail
 from .places import place_of
 from .python_state import observe
-from .without_values import on_device
+from .without_values import file_on_device, on_device
 
 __all__ = ["argument_paths", "export", "load_pt2", "unalias"]
 
@@ -109,8 +109,8 @@ def _what_to_do(error: Exception) -> str:
             "context_fn=functools.partial(create_selective_checkpoint_contexts, [])"
         )
     return (
-        "data-dependent control flow or sizes must be rewritten; "
-        "see the message of torch.export above"
+        "rewrite data-dependent control flow or sizes (see the message of torch.export above), "
+        'or train the model by regions: torch.compile(model, backend="remat")'
     )
 
 
@@ -130,7 +130,7 @@ def _quiet() -> Iterator[None]:
 def load_pt2(path: str | Path) -> Exported:
     """An exported program saved by `torch.export.save`, with its example inputs.
 
-    FBError FB0503 and FB0504 for what is no such file, FB0516 for one made on `meta`.
+    FBError FB0503 and FB0504 for what is no such file; the warning FB0522 for one made on `meta`.
     """
     try:
         program = torch.export.load(str(path))
@@ -142,14 +142,32 @@ def load_pt2(path: str | Path) -> Exported:
         )
     if program.example_inputs is None:
         fail("FB0504", f"{path} holds no example inputs", hint="export it again")
-    args, kwargs = program.example_inputs
     module = program.module(check_guards=False)
+    ties: tuple[Diagnostic, ...] = ()
     if not has_values(module):
-        # PyTorch reads all of its tensors into one storage: ties are lost, buffers are trained.
-        message = f"{path} was exported on the meta device, where a file keeps no ties of tensors"
-        fail("FB0516", message, hint="plan the module itself, on meta, or export it on a device")
+        program, ties = file_on_device(program, torch.device("cpu")), _lost_ties(path, module)
+        module = program.module(check_guards=False)
+    assert program.example_inputs is not None
+    args, kwargs = program.example_inputs
     _check_trainable(module)
-    return _exported(program, module, tuple(args), dict(kwargs))
+    return replace(_exported(program, module, tuple(args), dict(kwargs)), warnings=ties)
+
+
+def _lost_ties(path: str | Path, module: nn.Module) -> tuple[Diagnostic, ...]:
+    """FB0522 where two parameters could have been one: a file made on `meta` does not say."""
+    names: dict[tuple[Any, ...], list[str]] = {}
+    for name, p in module.named_parameters():
+        names.setdefault((tuple(p.shape), p.dtype), []).append(name)
+    alike = [same for same in names.values() if len(same) > 1]
+    if not alike:
+        return ()
+    pair = " and ".join(alike[0][:2])
+    message = (
+        f"{path} was exported on the meta device, where a file keeps no ties of tensors: all "
+        f"parameters, {pair} for instance, are planned as separate ones"
+    )
+    hint = "where some are tied, plan the module itself, on meta, or export it on a device"
+    return (Diagnostic("FB0522", message, hint=hint),)
 
 
 def _exported(

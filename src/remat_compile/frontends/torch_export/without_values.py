@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.export import ExportedProgram
+from torch.export.passes import move_to_device_pass
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map_only
 
-__all__ = ["on_device"]
+__all__ = ["file_on_device", "on_device"]
 
 
 def on_device(
@@ -45,3 +47,37 @@ def on_device(
     twin = copy.deepcopy(module, memo)
     args, kwargs = tree_map_only(Tensor, fake, (args, kwargs))
     return twin, args, kwargs
+
+
+def file_on_device(program: ExportedProgram, device: torch.device) -> ExportedProgram:
+    """A program of a file, all `meta` tensors as fake tensors of `device`; it is changed.
+
+    PyTorch gives all of them one storage and the first one's `requires_grad`: sizes and what is
+    trained are read from the graph. Which parameters were tied cannot be read from such a file.
+    """
+    placeholders = program.graph.find_nodes(op="placeholder")
+    (mode, *_) = (v.fake_mode for n in placeholders if isinstance(v := n.meta["val"], FakeTensor))
+
+    def fake(tensor: Tensor) -> Tensor:
+        if not tensor.is_meta:
+            return tensor
+        options: Any = {"dtype": tensor.dtype, "device": "meta"}
+        alone = torch.empty_strided(tensor.shape, tensor.stride(), **options)
+        moved: Tensor = FakeTensor(mode, alone, device)
+        return moved
+
+    named = program.graph_signature.inputs_to_parameters
+    trained = {
+        named[node.name]: node.meta["val"].requires_grad
+        for node in placeholders
+        if node.name in named
+    }
+    for name, tensor in program.state_dict.items():
+        moved = fake(tensor)
+        if name in trained:
+            moved = nn.Parameter(moved, trained[name])
+        program.state_dict[name] = moved
+    for held in (program.constants, program.tensor_constants):
+        held.update(tree_map_only(Tensor, fake, held))
+    program.example_inputs = tree_map_only(Tensor, fake, program.example_inputs)
+    return move_to_device_pass(program, {"meta": str(device)})

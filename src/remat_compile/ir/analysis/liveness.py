@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from ..graph import CALLER_KINDS, CNode, Graph
 from ..program import Program
 from ..semantics.simulate import KEPT_KINDS, NON_ACTIVATION_KINDS, Sizes
+from .carried import Carried
 
 BudgetKind = Literal["device", "activation"]
+
+CARRIED, _MOMENTS = 2000, 4
+"""On larger graphs, and at more moments, what is carried through is not looked at."""
 
 
 def required_cnodes(graph: Graph) -> frozenset[str]:
@@ -89,9 +93,45 @@ def lower_bound_bytes(
 
     A tangent is written once, by the loss, so it is alive at each cNode that runs
     between the loss and a required reader of it in every schedule; likewise a pending
-    buffer content that only its writer's first execution makes, up to the loss.
+    buffer content that only its writer's first execution makes, up to the loss; and from
+    the loss on the results, which the caller holds. On up to `CARRIED` cNodes the fullest
+    moments also count what is carried through them for what comes later (`carried.py`).
     """
-    return _largest(program, kind, env, {} if copies else _unavoidable(program.graph))
+    if copies:
+        return _largest(program, kind, env, {})
+    return max(_moments(program, kind, env), key=lambda moment: moment[0])
+
+
+def _moments(
+    program: Program, kind: BudgetKind, env: Mapping[str, int] | None
+) -> Iterator[tuple[int, str]]:
+    """Bounds with the cNodes at whose first execution they hold."""
+    graph = program.graph
+    beside = _unavoidable(program)
+    best, where = _largest(program, kind, env, beside)
+    yield best, where
+    if len(graph.cnodes) > CARRIED:
+        return
+    sizes = Sizes.of(program, env)
+    counted = counted_sizes(program, kind, sizes)
+    held = held_bytes(program, kind, sizes)
+    required = required_cnodes(graph)
+    carried = Carried(program, counted, required)
+    alive = {
+        c.name: {*working_set(graph, c), *beside.get(c.name, ())}
+        for c in graph.cnodes
+        if c.name in required
+    }
+    total = {
+        name: held + sum(counted[a] for a in names) + sizes.workspace[name]
+        for name, names in alive.items()
+    }
+    for name in sorted(alive, key=lambda name: -total[name])[:_MOMENTS]:
+        if total[name] + carried.most <= best:
+            return
+        bound = total[name] + carried.beside(name, alive[name])
+        best = max(best, bound)
+        yield bound, name
 
 
 def _largest(
@@ -115,11 +155,16 @@ def _largest(
     return best + held_bytes(program, kind, sizes), where
 
 
-def _unavoidable(graph: Graph) -> dict[str, list[str]]:
+def _unavoidable(program: Program) -> dict[str, list[str]]:
     """aNodes that no schedule can have freed at the first execution of each cNode."""
+    graph = program.graph
     required = required_cnodes(graph)
     unavoidable: dict[str, list[str]] = {}
     after_loss = _descendants(graph, graph.loss)
+    results = {graph.storage[r.name] for r in program.binding.results}
+    given = [name for name in results if graph.anode[name].kind not in CALLER_KINDS]
+    for name in after_loss:
+        unavoidable.setdefault(name, []).extend(given)
     for name in graph.loss.results:
         readers = [c for c in graph.readers[name] if c.name in required]
         for between in _ancestors(graph, readers) & after_loss & required:

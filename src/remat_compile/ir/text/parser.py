@@ -20,6 +20,7 @@ from ..program import Program
 from ..schedule import STORAGE_STEPS
 from ..span import Span
 from .syntax import MAX_DEPTH
+from .tables import Tables
 
 if TYPE_CHECKING:
     from lark import Lark, Token, Transformer
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from .rules import StatementRules
     from .rules_calls import ValueRules
 
-__all__ = ["parse_program", "read_quickly", "read_syntax"]
+__all__ = ["grammar_tables", "line_tables", "parse_program", "read_quickly", "read_syntax"]
 
 LONG = 1 << 16
 """Characters of a text that is read faster in runs of lines than the tables for them are made."""
@@ -116,33 +117,37 @@ def read_syntax(
 
 
 @cache
-def _grammar() -> str:
-    return files(__package__).joinpath("fbir.lark").read_text(encoding="utf-8")
+def grammar_tables() -> Tables:
+    """Of the grammar alone: what a reader by these says of a text is what holds."""
+    grammar = files(__package__).joinpath("fbir.lark").read_text(encoding="utf-8")
+    return Tables("fbir.tables", grammar, ("start",))
+
+
+@cache
+def line_tables() -> Tables:
+    """Of the same with regular lines in one piece; `regular` says why that reads the same."""
+    from .regular import with_regular_lines
+
+    grammar = with_regular_lines(grammar_tables().grammar)
+    return Tables("lines.tables", grammar, ("start", "call", "shape", "expr"))
 
 
 @cache
 def _lark() -> Lark:
-    """The reader by the grammar alone: what it says of a text is what holds."""
-    return _parser(_grammar(), "start")
+    return _reader(grammar_tables())
 
 
 @cache
 def _quick() -> tuple[Lark, Patterns]:
-    """The same with regular lines in one piece; `regular` says why it reads the same."""
-    from .regular import Patterns, with_regular_lines
+    from .regular import Patterns
 
-    grammar = _grammar()
-    lark = _parser(with_regular_lines(grammar), "start", "call", "shape", "expr")
-    return lark, Patterns.of(grammar)
+    return _reader(line_tables()), Patterns.of(grammar_tables().grammar)
 
 
-def _parser(grammar: str, *start: str) -> Lark:
-    from lark import Lark
-
+def _reader(tables: Tables) -> Lark:
     from .rules_calls import ValueRules
 
-    rules = cast("Transformer[Token, object]", _Inlined(ValueRules()))
-    return Lark(grammar, parser="lalr", lexer="contextual", transformer=rules, start=list(start))
+    return tables.reader(cast("Transformer[Token, object]", _Inlined(ValueRules())))
 
 
 class _Inlined:

@@ -8,7 +8,7 @@ budgets between; those are not solved again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Protocol
@@ -94,6 +94,25 @@ Solved = tuple[int, int, ProgramAnswer]
 """A peak and saved bytes, and what was answered for them."""
 
 
+@dataclass(frozen=True)
+class Row:
+    """What was answered for a peak; `late` where the clock ended it or one of its programs."""
+
+    solved: tuple[Solved, ...]
+    late: bool
+
+
+@dataclass(frozen=True)
+class RowJob:
+    """A row of a grid, to be entered into it by who has it."""
+
+    grid: Grid
+    peak: int
+
+    def run(self, solver: MilpSolver, limit_s: float) -> Row:
+        return self.grid.solve_row(self.peak, solver, monotonic() + limit_s)
+
+
 @dataclass
 class Grid:
     """The answers for one block so far.
@@ -129,31 +148,33 @@ class Grid:
         for k in range(self.peaks):
             yield self.high - (self.high - self.low) * k // max(1, self.peaks - 1)
 
-    def solve_row(self, peak: int, solver: MilpSolver, deadline: float) -> list[Solved]:
+    def solve_row(self, peak: int, solver: MilpSolver, deadline: float) -> Row:
         """Answers for all saved sizes under one peak, to be entered; fewer after `deadline`."""
         solved: list[Solved] = []
+        late = False
         proven = list(self._proven)
         top = min(peak, self.saved)
         for k in range(self.saves):
             saved = top - max(0, top - self.output) * k // max(1, self.saves - 1)
             if monotonic() > deadline:
-                self.late = True
+                late = True
                 break
             if any(p <= peak <= high and s <= saved <= most for p, s, high, most in proven):
                 continue
             limit, began = min(self.each_s, deadline - monotonic()), monotonic()
             answer = self.solve(self.block, peak, saved, solver, limit)
             if answer.status in ("feasible", "unknown") and monotonic() - began >= 0.9 * limit:
-                self.late = True
+                late = True
             solved.append((peak, saved, answer))
             proven += self._range_of(peak, saved, answer)
             if answer.order is None and answer.status == "infeasible":
                 break  # less saved cannot be feasible either
-        return solved
+        return Row(tuple(solved), late)
 
-    def enter(self, solved: Iterable[Solved]) -> None:
+    def enter(self, row: Row) -> None:
         """Keeps the answers of a row."""
-        for peak, saved, answer in solved:
+        self.late = self.late or row.late
+        for peak, saved, answer in row.solved:
             if answer.order is not None:
                 self.orders.append(answer.order)
             self._proven += self._range_of(peak, saved, answer)

@@ -19,9 +19,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from ...ir.graph import Graph
+from ...ir.program import Program
 from ..instance import Instance
 
 __all__ = ["content_key", "part_of"]
+
+
+_NO_PROGRAM = Program(Graph("part", (), (), ()))
+"""The whole's would travel along with every part that is planned elsewhere."""
 
 
 def part_of(
@@ -64,7 +70,7 @@ def part_of(
             writer[tokens[k]] = k
     ours = set(held)
     return Instance(
-        program=whole.program,
+        program=_NO_PROGRAM,
         kind=whole.kind,
         base_bytes=0,
         names_C=["loss" if c < 0 else whole.names_C[c] for c in nodes],

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
+from time import monotonic
 
 import numpy as np
 
@@ -209,11 +211,16 @@ class _Plan:
 
 
 def keep_what_fits(
-    instance: Instance, order: Order, limit_bytes: int, weight_C: Sequence[float] = ()
+    instance: Instance,
+    order: Order,
+    limit_bytes: int,
+    weight_C: Sequence[float] = (),
+    deadline: float = inf,
 ) -> Order:
     """`order` with as few recomputations as this pass can manage under the budget.
 
-    `weight_C` scales how early the recomputations of a cNode are tried.
+    `weight_C` scales how early the recomputations of a cNode are tried; the pass ends at the
+    `deadline` (on the monotonic clock) at the latest.
     """
     plan = _Plan(instance, order, limit_bytes)
     again = [p for p, repeated in enumerate(plan.again) if repeated]
@@ -223,7 +230,7 @@ def keep_what_fits(
         return (instance.retime_C[c] + 1) * (weight_C[c] if weight_C else 1.0)
 
     for p in sorted(again, key=gain, reverse=True):
-        if plan.touched > _MOST_TOUCHED:
+        if plan.touched > _MOST_TOUCHED or monotonic() > deadline:
             break
         if plan.order[p] >= 0:
             plan.leave_out(p)

@@ -114,7 +114,7 @@ class Search:
 
     def _offer(self, order: Order, weight_C: tuple[float, ...]) -> bool:
         """Improves an order and takes it where it beats the best."""
-        order = keep_what_fits(self.instance, order, self.limit_bytes, weight_C)
+        order = keep_what_fits(self.instance, order, self.limit_bytes, weight_C, self.deadline)
         if self.instance.peak(order) > self.limit_bytes:
             return False
         time_ns = self.instance.time_ns(order)

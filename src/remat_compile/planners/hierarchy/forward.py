@@ -99,13 +99,20 @@ class ForwardGraph:
     @cached_property
     def crossing_bytes_P(self) -> list[int]:
         """Bytes that cross from the first p + 1 places to the rest, globals left out."""
-        inst = self.instance
+        return self._crossing(self.instance.size_A)
+
+    @cached_property
+    def crossing_P(self) -> list[int]:
+        """How many values cross from the first p + 1 places to the rest, globals left out."""
+        return self._crossing([1] * len(self.instance.size_A))
+
+    def _crossing(self, weight_A: Sequence[int]) -> list[int]:
         change = [0] * (len(self) + 1)
         for a, p in self.made_in.items():
             last = max(self.readers_A[a], default=p)
-            if not inst.aside_A[a]:
-                change[p] += inst.size_A[a]
-                change[min(last, len(self))] -= inst.size_A[a]
+            if not self.instance.aside_A[a]:
+                change[p] += weight_A[a]
+                change[min(last, len(self))] -= weight_A[a]
         return list(accumulate(change))[: len(self)]
 
     @cached_property

@@ -2,7 +2,8 @@
 
 In this order: what repeats is cut period by period, at the same places of every period, so that
 equal layers become equal children (each in several, where there is room for more); else
-H-Partition; else intervals of the order of capture. Where there are more periods than children,
+H-Partition; else intervals of the order of capture. With `chain` first where a single value
+crosses, as often as that can be. Where there are more periods than children,
 children are runs of equally many periods (the last one may be shorter, else no two were equal):
 n equal layers have O(log n) classes of parts in all.
 
@@ -26,7 +27,7 @@ from .repeats import Run, runs_of
 
 __all__ = ["Kind", "Limits", "children_of"]
 
-Kind = Literal["auto", "dominators", "intervals"]
+Kind = Literal["auto", "dominators", "intervals", "chain"]
 
 _COVERED = 0.5
 """Runs that cover less of the forward decide nothing."""
@@ -50,7 +51,10 @@ def children_of(forward: ForwardGraph, limits: Limits) -> list[list[int]]:
     n = len(forward)
     if n <= max(1, limits.leaf):
         return [list(range(n))] if n else []
-    if limits.kind == "auto" and (pieces := _by_repeats(forward, limits)) is not None:
+    if limits.kind == "chain" and (pieces := _by_separators(forward, limits)) is not None:
+        return pieces
+    repeating = limits.kind in ("auto", "chain")
+    if repeating and (pieces := _by_repeats(forward, limits)) is not None:
         return pieces
     if limits.kind != "intervals":
         most = max(limits.leaf, -(-n // _SHARE))
@@ -59,6 +63,18 @@ def children_of(forward: ForwardGraph, limits: Limits) -> list[list[int]]:
             return groups
     pieces_wanted = max(2, min(limits.children // 2, -(-n // limits.leaf)))
     return interval_partition(forward, pieces_wanted)
+
+
+def _by_separators(forward: ForwardGraph, limits: Limits) -> list[list[int]] | None:
+    """Runs of equally many of the pieces between places where a single value crosses; the last
+    may be shorter. None where such places are so few that a run holds much of the forward."""
+    n = len(forward)
+    cuts = [p + 1 for p, count in enumerate(forward.crossing_P[:-1]) if count == 1]
+    step = -(-(len(cuts) + 1) // limits.children)
+    bounds = [0, *cuts[step - 1 :: step], n]
+    pieces = [list(range(a, b)) for a, b in pairwise(bounds)]
+    most = max(limits.leaf, -(-n // _SHARE), 2 * -(-n // limits.children))
+    return pieces if len(pieces) > 1 and max(map(len, pieces)) <= most else None
 
 
 def _by_repeats(forward: ForwardGraph, limits: Limits) -> list[list[int]] | None:

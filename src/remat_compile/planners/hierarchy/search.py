@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from dataclasses import dataclass, field
+from time import monotonic
 
 from ..contract import Progress
 from ..eviction.keep import keep_what_fits
@@ -19,7 +20,10 @@ class Candidates:
 
     instance: Instance
     limit_bytes: int
+    deadline: float
     progress: Progress
+    late: bool = False
+    """Whether the deadline cut one short, or left it out."""
     entries: list[tuple[int, int, Order, str]] = field(default_factory=list)
     least: Order | None = None
     """The order of the least peak, whether it fits or not."""
@@ -37,8 +41,12 @@ class Candidates:
         return [order for _, order in finders.values()][:most]
 
     def offer(self, order: Order, finder: str, *, keep: bool = True) -> bool:
-        """Takes an order in where it is valid and fits; whether it leads now."""
+        """Takes an order in where it is valid and fits; whether it leads now. Where there is one,
+        none is looked at past the deadline."""
         inst = self.instance
+        if self.entries and monotonic() > self.deadline:
+            self.late = True
+            return False
         if not is_valid(inst, order):
             return False
         peak = inst.peak(order)
@@ -47,7 +55,8 @@ class Candidates:
         if peak > self.limit_bytes:
             return False
         if keep:
-            shorter = keep_what_fits(inst, order, self.limit_bytes)
+            shorter = keep_what_fits(inst, order, self.limit_bytes, (), self.deadline)
+            self.late = self.late or monotonic() > self.deadline
             order = shorter if inst.peak(shorter) <= self.limit_bytes else order
         time_ns = inst.time_ns(order)
         leads = not self.entries or time_ns < self.entries[0][0]

@@ -31,7 +31,6 @@ def flattened(level: Level, j: int, order: Sequence[int]) -> Order:
 class LevelProblem:
     """A level with the options that its children offer."""
 
-    part: PartClass
     level: Level
     prices: Sequence[ChildPrices]
     offers: Sequence[Sequence[Offer]]
@@ -51,7 +50,7 @@ class LevelProblem:
             [flattened(level, j, offer.order) for offer in some] if level.backward_N[j] else []
             for j, some in enumerate(offers)
         ]
-        return LevelProblem(part, level, prices_of(level, orders), offers)
+        return LevelProblem(level, prices_of(level, orders), offers)
 
     def solve(
         self,

@@ -86,7 +86,7 @@ class PlannerProcess:
         patience_s: float,
     ):
         request = {
-            "planner": format_planner(planner),
+            "planner": format_planner(planner, where=True),
             "targets": {p.name: _target(p) for p in _nested(planner)},
             "program": format_program(replace(program, schedules=(), proven=())),
             "budget": None if budget is None else [budget.bytes, budget.kind],

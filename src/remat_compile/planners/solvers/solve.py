@@ -31,10 +31,15 @@ class MilpSolver:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.end()
 
     def close(self) -> None:
+        """Kills the process; the next program starts another."""
         self._worker.close()
+
+    def end(self) -> None:
+        """Kills the process for good: RuntimeError for a program in work and for the next."""
+        self._worker.end()
 
     @property
     def is_running(self) -> bool:

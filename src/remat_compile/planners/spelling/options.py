@@ -22,10 +22,12 @@ from ...ir.diagnostics import Diagnostic, FBError, nearest
 from ..contract import Planner
 from .text import Option, PlannerText, Value, format_value, span_of
 
-__all__ = ["Checked", "at_least", "checked", "default_of", "read_options"]
+__all__ = ["WHERE", "Checked", "at_least", "checked", "default_of", "read_options"]
 
 Build = Callable[[PlannerText], Planner]
 _LEAST = "least"
+WHERE = "where"
+"""In the metadata of an option: it says where a planner works and changes no plan."""
 
 
 class _Mismatch(Exception):

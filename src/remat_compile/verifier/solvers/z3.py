@@ -16,6 +16,9 @@ __all__ = ["Z3"]
 GRACE_S = 0.2
 """Seconds by which z3 may be late before it is interrupted, and between interruptions."""
 
+QUESTIONS = 100
+"""How many are asked in one context of z3."""
+
 VALUE = re.compile(r"\(define-fun (\S+) \(\) (?:Bool|Int)\s+(true|false|\d+|\(- \d+\))\)")
 
 
@@ -39,16 +42,44 @@ class Z3:
         import z3
 
         try:
-            context = z3.Context()
+            context = _MINE.take()
             solver = z3.Then(*self.tactics, ctx=context).solver()
             solver.from_string(text)
             if deadline.left_s <= 0:
                 return late
             solver.set("timeout", max(1, min(int(deadline.left_s * 1000), 2**31)))
             with _interrupted(context, deadline):
-                return _answer(solver, z3)
+                answer = _answer(solver, z3)
         except z3.Z3Exception as error:
             return OutOfTime(f"z3: {error}")
+        if not isinstance(answer, OutOfTime) and deadline.left_s > 0:
+            _MINE.give_back(context)  # nobody has interrupted it
+        return answer
+
+
+class _Contexts(threading.local):
+    """A context for one question after the other, of each thread its own: to make one takes
+    longer than to answer a small question. One that was interrupted or that failed is not used
+    again, and none for more than QUESTIONS, since it keeps what it has read."""
+
+    def __init__(self) -> None:
+        self._context: Any = None
+        self._left = 0
+
+    def take(self) -> Any:
+        import z3
+
+        context, self._context = self._context, None
+        if context is None or self._left == 0:
+            context, self._left = z3.Context(), QUESTIONS
+        self._left -= 1
+        return context
+
+    def give_back(self, context: Any) -> None:
+        self._context = context
+
+
+_MINE = _Contexts()
 
 
 @contextmanager

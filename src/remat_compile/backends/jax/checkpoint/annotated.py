@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from ....ir.analysis.identities import identities
 from ....ir.diagnostics import Note, fail
 from ....ir.graph import CALLER_KINDS, CNode
 from ....ir.program import Program
@@ -17,7 +18,7 @@ from ....ir.schedule import Compute, Schedule
 from ....ir.wording import worded
 from ...python.allowed import check_generated
 from ...python.quote import literal
-from ...views import identities, without_identities
+from ...views import without_identities
 from ..emit.allowed import (
     MODULE_NAMES,
     NAMED_IMPORT,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from ....ir.analysis.identities import identities
 from ....ir.graph import CALLER_KINDS
 from ....ir.program import Program
 from ....ir.schedule import Schedule
 from ...python.allowed import check_generated
 from ...python.names import called_operators, loss_index, symbol_key
 from ...python.quote import literal
-from ...views import identities, without_identities
+from ...views import without_identities
 from ..honoured import for_jax
 from ..readback.explicit import check_source
 from .allowed import MODULE_NAMES, allowed, defined_names

@@ -1,0 +1,1 @@
+"""The architectures of `benchmarks/models.py`, made by their own constructors, small and seeded."""
