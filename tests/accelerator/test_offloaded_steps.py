@@ -10,6 +10,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -30,7 +31,6 @@ from helpers.programs.waits import needed_waits
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile.backends.torch import PlannedModule, build, bytes_at_entries, emit, measure_step
 from remat_compile.backends.torch.runtime import AcceleratorEngine, PlanCopies
-from remat_compile.backends.torch.runtime.accelerator import _Copy
 from remat_compile.driver.budget import Baseline
 from remat_compile.driver.compare_torch import compare_step
 from remat_compile.frontends.torch_export import lower
@@ -185,23 +185,23 @@ class Early(AcceleratorEngine):
 
     def issue(self, direction: Any, *given: Any) -> Any:
         event = self._event_on(self._streams[direction])
-        return _Copy(event, super().issue(direction, *given).tensor)
+        return replace(super().issue(direction, *given), ended=event)
 
 
 class Beside(AcceleratorEngine):
     """The event of a copy is recorded on the stream of the computations."""
 
     def issue(self, *given: Any) -> Any:
-        tensor = super().issue(*given).tensor
-        return _Copy(self._event_on(self._of.current(self.device)), tensor)
+        flight = super().issue(*given)
+        return replace(flight, ended=self._event_on(self._of.current(self.device)))
 
 
 class OneEvent(AcceleratorEngine):
     """Copies back have an event of the direction to the host."""
 
     def issue(self, *given: Any) -> Any:
-        tensor = super().issue(*given).tensor
-        return _Copy(self._event_on(self._streams["d2h"]), tensor)
+        flight = super().issue(*given)
+        return replace(flight, ended=self._event_on(self._streams["d2h"]))
 
 
 def step_by_hand(model: str) -> CopiedStep:
@@ -248,7 +248,7 @@ class Unheld(AcceleratorEngine):
     """A copy does not refer to its tensor on the device."""
 
     def issue(self, *given: Any) -> Any:
-        return _Copy(super().issue(*given).ended, None)
+        return replace(super().issue(*given), tensor=None)
 
 
 def grads(module: torch.nn.Module, of: Model, seed: int = 0) -> list[torch.Tensor]:

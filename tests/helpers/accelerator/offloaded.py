@@ -15,7 +15,6 @@ from torch.utils import _pytree as pytree
 from helpers.accelerator import accelerator
 from helpers.models import MODELS
 from helpers.training import Record, train_steps
-from remat_compile._torch.lowered import Exported
 from remat_compile.backends.torch.runtime import AcceleratorEngine
 from remat_compile.costs import measured
 from remat_compile.frontends.torch_export import export, lower
@@ -66,7 +65,7 @@ def sample(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
 class Model:
     """A captured model, what it costs on the device, and three steps of it in eager."""
 
-    exported: Exported
+    exported: Any
     program: Program
     values: Mapping[str, Tensor]
     args: tuple[Any, ...]
