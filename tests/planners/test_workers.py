@@ -255,6 +255,26 @@ def test_jobs_go_to_another_worker_when_theirs_dies(cluster: Any, tmp_path: Path
 
 
 @with_dask
+def test_a_scheduler_that_stands_still_is_not_waited_for(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps its connections, and answers nothing: the planner would hang with it."""
+    engine = engine_at(address_of(cluster))
+    assert engine.is_alive
+    goes_on = threading.Event()
+    cluster.loop.add_callback(goes_on.wait, 10)
+    monkeypatch.setattr(dask_workers, "_ASKED_S", 0.3)
+    try:
+        sleep(2 * dask_workers._SEEN_S)
+        began = monotonic()
+        assert not engine.is_alive
+        assert monotonic() - began < 5
+    finally:
+        goes_on.set()
+        engine.shutdown()
+
+
+@with_dask
 def test_a_worker_with_another_release(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_workers, "__version__", "0.0.0")
     with pytest.raises(FBError) as refused:
