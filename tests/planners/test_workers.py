@@ -207,6 +207,31 @@ def test_an_address_where_nobody_answers(listens: bool, monkeypatch: pytest.Monk
     assert "dask scheduler" in (diagnostic.hint or "")
 
 
+@with_dask
+def test_who_answers_too_late_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection stays that nobody uses, nor the threads behind it."""
+    closed = threading.Event()
+
+    class Late:
+        def __init__(self, *_: object, **__: object) -> None:
+            sleep(0.5)
+
+        def nthreads(self, **_: object) -> dict[str, int]:
+            return {"worker": 1}
+
+        def run(self, *_: object, **__: object) -> dict[str, str]:
+            return {}
+
+        def close(self, **_: object) -> None:
+            closed.set()
+
+    monkeypatch.setattr("distributed.Client", Late)
+    monkeypatch.setattr(dask_workers, "CONNECT_S", 0.1)
+    with pytest.raises(FBError, match="FB0727"):
+        engine_at("dask://127.0.0.1:1")
+    assert closed.wait(10)
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     from distributed import LocalCluster
