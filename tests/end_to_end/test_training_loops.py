@@ -212,6 +212,18 @@ def test_a_pytorch_that_hides_what_takes_flat_arguments(monkeypatch: pytest.Monk
     both((ours, Net()), lambda model: model(X, TARGET)[0].backward())
 
 
+@pytest.mark.filterwarnings("ignore")  # of what PyTorch itself looks into
+def test_a_step_that_is_compiled_once_more(pair: tuple[nn.Module, nn.Module]) -> None:
+    """A `torch.compile` around a training loop does not look into the planned step."""
+
+    def loop(model: nn.Module) -> None:
+        step = torch.compile(model, backend="eager") if model is pair[0] else model
+        for _ in range(2):
+            step(X, TARGET)[0].backward()
+
+    both(pair, loop)
+
+
 def test_signature_and_name_are_those_of_the_original(planned: nn.Module) -> None:
     assert inspect.signature(planned.forward) == inspect.signature(Net().forward)
     assert (type(planned).__name__, planned.forward.__doc__) == ("Net", Net.forward.__doc__)
