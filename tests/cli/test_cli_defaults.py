@@ -78,6 +78,17 @@ def test_none_are_taken(
         ("solver = 'z3'", "1:1", "solver stands in the table of a command, such as [verify]"),
         ("planner = dtr", "1:11", "no TOML: Invalid value"),
         ("model = 'net.py:make'", "1:1", "model is no setting."),
+        ("workers = 'dask://h:1'", "1:1", "workers is no setting."),
+        (
+            """quiet = true\nplanner = 'polish{of=hiremate{workers="dask://h:1"}}'""",
+            "2:1",
+            "planner names workers, which only the command line may",
+        ),
+        (
+            """[sweep]\nplanners = 'dtr, auto{planners=[rockmate{workers="dask://h:1"}]}'""",
+            "2:1",
+            "planners names workers, which only the command line may",
+        ),
     ],
 )
 def test_what_is_no_setting(
@@ -123,7 +134,17 @@ def test_a_refused_value_says_where_it_is_from(cli: Cli, chain: Path, project: P
 
 def test_nothing_that_runs_or_is_written_is_a_setting() -> None:
     """`docs/security.md`: a stranger's folder sets figures, and loads and writes nothing."""
-    acting = {"model", "output", "emit", "trust-source", "values", "smt-lib", "proofs", "sample"}
+    acting = {
+        "model",
+        "workers",
+        "output",
+        "emit",
+        "trust-source",
+        "values",
+        "smt-lib",
+        "proofs",
+        "sample",
+    }
     weaker = {"require-certificate", "at", "no-config", "schedule", "resume", "points"}
     assert not SETTINGS.keys() & (acting | weaker)
     assert "verify" not in SETTINGS["budget"].commands

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 from time import monotonic, sleep
 from typing import Any, ClassVar
 
@@ -39,8 +40,11 @@ from remat_compile.planners import (
 )
 from remat_compile.planners.dtr import Dtr
 from remat_compile.planners.hierarchy import jobs
+from remat_compile.planners.hierarchy.effort import Effort
+from remat_compile.planners.hierarchy.partition import Limits
 from remat_compile.planners.hierarchy.quick import quick_orders
 from remat_compile.planners.hierarchy.search import Candidates
+from remat_compile.planners.hierarchy.tree import tree_of
 from remat_compile.planners.hiremate import Hiremate
 from remat_compile.planners.instance import Instance
 
@@ -315,6 +319,29 @@ def test_a_leaf_solver_that_does_not_do_its_work(
     check(program, budget, result)
     assert isinstance(result, Feasible | Optimal)
     assert any("broken" in line and told in line for line in lines)
+
+
+def test_levels_are_solved_when_the_leaf_solver_is_given_up() -> None:
+    """All of a depth, as nothing of the leaf solver's is in them."""
+    tree = tree_of(Instance.of(unet(6), "activation"), Limits(3, 2, "intervals"))
+    asked: list[Any] = []
+
+    class Recording:
+        def map(self, given: list[Any], deadline: float) -> Iterator[jobs.PartOptions]:
+            for job in given:
+                asked.append(job)
+                failed = isinstance(job, jobs.PlannerJob)
+                yield jobs.PartOptions((), late=False, failure="failed" if failed else None)
+
+    workers: Any = Recording()
+    effort = Effort(tree, 2, 1, 2, Broken(), workers, lambda line: None)
+    effort.fill(inf)
+    effort.solve_leaves(inf)
+    effort.solve_levels(inf)
+    assert sum(isinstance(job, jobs.PlannerJob) for job in asked) == 2
+    levels = [part for part in tree.classes[:-1] if not part.is_leaf]
+    assert len(levels) > len({part.depth for part in levels})
+    assert sum(isinstance(job, jobs.GridJob) for job in asked) == len(levels)
 
 
 @pytest.mark.parametrize("solver", ["dtr{rounds=0}", "rk-checkmate{backward=false}", "store-all"])

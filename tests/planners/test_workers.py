@@ -207,6 +207,31 @@ def test_an_address_where_nobody_answers(listens: bool, monkeypatch: pytest.Monk
     assert "dask scheduler" in (diagnostic.hint or "")
 
 
+@with_dask
+def test_who_answers_too_late_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection stays that nobody uses, nor the threads behind it."""
+    closed = threading.Event()
+
+    class Late:
+        def __init__(self, *_: object, **__: object) -> None:
+            sleep(0.5)
+
+        def nthreads(self, **_: object) -> dict[str, int]:
+            return {"worker": 1}
+
+        def run(self, *_: object, **__: object) -> dict[str, str]:
+            return {}
+
+        def close(self, **_: object) -> None:
+            closed.set()
+
+    monkeypatch.setattr("distributed.Client", Late)
+    monkeypatch.setattr(dask_workers, "CONNECT_S", 0.1)
+    with pytest.raises(FBError, match="FB0727"):
+        engine_at("dask://127.0.0.1:1")
+    assert closed.wait(10)
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     from distributed import LocalCluster
@@ -252,6 +277,26 @@ def test_jobs_go_to_another_worker_when_theirs_dies(cluster: Any, tmp_path: Path
         jobs = [Square(3, str(tmp_path / "died")), *JOBS]
         assert list(workers.map(jobs, monotonic() + 60)) == [9, *SQUARES]
     assert not told
+
+
+@with_dask
+def test_a_scheduler_that_stands_still_is_not_waited_for(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps its connections, and answers nothing: the planner would hang with it."""
+    engine = engine_at(address_of(cluster))
+    assert engine.is_alive
+    goes_on = threading.Event()
+    cluster.loop.add_callback(goes_on.wait, 10)
+    monkeypatch.setattr(dask_workers, "_ASKED_S", 0.3)
+    try:
+        sleep(2 * dask_workers._SEEN_S)
+        began = monotonic()
+        assert not engine.is_alive
+        assert monotonic() - began < 5
+    finally:
+        goes_on.set()
+        engine.shutdown()
 
 
 @with_dask

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._dynamo import nonstrict_trace
 from torch._functorch.aot_autograd import (
     aot_compile_joint_with_descriptors,
     aot_export_joint_with_descriptors,
@@ -142,7 +143,12 @@ def _over_leaves(compiled: Callable[..., Any], descriptors: Any) -> Callable[[li
 
         return by_arguments
     out_spec = descriptors.out_spec
-    return lambda leaves: tree_unflatten(inner(leaves), out_spec)
+
+    @nonstrict_trace  # as PyTorch's own: a `torch.compile` around the model does not look inside
+    def by_leaves(leaves: list[Any]) -> Any:
+        return tree_unflatten(inner(leaves), out_spec)
+
+    return by_leaves
 
 
 def _fake_mode_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

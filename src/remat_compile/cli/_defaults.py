@@ -1,7 +1,8 @@
 """Defaults of options from `remat-compile.toml` or the `[tool.remat-compile]` of a pyproject.toml.
 
 The nearest such file counts, from the working folder upwards. It holds figures and names of what is
-installed; what names a model, a file to write, or code to run is no setting of it.
+installed; what names a model, a file to write, code to run, or another machine (whose answers can
+run code) is no setting of it.
 """
 
 from __future__ import annotations
@@ -61,7 +62,6 @@ SETTINGS: Mapping[str, Setting] = {
     "link": Setting(str, ("plan",)),
     "no-offload": Setting(bool, ("plan",)),
     "planner": Setting(str, ("plan",)),
-    "workers": Setting(str, ("plan",)),
     "fuse": Setting(get_args(Fuse), ("plan",)),
     "time-limit": Setting(float, (*PLANNING, "verify")),
     "costs": Setting(get_args(Costs), PLANNING),
@@ -237,8 +237,20 @@ def _problem(command: str | None, key: str, value: object) -> str:
     if command is None and setting.own:
         where = " or ".join(f"[{name}]" for name in setting.commands[:3])
         return f"{key} stands in the table of a command, such as {where}"
-    wrong = setting.refusal(value)
-    return f"{key} {wrong}" if wrong else ""
+    if wrong := setting.refusal(value):
+        return f"{key} {wrong}"
+    if key in ("planner", "planners") and _names_workers(str(value)):
+        return f"{key} names workers, which only the command line may"
+    return ""
+
+
+def _names_workers(planners: str) -> bool:
+    from ..planners.spelling.text import option_names, parse_list
+
+    try:
+        return any("workers" in option_names(planner) for planner in parse_list(planners))
+    except FBError:
+        return False  # told when it is read for planning
 
 
 def _beside(folder: Path, key: str, value: Any) -> Any:

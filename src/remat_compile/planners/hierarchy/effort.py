@@ -98,8 +98,8 @@ class Effort:
             self._enter(part, found.orders)
             if found.failure is not None:
                 self._name(found.failure)
-            if self.failures >= _FAILURES:
-                return
+                if self.failures >= _FAILURES:
+                    return
 
     def _job(self, part: PartClass) -> Job[PartOptions]:
         if not part.is_leaf:

@@ -9,12 +9,22 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.span import Span
 
-__all__ = ["Option", "PlannerText", "Value", "format_value", "parse_list", "parse_text", "span_of"]
+__all__ = [
+    "Option",
+    "PlannerText",
+    "Value",
+    "format_value",
+    "option_names",
+    "parse_list",
+    "parse_text",
+    "span_of",
+]
 
 FILE = "<planner>"
 _TOKEN = re.compile(
@@ -176,6 +186,17 @@ def parse_text(text: str) -> PlannerText:
     if parser.now.kind != "end":
         raise parser.refuse("the end")
     return planner
+
+
+def option_names(value: Value) -> Iterator[str]:
+    """The names of all options in a text, those of planners inside with them."""
+    if isinstance(value, tuple):
+        for item in value:
+            yield from option_names(item)
+    elif isinstance(value, PlannerText):
+        for option in value.options:
+            yield option.name
+            yield from option_names(option.value)
 
 
 def format_value(value: object) -> str:

@@ -43,15 +43,16 @@ class DaskWorkers:
         # What listens and says nothing holds the library longer than it is told.
         aside = LocalWorkers(1)
         with _quiet("distributed"):
+            greeting = aside.submit(greet)
             try:
-                aside.submit(greet).result(CONNECT_S)
+                greeting.result(CONNECT_S)
             except (OSError, ValueError) as error:  # a TimeoutError is an OSError
-                self._close()
+                self._close_after(greeting)
                 hint = "start it (dask scheduler), mend the address, or leave the workers away"
                 message = f"no Dask scheduler answers at {address} ({type(error).__name__})"
                 raise FBError(Diagnostic("FB0727", message, hint=hint)) from None
             except BaseException:
-                self._close()
+                self._close_after(greeting)
                 raise
             finally:
                 aside.shutdown()
@@ -76,6 +77,11 @@ class DaskWorkers:
             with suppress(OSError, RuntimeError):  # the scheduler may be gone
                 self._executor.shutdown(wait=False)
             self._close()
+
+    def _close_after(self, greeting: Future[Any]) -> None:
+        """Now, and where it is greeted only after that, then."""
+        self._close()
+        greeting.add_done_callback(lambda _: self._close())
 
     def _close(self) -> None:
         with suppress(AttributeError, OSError, RuntimeError):  # it may never have been there
