@@ -18,7 +18,9 @@ __all__ = ["DaskWorkers"]
 
 CONNECT_S, WORKER_S = 8.0, 3.0
 """So long for all of the greeting; of it, so long for a worker to be there."""
-_SEEN_S = 0.2
+_SEEN_S, _ASKED_S = 0.2, 2.0
+"""So often it is asked who is there, and so long for an answer: a scheduler that stands still keeps
+its connections."""
 
 
 class DaskWorkers:
@@ -91,8 +93,9 @@ class DaskWorkers:
         """Asked for once in a while: many jobs are handed out at once."""
         if monotonic() > self._seen_at + _SEEN_S:
             try:
-                self._seen = sum(self._client.nthreads().values())
-            except (OSError, RuntimeError):  # the scheduler is gone
+                there = self._client.nthreads(callback_timeout=_ASKED_S)
+                self._seen = sum(there.values())
+            except (OSError, RuntimeError):  # the scheduler is gone, or says nothing
                 self._seen = 0
             self._seen_at = monotonic()
         return self._seen
