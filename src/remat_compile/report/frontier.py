@@ -147,7 +147,7 @@ def _body(title: str, frontiers: Sequence[Frontier]) -> Iterator[str]:
     yield f"<h1>{escape(title)}</h1><main>"
     yield (
         "<p class=dim>Predicted times; every plan is proven. Hover a point for its plan. Grey, "
-        "dashed: what no plan that computes in the same order beats.</p>"
+        "dashed: what no plan that computes in the same order and copies nothing beats.</p>"
     )
     for f in frontiers:
         of = "all device bytes" if f.kind == "device" else "activations"
