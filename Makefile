@@ -15,7 +15,7 @@ DEMO ?= .demo
 JOBS ?= 2
 BIN := $(VENV)/bin
 
-.PHONY: demo docs test check check-slow check-matrix check-runners lint coverage matrix mutants redteam faults install clean
+.PHONY: demo docs test check check-slow check-accelerator check-matrix check-runners lint coverage matrix mutants redteam faults install clean
 
 demo: install
 	@mkdir -p $(DEMO)
@@ -28,11 +28,11 @@ demo: install
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-# `make test`, the slow tests in as many processes, then matrix and runners side by side.
+# `make test`, the slow tests in as many processes, then the rest side by side.
 # The matrix has a quarter of the time per cell here, and leaves the results of `make matrix` as they are.
 check: lint test docs check-slow
 	@mkdir -p $(DEMO)
-	$(MAKE) --no-print-directory -j $(JOBS) check-matrix check-runners
+	$(MAKE) --no-print-directory -j $(JOBS) check-matrix check-runners check-accelerator
 
 # The documentation as a site in build/site; a warning or a link that leads nowhere stops it.
 docs: install
@@ -44,8 +44,12 @@ check-matrix: install
 # Left out: what check-matrix and check-runners do for all cases together.
 SEEN_THERE = tests/planners/test_matrix.py tests/frontends/onnx/test_old_releases.py tests/frontends/onnx/test_light_models.py
 
+# The device of tests/accelerator must be there before anything else of a process.
+check-accelerator: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -rs tests/accelerator
+
 check-slow: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow $(addprefix --deselect ,$(SEEN_THERE))
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow $(addprefix --deselect ,$(SEEN_THERE)) --ignore tests/accelerator
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --hypothesis-profile=breadth tests/ir
 
 check-runners: mutants

@@ -98,6 +98,57 @@ def test_a_new_name_is_no_way_around_the_values() -> None:
         assert {d.code for d in wrong} == {"FB0876"}, bad
 
 
+def test_a_view_stays_a_view_and_what_has_storage_keeps_it() -> None:
+    """Else a plan's bytes leave out a tensor, or count storage that another name shares."""
+    program = parse_program(GATED)
+    uncounted = (
+        GATED.replace("  %s : act f32[4] bytes 16\n", "")
+        .replace("  F2: fwd %s = aten.silu.default(%a) time 2us\n", "")
+        .replace("  F3: fwd", "  %s = view of %a aten.silu.default(%a)\n  F3: fwd")
+        .replace("F1; F2;", "F1;")
+        .replace("free %s; ", "")
+    )
+    shared = (
+        GATED.replace("  %g : grad", "  %pt : grad f32[4] bytes 16\n  %g : grad")
+        .replace("  %pt = view of %p aten", "  F9: bwd %pt = aten")
+        .replace("aten.t.default(%p)", "aten.t.default(%p) of F3")
+        .replace("F3; B1;", "F3; F9; B1; free %pt;")
+    )
+    for text, name in ((uncounted, "%s"), (shared, "%pt")):
+        assert text != GATED
+        (wrong,) = same_values(program, parse_program(text))
+        assert wrong.code == "FB0876"
+        assert wrong.message.startswith(f"{name} is not the v")
+
+
+def test_a_view_of_many_views_is_no_recursion() -> None:
+    chain = "".join(
+        f"  %v{i + 1} = view of %p aten.t.default(%v{i})\n".replace("%v0)", "%p)")
+        for i in range(1500)
+    )
+    text = GATED.replace("  %pt = view of %p aten.t.default(%p)\n", chain)
+    program = parse_program(text.replace("(%dy, %pt)", "(%dy, %v1500)"))
+    apart = unrolled(program, program.schedules[0])
+    assert apart.program.graph.reads(apart.program.graph.cnode["B1"]) == ("dy", "p.2")
+    assert same_values(program, apart.program) == ()
+    fused = fuse_runs(program, program.schedules[0], lambda _: True, by_calls, always=True)
+    assert same_values(program, fused.program) == ()
+
+
+def test_a_new_name_is_none_inside_a_region() -> None:
+    text = GATED.replace(
+        "  F2: fwd %s = aten.silu.default(%a) time 2us\n"
+        "  F3: fwd %p = aten.mul.Tensor(%s, %a) time 2us",
+        "  F2: fwd %s, %p = fused(%a) {\n    %s = aten.silu.default(%a)\n"
+        "    %p.2 = aten.mul.Tensor(%s, %a)\n    %p = aten.neg.default(%p.2)\n  } time 4us",
+    )
+    text = text.replace("F2; F3;", "F2;").replace("F3; B1", "free %s; F2; B1").replace("F3 ", "F2 ")
+    program = parse_program(text)
+    apart = unrolled(program, program.schedules[0])
+    assert apart.program.graph.cnode["F2.2"].results == ("s.2", "p.2_")
+    checked(program, apart.program, apart.schedule, 0)
+
+
 def test_what_runs_as_it_was_keeps_its_names() -> None:
     """B2 runs twice, so it reads `%s` under one name, and F2 keeps its own."""
     text = GATED.replace("F3; B1; free %dy; B2;", "F3; B1; free %dy; free %s; F2; B2; free %h; B2;")
@@ -154,6 +205,15 @@ def test_what_is_read_by_fusible_ones_alone_is_not_saved() -> None:
     )
     assert cnodes(fused.schedule) == ["F1", "F2_F3", "F4", "L", "F2.2_F3.2", "B1", "F2.3_B2", "B3"]
     checked(program, fused.program, fused.schedule, 0)
+
+
+def test_a_loss_may_run_without_saving() -> None:
+    """It has no phantoms, so a planner may say so."""
+    program = parse_program(GATED.replace("free %p; L\n", "free %p; L nosave\n"))
+    schedule = program.schedules[0]
+    assert Compute("L", nosave=True) in schedule.steps
+    made = folded(program, schedule, lambda c: pointwise(c.call.op))
+    assert len(cnodes(made)) > len(cnodes(schedule))
 
 
 def test_folding_never_takes_more() -> None:

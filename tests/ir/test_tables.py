@@ -92,3 +92,15 @@ def test_other_tables_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("lark.__version__", "99")
     assert of.kept() is None
     assert of.reader(None).parse("aaa") == kept.parse("aaa")  # type: ignore[arg-type]
+
+
+def test_a_damaged_file_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package reads and writes plans all the same."""
+    of = Tables("x.tables", 'start: "a"+', ("start",))
+    monkeypatch.setattr(tables, "files", lambda package: tmp_path)
+    whole = of.packed()
+    no_line = zlib.compress(b"no second line")
+    for damaged in (b"", whole[:-20], whole[:40] + b"?" + whole[41:], no_line):
+        (tmp_path / of.name).write_bytes(damaged)
+        assert of.kept() is None
+        assert of.reader(None).parse("aaa") is not None  # type: ignore[arg-type]

@@ -120,7 +120,7 @@ def test_what_a_part_must_run_it_knows_itself() -> None:
 def test_replay_forms_and_globals_travel() -> None:
     part = first_level(stochastic(4), 2).part(0)
     again = {part.names_C[c] for c, other in enumerate(part.replay_C) if other}
-    cnodes = part.program.graph.cnodes
+    cnodes = stochastic(4).graph.cnodes
     assert again
     assert again == {c.name for c in cnodes if c.replay} & set(part.names_C)
     chained = chain_of_program(Instance.of(stochastic(4), "activation"))

@@ -96,7 +96,7 @@ def test_no_time_returns_the_other_planners_answer() -> None:
 
 
 def test_a_refusal_is_passed_on() -> None:
-    program = chain(9)
+    program = random_dag(0, 10)
     result = parse_planner("polish").plan(program, budget_at(program, 0.0))
     assert isinstance(result, Infeasible)
     assert result.min_budget is not None

@@ -188,7 +188,7 @@ def test_the_saved_budget_is_an_option() -> None:
 
 def test_recomputed_backward_cnodes_reach_further() -> None:
     program = random_dag(7)
-    budget = budget_at(program, 0.3, "device")
+    budget = budget_at(program, 0.2, "device")
     forward = parse_planner("rk-checkmate{backward=false}").plan(program, budget)
     both = parse_planner("rk-checkmate").plan(program, budget)
     assert isinstance(forward, Infeasible)

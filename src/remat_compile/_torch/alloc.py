@@ -2,7 +2,7 @@
 
 On the CPU the profiler reports each allocation and free of a tensor's storage, also
 those inside operators (measured: PyTorch 2.13 reports scalars that are wrapped, copies
-that oneDNN makes, and buffers that an operator keeps). On CUDA the caching allocator's
+that oneDNN makes, and buffers that an operator keeps). On an accelerator the allocator's
 own counters are exact. Storage that was allocated before the measurement began is not
 seen when it is freed on the CPU: start before whatever the run frees.
 """
@@ -20,6 +20,7 @@ import torch
 from torch.autograd.profiler import profile, record_function
 
 from ..ir.diagnostics import fail
+from .devices import counts_bytes, synchronize
 
 __all__ = ["Mark", "MemoryUse", "measure_peak", "measure_regions"]
 
@@ -36,7 +37,7 @@ _KINETO_SILENT = "99"
 class MemoryUse:
     """Bytes over what was allocated at entry: the most at any time, and at the end.
 
-    `allocations` counts the allocations (0 on CUDA, where only the counters are read).
+    `allocations` counts the allocations (0 on an accelerator, where only the counters are read).
     """
 
     peak_bytes_over_entry: int
@@ -59,7 +60,7 @@ def measure_regions(
 ) -> tuple[T, dict[str, MemoryUse]]:
     """Runs `fn(mark)` once; its result, and the memory of each region `with mark(name):`.
 
-    One profile serves all regions; on the CPU they may nest (on CUDA they may not). The
+    One profile serves all regions; on the CPU they may nest (on an accelerator they may not). The
     last one counts where a name returns. Raises FBError FB0903 inside another profile.
     """
     with _recording(device) as recorder:
@@ -102,7 +103,7 @@ class _CpuRecorder:
         return _attribute(_timeline(self._roots))
 
 
-class _CudaRecorder:
+class _AcceleratorRecorder:
     """Regions by resetting and reading the caching allocator's counters."""
 
     def __init__(self, device: torch.device) -> None:
@@ -111,14 +112,14 @@ class _CudaRecorder:
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
-        torch.cuda.synchronize(self._device)
-        torch.cuda.reset_peak_memory_stats(self._device)
-        entry = torch.cuda.memory_allocated(self._device)
+        synchronize(self._device)
+        torch.accelerator.reset_peak_memory_stats(self._device)
+        entry = torch.accelerator.memory_allocated(self._device)
         yield
-        torch.cuda.synchronize(self._device)
+        synchronize(self._device)
         self._found[name] = MemoryUse(
-            torch.cuda.max_memory_allocated(self._device) - entry,
-            torch.cuda.memory_allocated(self._device) - entry,
+            torch.accelerator.max_memory_allocated(self._device) - entry,
+            torch.accelerator.memory_allocated(self._device) - entry,
         )
 
     @contextmanager
@@ -130,9 +131,9 @@ class _CudaRecorder:
 
 
 @contextmanager
-def _recording(device: torch.device | None) -> Iterator[_CpuRecorder | _CudaRecorder]:
-    on_cuda = device is not None and device.type == "cuda"
-    recorder = _CudaRecorder(device) if on_cuda and device else _CpuRecorder()
+def _recording(device: torch.device | None) -> Iterator[_CpuRecorder | _AcceleratorRecorder]:
+    counts = device is not None and counts_bytes(device)
+    recorder = _AcceleratorRecorder(device) if counts and device else _CpuRecorder()
     with recorder.running():
         yield recorder
 

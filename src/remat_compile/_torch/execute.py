@@ -24,7 +24,8 @@ from ..ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, 
 from ..ir.semantics.simulate import simulate
 from .alloc import Mark
 from .callable import check_operators
-from .instances import Instances, get_rng_state, plain_mode, run_cnode
+from .devices import get_rng_state
+from .instances import Instances, plain_mode, run_cnode
 from .ops import from_torch_dtype, to_torch, torch_dtype
 
 __all__ = [

@@ -14,16 +14,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..ir.diagnostics import fail
 from ..ir.graph import Call, CNode, Graph, View
 from .callable import callable_op, check_call
+from .devices import get_rng_state, set_rng_state
 from .ops import METHODS, to_torch
 
 __all__ = [
     "Instances",
-    "get_rng_state",
     "plain_mode",
     "prepared",
     "run_cnode",
     "run_region",
-    "set_rng_state",
 ]
 
 
@@ -95,21 +94,6 @@ class Instances(Mapping[str, Tensor]):
 def _storage_key(tensor: Tensor) -> int:
     key: int = tensor.untyped_storage()._cdata
     return key
-
-
-def get_rng_state(device: torch.device) -> Tensor:
-    """The state of the device's default generator, as a CPU tensor of bytes."""
-    if device.type == "cuda":
-        return torch.cuda.get_rng_state(device)
-    return torch.get_rng_state()
-
-
-def set_rng_state(state: Tensor, device: torch.device) -> None:
-    """Inverse of `get_rng_state`."""
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    else:
-        torch.set_rng_state(state)
 
 
 @contextmanager

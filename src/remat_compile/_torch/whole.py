@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ..ir.diagnostics import fail
 from .autocast import Autocast, WeightCache
+from .devices import forked_generators
 from .results import Results, without_cache
 
 __all__ = ["CONTAINERS", "StandIn", "WholeModel", "as_forward_sees", "has_values", "unchanged"]
@@ -172,7 +173,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
     numpy = sys.modules.get("numpy")
     python, drawn = random.getstate(), numpy.random.get_state() if numpy else None
     try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        with forked_generators():
             yield
     finally:
         random.setstate(python)

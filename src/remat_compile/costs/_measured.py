@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from .._torch.callable import check_operators
+from .._torch.devices import get_rng_state, set_rng_state
 from .._torch.execute import check_values
-from .._torch.instances import get_rng_state, plain_mode, set_rng_state
+from .._torch.instances import plain_mode
 from ..ir.analysis.identities import identities
 from ..ir.analysis.order import capture_order, frees_after_last_use
 from ..ir.expr import Const, Expr, evaluate, mul

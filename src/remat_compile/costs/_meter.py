@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from .._torch.alloc import measure_peak
-from .._torch.instances import Instances, get_rng_state, prepared, run_cnode
+from .._torch.devices import counts_bytes, get_rng_state, synchronize
+from .._torch.instances import Instances, prepared, run_cnode
 from ..ir.analysis.regions import region_function
 from ..ir.diagnostics import fail
 from ..ir.graph import Arg, CNode, Ref, View
@@ -86,7 +87,7 @@ class Meter:
             return run_cnode(c, execution, instances, token=state, device=self.device)
 
         with _named_failure(c, execution):
-            if self.device.type == "cuda" and not c.is_accumulate:
+            if counts_bytes(self.device) and not c.is_accumulate:
                 run()  # libraries keep what they allocate on first use
             results, use = measure_peak(run, self.device)
             time_ns = 0
@@ -124,8 +125,7 @@ class Meter:
         while True:
             start = time.perf_counter_ns()
             run()
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
+            synchronize(self.device)
             times.append(time.perf_counter_ns() - start)
             spent += times[-1] / 1e9
             enough = len(times) >= _LEAST_REPEATS and spent >= _ENOUGH_S

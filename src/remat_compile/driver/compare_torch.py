@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .._torch.alloc import Mark, measure_regions
+from .._torch.devices import forked_generators, synchronize
 from .._torch.whole import unchanged
 from ..backends.torch import PlannedModule, measure_step
 from ..ir.analysis.liveness import held_bytes
@@ -117,7 +118,7 @@ class StepRunner:
             nonlocal total
             start = time.perf_counter()
             made = call()
-            _synchronize(self.exported.device)
+            synchronize(self.exported.device)
             total += time.perf_counter() - start
             return made
 
@@ -128,7 +129,7 @@ class StepRunner:
         """Device bytes of the generated forward and backward, from entry to exit of each."""
         assert isinstance(self.module, PlannedModule)
         args, kwargs = self._prepare()
-        with torch.random.fork_rng(devices=_cuda(self.exported.device)):
+        with forked_generators():
             torch.manual_seed(SEED)
             use = measure_step(self.module, args, kwargs, loss=_whole_loss)
         self._take_state()
@@ -158,7 +159,7 @@ class StepRunner:
         """
         module, exported = self.module, self.exported
         args, kwargs = self._prepare()
-        with torch.random.fork_rng(devices=_cuda(exported.device)):
+        with forked_generators():
             torch.manual_seed(SEED)
             with exported.autocast.around():
                 outputs = self._outputs(around(FORWARD, lambda: module(*args, **kwargs)))
@@ -197,18 +198,9 @@ class StepRunner:
         return found
 
 
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def _leaf(tensor: Tensor) -> Tensor:
     """The caller's own tensor; a leaf of its own where it wants a gradient."""
     return tensor.detach().requires_grad_() if tensor.requires_grad else tensor
-
-
-def _cuda(device: torch.device) -> list[torch.device]:
-    return [device] if device.type == "cuda" else []
 
 
 def _losses(outputs: Sequence[Tensor]) -> list[Tensor]:

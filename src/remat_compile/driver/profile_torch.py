@@ -2,8 +2,8 @@
 
 The generated code has a line (or some) per computation, so a trace function of Python that looks
 at the clock where lines change measures it. Times and bytes are of separate runs, since the
-profiler that counts bytes takes time. On CUDA each line is waited for: what is shown is the time
-of each computation by itself, without what would run beside it.
+profiler that counts bytes takes time. On an accelerator each line is waited for: what is shown is
+the time of each computation by itself, without what would run beside it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from contextlib import AbstractContextManager, contextmanager
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from torch import nn
 
 from .._torch.alloc import Mark, measure_regions
+from .._torch.devices import synchronize
 from .._torch.whole import unchanged
 from ..backends.torch import PlannedModule, bytes_at_entries
 from ..backends.torch.build import generated_lines
@@ -130,8 +130,7 @@ def _times(runner: StepRunner, module: PlannedModule) -> list[tuple[int, int]]:
     ended: list[int] = []
 
     def clock() -> int:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        synchronize(device)
         return time.perf_counter_ns()
 
     borders: list[int] = []

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from .._torch.devices import forked_generators
 from .._torch.execute import execute
 from ..backends.views import with_calls
 from ..ir.analysis.order import capture_order, frees_after_last_use
@@ -147,7 +148,7 @@ def _run(program: Program, values: dict[str, Tensor], seed: int) -> dict[str, Te
     """Everything that leaves one step, by what it is."""
     binding = program.binding
     steps = tuple(_with_replays(program))
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    with forked_generators():
         torch.manual_seed(seed)
         done = execute(program, steps, values)
     found = {f"result {i}": tensor for i, tensor in enumerate(done.results)}

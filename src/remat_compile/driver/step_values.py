@@ -52,6 +52,7 @@ def step_values(program: Program, schedule: Schedule, exported: Exported) -> Val
     makes of it in eager. FB0710 where the model is another than the plan's."""
     import torch
 
+    from .._torch.devices import forked_generators
     from ..backends.torch.interface import default_interface
     from ..backends.torch.script import script_tables
     from ..frontends.torch_export.check import eager_step
@@ -71,7 +72,7 @@ def step_values(program: Program, schedule: Schedule, exported: Exported) -> Val
         keep(kind, called, held[name])
     for name, tensor in constants.items():
         keep("const", name, tensor)
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    with forked_generators():
         torch.manual_seed(SEED)
         eager = eager_step(exported, program)
     wanted = {f"result {i}": ("output", str(i)) for i, _ in enumerate(binding.results)}

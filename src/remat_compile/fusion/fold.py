@@ -71,7 +71,8 @@ class _Fold:
         ends in the backward, and after which it is read by what may be fused alone."""
         if self.graph.anode[name].kind not in ("act", "phantom"):
             return
-        loss = self.steps.index(Compute(self.graph.loss.name))
+        runs = [s.cnode if isinstance(s, Compute) else None for s in self.steps]
+        loss = runs.index(self.graph.loss.name)
         uses = [*self._uses(name)]
         for last, first in reversed([*pairwise(uses)]):
             if first < loss or isinstance(self.steps[last], Free):

@@ -87,18 +87,22 @@ def _differing(
     made: dict[int | None, list[ANode]] = {}
     for a in original.graph.anodes:
         made.setdefault(ours.get(a.name), []).append(a)
+    graph = original.graph
     for a in fused.graph.anodes:
         term = theirs.get(a.name)
+        is_same = a.name in graph.anode and term == ours.get(a.name)
         again = a.name not in ours and any(_is_another(a, first) for first in made.get(term, ()))
-        if a.kind != "rng" and term != ours.get(a.name) and not again:
+        if a.kind != "rng" and not is_same and not again:
             writers = (c for c in fused.graph.cnodes if a.name in c.writes)
             span = next((c.span for c in writers), a.span)
             message = f"%{a.name} is not the value that it has where nothing is fused"
             yield Diagnostic("FB0876", message, span, hint="fuse the plan again")
-    viewed = {ours.get(view.name) for view in original.graph.views}
+    viewed = {ours[view.name] for view in graph.views}
     for view in fused.graph.views:
-        term = theirs.get(view.name)
-        if term != ours.get(view.name) and (view.name in ours or term not in viewed):
+        term = theirs[view.name]
+        # By name, and as a view: what has storage there may not lose it here.
+        is_same = view.name in graph.view and term == ours[view.name]
+        if not is_same and (view.name in ours or term not in viewed):
             message = f"%{view.name} is not the view that it is where nothing is fused"
             yield Diagnostic("FB0876", message, view.span, hint="fuse the plan again")
     one, other = _loss(original), _loss(fused)

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from remat_compile._torch.alloc import Mark, measure_peak, measure_regions
+from remat_compile.backends.torch import Mark, measure_peak, measure_regions
 from remat_compile.ir.diagnostics import FBError
 
 
@@ -74,7 +74,7 @@ def test_inside_a_profiler_is_refused() -> None:
 
 def test_nothing_is_written_to_stderr() -> None:
     code = (
-        "from remat_compile._torch.alloc import measure_peak; import torch;"
+        "from remat_compile.backends.torch import measure_peak; import torch;"
         "print(measure_peak(lambda: torch.empty(10))[1].peak_bytes_over_entry)"
     )
     done = subprocess.run(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,8 +10,8 @@ import pytest
 from helpers.emitted.torch_copy_faults import COPY_FAULTS
 from helpers.execution.copied_steps import CopiedStep, copied_step, offloading_step
 from helpers.execution.copy_engines import LateEngine, traced
+from helpers.programs.waits import needed_waits
 from remat_compile.backends.torch.runtime import AcceleratorEngine, Engine, ThreadEngine
-from remat_compile.ir.schedule import Offload, Prefetch, Schedule, Wait
 from remat_compile.ir.semantics.simulate import simulate
 
 BATCH_NORM, OTHERS = "conv-bn-dropout-tied", ("two-towers", "resnet")
@@ -55,28 +54,6 @@ def test_each_wait_that_is_removed_is_caught_late() -> None:
         assert engine.waits >= 40
         missed = [i for i in range(engine.waits) if not caught(step, LateEngine(i))]
         assert missed == []
-
-
-def needed_waits(schedule: Schedule) -> list[int]:
-    """Waits for a copy behind which, in its direction, no copy was waited for before."""
-    issued: Counter[str] = Counter()
-    flying: dict[str, tuple[str, int]] = {}
-    latest: Counter[str] = Counter()
-    needed, number = [], 0
-    for step in schedule.steps:
-        match step:
-            case Offload(name) | Prefetch(name):
-                issued[step.word] += 1
-                flying[name] = (step.word, issued[step.word])
-            case Wait(name):
-                direction, turn = flying.pop(name)
-                if turn > latest[direction]:
-                    needed.append(number)
-                    latest[direction] = turn
-                number += 1
-            case _:
-                pass
-    return needed
 
 
 def test_each_wait_that_is_removed_is_a_race() -> None:

@@ -13,9 +13,8 @@ from torch import nn
 import remat_compile
 from helpers.models import MODELS
 from helpers.slow import default_only
-from remat_compile._torch.lowered import Exported
 from remat_compile.costs import load_device, roofline
-from remat_compile.frontends.torch_export import export, load_pt2, lower
+from remat_compile.frontends.torch_export import Exported, export, load_pt2, lower
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.text.printer import format_program
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..._torch.devices import generator_module
 from ..._torch.ops import ATOMS, METHODS
 from ...ir.graph import ACCUMULATE_OP
 from ...ir.program import Program
@@ -46,7 +47,7 @@ def allowed(program: Program, schedule: Schedule, helper: str) -> Allowed:
             (
                 *("replay", "max", "float", "torch.device"),
                 *regions.functions,
-                *("torch.get_rng_state", "torch.cuda.get_rng_state"),
+                f"{generator_module(program.header.device)}.get_rng_state",
             )
         ),
         values=frozenset(map(str, ATOMS)),

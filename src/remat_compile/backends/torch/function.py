@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from ..._torch.devices import generator_module
 from ...ir.graph import Call, CNode
 from ...ir.program import Program
 from ...ir.schedule import Compute, ElementaryStep, Free, HostFree, Offload, Prefetch, Wait
@@ -204,11 +205,7 @@ class FunctionBody:
         self._forget_views(named)
 
     def _get_state(self) -> str:
-        return "torch.cuda.get_rng_state()" if self._on_cuda else "torch.get_rng_state()"
-
-    @property
-    def _on_cuda(self) -> bool:
-        return self.program.header.device == "cuda"
+        return f"{generator_module(self.program.header.device)}.get_rng_state()"
 
     # -- views ------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
 from .arguments import OTHERS, Arguments
 from .guards import ModuleGuards, Slot
+from .layouts import Layouts
 from .runtime import PlanCopies
 from .unused import UnusedOutputs, step_node
 
@@ -54,6 +55,7 @@ class Flight:
 
     def __init__(self, unused: UnusedOutputs) -> None:
         self.unused = unused
+        self._layouts = Layouts()
         self.mark: Mark | None = None
         self._waiting: weakref.ref[Any] | None = None
         self._warned = False
@@ -86,6 +88,7 @@ class Flight:
         if node is not None:
             node.register_prehook(_refuse_create_graph)
             self.unused.watch(node)
+            self._layouts.watch(node, outputs)
         return node
 
 

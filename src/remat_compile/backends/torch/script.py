@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..._torch.devices import generator_module
 from ..._torch.ops import torch_dtype
 from ...ir.expr import evaluate
 from ...ir.program import Program
@@ -144,19 +145,18 @@ _REPLAY = '''
 
 def replay(state, op, *args, **kwargs):
     """Runs a random operator again on the generator state of its first execution."""
-    now = torch{cuda}.get_rng_state()
-    torch{cuda}.set_rng_state(state)
+    now = {module}.get_rng_state()
+    {module}.set_rng_state(state)
     try:
         return op(*args, **kwargs)
     finally:
-        torch{cuda}.set_rng_state(now)
+        {module}.set_rng_state(now)
 '''
 
 
 def replay_helper(program: Program) -> str:
     """The function that runs a random operator again, on the program's device."""
-    on_cuda = program.header.device.split(":")[0] == "cuda"
-    return _REPLAY.format(cuda=".cuda" if on_cuda else "")
+    return _REPLAY.format(module=generator_module(program.header.device))
 
 
 TABLES = (

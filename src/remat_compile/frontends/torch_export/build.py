@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from torch._functorch._aot_autograd import descriptors as aot
 from torch._ops import OpOverload
 
+from ..._torch.devices import get_rng_state
 from ..._torch.joint import Joint
 from ..._torch.lowered import Exported
 from ..._torch.ops import atom_of, from_torch_dtype, op_name
@@ -224,8 +225,9 @@ class Builder:
         token = None
         if draws_random_numbers(node):
             token = self._fresh(f"rng_{label}")
-            state = torch.get_rng_state() if self.exported.device.type == "cpu" else None
-            nbytes = Const(state.numel() if state is not None else 16)
+            # Of CUDA, which a model may be captured for where there is none, it is known.
+            device = self.exported.device
+            nbytes = Const(16 if device.type == "cuda" else get_rng_state(device).numel())
             self.anodes[token] = ANode(token, "rng", "u8", (nbytes,), nbytes)
         assert isinstance(node.target, OpOverload)
         cnode = CNode(

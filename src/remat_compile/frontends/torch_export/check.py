@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from ..._torch.autocast import Autocast
+from ..._torch.devices import forked_generators
 from ..._torch.execute import Again, execute
 from ..._torch.lowered import Exported, Lowered
 from ..._torch.whole import unchanged
@@ -103,7 +103,7 @@ def _of_graph(
     graph, binding = program.graph, program.binding
     buffers = {b.name: values[b.name].clone() for b in binding.buffers if b.update is not None}
     steps = _with_replays(graph, frees_after_last_use(graph, capture_order(graph)))
-    with _same_random_state():
+    with forked_generators():
         done = execute(program, steps, {**values, **buffers}, again=again)
     found: dict[str, Tensor | None] = {
         f"result {index}": result for index, result in enumerate(done.results)
@@ -122,7 +122,7 @@ def eager_step(exported: Exported, program: Program) -> dict[str, Tensor | None]
     """Results, gradients and new buffers of the model itself, run once with ones as tangents."""
     binding, module = program.binding, exported.original
     off = Autocast(exported.device.type).around()
-    with unchanged(module), _same_random_state(), torch.enable_grad(), off:
+    with unchanged(module), forked_generators(), torch.enable_grad(), off:
         before = _with_cloned_buffers(module)
         # Hooks of the model itself run around a step, and `exported.args` are behind them.
         call = module.forward if exported.is_live else module
@@ -178,10 +178,6 @@ def _with_tangents(results: list[Tensor], program: Program) -> list[Tensor]:
     if len(bound) > len(results):
         trained += [base for base in bases.values() if base is not None]
     return trained
-
-
-def _same_random_state() -> Any:
-    return torch.random.fork_rng(devices=range(torch.cuda.device_count()), enabled=True)
 
 
 def _same(ours: Tensor | None, theirs: Tensor | None) -> bool:

@@ -41,15 +41,15 @@ class Tables:
         return Lark(self.grammar, parser="lalr", lexer="contextual", transformer=rules, start=start)
 
     def kept(self, rules: Transformer[Token, object] | None = None) -> Lark | None:
-        """From the file; None where that is of another grammar or another lark."""
+        """From the file; None where that is of another grammar or another lark, or damaged."""
         from lark import Lark
 
         build: Any = Lark  # what lark's own stand-alone parsers begin with has no types
         try:
             packed = files(__package__).joinpath(self.name).read_bytes()
-        except FileNotFoundError:
+            of, text = zlib.decompress(packed).decode().split("\n", 1)
+        except (OSError, zlib.error, ValueError):
             return None
-        of, text = zlib.decompress(packed).decode().split("\n", 1)
         if of != self._of():
             return None
         kept = json.loads(text, object_pairs_hook=_with_numbers)

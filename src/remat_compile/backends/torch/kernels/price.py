@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ...._torch.devices import synchronize
 from ...._torch.instances import plain_mode
 from ....ir.analysis.regions import region_function
 from ....ir.graph import FUSED_OP, Call, CNode, InnerCall, Ref
@@ -92,7 +93,6 @@ def _least_ns(run: Callable[[], object], device: torch.device) -> int:
     while len(times) < 3 or (len(times) < _MOST_REPEATS and sum(times) < _ENOUGH_S * 1e9):
         start = time.perf_counter_ns()
         run()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        synchronize(device)
         times.append(time.perf_counter_ns() - start)
     return min(times)

@@ -30,16 +30,15 @@ _TAKE_SCALARS = {
 @dataclass(frozen=True)
 class TorchReader(Reader):
     """Evaluates expressions of PyTorch code; `replays` says whether it defines `replay`,
-    and `regions` are the functions of its fused cNodes."""
+    `generator` has the random states (`torch.cuda`), `regions` are functions of fused cNodes."""
 
     replays: bool
-    on_cuda: bool
+    generator: str
     regions: frozenset[str] = frozenset()
 
     def is_state(self, node: ast.Call) -> bool:
         """Whether a call takes the state of the random stream."""
-        place = "torch.cuda" if self.on_cuda else "torch"
-        return ast.unparse(node) == f"{place}.get_rng_state()"
+        return ast.unparse(node) == f"{self.generator}.get_rng_state()"
 
     def framework_call(self, node: ast.Call, variables: Variables) -> OperatorCall | None:
         match node:

@@ -16,6 +16,7 @@ import ast
 import re
 from collections.abc import Mapping
 
+from ...._torch.devices import generator_module
 from ....ir.program import Program
 from ....ir.schedule import (
     Schedule,
@@ -49,7 +50,7 @@ def check_source(
     """
     tree = ast.parse(source)
     file = f"<torch code of @{schedule.name}>"
-    on_cuda = program.header.device.split(":")[0] == "cuda"
+    generator = generator_module(program.header.device)
     tables = script_tables(program, schedule) if interface is None else {}
     schedule = schedule.elementary
     copies = [CallCopies() for _ in copies_of(schedule)]
@@ -58,7 +59,7 @@ def check_source(
     operators, functions = _module(tree, file, fixed, replay_helper(program), tables)
     machine = AbstractMachine(program, schedule, says_waits=True)
     regions = {name: node for name, node in functions.items() if name not in FUNCTIONS}
-    reader = TorchReader(file, operators, "replay" in functions, on_cuda, frozenset(regions))
+    reader = TorchReader(file, operators, "replay" in functions, generator, frozenset(regions))
     for name in ("forward", "backward"):
         if name not in functions:
             unreadable(tree, file, f"no function {name}")

@@ -1,0 +1,87 @@
+"""Steps with copies on the queued device, under every order of its streams that matters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from helpers.accelerator import accelerator
+from helpers.models import MODELS
+from helpers.training import Record, train_steps
+from remat_compile.backends.torch.runtime import AcceleratorEngine
+from remat_compile.costs import measured
+from remat_compile.frontends.torch_export import export, lower
+from remat_compile.ir.program import Program
+
+__all__ = ["AT_ONCE", "LATE", "ORDERS", "Model", "Order", "captured", "sample"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """`late` names streams that run only when somebody waits for them; the others run at once,
+    or by a chance of this seed where it is not 0."""
+
+    late: tuple[str, ...]
+    seed: int = 0
+
+    @contextmanager
+    def of(self, engine: AcceleratorEngine) -> Any:
+        """Inside, the streams of an engine, and that of the computations, run in this order."""
+        streams = {name: stream.stream_id for name, stream in engine._streams.items()}
+        accelerator().starve([streams.get(name, 0) for name in self.late], self.seed)
+        try:
+            yield
+        finally:
+            accelerator().starve()
+
+
+AT_ONCE = Order(())
+LATE = tuple(map(Order, (("d2h", "h2d"), ("compute",), ("d2h",), ("h2d",))))
+"""Each wait and event that is missing shows in one of these."""
+
+ORDERS = (AT_ONCE, *LATE, Order((), seed=1), Order((), seed=2))
+
+
+def sample(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """A model of `MODELS` on the device, with its arguments."""
+    module, args, kwargs = MODELS[name](torch.float32)
+    device = accelerator().device
+
+    def moved(tensor: Tensor) -> Tensor:
+        return tensor.detach().to(device).requires_grad_(tensor.requires_grad)
+
+    args, kwargs = pytree.tree_map_only(Tensor, moved, (args, kwargs))
+    return module.to(device), args, kwargs
+
+
+@dataclass(frozen=True)
+class Model:
+    """A captured model, what it costs on the device, and three steps of it in eager."""
+
+    exported: Any
+    program: Program
+    values: Mapping[str, Tensor]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    state: Mapping[str, Any]
+    eager: Record
+
+
+@cache
+def captured(name: str) -> Model:
+    """Of `MODELS`, on the device."""
+    module, args, kwargs = sample(name)
+    state = {key: tensor.clone() for key, tensor in module.state_dict().items()}
+    exported = export(module, args, kwargs)
+    with lower(exported) as lowered:
+        values = lowered.values()
+        program = measured(lowered.program, values, time_limit_s=0.2)
+    eager = train_steps(sample(name)[0], args, kwargs)
+    return Model(exported, program, values, args, kwargs, state, eager)
