@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from helpers.slow import default_only
 from helpers.text.reader_fuzz import check, inputs
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Program
 from remat_compile.ir.text.parser import parse_program, read_quickly, read_syntax
 
-COUNT = int(os.environ.get("READER_FUZZ_INPUTS", "500"))
-PARTS = 2
+COUNT = int(os.environ.get("READER_FUZZ_INPUTS", "2000"))
+PARTS = 8
 FILES = Path(__file__).parents[1] / "redteam/files"
 REDTEAM = sorted(path for part in ("parse", "fuzz") for path in (FILES / part).glob("*.fbir"))
 
 
-@pytest.mark.parametrize("seed", range(PARTS))
+@pytest.mark.parametrize("seed", default_only(range(PARTS), range(2)))
 def test_damaged_texts(seed: int) -> None:
     seen = {check(text) for text in inputs(seed, COUNT // PARTS)}
     assert seen == {"quick", "grammar", "refused"}
