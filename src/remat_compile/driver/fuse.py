@@ -1,10 +1,12 @@
 """Fusion of a plan that was made from a model: kernels, another graph, another proof.
 
-Two ways, of which the faster plan is taken:
+Several ways, of which the fastest plan is taken:
 
-* after planning: runs of the plan's own steps, recomputations among them;
-* before it: runs of the step that recomputes nothing, so that what every plan wants fused is one
-  computation with the time of its kernel when the planner chooses; then after planning again.
+* after planning: runs of the plan's own steps, recomputations among them, as it is and with what
+  kernels make again for nothing no longer saved;
+* planning as if what may be folded into a kernel took a tenth of its time, and then the same;
+* before planning: runs of the step that recomputes nothing, so that what every plan wants fused is
+  one computation with the time of its kernel when the planner chooses; then after planning again.
 """
 
 from __future__ import annotations
@@ -95,18 +97,18 @@ class _Fusion:
 
     def ways(self) -> Iterator[Fused]:
         """The fused plans that there are."""
+        from ..fusion import peaks_of
+
         plan = self.plan
         for schedule in (plan.schedule, self.folded(plan.schedule)):
             after = self.fuse(plan.program, schedule)
             if after.cnodes:
                 yield after
-        yield from self.folding()
+        yield from self.planned_to_fold()
         graph = plan.program.graph
         steps = frees_after_last_use(graph, capture_order(graph))
         captured = Schedule("captured", "", steps)
-        trace = simulate(plan.program, captured)
-        highest = trace.peak_bytes, trace.activation_peak_bytes
-        before = self.fuse(plan.program, captured, highest)
+        before = self.fuse(plan.program, captured, peaks_of(plan.program, captured))
         if not before.cnodes:
             return
         planned = self.planned(before.program, plan.budget)
@@ -115,7 +117,7 @@ class _Fusion:
         program = replace(planned.program, schedules=(), proven=())
         yield self.fuse(program, planned.schedule)
 
-    def folding(self) -> Iterator[Fused]:
+    def planned_to_fold(self) -> Iterator[Fused]:
         """Planned as if a recomputation that may be folded into its reader took little time."""
         program, budget = self.plan.program, self.plan.budget
         graph = program.graph
@@ -143,7 +145,7 @@ class _Fusion:
                 phases=self.phases,
             )
         except FBError:
-            return None  # regions are coarser: their graph may have no plan in this budget
+            return None  # the way is left: regions, being coarser, may have no plan in the budget
 
     def folded(self, schedule: Schedule) -> Schedule:
         from ..fusion import folded

@@ -4,5 +4,6 @@ from .fold import folded
 from .gather import gathered
 from .runs import Fused, Price, Priced, fuse_runs
 from .unroll import unrolled
+from .walk import peaks_of
 
-__all__ = ["Fused", "Price", "Priced", "folded", "fuse_runs", "gathered", "unrolled"]
+__all__ = ["Fused", "Price", "Priced", "folded", "fuse_runs", "gathered", "peaks_of", "unrolled"]

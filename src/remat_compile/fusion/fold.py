@@ -15,13 +15,11 @@ from itertools import pairwise
 from math import inf
 from time import monotonic
 
-from ..ir.diagnostics import FBError
 from ..ir.graph import CALLER_KINDS, CNode, Graph
 from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
-from ..ir.semantics.simulate import simulate
 from .gather import freed_early
-from .walk import is_plain
+from .walk import is_plain, peaks_of, within
 
 __all__ = ["folded"]
 
@@ -39,24 +37,15 @@ def folded(
     which must be valid. Nothing is tried after `until` (of `time.monotonic`)."""
     graph = program.graph
     fusible = {c.name for c in graph.cnodes if is_plain(c, graph) and may_fuse(c)}
-    before = simulate(program, schedule)
+    peaks = peaks_of(program, schedule)
     steps = freed_early(graph, schedule.steps)
-
-    def within_peaks(tried: list[Step]) -> bool:
-        try:
-            trace = simulate(program, replace(schedule, steps=tuple(tried)))
-        except FBError:
-            return False
-        device = trace.peak_bytes <= before.peak_bytes
-        return device and trace.activation_peak_bytes <= before.activation_peak_bytes
-
     for c in reversed([c for c in graph.in_phase("fwd") if c.name in fusible]):
         for name in c.results:
-            found: list[Step] | None = steps
-            while found is not None and monotonic() <= until:
-                steps = found
-                ways = _Fold(graph, steps, fusible).of(c, name)
-                found = next(filter(within_peaks, ways), None)
+            shorter: list[Step] | None = steps  # lives of `name`, as long as one can be cut
+            while shorter is not None and monotonic() <= until:
+                steps = shorter
+                cuts = _Fold(graph, steps, fusible).cuts(c, name)
+                shorter = next((s for s in cuts if within(peaks, program, schedule, s)), None)
     return replace(schedule, steps=tuple(steps))
 
 
@@ -66,7 +55,7 @@ class _Fold:
     steps: Sequence[Step]
     fusible: set[str]
 
-    def of(self, c: CNode, name: str) -> Iterator[list[Step]]:
+    def cuts(self, c: CNode, name: str) -> Iterator[list[Step]]:
         """The steps with `name` freed before a gap in its use and made again after it: one that
         ends in the backward, and after which it is read by what may be fused alone."""
         if self.graph.anode[name].kind not in ("act", "phantom"):

@@ -11,11 +11,10 @@ from dataclasses import replace
 from math import inf
 from time import monotonic
 
-from ..ir.diagnostics import FBError
 from ..ir.graph import CNode, Graph
 from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
-from ..ir.semantics.simulate import simulate
+from .walk import Peaks, peaks_of, within
 
 __all__ = ["freed_early", "gathered"]
 
@@ -27,7 +26,7 @@ def gathered(
     program: Program,
     schedule: Schedule,
     may_fuse: Callable[[CNode], bool],
-    peaks: tuple[int, int] | None = None,
+    peaks: Peaks | None = None,
     until: float = inf,
 ) -> Schedule:
     """A schedule of the same steps in which computations stand right after earlier ones that read
@@ -35,10 +34,7 @@ def gathered(
     the device and of the activations, bytes; left out: those of `schedule`). `schedule` must be
     valid. Each move is simulated; none is tried after `until` (of `time.monotonic`)."""
     fusible = {c.name for c in program.graph.cnodes if c.token is None and may_fuse(c)}
-    if peaks is None:
-        trace = simulate(program, schedule)
-        peaks = trace.peak_bytes, trace.activation_peak_bytes
-    gathering = _Gathering(program, schedule, fusible, peaks, until)
+    gathering = _Gathering(program, schedule, peaks or peaks_of(program, schedule), until)
     for index in range(len(schedule.steps)):
         place = _place(program.graph, gathering.steps, index, fusible)
         if place is not None:
@@ -60,11 +56,10 @@ class _Gathering:
         self,
         program: Program,
         schedule: Schedule,
-        fusible: set[str],
-        peaks: tuple[int, int],
+        peaks: Peaks,
         until: float,
     ):
-        self.program, self.schedule, self.fusible = program, schedule, fusible
+        self.program, self.schedule = program, schedule
         self.peaks, self.until = peaks, until
         self.steps = list(schedule.steps)
         self.tries = 0
@@ -74,12 +69,7 @@ class _Gathering:
         if self.tries == MOST_TRIES or monotonic() > self.until:
             return
         self.tries += 1
-        try:
-            trace = simulate(self.program, replace(self.schedule, steps=tuple(steps)))
-        except FBError:
-            return
-        device, activation = self.peaks
-        if trace.peak_bytes <= device and trace.activation_peak_bytes <= activation:
+        if within(self.peaks, self.program, self.schedule, steps):
             self.steps = steps
 
 

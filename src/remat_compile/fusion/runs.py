@@ -23,7 +23,7 @@ from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.semantics.simulate import simulate
 from .graph import with_fused
 from .region import Member, fused_cnode
-from .walk import Walk, is_plain
+from .walk import Peaks, Walk, is_plain, peaks_of
 
 __all__ = ["Fused", "Price", "Priced", "fuse_runs"]
 
@@ -80,7 +80,7 @@ def fuse_runs(
     may_fuse: Callable[[CNode], bool],
     price: Price,
     *,
-    peaks: tuple[int, int] | None = None,
+    peaks: Peaks | None = None,
     always: bool = False,
 ) -> Fused:
     """The same step with runs of it fused; as it was where no run is worth it.
@@ -112,15 +112,14 @@ class _Search:
         schedule: Schedule,
         may_fuse: Callable[[CNode], bool],
         price: Price,
-        peaks: tuple[int, int] | None,
+        peaks: Peaks | None,
         always: bool,
     ):
         self.always = always
         self.program, self.graph = program, program.graph
         self.schedule = schedule
         self.steps: Sequence[Step] = schedule.steps
-        trace = simulate(program, schedule)
-        self.peaks = peaks or (trace.peak_bytes, trace.activation_peak_bytes)
+        self.peaks = peaks or peaks_of(program, schedule)
         self.price = price
         self.prices: dict[object, Priced | None] = {}
         self.fusible = {c.name for c in self.graph.cnodes if is_plain(c, self.graph)}

@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from ..ir.diagnostics import FBError
 from ..ir.graph import CNode, Graph
-from ..ir.schedule import Compute, Step
+from ..ir.program import Program
+from ..ir.schedule import Compute, Schedule, Step
+from ..ir.semantics.simulate import simulate
 from .region import Member
 
-__all__ = ["Walk", "is_plain"]
+__all__ = ["Peaks", "Walk", "is_plain", "peaks_of", "within"]
+
+
+Peaks = tuple[int, int]
+"""Bytes: of the device, and of the activations."""
+
+
+def peaks_of(program: Program, schedule: Schedule) -> Peaks:
+    """Of a valid schedule."""
+    trace = simulate(program, schedule)
+    return trace.peak_bytes, trace.activation_peak_bytes
+
+
+def within(peaks: Peaks, program: Program, schedule: Schedule, steps: Sequence[Step]) -> bool:
+    """Whether `schedule` with these steps is valid and takes no more."""
+    try:
+        device, activation = peaks_of(program, replace(schedule, steps=tuple(steps)))
+    except FBError:
+        return False
+    return device <= peaks[0] and activation <= peaks[1]
 
 
 class Walk:

@@ -133,7 +133,7 @@ class Task:
         place = f" at {c.loc}" if c.loc else ""
         return Note(
             f"no plan of any planner needs less than {floor} bytes: {where} ({c.call.op}){place} "
-            f"works on {held or 'what the caller holds'}"
+            f"works on {held or 'what the caller holds'}; the rest is held by the caller, or waits"
         )
 
     def _counted(self, name: str) -> int:

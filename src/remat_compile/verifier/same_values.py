@@ -250,7 +250,7 @@ class _Known(dict[str, int]):
         todo = [name]
         while todo:
             view = self._views[todo[-1]]
-            if before := [n for n in view.call.refs() if n not in self]:
+            if before := [n for n in names_in(view.call) if n not in self]:
                 todo.append(before[0])
             else:
                 self[todo.pop()] = self._terms.view(view, self)

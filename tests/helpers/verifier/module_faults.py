@@ -44,7 +44,7 @@ LIMIT_S = 20
 """Of processor time, for all plans under one fault."""
 KINDS: tuple[Literal["device", "activation", "host"], ...] = ("device", "activation", "host")
 CHECKER = tuple(
-    f"verifier/check/{name}.py" for name in ("check", "graph", "machine", "sizes", "read")
+    f"verifier/check/{name}.py" for name in ("check", "clock", "graph", "machine", "sizes", "read")
 )
 MODULES = (
     *(f"verifier/read/{name}.py" for name in ("statements", "events", "sizes")),

@@ -9,6 +9,7 @@ from itertools import accumulate
 from math import inf
 from typing import NamedTuple
 
+from .clock import time_ns
 from .graph import KEPT
 from .machine import Machine
 from .read import CALLERS, Program, Wrong, read
@@ -107,37 +108,6 @@ def peaks(parts: list[list[tuple[int, str]]], size: Values) -> Bytes:
     back, the largest at any time."""
     taken = ([sign * size[name] for sign, name in part] for part in parts)
     return Bytes(*(max(accumulate(bytes_), default=0) for bytes_ in taken))
-
-
-def time_ns(machine: Machine, size: Values) -> int:
-    """`queues` has the copies of each direction that have not ended: aNode, latency left, and
-    bytes left times 10^9 `whole`; `ends` when those that have did."""
-    target, ends = machine.p.target, dict[str, int]()
-    queues: dict[str, list[tuple[str, int, int]]] = {}
-    out, back, latency = (target.get(word, 0) for word in ("d2h", "h2d", "copy_latency"))
-    rates, whole = {"offload": out, "prefetch": back}, max(1, out + back)
-    both = min(target.get("both", whole), whole) if out and back else whole
-    now = clock = 0
-    for (_, what, a), took_ns in zip(machine.p.steps, machine.times_ns, strict=True):
-        now += took_ns
-        while queues and ((flying := what == "wait" and a not in ends) or clock < now):
-            share = both if [q[0][1] for q in queues.values()] == [0, 0] else whole
-            speed = {w: rates[w] * share for w in queues}
-            left = [q[0][1] or -(-q[0][2] // max(1, speed[w])) for w, q in queues.items()]
-            clock += (step := min(left if flying else [*left, now - clock]))
-            for w, queue in queues.items():
-                copied, wait, work = queue[0]
-                queue[0] = copied, max(0, wait - step), work - (0 if wait else step * speed[w])
-                while queue and not queue[0][1] and queue[0][2] <= 0:
-                    ends[queue.pop(0)[0]] = clock
-            queues = {w: queue for w, queue in queues.items() if queue}
-        clock = max(clock, now)
-        if what == "wait":
-            now = max(now, ends.pop(a))
-        elif what in rates:
-            work = size[a] * 10**9 * whole if rates[what] else 0
-            queues.setdefault(what, []).append((a, latency, work))
-    return now
 
 
 def least(p: Program, size: Values) -> tuple[int, int]:
