@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from remat_compile.backends.torch.runtime import AcceleratorEngine
+from remat_compile.backends.torch.runtime.engine import storage_bytes
 
 __all__ = ["AT_ONCE", "LATE", "PATTERNS", "Delay"]
 
@@ -28,16 +29,18 @@ class Delay:
 
     @contextmanager
     def of(self, engine: AcceleratorEngine) -> Iterator[None]:
-        """Inside, the copies of an engine come late."""
+        """Inside, the copies of an engine come late, and what is copied back is poison before."""
         chance, issue = Random(self.seed), engine.issue
 
-        def late(direction: Any, *given: Any) -> Any:
-            for name in ("compute", direction):
-                if name in self.late and (self.seed == 0 or chance.random() < 0.3):
-                    stream = engine._streams.get(name) or torch.accelerator.current_stream()
+        def late(direction: Any, name: str, tensor: torch.Tensor, host: Any) -> Any:
+            if direction == "h2d":  # else it may have the bytes that it had before
+                storage_bytes(tensor).fill_(255)
+            for one in ("compute", direction):
+                if one in self.late and (self.seed == 0 or chance.random() < 0.3):
+                    stream = engine._streams.get(one) or torch.accelerator.current_stream()
                     with stream:
-                        torch.cuda._sleep(_CYCLES)
-            return issue(direction, *given)
+                        torch.cuda._sleep(_CYCLES)  # type: ignore[no-untyped-call]
+            return issue(direction, name, tensor, host)
 
         engine.issue = late  # type: ignore[method-assign]
         try:

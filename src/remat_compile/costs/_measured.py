@@ -212,7 +212,7 @@ class _MeasuringRun:
 
 def _target(target: Target, device: torch.device) -> Target:
     """The device at hand, with its link, as the target, unless the program names another."""
-    if target != Target() or device.type != "cuda":
+    if target.memory_bytes is not None or target.has_link or device.type != "cuda":
         return target
     properties = torch.cuda.get_device_properties(device)
     found = Target(properties.name, properties.total_memory, granularity_bytes=512)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
@@ -22,11 +22,11 @@ _PLAIN_CODE = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_s
 
 
 @cache
-def plain_code() -> Mapping[str, Any]:
+def plain_code() -> dict[str, Any]:
     """Compiler options under which XLA compiles many small computations five times as fast; those
     of them that this XLA knows."""
     lowered = jax.jit(lambda x: x).lower(0.0)
-    known = {}
+    known: dict[str, Any] = {}
     for name, value in _PLAIN_CODE.items():
         with suppress(jax.errors.JaxRuntimeError):
             lowered.compile({name: value})
