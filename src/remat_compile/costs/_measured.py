@@ -49,9 +49,9 @@ def measured(
     """
     check_values(program, values, program.sample)
     device = torch.device(program.header.device)
-    program = replace(program, target=_target(program.target, device))
-    hold = _fits(program, device) if hold_tensors is None else hold_tensors
     with plain_mode(device):
+        program = replace(program, target=_target(program.target, device))
+        hold = _fits(program, device) if hold_tensors is None else hold_tensors
         state = get_rng_state(device)
         try:
             return _run(program, values, time_limit_s, hold, hold_tensors is None)

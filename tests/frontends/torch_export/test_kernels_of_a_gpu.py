@@ -7,8 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from remat_compile.backends.torch import build as build_step
-from remat_compile.frontends.torch_export import build, check_against_eager, export, lower, prepare
+from remat_compile.frontends.torch_export import (
+    build,
+    check,
+    check_against_eager,
+    export,
+    lower,
+    prepare,
+)
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
+from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule
 
@@ -116,3 +124,45 @@ def test_gradients_that_the_engine_holds_are_the_callers(monkeypatch: pytest.Mon
     assert kinds() == {"tangent"}
     monkeypatch.setattr(build, "HANDS_GRADIENTS_OVER", False)
     assert kinds() == {"output"}
+
+
+def _noisy(monkeypatch: pytest.MonkeyPatch, whose: str, noise: list[float]) -> None:
+    """Adds one of `noise` after the other to the gradients of the graph or of eager."""
+    of, left = getattr(check, whose), iter(noise)
+
+    def run(*args: object) -> dict[str, Tensor]:
+        more = next(left)
+        found: dict[str, Tensor] = of(*args)
+        return {n: t + more if n.startswith("gradient") else t for n, t in found.items()}
+
+    monkeypatch.setattr(check, whose, run)
+
+
+def _checked() -> None:
+    torch.manual_seed(0)
+    exported = export(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), (torch.randn(3, 4),))
+    with lower(exported) as lowered:
+        pass
+    check_against_eager(exported, lowered.program, lowered.values())
+
+
+@pytest.mark.parametrize("whose", ["_of_graph", "eager_step"])
+@pytest.mark.parametrize(
+    "noise", [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0]]
+)
+def test_what_changes_from_run_to_run_is_told(
+    monkeypatch: pytest.MonkeyPatch, whose: str, noise: list[float]
+) -> None:
+    _noisy(monkeypatch, whose, noise)
+    if noise[0]:
+        with pytest.warns(UserWarning, match=r"FB0919.*gradient of 0\.weight.* change from run"):
+            _checked()
+    else:
+        _checked()  # one run of each was equal, and no more are made
+
+
+@pytest.mark.parametrize("whose", ["_of_graph", "eager_step"])
+def test_what_repeats_and_differs_is_refused(monkeypatch: pytest.MonkeyPatch, whose: str) -> None:
+    _noisy(monkeypatch, whose, [1.0] * 9)
+    with pytest.raises(FBError, match="FB0512"):
+        _checked()

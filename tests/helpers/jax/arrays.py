@@ -29,7 +29,7 @@ def plain_code() -> dict[str, Any]:
     known: dict[str, Any] = {}
     for name, value in _PLAIN_CODE.items():
         with suppress(jax.errors.JaxRuntimeError):
-            lowered.compile({name: value})
+            lowered.compile({name: value})  # type: ignore[dict-item]
             known[name] = value
     return known
 

@@ -96,7 +96,7 @@ def _is_of_cudnn(x: fx.Node, weight: Any, bias: Any, mean: Any, variance: Any, e
     given = [
         a.meta["val"] if isinstance(a, fx.Node) else a for a in (x, weight, bias, mean, variance)
     ]
-    backend = torch._C._select_batch_norm_backend(*given, True, eps)  # type: ignore[attr-defined]
+    backend = torch._C._select_batch_norm_backend(*given, True, eps)
     return bool(backend == torch._C._BatchNormBackend.Cudnn)  # type: ignore[attr-defined]
 
 
