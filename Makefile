@@ -47,9 +47,10 @@ SEEN_THERE = tests/planners/test_matrix.py tests/frontends/onnx/test_old_release
 # The device of tests/accelerator must be there before anything else of a process.
 check-accelerator: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -rs tests/accelerator
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -rs tests/gpu
 
 check-slow: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow $(addprefix --deselect ,$(SEEN_THERE)) --ignore tests/accelerator
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow $(addprefix --deselect ,$(SEEN_THERE)) --ignore tests/accelerator --ignore tests/gpu
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --hypothesis-profile=breadth tests/ir
 
 check-runners: mutants

@@ -267,7 +267,7 @@ def main(
 ) -> None:
     """Makes all ways of a model, then times them in turn."""
     properties = torch.cuda.get_device_properties(GPU)
-    torch.use_deterministic_algorithms(deterministic, warn_only=True)
+    torch.use_deterministic_algorithms(deterministic)  # attention only warned is not
     torch.backends.cuda.enable_cudnn_sdp(not deterministic)
     kernels = ", deterministic kernels" if deterministic else ""
     print(f"{properties.name}, torch {torch.__version__}{kernels}")

@@ -130,7 +130,8 @@ def test_equal_blocks_hold_each_their_own_parameters() -> None:
     options = {"planner": "dtr", "budget": "100%", "report": reports.append}
     for block in blocks:
         block.compile(backend=remat, options=options)
-    model, x = nn.Sequential(*blocks), torch.ones(8, WIDTH)
+    # Without a gradient the first block would be a region of its own.
+    model, x = nn.Sequential(*blocks), torch.ones(8, WIDTH, requires_grad=True)
     for _ in range(2):
         model(x).sum().backward()
         model.zero_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,11 +81,12 @@ def measure_step(
     device = next(module.parameters()).device
     seconds, uses = measure_regions(run, device)
     before, between = bytes_at_entries(step.program, step.schedule, env)
-    border = trace.loss_step
     # What is carried over is measured too: kernels of a GPU give some of it, a seed or a state of
     # a generator, on the host.
-    carried = before + uses["forward"].end_bytes_over_entry
-    between += carried - (trace.after[border - 1] if border else before)
+    updates = [b.update for b in step.program.binding.buffers if b.update is not None]
+    handed = _carried_over(step.program, step.schedule).union(updates)
+    between += uses["forward"].end_bytes_over_entry - _sizes_of(handed, step.program, env)
+    border = trace.loss_step
     return StepUse(
         forward_measured_bytes=before + uses["forward"].peak_bytes_over_entry,
         forward_predicted_bytes=max(trace.during[:border], default=before),
@@ -116,10 +117,19 @@ def bytes_at_entries(
     held = sum(size[a.name] for a in graph.anodes if a.kind in CALLER_KINDS)
     if program.binding.grads == "accumulate":
         held += sum(size[p.name] for p in program.binding.params if p.grad is not None)
-    carried = {
-        *saved_at_loss(program, schedule),
-        *graph.loss.results,
-        *(graph.storage[r.name] for r in program.binding.results),
-    }
-    over = sum(size[name] for name in carried if graph.anode[name].kind not in CALLER_KINDS)
-    return held, held + over
+    kept = {*_carried_over(program, schedule), *graph.loss.results}
+    return held, held + _sizes_of(kept, program, env)
+
+
+def _carried_over(program: Program, schedule: Schedule) -> set[str]:
+    """Storages that the forward returns and that are there until the backward: what it reads, and
+    the results."""
+    results = (program.graph.storage[r.name] for r in program.binding.results)
+    return {*saved_at_loss(program, schedule), *results}
+
+
+def _sizes_of(names: Iterable[str], program: Program, env: Mapping[str, int] | None) -> int:
+    """Bytes of the storages under these names, without those of the caller."""
+    graph, size = program.graph, Sizes.of(program, env).anode
+    storages = {graph.storage[name] for name in names}
+    return sum(size[name] for name in storages if graph.anode[name].kind not in CALLER_KINDS)

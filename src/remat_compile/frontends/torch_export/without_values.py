@@ -79,5 +79,7 @@ def file_on_device(program: ExportedProgram, device: torch.device) -> ExportedPr
         program.state_dict[name] = moved
     for held in (program.constants, program.tensor_constants):
         held.update(tree_map_only(Tensor, fake, held))
-    program.example_inputs = tree_map_only(Tensor, fake, program.example_inputs)
+    program.example_inputs = tree_map_only(
+        Tensor, lambda t: fake(t).requires_grad_(t.requires_grad), program.example_inputs
+    )
     return move_to_device_pass(program, {"meta": str(device)})
