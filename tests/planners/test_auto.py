@@ -33,7 +33,7 @@ from remat_compile.planners import (
 from remat_compile.planners.auto import Auto
 from remat_compile.planners.dtr import Dtr
 from remat_compile.planners.portfolio import members as _portfolio
-from remat_compile.planners.portfolio.race import Race
+from remat_compile.planners.portfolio.race import PlanRace
 from remat_compile.planners.store_all import StoreAll
 from remat_compile.verifier import ProvenPlan, verify
 
@@ -190,7 +190,7 @@ def test_a_bound_below_a_known_plan_is_not_believed() -> None:
     good = Dtr().plan(program, budget)
     assert isinstance(good, Feasible)
     said: list[str] = []
-    race = Race(program, budget, 10, said.append)
+    race = PlanRace(program, budget, 10, said.append)
     race.take("mine", good)
     wrong = Feasible(good.schedule, good.time_ns, good.time_ns + 1)
     race.take("theirs", wrong, trusted=False)

@@ -21,7 +21,7 @@ from ..ir.program import Header, Program, Target
 from ..ir.schedule import Free, Schedule
 from ..ir.semantics.simulate import simulate
 from ._meter import Meter, Sample
-from ._stores import Layouts, RealRun, Store
+from ._stores import LayoutStore, RealRun, Store
 from ._symbolic import Corners, Point, at_least, bound
 
 
@@ -91,7 +91,7 @@ class _MeasuringRun:
         self.program = program
         self.device = torch.device(program.header.device)
         self.meter = Meter(self.device, program.target.granularity_bytes, time_limit_s)
-        self.store: Store = (RealRun if hold else Layouts)(program, values)
+        self.store: Store = (RealRun if hold else LayoutStore)(program, values)
         self.corners = Corners(program, self.meter, _available_bytes(self.device) // 2)
         self.costs = _Costs({}, {})
         self.derived: dict[str, set[str | Call]] = {}

@@ -14,7 +14,7 @@ import torch
 from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
-from remat_compile.frontends.onnx.builder import Builder
+from remat_compile.frontends.onnx.builder import ModuleBuilder
 from remat_compile.frontends.onnx.inputs import declared_inputs
 from remat_compile.frontends.onnx.load import read
 from remat_compile.frontends.onnx.table import RANDOM, own_operators
@@ -63,7 +63,7 @@ def run(test: Any, inputs: list[Any], file: Path) -> list[Any]:
     onnx.save(test.model, file)
     source = read(file)
     declared = declared_inputs(source.model.graph)
-    builder = Builder(source.opset, file.parent, train_bn=False)
+    builder = ModuleBuilder(source.opset, file.parent, train_bn=False)
     feeds = []
     for item, value in zip(declared, inputs, strict=True):
         array = np.asarray(array_of(value))

@@ -61,15 +61,15 @@ class Options:
     report: Callable[[RegionsReport], None] | None = None
 
 
-class _Ticket:
+class _CallTicket:
     """Lives as long as the autograd graph of a call."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Flight:
+class _CallInFlight:
     """A call whose backward has not begun."""
 
-    ticket: weakref.ref[_Ticket]
+    ticket: weakref.ref[_CallTicket]
     part: Part
     storages: Storages
 
@@ -81,7 +81,7 @@ class Session:
         self.options = options
         self._parts: list[Part] = []
         self._regions = 0
-        self._flying: list[_Flight] = []
+        self._flying: list[_CallInFlight] = []
         self._sharing = Sharing(options.request, fallback=options.fallback)
         self._unsettled = False
         self._untold = False
@@ -184,11 +184,11 @@ class Session:
     def _takes_off(self, part: Part, storages: Storages) -> Callable[..., None]:
         """Counts a call as in flight until its backward calls what is returned, or its graph,
         which holds that, is gone."""
-        ticket = _Ticket()
-        flight = _Flight(weakref.ref(ticket), part, storages)
+        ticket = _CallTicket()
+        flight = _CallInFlight(weakref.ref(ticket), part, storages)
         self._flying.append(flight)
 
-        def lands(*_: object, ticket: _Ticket = ticket) -> None:
+        def lands(*_: object, ticket: _CallTicket = ticket) -> None:
             self._flying = [other for other in self._flying if other is not flight]
             if not self._flying and self._untold:
                 self._tell_if_settled()
