@@ -108,7 +108,9 @@ def test_a_plan_is_followed(name: str, planner: str, budget: str | None) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "planner", "budget"), [("two-inputgrad", "dtr", "range:0.4"), *LONG, *HF])
+@pytest.mark.parametrize(
+    ("name", "planner", "budget"), [("two-inputgrad", "dtr", "range:0.4"), *LONG, *HF]
+)
 def test_all_models_and_planners(name: str, planner: str, budget: str | None) -> None:
     check(case(name, planner, budget))
 
