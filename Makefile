@@ -9,6 +9,9 @@
 # Each makes the virtual environment if there is none.
 
 export REMAT_COMPILE_CACHE = off # what is measured here is planned here
+# Tests start hundreds of processes: where the environment forbids to keep bytecode, each would compile
+# all of the package again, half a second and more.
+export PYTHONDONTWRITEBYTECODE =
 PYTHON ?= python3
 VENV ?= .venv
 DEMO ?= .demo

@@ -18,7 +18,7 @@ from _tables import print_table
 from remat_compile.planners.chains.choices import operations, slot_bytes
 from remat_compile.planners.chains.floating import Floating
 from remat_compile.planners.chains.persistent import Persistent
-from remat_compile.planners.chains.stages import SavingOption, Skim, Stage, Way
+from remat_compile.planners.chains.stages import SavingOption, Skim, Stage, StageRun
 
 LIMIT_S = 5.0
 
@@ -32,8 +32,8 @@ def random_stages(length: int, seed: int = 0) -> list[Stage]:
         time_ns = rng.randint(100, 10_000)
         saved = a[i + 1] + rng.randint(500_000, 6_000_000)
         skim = Skim(time_ns, a[i + 1], a[i] + a[i + 1])
-        way = Way(time_ns, saved)
-        back = Way(2 * time_ns, saved + a[i] + a[i + 1])
+        way = StageRun(time_ns, saved)
+        back = StageRun(2 * time_ns, saved + a[i] + a[i + 1])
         option = SavingOption(way, way, way, back, saved)
         found.append(Stage(skim, skim, (option,), a[i + 1], 0, a[length + 1], a[i + 1]))
     return found

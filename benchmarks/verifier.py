@@ -33,10 +33,10 @@ from remat_compile.ir.schedule import (
     Wait,
 )
 from remat_compile.verifier import ProvenPlan, verify
-from remat_compile.verifier.arithmetic.walk import Bytes
+from remat_compile.verifier.arithmetic.walk import StepBytes
 from remat_compile.verifier.inquiry import Inquiry
 from remat_compile.verifier.obligations.claims import compute_claims, prove_time
-from remat_compile.verifier.obligations.memory import Limits, prove_memory
+from remat_compile.verifier.obligations.memory import ByteLimits, prove_memory
 from remat_compile.verifier.obligations.memory_ranges import Everywhere, prove_ranges
 from remat_compile.verifier.obligations.races import prove_races
 from remat_compile.verifier.obligations.validity import prove_validity
@@ -166,7 +166,7 @@ def obligations(program: Program, schedule: Schedule) -> dict[str, Work]:
     copies = parts_of(program, moved)
     sizes, target = parts.amounts.at({}), program.target
     claims = compute_claims(parts.statements, parts.events, sizes, target)
-    none = Limits(None, None)
+    none = ByteLimits(None, None)
 
     def proven(answer: object, kind: type) -> object:
         assert isinstance(answer, kind), answer
@@ -181,7 +181,7 @@ def obligations(program: Program, schedule: Schedule) -> dict[str, Work]:
             prove_validity(parts.statements, parts.events, left()), NoModel
         ),
         "2 bytes": lambda: proven(
-            prove_memory(parts.statements, parts.events, parts.amounts, {}, none, left()), Bytes
+            prove_memory(parts.statements, parts.events, parts.amounts, {}, none, left()), StepBytes
         ),
         "2 ranges": lambda: proven(
             prove_ranges(wide.statements, wide.events, wide.amounts, {"b": (1, 64)}, none, left()),

@@ -212,7 +212,7 @@ def test_a_fault_of_the_proof_is_not_blamed_on_the_planner(
     error = refusal(program, lambda p: Feasible(store_all(p), 1, None))
     assert [d.code for d in error.diagnostics] == ["FB0817"]
     assert "invalid plan" not in str(error)
-    options = PlanRequest(parse_planner("auto"), parse_budget("60%", "activation"), time_limit_s=5)
+    options = PlanRequest(parse_planner("auto"), parse_budget("60%", "activation"), time_limit_s=2)
     with pytest.raises(FBError) as caught:
         plan_program(chain(8), options, Phases())
     assert {d.code for d in caught.value.diagnostics} == {"FB0817"}
@@ -236,7 +236,7 @@ def test_auto_goes_on_with_another_plan_and_says_where_the_proof_is_at_fault(
         return DISAGREE if schedule == asked[0] else real(program, schedule, *args, **options)
 
     monkeypatch.setattr(verifier, "verify", verify)
-    options = PlanRequest(parse_planner("auto"), parse_budget("60%", "activation"), time_limit_s=5)
+    options = PlanRequest(parse_planner("auto"), parse_budget("60%", "activation"), time_limit_s=2)
     made = plan_program(chain(8), options, Phases())
     assert made.proven is not None
     assert made.planner != asked[0].planner

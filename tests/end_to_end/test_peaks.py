@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 from typing import Any
 
 import pytest
@@ -23,13 +24,14 @@ CASES = [
     *((name, "range:0.5") for name in VARIANTS),
 ]
 DEFAULT = [
-    *((name, "range:0.5") for name in ("mlp", "resnet", "two")),
+    *((name, "range:0.5") for name in ("mlp", "two")),
     ("mlp", "range:1.0"),
     ("resnet-loss", "range:0.7"),
 ]
 TOLERANCE = 0.01
 
 
+@cache
 def planned(name: str, budget: str) -> tuple[Plan, PlannedModule, tuple[Any, ...], dict[str, Any]]:
     """A plan with measured costs, bound, after one step (which fills PyTorch's caches)."""
     module, args, kwargs = MODELS[name](torch.float32)
@@ -91,8 +93,8 @@ def measured_step(
 
 def test_less_memory_than_eager() -> None:
     """The point of it all, by the profiler alone: a tight plan takes less than eager does."""
-    plan, compiled, args, kwargs = planned("gpt-loss", "range:0.5")
-    eager, _, _ = MODELS["gpt-loss"](torch.float32)
+    plan, compiled, args, kwargs = planned("resnet-loss", "range:0.7")
+    eager, _, _ = MODELS["resnet-loss"](torch.float32)
     step(eager, args, kwargs)
     for p in eager.parameters():
         p.grad = None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import email
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from helpers.cli import chain_text
 
@@ -25,17 +28,50 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-@pytest.fixture(scope="module")
-def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with the wheel and its own dependencies; without torch."""
+@pytest.fixture(
+    scope="module", params=["linked", pytest.param("installed", marks=pytest.mark.slow)]
+)
+def clean(
+    request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A virtual environment with the wheel and its own dependencies; without torch. They are
+    links to those that are here, or installed as a user does it."""
     folder = tmp_path_factory.mktemp("clean") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     into = ["--python", str(folder / "bin" / "python")]
     command = [sys.executable, "-m", "pip", *into, "install", "-q", "--no-compile"]
-    command += ["-c", str(ROOT / "constraints.txt"), str(wheel)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if request.param == "installed":
+        command += ["-c", str(ROOT / "constraints.txt")]
+    else:
+        link_dependencies(wheel, folder)
+        command += ["--no-deps", "--no-index"]
+    ran = subprocess.run([*command, str(wheel)], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return folder / "bin"
+
+
+def link_dependencies(wheel: Path, venv: Path) -> None:
+    """What the wheel requires, with all that this requires: nothing else can be imported."""
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        read = email.message_from_bytes(archive.read(metadata))
+    (site,) = venv.glob("lib/python*/site-packages")
+    open_names, seen = required(read.get_all("Requires-Dist")), set[str]()
+    while open_names:
+        name = open_names.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        package = distribution(name)
+        open_names |= required(package.requires)
+        for top in {Path(file).parts[0] for file in package.files or ()} - {"..", "__pycache__"}:
+            (site / top).symlink_to(package.locate_file(top))  # type: ignore[arg-type]
+
+
+def required(lines: list[str] | None) -> set[str]:
+    """Names of what must be there on this machine, without any extra."""
+    found = map(Requirement, lines or ())
+    return {r.name for r in found if r.marker is None or r.marker.evaluate({"extra": ""})}
 
 
 def run(command: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -87,7 +87,7 @@ def test_no_time_and_large_graphs_are_answered() -> None:
 
 
 def test_an_unreachable_budget_is_refused_with_one_that_is_reached() -> None:
-    program = random_dag(0, 10)
+    program = random_dag(0, 7)
     refused = parse_planner("checkmate").plan(program, budget_at(program, 0.0))
     assert isinstance(refused, Infeasible)
     assert refused.min_budget is not None

@@ -36,7 +36,7 @@ from remat_compile.planners.hierarchy.prices import ChildPrices, prices_of
 from remat_compile.planners.hierarchy.quick import made_again, quick_orders
 from remat_compile.planners.hierarchy.reduced import reduced_model
 from remat_compile.planners.hierarchy.reduced_model import ReducedModel
-from remat_compile.planners.hierarchy.repeats import Run, longest_run, runs_of
+from remat_compile.planners.hierarchy.repeats import Repeat, longest_run, runs_of
 from remat_compile.planners.hierarchy.solve_level import flattened
 from remat_compile.planners.hierarchy.tree import Tree, tree_of
 from remat_compile.planners.instance import Instance, Order
@@ -82,10 +82,10 @@ def test_dominators_are_those_of_the_definition(seed: int, n: int) -> None:
 
 
 def test_runs_are_found_at_once_and_apart() -> None:
-    assert longest_run("aaaa", "aaaa", 0, 4) == Run(0, 4, 1)
+    assert longest_run("aaaa", "aaaa", 0, 4) == Repeat(0, 4, 1)
     assert longest_run("abcd", "abcd", 0, 4) is None
     text = "zabababyxxcdecdecdew"
-    assert runs_of(text, text, 4) == [Run(1, 7, 2), Run(10, 19, 3)]
+    assert runs_of(text, text, 4) == [Repeat(1, 7, 2), Repeat(10, 19, 3)]
 
 
 @settings(max_examples=60, derandomize=True)

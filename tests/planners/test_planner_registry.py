@@ -246,12 +246,12 @@ def test_no_plain_file_is_left_behind(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_auto_says_who_won_and_asks_for_acceptance() -> None:
     program = chain(8)
     budget = Budget(820, "activation")
-    best = Auto().plan(program, budget, time_limit_s=5)
+    best = Auto().plan(program, budget, time_limit_s=2)
     assert not isinstance(best, Infeasible)
     assert best.schedule is not None
     winner = best.schedule.planner
     assert parse_planner(winner).name in available()
-    other = Auto().plan(program, budget, time_limit_s=5, accept=lambda s: s.planner != winner)
+    other = Auto().plan(program, budget, time_limit_s=2, accept=lambda s: s.planner != winner)
     assert not isinstance(other, Infeasible)
     assert other.schedule is not None
     assert other.schedule.planner != winner

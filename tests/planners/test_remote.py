@@ -43,7 +43,7 @@ from remat_compile.planners.isolation.endings import (
     Failed,
     NoResult,
     Overdue,
-    Refused,
+    PlannerRefused,
     Unloadable,
     run_here,
 )
@@ -298,7 +298,7 @@ def test_results_travel_unchanged(result: PlanResult) -> None:
 
 ENDINGS = st.one_of(
     st.builds(Answered, RESULTS),
-    st.builds(Refused, st.tuples(REASONS), st.booleans()),
+    st.builds(PlannerRefused, st.tuples(REASONS), st.booleans()),
     st.builds(Failed, st.text(), st.text()),
     st.builds(NoResult, st.text()),
     st.builds(Unloadable, st.text()),

@@ -27,7 +27,7 @@ from remat_compile.report.moments import KINDS
 from remat_compile.report.notebook import summary_html
 from remat_compile.report.page import page
 from remat_compile.report.subject import Subject, store_all
-from remat_compile.report.trace import Measured, trace_json
+from remat_compile.report.trace import MeasuredStep, trace_json
 
 ROOT = Path(__file__).parents[2]
 GPT = ROOT / "tests/verifier/mutants/plans/gpt.fbir"
@@ -288,7 +288,7 @@ def test_a_trace_keeps_to_its_format() -> None:
 def test_no_text_acts_in_a_trace_or_a_graph() -> None:
     subject = hostile_subject()
     steps = [run.step for run in subject.timeline.runs]
-    trace = trace_json(subject, [Measured(step, step, 1, 2) for step in steps])
+    trace = trace_json(subject, [MeasuredStep(step, step, 1, 2) for step in steps])
     measured = [e for e in json.loads(trace)["traceEvents"] if e["pid"] == 2 and e["ph"] == "X"]
     assert len(measured) == len(steps) > 0
     assert trace.isascii()

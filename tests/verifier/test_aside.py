@@ -80,7 +80,7 @@ def test_a_process_that_is_gone_before_it_is_asked(
 ) -> None:
     send = aside._send
 
-    def late(process: subprocess.Popen[bytes], job: aside.Job) -> None:
+    def late(process: subprocess.Popen[bytes], job: aside.SizesJob) -> None:
         process.wait()
         send(process, job)
 

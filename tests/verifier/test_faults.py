@@ -89,7 +89,7 @@ def _walk_forgets(monkey: pytest.MonkeyPatch) -> None:
 def _bound_too_low(monkey: pytest.MonkeyPatch) -> None:
     honest = walk.walk
 
-    def low(*args: Any) -> dict[int, walk.Bytes]:
+    def low(*args: Any) -> dict[int, walk.StepBytes]:
         return {i: replace(b, device=b.device - 1) for i, b in honest(*args).items()}
 
     monkey.setattr(memory, "walk", low)

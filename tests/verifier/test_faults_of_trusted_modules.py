@@ -19,7 +19,7 @@ from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Compute, Free, Schedule, Wait
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.verifier import ProvenPlan, verify
-from remat_compile.verifier.arithmetic.walk import Bytes
+from remat_compile.verifier.arithmetic.walk import StepBytes
 from remat_compile.verifier.obligations import claims, memory, races, validity
 from remat_compile.verifier.read import statements
 from remat_compile.verifier.read.sizes import Amounts, Sizes
@@ -70,9 +70,9 @@ def frees_ignored(patch: Patch) -> None:
 def a_byte_too_few(patch: Patch) -> None:
     walk: Any = memory.__dict__["walk"]
 
-    def short(*rest: Any) -> dict[int, Bytes]:
+    def short(*rest: Any) -> dict[int, StepBytes]:
         found = walk(*rest).items()
-        return {i: Bytes(b.device - 1, b.activation, b.host) for i, b in found}
+        return {i: StepBytes(b.device - 1, b.activation, b.host) for i, b in found}
 
     patch.setattr(memory, "walk", short)
 

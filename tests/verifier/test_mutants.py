@@ -38,7 +38,8 @@ def test_originals_do_no_harm_and_are_proven(name: str) -> None:
 def test_no_mutant_escapes(name: str) -> None:
     rng = Random(name)
     tried = 0
-    for case in rng.sample(cases(), len(cases())):
+    drawn = rng.sample(cases(), len(cases()))
+    for case in sorted(drawn, key=lambda case: case.name not in QUICK):
         found = list(islice(KINDS[name].mutants(case), PLACES))
         for mutant in sample(found, 1, rng):
             tried += 1

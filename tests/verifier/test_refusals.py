@@ -26,7 +26,7 @@ from remat_compile.verifier import (
     smt,
     verify,
 )
-from remat_compile.verifier.arithmetic.walk import Bytes, peaks, walk
+from remat_compile.verifier.arithmetic.walk import StepBytes, peaks, walk
 from remat_compile.verifier.obligations.memory import Tally, encode_memory
 from remat_compile.verifier.obligations.validity import encode_validity
 from remat_compile.verifier.read.events import unfold
@@ -203,7 +203,7 @@ def _encodings(made: Program, plan: Schedule) -> tuple[Encoding, Encoding]:
     assert isinstance(amounts, Amounts)
     bound = peaks(walk(statements, events, amounts.at(made.sample)))
 
-    def memory(limit: Bytes) -> Encoding:
+    def memory(limit: StepBytes) -> Encoding:
         number = [value(form, made.sample) for form in amounts.forms]
         device, activation, host = map(Tally, limit.all)
         return encode_memory(

@@ -29,7 +29,7 @@ from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.verifier import Largest, ProvenPlan, Refuted, Undecided, prove_largest, verify
 from remat_compile.verifier.arithmetic import profile as profile_module
 from remat_compile.verifier.inquiry import Inquiry
-from remat_compile.verifier.obligations.memory import Limits
+from remat_compile.verifier.obligations.memory import ByteLimits
 from remat_compile.verifier.obligations.memory_ranges import Everywhere, prove_ranges
 from remat_compile.verifier.read.events import unfold
 from remat_compile.verifier.read.sizes import Amounts, read_amounts
@@ -139,7 +139,7 @@ def test_z3_agrees_with_the_corner_lemma() -> None:
     assert isinstance(amounts, Amounts)
     both = [
         prove_ranges(
-            statements, events, amounts, RANGES, Limits(None, None), Inquiry(30), use_corner=use
+            statements, events, amounts, RANGES, ByteLimits(None, None), Inquiry(30), use_corner=use
         )
         for use in (True, False)
     ]

@@ -124,7 +124,7 @@ def read_defaults(command: str, words: Sequence[str]) -> Defaults:
     if found is None:
         return Defaults()
     path, text, table, inside = found
-    return _Reader(_shown(path), text, inside).read(table, command, path.parent)
+    return _SettingsReader(_shown(path), text, inside).read(table, command, path.parent)
 
 
 def _nearest(start: Path) -> tuple[Path, str, Mapping[str, Any], tuple[str, ...]] | None:
@@ -177,7 +177,7 @@ def _shown(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _SettingsReader:
     file: str
     text: str
     inside: tuple[str, ...]

@@ -54,12 +54,12 @@ def _model(
 ) -> tuple[Exported | None, str]:
     """The model to compare with: the one named, or the recorded one if it may be loaded;
     else why there is none."""
-    from ..driver.recorded import NoModel, load_as_planned, model_of_plan
+    from ..driver.recorded import NoSourceModel, load_as_planned, model_of_plan
 
     header = plan.program.header
     try:
         spec = model_of_plan(header, path, spec, options, trust_source=trust_source)
-    except NoModel as error:
+    except NoSourceModel as error:
         return None, error.diagnostics[0].message
     return load_as_planned(header, spec, options).exported, ""
 

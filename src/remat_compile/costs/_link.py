@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..ir.program import Target
 
-__all__ = ["Link", "measured_link"]
+__all__ = ["MeasuredLink", "measured_link"]
 
 _BLOCK_BYTES = 1 << 26
 """A copy of 64 MiB takes milliseconds, beside which its start is nothing."""
@@ -23,7 +23,7 @@ _ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class MeasuredLink:
     """Rates in bytes per second; `both` is what the two ways move together. The latency, in
     nanoseconds, is what each of many small copies in a row takes."""
 
@@ -44,7 +44,7 @@ class Link:
 
 
 @lru_cache
-def measured_link(device: torch.device) -> Link | None:
+def measured_link(device: torch.device) -> MeasuredLink | None:
     """The link of a device, once per process: some tenths of a second.
 
     None where the memory for it (128 MiB on each side) or pinned memory is not to be had.
@@ -55,7 +55,7 @@ def measured_link(device: torch.device) -> Link | None:
         return None
 
 
-def _measured(device: torch.device) -> Link:
+def _measured(device: torch.device) -> MeasuredLink:
     here = [torch.empty(_BLOCK_BYTES, dtype=torch.uint8, device=device) for _ in range(2)]
     there = [torch.empty(_BLOCK_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
     out, back = torch.Stream(device), torch.Stream(device)
@@ -80,7 +80,7 @@ def _measured(device: torch.device) -> Link:
     small_s = _least_s(lambda: copy(out, small[1], small[0], _SMALL_COPIES), device)
     rates = round(_BLOCK_BYTES / out_s), round(_BLOCK_BYTES / back_s)
     together = max(round(2 * _BLOCK_BYTES / both_s), *rates)
-    return Link(*rates, together, round(small_s / _SMALL_COPIES * 1e9))
+    return MeasuredLink(*rates, together, round(small_s / _SMALL_COPIES * 1e9))
 
 
 def _least_s(run: Callable[[], None], device: torch.device) -> float:

@@ -22,7 +22,7 @@ from ..ir.schedule import Free, Schedule
 from ..ir.semantics.simulate import simulate
 from ._link import measured_link
 from ._meter import Meter, Sample
-from ._stores import Layouts, RealRun, Store
+from ._stores import LayoutStore, RealRun, Store
 from ._symbolic import Corners, Point, at_least, bound
 
 
@@ -92,7 +92,7 @@ class _MeasuringRun:
         self.program = program
         self.device = torch.device(program.header.device)
         self.meter = Meter(self.device, program.target.granularity_bytes, time_limit_s)
-        self.store: Store = (RealRun if hold else Layouts)(program, values)
+        self.store: Store = (RealRun if hold else LayoutStore)(program, values)
         self.corners = Corners(program, self.meter, _available_bytes(self.device) // 2)
         self.costs = _Costs({}, {})
         self.derived: dict[str, set[str | Call]] = {}

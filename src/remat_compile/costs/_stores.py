@@ -50,7 +50,7 @@ class RealRun:
         _tangents(self._program, self.layouts, c, self._program.header.device)
 
 
-class Layouts:
+class LayoutStore:
     """Holds shapes and strides only, for steps that do not fit the device: a signature runs
     once, on tensors made for it; others take its results' layouts over."""
 

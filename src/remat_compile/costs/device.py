@@ -94,7 +94,7 @@ def parse_rate(text: str) -> int | None:
     return round(float(match[1]) * _UNITS[match[2] or ""]) or None
 
 
-class _Reader:
+class _TableReader:
     """Takes typed entries out of a TOML table and collects what is wrong with them."""
 
     def __init__(self, table: dict[str, Any], file: str):
@@ -161,7 +161,7 @@ def _parse(text: str, file: str) -> Device:
         line, column = (int(place[1]), int(place[2])) if place else (1, 1)
         span = Span(line, column, column + 1, file)
         fail("FB0907", f"not TOML: {error}", span, usage=True)
-    reader = _Reader(table, file)
+    reader = _TableReader(table, file)
     name = reader.take("name", True)
     if name is not None and (not isinstance(name, str) or not name):
         reader.report(f"`name` is {name!r}, not a text")

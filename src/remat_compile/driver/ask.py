@@ -19,7 +19,7 @@ from ..planners.isolation.endings import (
     Failed,
     NoResult,
     Overdue,
-    Refused,
+    PlannerRefused,
     Unloadable,
 )
 from ..planners.isolation.planner_process import is_foreign, is_portable
@@ -92,7 +92,7 @@ def _result_of(ending: Ending, name: str, time_limit_s: float, patience_s: float
             raise FBError(Diagnostic("FB0461", message, hint=hint))
         case Answered(result):
             return result
-        case Refused(diagnostics, usage):
+        case PlannerRefused(diagnostics, usage):
             raise FBError(diagnostics, usage=usage)
         case Failed(what, where):
             notes = (Note(f"raised in {where}"),) if where else ()

@@ -30,7 +30,7 @@ LEAST_S = 0.05
 
 
 @dataclass
-class _Search:
+class _LeastSearch:
     """What was found, and the bytes that the planner had no plan for."""
 
     program: Program
@@ -106,7 +106,7 @@ def run_for_least(
     Ctrl-C takes the least so far. FB0460 to FB0466 where there is no plan at all.
     """
     assert floor is not None
-    search = _Search(program, planner, floor.kind, time_limit_s, phases)
+    search = _LeastSearch(program, planner, floor.kind, time_limit_s, phases)
     copies = makes_copies(planner) and program.target.has_link
     least, _ = lower_bound_bytes(program, kind_of(floor), copies=copies)
     first: PlanResult | None = None

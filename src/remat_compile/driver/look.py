@@ -9,7 +9,8 @@ from ..ir.schedule import Schedule
 from ..report.subject import Subject, store_all
 from .files import FileRead, read_text
 from .outputs import files_of_plan
-from .plan import Plan, PlanText, pick_schedule
+from .plan import Plan
+from .plan_text import PlanText, pick_schedule
 
 __all__ = ["plan_in_text", "read_plan", "read_program", "read_program_text", "read_subject"]
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from .._torch.wanted import Loss, Outputs, Wanted
-from ..ir.diagnostics import Diagnostic, FBError, nearest
+from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget
 from ..ir.semantics.simulate import simulate
 from ..ir.terminal import printable
-from ..ir.wording import Worded
 from .budget import Baseline, format_bytes, parse_budget, resolve_budget
 from .files import write_text
+from .plan_text import PlanText
 from .prove import (
     ProofKeywords,
     ProofRequest,
@@ -44,21 +44,7 @@ if TYPE_CHECKING:
 
 REPR_WIDTH = 120
 
-__all__ = [
-    "Plan",
-    "PlanText",
-    "pick_schedule",
-    "recorded_budgets",
-]
-
-
-@dataclass(frozen=True, eq=False)
-class PlanText:
-    """The text that a graph and a schedule were read from: the checker reads it itself."""
-
-    graph: Graph
-    schedule: Schedule
-    text: str
+__all__ = ["Plan"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +155,17 @@ class Plan:
             else resolve_budget(parse_budget(bound), self.baseline)
             for bound in budgets
         )
-        return given or recorded_budgets(self)
+        return given or self._recorded_bounds
+
+    @property
+    def _recorded_bounds(self) -> tuple[Budget, ...]:
+        budgets = [] if self.budget is None else [self.budget]
+        if (proven := self.proven) is not None:
+            budgets.append(Budget(proven.device_bytes, "device"))
+            budgets.append(Budget(proven.activation_bytes, "activation"))
+            if proven.host_bytes:
+                budgets.append(Budget(proven.host_bytes, "host"))
+        return tuple(budgets)
 
     def check_model(
         self,
@@ -188,20 +184,16 @@ class Plan:
         """
         from .compare_graph import check_graph
 
-        exported, name = self._exported, self.program.header.source or "of this process"
+        name = self.program.header.source or "of this process"
         if isinstance(model, str | Path):
             from .model_source import load_source
 
             exported, name = load_source(str(model)).exported, str(model)
-        elif model is not None:
-            from ..frontends.torch_export import export
-
-            exported = export(model, tuple(args), kwargs, wanted=Wanted(loss, outputs))
-            name = type(model).__name__
-        if exported is None:
-            message = "this plan comes from a file and does not hold its model"
+        else:
+            if model is not None:
+                name = type(model).__name__
             hint = "pass the model: plan.check_model(model, args)"
-            raise FBError(Diagnostic("FB0709", message, hint=hint))
+            exported = self._capture(model, tuple(args), kwargs, Wanted(loss, outputs), hint)
         return check_graph(self.program, exported, name)
 
     @named_keywords()
@@ -229,8 +221,7 @@ class Plan:
     def _own_text(self) -> str | None:
         """The text of the file it was read from, while the plan is still that one."""
         read = self._text
-        same = read and read.graph is self.program.graph and read.schedule is self.schedule
-        return read.text if read and same else None
+        return read.text if read and read.is_of(self.program, self.schedule) else None
 
     def save(self, path: str | Path) -> None:
         """Writes the `.fbir` file, whole or not at all; `-` is standard output.
@@ -288,17 +279,28 @@ class Plan:
         """
         from .bind import bind
 
-        exported = self._exported
+        hint = "pass the model and its sample arguments: plan.bind(model, args)"
+        exported = self._capture(model, args, kwargs, Wanted(loss, outputs), hint)
+        plan = self.trusted()
+        return bind(plan.program, plan.schedule, exported, self._kernels)
+
+    def _capture(
+        self,
+        model: nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None,
+        wanted: Wanted,
+        hint: str,
+    ) -> Exported:
+        """`model`, or the one that the plan was made from. FB0709 where there is none."""
         if model is not None:
             from ..frontends.torch_export import export
 
-            exported = export(model, args, kwargs, wanted=Wanted(loss, outputs))
-        if exported is None:
-            hint = "pass the model and its sample arguments: plan.bind(model, args)"
+            return export(model, args, kwargs, wanted=wanted)
+        if self._exported is None:
             message = "this plan comes from a file and does not hold its model"
             raise FBError(Diagnostic("FB0709", message, hint=hint))
-        plan = self.trusted()
-        return bind(plan.program, plan.schedule, exported, self._kernels)
+        return self._exported
 
     @cached_property
     def _subject(self) -> Subject:
@@ -316,15 +318,9 @@ class Plan:
         What it shows is simulated. FB0712 without the extra `[report]`; FB0703 and FB0719 as
         `save`.
         """
-        from ..report.page import page
-        from .outputs import check_output
+        from .pictures import page_of
 
-        if path is not None:
-            check_output(path, "picture", self._reads)
-        text = page(self._subject)
-        if path is not None:
-            write_text(path, text)
-        return text
+        return page_of(self._subject, path, self._reads)
 
     def plot(self, chart: ChartName = "memory", path: str | Path | None = None) -> Picture:
         """A chart of the report that stands still: `memory` over the step by kind, `streams`,
@@ -333,30 +329,17 @@ class Plan:
         Written to `path` if that is given, `.svg` or `.png`: FB0725 for another name or chart,
         FB0712 without the extra `[report]`, FB0703 and FB0719 as `save`.
         """
-        from ..report.picture import picture_of_plan
-        from .pictures import check_picture, write_picture
+        from .pictures import chart_of
 
-        if path is not None:
-            check_picture(path, self._reads)
-        picture = picture_of_plan(self._subject, chart)
-        if path is not None:
-            write_picture(picture, path)
-        return picture
+        return chart_of(self._subject, chart, path, self._reads)
 
     def memory_snapshot(self, path: str | Path | None = None) -> bytes:
         """What pytorch.org/memory_viz and `torch.cuda._memory_viz` show, pickled: each allocation
         and free as simulated. Written to `path` if that is given; FB0703 and FB0719 as `save`.
         """
-        from ..report.snapshot import snapshot
-        from .outputs import check_output
-        from .pictures import write_bytes
+        from .pictures import snapshot_of
 
-        if path is not None:
-            check_output(path, "picture", self._reads)
-        made = snapshot(self._subject)
-        if path is not None:
-            write_bytes(made, path)
-        return made
+        return snapshot_of(self._subject, path, self._reads)
 
     def _repr_html_(self) -> str:
         """For notebooks: the summary, and memory over the step where the extra `[report]` is."""
@@ -399,32 +382,3 @@ class Plan:
             lower_bound_s=self.lower_bound_s,
             is_proven=self._is_proven,
         )
-
-
-def recorded_budgets(plan: Plan) -> tuple[Budget, ...]:
-    """What a plan must hold to: its budget, and the bounds recorded as proven."""
-    budgets = [] if plan.budget is None else [plan.budget]
-    if (proven := plan.proven) is not None:
-        budgets.append(Budget(proven.device_bytes, "device"))
-        budgets.append(Budget(proven.activation_bytes, "activation"))
-        if proven.host_bytes:
-            budgets.append(Budget(proven.host_bytes, "host"))
-    return tuple(budgets)
-
-
-def pick_schedule(program: Program, name: str | None = None) -> Schedule:
-    """The schedule of that name, or the last. FB0708 where there is none."""
-    if not program.schedules:
-        message = "this file holds a graph and no schedule"
-        hint = Worded(
-            'plan it first: plan("FILE", budget="8GiB")',
-            "plan it first: remat-compile FILE -o PLAN.fbir --budget 8GiB",
-        )
-        raise FBError(Diagnostic("FB0708", message, hint=hint))
-    if name is None:
-        return program.schedules[-1]
-    known = {s.name: s for s in program.schedules}
-    if name not in known:
-        message = f"no schedule @{name} in this file.{nearest(name, known)}"
-        raise FBError(Diagnostic("FB0708", message), usage=True)
-    return known[name]

@@ -26,7 +26,8 @@ from ..version import __version__
 from .bind import graph_differences
 from .budget import Baseline, resolve_budget
 from .files import replace_text
-from .plan import Plan, PlanText
+from .plan import Plan
+from .plan_text import PlanText
 
 if TYPE_CHECKING:
     from ..ir.program import Program

@@ -25,7 +25,7 @@ from .._torch.whole import unchanged
 from ..backends.torch import PlannedModule, bytes_at_entries
 from ..backends.torch.build import generated_lines
 from ..ir.schedule import Compute
-from ..report.trace import Measured
+from ..report.trace import MeasuredStep
 from .compare_torch import StepRunner
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ REGIONS: tuple[Region, ...] = ("forward", "backward")
 
 def measured_steps(
     plan: Plan, compiled: nn.Module, exported: Exported, repeats: int = 3
-) -> tuple[Measured, ...]:
+) -> tuple[MeasuredStep, ...]:
     """Every computation of the generated code in order: the median time of `repeats` runs, and
     the most bytes from its begin to that of the next. Parameters and buffers are as before.
 
@@ -61,7 +61,7 @@ def measured_steps(
     made, now = [], 0
     for place, (step, peak) in enumerate(zip(steps, peaks, strict=True)):
         took, idle = (int(median(run[place][i] for run in times)) for i in (0, 1))
-        made.append(Measured(step, now, took, peak))
+        made.append(MeasuredStep(step, now, took, peak))
         now += took + idle
     return tuple(made)
 

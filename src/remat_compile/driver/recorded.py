@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from ..ir.program import Header
     from .model_source import ModelOptions, Source
 
-__all__ = ["EXECUTES", "NoModel", "beside", "is_bare_name", "load_as_planned", "model_of_plan"]
+__all__ = [
+    "EXECUTES",
+    "NoSourceModel",
+    "beside",
+    "is_bare_name",
+    "load_as_planned",
+    "model_of_plan",
+]
 
 NAME_IT = Worded("name the model: load(path, model=...)", "give --model MODEL")
 
@@ -33,7 +40,7 @@ _NOT_BARE = re.compile(r'[/\\:\x00-\x1f\x7f-\x9f"*<>?|]')
 """Separators, drives, streams and addresses of some system, and what no file is called."""
 
 
-class NoModel(FBError):
+class NoSourceModel(FBError):
     """A plan leads to no model that may be loaded: the user has to name one."""
 
     def __init__(self, code: str, message: str, hint: str, *, usage: bool = True):
@@ -94,11 +101,11 @@ def _recorded_beside(header: Header, plan: str | Path, trust_source: bool) -> st
     name = header.source
     if name is None:
         message = "the plan does not record a model file"
-        raise NoModel("FB0709", message, NAME_IT)
+        raise NoSourceModel("FB0709", message, NAME_IT)
     path = beside(plan, file_of(name))
     if not path.is_file():
         message = f"the model {name} is not beside the plan"
-        raise NoModel("FB0709", message, NAME_IT)
+        raise NoSourceModel("FB0709", message, NAME_IT)
     spec = str(path) + name.removeprefix(file_of(name))
     if path.suffix in EXECUTES and not trust_source:
         message = f"{name} is not loaded because a plan says so: loading it may run any code"
@@ -106,7 +113,7 @@ def _recorded_beside(header: Header, plan: str | Path, trust_source: bool) -> st
             f"if you trust it: load(path, model={spec!r}) or load(path, trust_source=True)",
             f"if you trust it, give --model {shlex.quote(spec)} or --trust-source",
         )
-        raise NoModel("FB0718", message, hint)
+        raise NoSourceModel("FB0718", message, hint)
     if path.suffix not in (READS, *EXECUTES):
         raise _outside(name, "it is no .onnx, .pt2 or .py file")
     return spec
@@ -124,8 +131,8 @@ def _check_same_file(header: Header, spec: str) -> None:
         raise FBError(Diagnostic("FB0715", message, notes=notes, hint="plan the model again"))
 
 
-def _outside(name: str, why: str) -> NoModel:
+def _outside(name: str, why: str) -> NoSourceModel:
     message = f'the source "{name}" of the plan is not followed: {why}'
     only = "only a file beside the plan is; if you trust another,"
     hint = Worded(f"{only} load(path, model=...)", f"{only} give --model MODEL")
-    return NoModel("FB0717", message, hint, usage=False)
+    return NoSourceModel("FB0717", message, hint, usage=False)

@@ -10,7 +10,7 @@ from ..ir.expr import Expr, RoundUp, add, max_of
 from ..ir.graph import FUSED_OP, Call, CNode, Graph, InnerCall, Phase, Ref, View
 from ..ir.program import Program
 
-__all__ = ["Member", "fused_cnode", "views_to"]
+__all__ = ["RunMember", "fused_cnode", "views_to"]
 
 
 SUM = "aten.add.Tensor"
@@ -18,7 +18,7 @@ SUM = "aten.add.Tensor"
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class RunMember:
     """An execution in a run: which of the cNode's it is, and its step."""
 
     cnode: CNode
@@ -27,7 +27,7 @@ class Member:
 
 
 def fused_cnode(
-    name: str, members: Sequence[Member], exported: Set[str], program: Program
+    name: str, members: Sequence[RunMember], exported: Set[str], program: Program
 ) -> CNode:
     """The fused cNode that runs the members and writes `exported`.
 
@@ -58,7 +58,7 @@ def fused_cnode(
     )
 
 
-def _calls(members: Sequence[Member], graph: Graph) -> Iterator[InnerCall]:
+def _calls(members: Sequence[RunMember], graph: Graph) -> Iterator[InnerCall]:
     """The calls, with views of what is made inside where they are read first; a region that
     was there before is taken up with its calls."""
     made: set[str] = set()
@@ -110,7 +110,7 @@ def _opened(c: CNode) -> Iterator[InnerCall]:
         yield InnerCall(writes, call, inner.index)
 
 
-def _workspace(members: Sequence[Member], exported: Set[str], program: Program) -> Expr:
+def _workspace(members: Sequence[RunMember], exported: Set[str], program: Program) -> Expr:
     """The most that is there beside arguments and results while the calls run one by one."""
     graph, unit = program.graph, program.target.granularity_bytes
     last: dict[str, int] = {}

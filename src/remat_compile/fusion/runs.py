@@ -22,8 +22,8 @@ from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.semantics.simulate import simulate
 from .graph import with_fused
-from .region import Member, fused_cnode
-from .walk import Peaks, Walk, is_plain, peaks_of
+from .region import RunMember, fused_cnode
+from .walk import Peaks, RunWalk, is_plain, peaks_of
 
 __all__ = ["Fused", "Price", "Priced", "fuse_runs"]
 
@@ -54,12 +54,12 @@ class Fused:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _FusedRun:
     """Steps `start` to `end` (not included), and the executions among them."""
 
     start: int
     end: int
-    members: tuple[Member, ...]
+    members: tuple[RunMember, ...]
 
     @property
     def executions(self) -> tuple[tuple[str, int], ...]:
@@ -92,7 +92,7 @@ def fuse_runs(
     case. A sum in place is a plain sum inside, after which the term is freed.
     What has a price and is no faster is fused with `always` only.
     """
-    search = _Search(program, schedule, may_fuse, price, peaks, always)
+    search = _RunSearch(program, schedule, may_fuse, price, peaks, always)
     decisions = _Decisions()
     while runs := search.runs(decisions):
         if search.conflicts(runs, decisions):
@@ -103,7 +103,7 @@ def fuse_runs(
     return Fused(program, schedule)
 
 
-class _Search:
+class _RunSearch:
     """One pass over a schedule; ends, since every round takes runs apart."""
 
     def __init__(
@@ -127,17 +127,17 @@ class _Search:
 
     # -- which steps -------------------------------------------------------------------
 
-    def runs(self, decisions: _Decisions) -> list[_Run]:
+    def runs(self, decisions: _Decisions) -> list[_FusedRun]:
         """The runs that are worth it, in order."""
-        found: list[_Run] = []
+        found: list[_FusedRun] = []
         for candidate in self._candidates(decisions.alone):
             found += self._accepted(candidate, decisions)
         return found
 
-    def _candidates(self, alone: set[tuple[str, int]]) -> Iterator[_Run]:
+    def _candidates(self, alone: set[tuple[str, int]]) -> Iterator[_FusedRun]:
         """The longest runs of executions that may be fused, frees between them included."""
-        walk = Walk(self.graph, self.steps)
-        members: list[Member] = []
+        walk = RunWalk(self.graph, self.steps)
+        members: list[RunMember] = []
         start = end = 0
         for index, step in enumerate(self.steps):
             if isinstance(step, Free):
@@ -152,7 +152,7 @@ class _Search:
             )
             if not fits or walk.meets(member) or len(members) == MOST_CALLS:
                 if len(members) > 1:
-                    yield _Run(start, end, tuple(members))
+                    yield _FusedRun(start, end, tuple(members))
                 members = []
                 walk.begin()
             if fits and member is not None and not walk.meets(member):
@@ -161,9 +161,9 @@ class _Search:
                 end = index + 1
             walk.step(step, member)
         if len(members) > 1:
-            yield _Run(start, end, tuple(members))
+            yield _FusedRun(start, end, tuple(members))
 
-    def _accepted(self, run: _Run, decisions: _Decisions) -> list[_Run]:
+    def _accepted(self, run: _FusedRun, decisions: _Decisions) -> list[_FusedRun]:
         """The run if it is worth it, else what of its two parts is."""
         if len(run.members) < 2:
             return []
@@ -179,7 +179,7 @@ class _Search:
         left, right = self._parts(run)
         return [*self._accepted(left, decisions), *self._accepted(right, decisions)]
 
-    def _parts(self, run: _Run) -> tuple[_Run, _Run]:
+    def _parts(self, run: _FusedRun) -> tuple[_FusedRun, _FusedRun]:
         """Cut where the phase changes, else where the two parts have least in common, as near to
         the middle as can be."""
         members = run.members
@@ -193,11 +193,11 @@ class _Search:
         )
         border = members[at].index
         return (
-            _Run(run.start, border, members[:at]),
-            _Run(border, run.end, members[at:]),
+            _FusedRun(run.start, border, members[:at]),
+            _FusedRun(border, run.end, members[at:]),
         )
 
-    def _in_common(self, members: Sequence[Member]) -> list[int]:
+    def _in_common(self, members: Sequence[RunMember]) -> list[int]:
         """How many aNodes those before each place and those from there on both read or make."""
         touched = [{*m.cnode.results, *self.graph.reads(m.cnode)} for m in members]
         first: dict[str, int] = {}
@@ -208,7 +208,7 @@ class _Search:
                 last[name] = place
         return [sum(first[n] < at <= last[n] for n in first) for at in range(len(members))]
 
-    def _is_faster(self, run: _Run, exported: set[str]) -> bool:
+    def _is_faster(self, run: _FusedRun, exported: set[str]) -> bool:
         if not exported:
             return False
         c = fused_cnode("fused", run.members, exported, self.program)
@@ -222,7 +222,7 @@ class _Search:
             self.prices[key] = self.price(c)
         return self.prices[key]
 
-    def _exported(self, run: _Run) -> set[str]:
+    def _exported(self, run: _FusedRun) -> set[str]:
         """What the run makes and leaves alive."""
         alive: set[str] = set()
         for step in self.steps[run.start : run.end]:
@@ -243,7 +243,7 @@ class _Search:
 
     # -- one writer for each aNode -----------------------------------------------------
 
-    def conflicts(self, runs: list[_Run], decisions: _Decisions) -> bool:
+    def conflicts(self, runs: list[_FusedRun], decisions: _Decisions) -> bool:
         """Whether two cNodes would write one aNode; its makers are to stay alone then."""
         writers: dict[str, set[object]] = {}
         inside = {execution for run in runs for execution in run.executions}
@@ -271,7 +271,7 @@ class _Search:
 
     # -- the program -------------------------------------------------------------------
 
-    def rewritten(self, runs: list[_Run], decisions: _Decisions) -> Fused | None:
+    def rewritten(self, runs: list[_FusedRun], decisions: _Decisions) -> Fused | None:
         """The graph and schedule in which each run is one cNode. None where such a graph has no
         order, as when a run reads a sum and a term of it that was made again; it is cut then."""
         cnodes: dict[object, CNode] = {}
@@ -306,7 +306,7 @@ class _Search:
         program = replace(self.program, graph=graph, schedules=(), proven=())
         return Fused(program, schedule, tuple(c.name for c in cnodes.values()))
 
-    def _fused(self, run: _Run, exported: set[str], taken: set[str]) -> CNode:
+    def _fused(self, run: _FusedRun, exported: set[str], taken: set[str]) -> CNode:
         first, last = run.members[0].cnode.name, run.members[-1].cnode.name
         name = f"{first}_{last}"
         while name in taken or name in self.graph.cnode:
@@ -316,7 +316,7 @@ class _Search:
         assert priced is not None
         return replace(c, time_ns=priced.time_ns, workspace=priced.workspace)
 
-    def above_peak(self, made: Fused, runs: list[_Run], decisions: _Decisions) -> bool:
+    def above_peak(self, made: Fused, runs: list[_FusedRun], decisions: _Decisions) -> bool:
         """Whether the peak would rise; the runs at fault are to be cut then."""
         trace = simulate(made.program, made.schedule)
         device, activation = self.peaks

@@ -10,9 +10,9 @@ from ..ir.graph import CNode, Graph
 from ..ir.program import Program
 from ..ir.schedule import Compute, Schedule, Step
 from ..ir.semantics.simulate import simulate
-from .region import Member
+from .region import RunMember
 
-__all__ = ["Peaks", "Walk", "is_plain", "peaks_of", "within"]
+__all__ = ["Peaks", "RunWalk", "is_plain", "peaks_of", "within"]
 
 
 Peaks = tuple[int, int]
@@ -34,7 +34,7 @@ def within(peaks: Peaks, program: Program, schedule: Schedule, steps: Sequence[S
     return device <= peaks[0] and activation <= peaks[1]
 
 
-class Walk:
+class RunWalk:
     """What is alive, and what the run at hand has ended, as the steps go by."""
 
     def __init__(self, graph: Graph, steps: Sequence[Step]):
@@ -50,16 +50,16 @@ class Walk:
         self.live.discard(name)
         self.touched.add(name)
 
-    def member(self, index: int, step: Compute) -> Member:
+    def member(self, index: int, step: Compute) -> RunMember:
         c = self.graph.cnode[step.cnode]
-        return Member(c, self.executions.get(c.name, 0) + 1, index)
+        return RunMember(c, self.executions.get(c.name, 0) + 1, index)
 
-    def meets(self, member: Member | None) -> bool:
+    def meets(self, member: RunMember | None) -> bool:
         """Whether it makes what is alive, or what the run has made or freed before."""
         made = () if member is None else member.cnode.results
         return any(name in self.live or name in self.touched for name in made)
 
-    def step(self, step: Step, member: Member | None) -> None:
+    def step(self, step: Step, member: RunMember | None) -> None:
         if member is None or not isinstance(step, Compute):
             if not isinstance(step, Compute) and step.copies == "h2d":
                 self.live.add(step.anode)

@@ -14,13 +14,13 @@ from .bounds.time_bounds import TimeBounds
 from .contract import Planner, PlanResult, Progress, makes_copies
 from .dtr import Dtr
 from .isolation.crew import Crew, Ended
-from .isolation.endings import Answered, Failed, NoResult, Overdue, Refused, Unloadable
+from .isolation.endings import Answered, Failed, NoResult, Overdue, PlannerRefused, Unloadable
 from .isolation.planner_process import is_foreign, is_portable
 from .polish import Polish
 from .portfolio.members import (
     LARGE,
     SMALL,
-    Member,
+    PortfolioMember,
     copying_members,
     members,
     polisher,
@@ -28,7 +28,7 @@ from .portfolio.members import (
     quick_members,
     reordered_members,
 )
-from .portfolio.race import Accept, Race
+from .portfolio.race import Accept, PlanRace
 from .registry import format_planner
 from .results import check_budget, kind_of
 from .workers.addresses import engine_at, given_workers, where_it_runs, wrong_address
@@ -92,7 +92,7 @@ class Auto:
         report = progress or (lambda line: None)
         asked = not self.planners or any(map(makes_copies, self.planners))
         copies = self.offload and program.target.has_link and asked
-        race = Race(program, budget, _base_ns(program), report, copies=copies)
+        race = PlanRace(program, budget, _base_ns(program), report, copies=copies)
         run = _Portfolio(
             race,
             bounds or TimeBounds(program),
@@ -123,7 +123,7 @@ class _Portfolio:
 
     def __init__(
         self,
-        race: Race,
+        race: PlanRace,
         bounds: TimeBounds,
         deadline: float,
         report: Progress,
@@ -136,7 +136,7 @@ class _Portfolio:
         self.report = report
         self.may_polish = may_polish
         self.quick: deque[Planner] = deque()
-        self.waiting: deque[Member] = deque()
+        self.waiting: deque[PortfolioMember] = deque()
         self.polished = 0
         self.idle_polishes = 0
         self.tried: set[int] = set()
@@ -159,7 +159,7 @@ class _Portfolio:
         if chosen:
             for planner in chosen:
                 if is_portable(planner):
-                    self.waiting.append(Member(planner, 1 / len(chosen)))
+                    self.waiting.append(PortfolioMember(planner, 1 / len(chosen)))
                 else:
                     self.quick.append(planner)
             return
@@ -281,7 +281,7 @@ class _Portfolio:
                 leads = self.race.take(ended.name, result, trusted=trusted, polished=polished)
                 if polished:
                     self.idle_polishes = 0 if leads else self.idle_polishes + 1
-            case Refused(diagnostics):
+            case PlannerRefused(diagnostics):
                 self.report(f"auto: {ended.name} left out: {diagnostics[0].message}")
             case Failed(what) | NoResult(what) | Unloadable(what):
                 self.report(f"auto: {ended.name} failed and is left out: {what}")

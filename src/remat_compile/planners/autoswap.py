@@ -43,7 +43,7 @@ class Autoswap(Checked):
         progress: Progress | None = None,
     ) -> PlanResult:
         task = CopyTask.of(program, budget, format_planner(self), monotonic() + time_limit_s)
-        search = _Search(task)
+        search = _SwapSearch(task)
         for weights in _spread(self.points):
             search.try_weights(weights)
         step = 0.25
@@ -69,7 +69,7 @@ def _spread(count: int) -> Iterator[Floats]:
         yield np.diff(np.array([0.0, *cuts, 1.0]))
 
 
-class _Search:
+class _SwapSearch:
     def __init__(self, task: CopyTask):
         self.task = task
         self.order = task.instance.capture

@@ -26,7 +26,7 @@ from .kit import (
     format_planner,
 )
 from .programs.answer import Incumbent, ProgramAnswer, conclude, reporter, too_large
-from .programs.events import Event, all_events, useful_pairs
+from .programs.events import PossibleRun, all_events, useful_pairs
 from .solvers.milp import Status
 from .solvers.process import Message, Worker
 from .spelling.options import Checked, at_least
@@ -107,7 +107,7 @@ class _RetentionBuilder:
     """The problem for at most `copies` runs of each cNode."""
 
     inst: Instance
-    events: list[Event]
+    events: list[PossibleRun]
     limit_bytes: int
     copies: int
     jobs: list[dict[str, Any]] = field(default_factory=list)

@@ -82,7 +82,7 @@ class Polish(Checked):
         order = _order(task, given.schedule)
         if order is None:
             return given
-        search = _Search(task, order, deadline, Random(self.seed), progress)
+        search = _Descent(task, order, deadline, Random(self.seed), progress)
         search.run()
         better = task.schedule(search.best)
         trace = simulate(program, better)
@@ -104,7 +104,7 @@ def _order(task: Task, schedule: Schedule) -> Order | None:
     return order
 
 
-class _Search:
+class _Descent:
     def __init__(
         self, task: Task, order: Order, deadline: float, rng: Random, progress: Progress | None
     ):

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import ClassVar, Literal
 
 from .chains.answer import order_of, persistent_answer, saving_stages
-from .chains.choices import Operation
+from .chains.choices import ChainStep
 from .chains.homogeneous import Adjoint
 from .chains.stages import Stage
 from .kit import (
@@ -65,15 +65,15 @@ def _equal_orders(stages: Sequence[Stage]) -> Iterator[Order]:
         yield order_of(_operations(stages, table, slots))
 
 
-def _operations(stages: Sequence[Stage], table: Adjoint, slots: int) -> Iterator[Operation]:
+def _operations(stages: Sequence[Stage], table: Adjoint, slots: int) -> Iterator[ChainStep]:
     last = len(stages) - 1
     lost = False
     for move, i in table.moves(0, last, slots):
         stage = stages[i]
         if move == "forward":
-            yield Operation("skim", i, (stage.skim_again if lost else stage.skim_first).run)
+            yield ChainStep("skim", i, (stage.skim_again if lost else stage.skim_first).run)
             continue
         option = stage.options[0]
-        yield Operation("save", i, (option.last if lost else option.first).run)
-        yield Operation("back", i, option.backward.run)
+        yield ChainStep("save", i, (option.last if lost else option.first).run)
+        yield ChainStep("back", i, option.backward.run)
         lost = True

@@ -15,7 +15,7 @@ from .chains.answer import (
     no_chain,
     persistent_orders,
 )
-from .chains.block_options import Grid, Row, RowJob, block_instance, option_of
+from .chains.block_options import Grid, PeakAnswer, RowJob, block_instance, option_of
 from .chains.chain import Chain, fingerprints, grouped
 from .chains.persistent import DeadlinePassed
 from .chains.stages import BlockOption, save_all, stages_of
@@ -154,4 +154,4 @@ def _solve_all(grids: Sequence[Grid], workers: Workers, deadline: float) -> None
         wave = rows[first : first + _WAVE]
         jobs = [RowJob(g, p) for row in wave for g, p in zip(grids, row, strict=True)]
         for job, answer in zip(jobs, list(workers.map(jobs, deadline)), strict=True):
-            job.grid.enter(answer or Row((), late=True))
+            job.grid.enter(answer or PeakAnswer((), late=True))

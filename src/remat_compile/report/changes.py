@@ -10,13 +10,13 @@ from typing import Literal
 from ..ir.program import Program
 from .subject import Subject
 
-__all__ = ["Change", "Differences", "What", "differences"]
+__all__ = ["Differences", "NameChange", "What", "differences"]
 
 What = Literal["kept", "recomputed", "moved"]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class NameChange:
     """One name that the plans treat differently.
 
     `kept`: 1 where the tensor is alive on the device when the loss runs, else 0. `recomputed`:
@@ -46,7 +46,7 @@ class Differences:
     same_costs: bool
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[NameChange, ...]
 
 
 def differences(before: Subject, after: Subject) -> Differences:
@@ -88,12 +88,12 @@ def _costs(program: Program) -> object:
     ]
 
 
-def _rank(change: Change) -> tuple[What, int, str]:
+def _rank(change: NameChange) -> tuple[What, int, str]:
     weight = change.ns * abs(change.after - change.before)
     return change.what, -(weight if change.what == "recomputed" else change.bytes), change.name
 
 
-def _changes(before: Subject, after: Subject) -> Iterator[Change]:
+def _changes(before: Subject, after: Subject) -> Iterator[NameChange]:
     one, two = before.program.graph, after.program.graph
     sizes = after.trace._sizes.anode
     kept_before, kept_after = _alive_at_loss(before), _alive_at_loss(after)
@@ -104,15 +104,17 @@ def _changes(before: Subject, after: Subject) -> Iterator[Change]:
         ns = writer.time_ns_at(2) if writer else 0
         was, now = int(name in kept_before), int(name in kept_after)
         if was != now:
-            yield Change("kept", f"%{name}", was, now, sizes[name], ns, place)
+            yield NameChange("kept", f"%{name}", was, now, sizes[name], ns, place)
         if moved_before[name] != moved_after[name]:
             counts = moved_before[name], moved_after[name]
-            yield Change("moved", f"%{name}", *counts, sizes[name], ns, place)
+            yield NameChange("moved", f"%{name}", *counts, sizes[name], ns, place)
     for c in (two.cnode[c.name] for c in one.cnodes if c.name in two.cnode):
         was, now = _again(before, c.name), _again(after, c.name)
         if was != now:
             size = sum(sizes[name] for name in c.results)
-            yield Change("recomputed", c.name, was, now, size, c.time_ns_at(2), str(c.loc or ""))
+            yield NameChange(
+                "recomputed", c.name, was, now, size, c.time_ns_at(2), str(c.loc or "")
+            )
 
 
 def _alive_at_loss(subject: Subject) -> frozenset[str]:

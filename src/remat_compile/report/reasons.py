@@ -19,7 +19,7 @@ from .variants import Effect, gap_at, keep, move, rebuild
 
 __all__ = [
     "FloorReasons",
-    "Held",
+    "HeldAtPeak",
     "ModuleReasons",
     "Owner",
     "PeakReasons",
@@ -43,7 +43,7 @@ STEPS_TO_SIMULATE = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldAtPeak:
     """Something on the device at the peak: the next step (index) that uses it, the step of the
     peak where that does, None where none does any more."""
 
@@ -67,7 +67,7 @@ class PeakReasons:
 
     step: int
     own_bytes: int
-    held: tuple[Held, ...]
+    held: tuple[HeldAtPeak, ...]
     remedies: tuple[Remedy, ...]
     tried: int
     next_peak_bytes: int
@@ -147,7 +147,7 @@ def of_floor(subject: Subject, kind: BudgetKind = "device") -> FloorReasons:
 def of_peak(subject: Subject) -> PeakReasons:
     """What holds the peak up, and which single changes would lower it."""
     step, trace = subject.trace.peak_step, subject.trace
-    held = tuple(Held(h, _next_use(subject, h.name, step)) for h in subject.peak.holdings)
+    held = tuple(HeldAtPeak(h, _next_use(subject, h.name, step)) for h in subject.peak.holdings)
     own = sum(h.holding.bytes for h in held if h.next_use == step or h.holding.kind == "parameters")
     spare = [h.holding.name.removeprefix("%") for h in held if h.next_use not in (None, step)]
     most = max(3, min(MOST_REMEDIES, STEPS_TO_SIMULATE // (2 * len(subject.schedule.steps))))

@@ -53,7 +53,7 @@ def snapshot(subject: Subject) -> bytes:
 
 def events(subject: Subject) -> Iterator[Entry]:
     """Every allocation and free: what the caller holds, then the steps."""
-    recorder = _Recorder(subject)
+    recorder = _AllocationRecorder(subject)
     for index, step, state in replay(subject.program, subject.schedule):
         if index == 0:
             for name, size in state.bytes_of_live().items():
@@ -61,7 +61,7 @@ def events(subject: Subject) -> Iterator[Entry]:
         yield from recorder.step(index, step, state)
 
 
-class _Recorder:
+class _AllocationRecorder:
     """What is allocated, and where, in a device that has as many addresses as it takes."""
 
     def __init__(self, subject: Subject) -> None:

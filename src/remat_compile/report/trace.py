@@ -15,7 +15,7 @@ from typing import Any
 from .moments import moments
 from .subject import MARK, Subject, place_of, shown
 
-__all__ = ["Measured", "measured_events", "trace_events", "trace_json"]
+__all__ = ["MeasuredStep", "measured_events", "trace_events", "trace_json"]
 
 Event = dict[str, Any]
 
@@ -27,7 +27,7 @@ MOST_COUNTERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredStep:
     """What a computation took as it ran: `step` is its index in the schedule, `bytes` the most on
     the device from its begin to that of the next."""
 
@@ -37,7 +37,7 @@ class Measured:
     bytes: int
 
 
-def trace_json(subject: Subject, measured: Sequence[Measured] = ()) -> str:
+def trace_json(subject: Subject, measured: Sequence[MeasuredStep] = ()) -> str:
     """The trace as the text of a file; what was `measured` stands beside."""
     other = {"generator": MARK, "graph": shown(subject.program.graph.name)}
     trace = {
@@ -58,7 +58,7 @@ def trace_events(subject: Subject) -> Iterator[Event]:
     yield from _counters(subject)
 
 
-def measured_events(subject: Subject, measured: Sequence[Measured]) -> Iterator[Event]:
+def measured_events(subject: Subject, measured: Sequence[MeasuredStep]) -> Iterator[Event]:
     """The same of what was measured; nothing for nothing."""
     if not measured:
         return

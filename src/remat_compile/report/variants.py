@@ -17,7 +17,7 @@ from ..ir.semantics.simulate import KEPT_KINDS, simulate
 from .subject import Subject
 from .timeline import Life, replay
 
-__all__ = ["Effect", "Gap", "gap_at", "keep", "move", "rebuild"]
+__all__ = ["Effect", "HeldGap", "gap_at", "keep", "move", "rebuild"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class HeldGap:
     """Steps over which an instance is held and not touched: it was used at `last`, and is used
     again at `next` (indices)."""
 
@@ -40,7 +40,7 @@ class Gap:
     next: int
 
 
-def gap_at(subject: Subject, life: Life, step: int) -> Gap | None:
+def gap_at(subject: Subject, life: Life, step: int) -> HeldGap | None:
     """The gap of an instance around a step; None where the step touches it, or nothing after
     the step does."""
     last, after = life.born, None
@@ -55,7 +55,7 @@ def gap_at(subject: Subject, life: Life, step: int) -> Gap | None:
         return None
     if isinstance(found := subject.schedule.steps[after], Free) and found.anode == life.anode:
         return None
-    return Gap(life.anode, last, after)
+    return HeldGap(life.anode, last, after)
 
 
 def keep(subject: Subject, *names: str) -> Effect | None:
@@ -77,7 +77,7 @@ def _writes(subject: Subject, step: Compute, names: Sequence[str]) -> bool:
     return not set(names).isdisjoint(subject.program.graph.cnode[step.cnode].results)
 
 
-def rebuild(subject: Subject, gap: Gap) -> Effect | None:
+def rebuild(subject: Subject, gap: HeldGap) -> Effect | None:
     """Freeing an aNode over a gap, and making it again before its next use from what is held
     there; what that takes is made again first, and freed at once."""
     graph, steps = subject.program.graph, subject.schedule.steps
@@ -128,7 +128,7 @@ def _chain(subject: Subject, name: str, held: set[str]) -> list[CNode] | None:
     return [c for c in graph.cnodes if c.name in needed]
 
 
-def move(subject: Subject, gap: Gap, step: int) -> Effect | None:
+def move(subject: Subject, gap: HeldGap, step: int) -> Effect | None:
     """Copying an aNode to the host over `step` within a gap; None where the target has no
     bandwidths."""
     target, steps = subject.program.target, subject.schedule.steps

@@ -32,7 +32,7 @@ _START = (
 
 
 @dataclass(frozen=True)
-class Job:
+class SizesJob:
     """What `sizes_of` of a plan is asked."""
 
     program: Program
@@ -73,7 +73,7 @@ def sizes_aside(
 
         try:
             with contextlib.suppress(OSError):
-                _send(process, Job(program, schedule, tuple(budgets), scope, inquiry))
+                _send(process, SizesJob(program, schedule, tuple(budgets), scope, inquiry))
             yield sizes
         finally:
             process.kill()
@@ -96,7 +96,7 @@ def _started() -> subprocess.Popen[bytes] | None:
         return None
 
 
-def _send(process: subprocess.Popen[bytes], job: Job) -> None:
+def _send(process: subprocess.Popen[bytes], job: SizesJob) -> None:
     assert process.stdin is not None
     with process.stdin as pipe:  # closed also where the process has ended
         pipe.write(json.dumps(sys.path).encode() + b"\n")
@@ -128,7 +128,7 @@ def answer() -> None:
     """Runs in the process: one job from the standard input, its verdict to the standard output."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
-    job: Job = pickle.load(sys.stdin.buffer)
+    job: SizesJob = pickle.load(sys.stdin.buffer)
     proof = read_proof(job.program, job.schedule, job.budgets, job.inquiry)
     if isinstance(proof, PlanProof):
         with out:

@@ -14,7 +14,7 @@ from typing import Literal, assert_never
 
 from .answer import Answer, Deadline, Model, NoModel, OutOfTime
 from .obligation import Obligation
-from .smt import Part
+from .smt import ScriptPart
 from .solvers.solver import Solver, identity
 from .solvers.z3 import Z3
 
@@ -72,7 +72,7 @@ class Inquiry(Deadline):
         """Who a proof is by, as in `z3 5.4.0, cvc5 1.4.2`."""
         return ", ".join(map(identity, self.solvers))
 
-    def ask(self, part: Part, tactics: tuple[str, ...]) -> Answer:
+    def ask(self, part: ScriptPart, tactics: tuple[str, ...]) -> Answer:
         text = part.assertions()
         self.record.asked[self.obligation] += 1
         number = self.record.asked[self.obligation]

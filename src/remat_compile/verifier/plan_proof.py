@@ -10,7 +10,7 @@ from typing import Literal
 from ..ir.diagnostics import Diagnostic
 from ..ir.program import Budget, Certificate, Program, Proven, Symbol
 from ..ir.schedule import Schedule
-from .arithmetic.walk import Bytes
+from .arithmetic.walk import StepBytes
 from .assumptions import assumptions
 from .certificate import certificate_sha256, own_version, seal
 from .explain.memory import explain_excess
@@ -19,7 +19,7 @@ from .explain.values import explain_claims, explain_wrong
 from .inquiry import Inquiry
 from .obligation import Obligation, written_obligations
 from .obligations.claims import Claims, compute_claims, prove_time
-from .obligations.memory import Excess, Limits, prove_memory
+from .obligations.memory import ByteLimits, Excess, prove_memory
 from .obligations.memory_ranges import Everywhere, Somewhere, check_sizes, prove_ranges
 from .obligations.races import Racing, prove_races
 from .obligations.validity import Broken, prove_validity
@@ -75,10 +75,10 @@ class PlanProof:
         return list(found.values())
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ByteLimits:
         """The tightest of the budgets; the target's memory and its host memory are some."""
         least = {budget.kind: budget.bytes for budget in self.bounds}
-        return Limits(least.get("device"), least.get("activation"), least.get("host"))
+        return ByteLimits(least.get("device"), least.get("activation"), least.get("host"))
 
     @property
     def free(self) -> tuple[Symbol, ...]:
@@ -157,7 +157,7 @@ class PlanProof:
     def memory(self, env: Mapping[str, int], claims: Claims, scope: Scope) -> Verdict:
         """Obligation 2 at the sample, and over the ranges of the symbols."""
         at_sample = self.at_sample(env)
-        if not isinstance(at_sample, Bytes):
+        if not isinstance(at_sample, StepBytes):
             return at_sample
         bounds = [_bound(env, at_sample, everywhere=not self.free)]
         beyond: tuple[Diagnostic, ...] = ()
@@ -179,7 +179,7 @@ class PlanProof:
         assuming = assumptions(self.program, self.schedule, (name for name, _, _ in ranges))
         return ProvenPlan(proven, tuple(bounds), beyond, assuming)
 
-    def at_sample(self, env: Mapping[str, int]) -> Bytes | Refuted | Undecided:
+    def at_sample(self, env: Mapping[str, int]) -> StepBytes | Refuted | Undecided:
         asked = self.inquiry.about(Obligation.MEMORY)
         found = prove_memory(self.statements, self.events, self.amounts, env, self.limits, asked)
         match found:
@@ -187,7 +187,7 @@ class PlanProof:
                 return Undecided(f"memory: {why}")
             case Excess():
                 return Refuted(self.explain(found, env))
-            case Bytes():
+            case StepBytes():
                 return found
 
     def over_ranges(self) -> Everywhere | Somewhere | Refuted | OutOfTime:
@@ -261,5 +261,5 @@ def read_proof(
     return PlanProof(program, schedule, statements, events, tuple(budgets), inquiry)
 
 
-def _bound(env: Mapping[str, int], bytes_: Bytes, *, everywhere: bool) -> Bound:
+def _bound(env: Mapping[str, int], bytes_: StepBytes, *, everywhere: bool) -> Bound:
     return Bound(env, bytes_.device, bytes_.activation, everywhere, bytes_.host)

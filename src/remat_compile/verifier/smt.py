@@ -30,7 +30,7 @@ __all__ = [
     "Model",
     "NoModel",
     "OutOfTime",
-    "Part",
+    "ScriptPart",
     "boolean",
     "machine",
     "numeral",
@@ -48,7 +48,7 @@ def machine() -> str:
 
 
 @dataclass
-class Part:
+class ScriptPart:
     """Definitions and goals that stand alone, as SMT-LIB 2 lines after the machine."""
 
     lines: list[str] = field(default_factory=lambda: [machine()])
@@ -66,7 +66,7 @@ class Part:
 class Asked(Protocol):
     """Who answers (`inquiry.Inquiry`)."""
 
-    def ask(self, part: Part, tactics: tuple[str, ...]) -> Answer:
+    def ask(self, part: ScriptPart, tactics: tuple[str, ...]) -> Answer:
         """Whether one of the goals of `part` is possible."""
         ...
 
@@ -76,7 +76,7 @@ class Encoding:
 
     def __init__(self, tactics: tuple[str, ...] = TACTICS) -> None:
         self.tactics = tactics
-        self.parts = [Part()]
+        self.parts = [ScriptPart()]
         self.part = 0
         """The number of the part that is being written."""
 
@@ -88,7 +88,7 @@ class Encoding:
 
     def cut(self) -> None:
         """Begins another part, where nothing is defined yet."""
-        self.parts.append(Part())
+        self.parts.append(ScriptPart())
         self.part += 1
 
     def define(self, name: str, sort: str, term: str) -> str:

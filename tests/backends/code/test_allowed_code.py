@@ -13,7 +13,7 @@ from remat_compile.backends.jax.emit.allowed import allowed as of_jax
 from remat_compile.backends.jax.emit.allowed import allowed_annotated as of_annotated
 from remat_compile.backends.jax.emit.module import operators_of
 from remat_compile.backends.jax.lowerings import source_of
-from remat_compile.backends.python.allowed import Allowed, _fits, check_generated
+from remat_compile.backends.python.allowed import Allowed, check_generated, fits
 from remat_compile.backends.torch.allowed import allowed as of_torch
 from remat_compile.ir.diagnostics import FBError
 
@@ -209,5 +209,5 @@ def test_the_place_and_the_line_are_shown() -> None:
 
 def test_a_template_admits_literals_where_it_says_so() -> None:
     template, literal, call = ast.parse("x = LITERAL; x = (1, 'a'); x = (1, f())").body
-    assert _fits(template, literal)
-    assert not _fits(template, call)
+    assert fits(template, literal)
+    assert not fits(template, call)

@@ -42,7 +42,6 @@ PLANS = [
     ("mlp", "dtr", "range:0.5"),
     ("small-gpt-p0", "dtr", "range:0.5"),
     ("small-resnet", "periodic{segments=4}", None),
-    ("two-inputgrad", "dtr", "range:0.4"),
 ]
 LONG = [
     (f"{name}-loss", planner, budget)
@@ -109,7 +108,9 @@ def test_a_plan_is_followed(name: str, planner: str, budget: str | None) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "planner", "budget"), [*LONG, *HF])
+@pytest.mark.parametrize(
+    ("name", "planner", "budget"), [("two-inputgrad", "dtr", "range:0.4"), *LONG, *HF]
+)
 def test_all_models_and_planners(name: str, planner: str, budget: str | None) -> None:
     check(case(name, planner, budget))
 

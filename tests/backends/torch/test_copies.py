@@ -24,8 +24,8 @@ from remat_compile.backends.python.allowed import check_generated
 from remat_compile.backends.torch import PlannedModule, build, emit, measure_peak, measure_step
 from remat_compile.backends.torch.allowed import allowed
 from remat_compile.backends.torch.runtime import (
-    Copies,
-    Engine,
+    CopyEngine,
+    HostCopies,
     PlanCopies,
     ThreadEngine,
     engine_for,
@@ -103,7 +103,7 @@ def test_offloading_everything_is_bit_equal_and_measures_as_proven(name: str) ->
 
 
 @pytest.mark.parametrize("engine", [*map(slow, range(6)), LateEngine()])
-def test_no_timing_of_the_copies_changes_a_bit(engine: Engine) -> None:
+def test_no_timing_of_the_copies_changes_a_bit(engine: CopyEngine) -> None:
     module, x = Net(), torch.randn(4, 6)
     drop_in = planned(module, x)
     copies_of(drop_in).engine = engine
@@ -290,10 +290,10 @@ def test_host_memory_that_is_not_to_be_had() -> None:
     drop_in(x).sum().backward()
 
 
-def copies(**slots: int) -> Copies:
+def copies(**slots: int) -> HostCopies:
     engine = ThreadEngine()
     of = {name: (((0, size),),) for name, size in slots.items()}
-    return Copies(engine, Arena(engine, max(slots.values())), of)
+    return HostCopies(engine, Arena(engine, max(slots.values())), of)
 
 
 def test_a_tensor_larger_than_planned() -> None:

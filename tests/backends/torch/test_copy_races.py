@@ -11,7 +11,7 @@ from helpers.emitted.torch_copy_faults import COPY_FAULTS
 from helpers.execution.copied_steps import CopiedStep, copied_step, offloading_step
 from helpers.execution.copy_engines import LateEngine, traced
 from helpers.programs.waits import needed_waits
-from remat_compile.backends.torch.runtime import AcceleratorEngine, Engine, ThreadEngine
+from remat_compile.backends.torch.runtime import AcceleratorEngine, CopyEngine, ThreadEngine
 from remat_compile.ir.semantics.simulate import simulate
 
 BATCH_NORM, OTHERS = "conv-bn-dropout-tied", ("two-towers", "resnet")
@@ -38,7 +38,7 @@ def test_random_plans_are_right_with_every_engine(name: str, seed: int) -> None:
         assert step.is_right(found)
         del found
     assert races.found == []
-    late: list[Engine] = [LateEngine(), ThreadEngine(lambda *_: 2e-4), ThreadEngine()]
+    late: list[CopyEngine] = [LateEngine(), ThreadEngine(lambda *_: 2e-4), ThreadEngine()]
     peak = simulate(step.program, step.schedule).host_peak_bytes
     for one in late:
         found, copies = step.run(one)

@@ -17,7 +17,7 @@ from helpers.onnx.damage import check, mutants
 from helpers.onnx_files import linear, refusal, write
 from helpers.slow import default_only
 from remat_compile.frontends.onnx import build_module
-from remat_compile.frontends.onnx.builder import Builder
+from remat_compile.frontends.onnx.builder import ModuleBuilder
 from remat_compile.frontends.onnx.limits import LARGEST_BYTES
 from remat_compile.frontends.onnx.weights import Role
 from remat_compile.ir.diagnostics import FBError
@@ -28,7 +28,7 @@ DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 
 def evaluated(nodes: list[Any], values: dict[str, Any], opset: int = 20) -> torch.Tensor:
     """`y` of a graph in which everything is known."""
-    builder = Builder(opset, Path(), train_bn=False)
+    builder = ModuleBuilder(opset, Path(), train_bn=False)
     for name, value in values.items():
         builder.add_initialiser(numpy_helper.from_array(np.asarray(value), name), Role.CONSTANT)
     builder.run(helper.make_graph(nodes, "g", [], []), {"y"})

@@ -17,7 +17,7 @@ from helpers.programs.random_plans import random_plan
 from remat_compile._torch.execute import execute, ones
 from remat_compile.backends.torch import emit
 from remat_compile.backends.torch.interface import default_interface
-from remat_compile.backends.torch.runtime import Copies, Engine, host_layout
+from remat_compile.backends.torch.runtime import CopyEngine, HostCopies, host_layout
 from remat_compile.backends.torch.runtime.call import Arena
 from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.program import Program
@@ -36,13 +36,15 @@ class CopiedStep:
     source: str
     wanted: Mapping[str, Tensor]
 
-    def run(self, engine: Engine, source: str | None = None) -> tuple[dict[str, Tensor], Copies]:
+    def run(
+        self, engine: CopyEngine, source: str | None = None
+    ) -> tuple[dict[str, Tensor], HostCopies]:
         """Results and gradients by name of the code, or of `source`, and the copies' state."""
         program, interface = self.program, default_interface(self.program)
         space: dict[str, Any] = {"__name__": "step"}
         exec(compile(source or self.source, "step", "exec"), space)
         layout = host_layout(program, self.schedule)
-        copies = Copies(engine, Arena(engine, layout.size_bytes), layout.slots)
+        copies = HostCopies(engine, Arena(engine, layout.size_bytes), layout.slots)
         constants = tuple(self.values[a.name] for a in program.graph.anodes if a.kind == "const")
         torch.manual_seed(3)
         with torch.no_grad():

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from remat_compile.backends.torch.runtime import AcceleratorEngine, Engine
+from remat_compile.backends.torch.runtime import AcceleratorEngine, CopyEngine
 from remat_compile.backends.torch.runtime.accelerator import Streams
 from remat_compile.backends.torch.runtime.engine import moves, storage_bytes
 from remat_compile.ir.schedule import Direction
@@ -31,7 +31,7 @@ POISON = 0xFF
 Copy = tuple[Direction, str, "weakref.ref[Tensor]", Sequence[Tensor]]
 
 
-class LateEngine(Engine):
+class LateEngine(CopyEngine):
     """`deaf_to` is the number of a wait that does nothing, as if the code did not have it."""
 
     def __init__(self, deaf_to: int | None = None) -> None:

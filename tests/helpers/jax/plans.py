@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from helpers.execution.captures import ROOFLINE, planned
 from helpers.models import MODELS, SMALL, no_dropout
 from remat_compile import Budget, Plan
-from remat_compile.backends.jax.observe.compiled import Observed
+from remat_compile.backends.jax.observe.compiled import ObservedStep
 from remat_compile.backends.jax.observe.predict import predicted_temp_bytes
 from remat_compile.backends.jax.runtime.arrays import to_numpy
 from remat_compile.backends.jax.runtime.step import JaxStep
@@ -79,7 +79,7 @@ class Case:
         run = compiled or jax.jit(self.step.generated, compiler_options=options)
         return run(dict(m.params), dict(m.buffers), m.args, None, m.tangents)
 
-    def looked_at(self) -> tuple[Observed, Callable[..., Any]]:
+    def looked_at(self) -> tuple[ObservedStep, Callable[..., Any]]:
         """What XLA makes of the step, compiled once."""
         return _looked_at(self)
 
@@ -97,7 +97,7 @@ class Case:
 
 
 @cache
-def _looked_at(made: Case) -> tuple[Observed, Callable[..., Any]]:
+def _looked_at(made: Case) -> tuple[ObservedStep, Callable[..., Any]]:
     return inspect_compiled(made.step, made.plan)
 
 

@@ -24,7 +24,7 @@ import torch
 from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
-from remat_compile.frontends.onnx.builder import Builder
+from remat_compile.frontends.onnx.builder import ModuleBuilder
 from remat_compile.frontends.onnx.inputs import declared_inputs
 from remat_compile.frontends.onnx.load import read
 from remat_compile.frontends.onnx.weights import Role
@@ -172,7 +172,7 @@ def run(case: Case) -> Outcome:
 def _compared(case: Case, file: Path, inputs: Sequence[bytes], outputs: Sequence[bytes]) -> str:
     source = read(file)
     declared = declared_inputs(source.model.graph)
-    builder = Builder(source.opset, file.parent, train_bn=False, opsets=source.opsets)
+    builder = ModuleBuilder(source.opset, file.parent, train_bn=False, opsets=source.opsets)
     feeds = []
     for item, content in zip(declared, inputs, strict=True):
         proto = onnx.TensorProto.FromString(content)

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Literal
 
 from helpers.planners.dijkstra import least_cost
-from remat_compile.planners.chains.stages import SavingOption, Skim, Stage, Way
+from remat_compile.planners.chains.stages import SavingOption, Skim, Stage, StageRun
 
 Mode = Literal["any", "persistent", "dropping"]
 ChainState = tuple[frozenset[tuple[str, int]], int, frozenset[int]]
@@ -35,9 +35,9 @@ class ThesisChain:
         for i in range(n):
             keeping = self.a[i + 1] + self.o_f[i]
             skim = Skim(self.u_f[i], keeping, self.a[i] + keeping)
-            way = Way(self.u_f[i], self.a_bar[i + 1] + self.o_f[i])
+            way = StageRun(self.u_f[i], self.a_bar[i + 1] + self.o_f[i])
             peak = self.a_bar[i + 1] + self.delta[i + 1] + self.delta[i] + self.o_b[i]
-            option = SavingOption(way, way, way, Way(self.u_b[i], peak), self.a_bar[i + 1])
+            option = SavingOption(way, way, way, StageRun(self.u_b[i], peak), self.a_bar[i + 1])
             found.append(
                 Stage(skim, skim, (option,), self.a[i + 1], 0, self.delta[n], self.delta[i + 1])
             )

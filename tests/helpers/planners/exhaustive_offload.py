@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import product
 from random import Random
 
-from remat_compile.planners.chains.stages import SavingOption, Skim, Stage, Way
+from remat_compile.planners.chains.stages import SavingOption, Skim, Stage, StageRun
 
 __all__ = ["best_of_all_sets", "stages"]
 
@@ -20,8 +20,8 @@ def stages(seed: int) -> tuple[list[Stage], int, float]:
     count = rng.randint(3, 6)
     for i in range(count):
         hold = rng.randint(2, 9) if i < count - 1 else 0
-        forward = Way(rng.randint(1, 6), hold + rng.randint(0, 2))
-        backward = Way(rng.randint(1, 6), hold + rng.randint(0, 3))
+        forward = StageRun(rng.randint(1, 6), hold + rng.randint(0, 2))
+        backward = StageRun(rng.randint(1, 6), hold + rng.randint(0, 3))
         option = SavingOption(forward, forward, forward, backward, hold)
         made.append(Stage(Skim(1, 1, 1), Skim(1, 1, 1), (option,), 1, 0, 0, 0))
     whole = sum(stage.options[0].hold_bytes for stage in made)

@@ -16,7 +16,7 @@ from itertools import chain, combinations
 
 from helpers.planners.graph_builder import Builder
 from remat_compile.ir.program import Budget, Program
-from remat_compile.planners.chains.stages import SavingOption, Skim, Stage, Way
+from remat_compile.planners.chains.stages import SavingOption, Skim, Stage, StageRun
 
 __all__ = ["Partition", "three", "two"]
 
@@ -95,7 +95,7 @@ class Partition:
         assert self.groups == 1
 
         def stage(time: int, back: int, peak: int, hold: int) -> Stage:
-            forward, backward = Way(time, peak), Way(back, hold)
+            forward, backward = StageRun(time, peak), StageRun(back, hold)
             option = SavingOption(forward, forward, forward, backward, hold)
             return Stage(Skim(1, 1, 1), Skim(1, 1, 1), (option,), 1, 0, 0, 0)
 

@@ -55,7 +55,7 @@ class Run:
         self.graph = self.program.graph
         self.live = {a.name for a in self.graph.anodes if a.kind in CALLER_KINDS}
         self.updated = {b.name for b in self.program.binding.buffers if b.update is not None}
-        self.results = {self.graph.storage[r.name] for r in self.program.binding.results}
+        self.results = self.program.held_since_loss
 
     def replayable(self, name: str) -> bool:
         """Whether `name` can be made again at any later time."""

@@ -119,7 +119,7 @@ class _Checker:
         """Whether a statement is the same in every module."""
         if isinstance(node, ast.FunctionDef) and node.name in self._allowed.signatures:
             return False
-        if any(_fits(template, node) for template in self._allowed.templates):
+        if any(fits(template, node) for template in self._allowed.templates):
             return True
         return ast.dump(node) in self._allowed.fixed
 
@@ -342,19 +342,19 @@ def _dotted(node: ast.expr) -> str | None:
             return None
 
 
-def _fits(template: object, found: object) -> bool:
+def fits(template: object, found: object) -> bool:
     """Whether two trees are the same, but for literals where the template says `LITERAL`."""
     if isinstance(template, ast.Name) and template.id == LITERAL:
         return isinstance(found, ast.AST) and _is_literal(found)
     if isinstance(template, ast.AST):
         return type(template) is type(found) and all(
-            _fits(getattr(template, name, None), getattr(found, name, None))
+            fits(getattr(template, name, None), getattr(found, name, None))
             for name in template._fields
         )
     if isinstance(template, list):
         return (
             isinstance(found, list)
             and len(template) == len(found)
-            and all(map(_fits, template, found))
+            and all(map(fits, template, found))
         )
     return type(template) is type(found) and template == found

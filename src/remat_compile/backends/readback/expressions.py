@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from .mismatch import unreadable
 from .names import Variables
 from .values import (
-    Instance,
+    ANodeInstance,
     Items,
     Literal,
     Poly,
@@ -140,7 +140,7 @@ class Reader:
                 slice=ast.Constant(value=int(axis)),
             ) if name in variables:
                 of = variables[name]
-                if isinstance(of, Instance) and of.number == 0:
+                if isinstance(of, ANodeInstance) and of.number == 0:
                     return dimension(of.anode, axis)
                 return None
             case ast.Call(

@@ -15,7 +15,7 @@ from ...ir.graph import CALLER_KINDS, Arg, Atom, Call, CNode, Ref
 from ...ir.program import Program
 from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
 from .values import (
-    Instance,
+    ANodeInstance,
     Items,
     Literal,
     Poly,
@@ -49,8 +49,8 @@ class Execution:
     op: str
     args: tuple[Value, ...]
     kwargs: dict[str, Value]
-    slots: tuple[Instance, ...]
-    ended: Instance | None = None
+    slots: tuple[ANodeInstance, ...]
+    ended: ANodeInstance | None = None
     token: Value | None = None
 
     def __str__(self) -> str:
@@ -71,12 +71,12 @@ class AbstractMachine:
         self.at = 0
         self.draws = 0
         self.runs: Counter[str] = Counter()
-        self.live: dict[str, Instance | RandomState] = {
-            a.name: Instance(a.name, 0) for a in self.graph.anodes if a.kind in CALLER_KINDS
+        self.live: dict[str, ANodeInstance | RandomState] = {
+            a.name: ANodeInstance(a.name, 0) for a in self.graph.anodes if a.kind in CALLER_KINDS
         }
-        self.host: dict[str, Instance | RandomState] = {}
+        self.host: dict[str, ANodeInstance | RandomState] = {}
         self.flying: dict[str, None] = {}
-        self.changes: list[tuple[Instance | RandomState, bool]] = []
+        self.changes: list[tuple[ANodeInstance | RandomState, bool]] = []
         self._replayed = {
             name
             for name, n in Counter(s.cnode for s in self.steps if isinstance(s, Compute)).items()
@@ -123,15 +123,15 @@ class AbstractMachine:
         writes = c.replay.writes if again and c.replay is not None else c.writes
         call = c.replay.call if again and c.replay is not None else c.call
         slots = tuple(
-            Instance(name or f"{c.name}.unused{i}", self._made + i + 1)
+            ANodeInstance(name or f"{c.name}.unused{i}", self._made + i + 1)
             for i, name in enumerate(writes)
         )
-        ended: Instance | None = None
+        ended: ANodeInstance | None = None
         if c.is_accumulate:
             first = call.args[0]
             assert isinstance(first, Ref)
             held = self.live.get(first.name)
-            if not isinstance(held, Instance):
+            if not isinstance(held, ANodeInstance):
                 raise Dead(first.name)
             ended = held
         token: Value | None = None
@@ -169,14 +169,14 @@ class AbstractMachine:
                 if self.graph.anode[slot.anode].kind == "phantom":
                     self._leave(slot.anode)
 
-    def _enter(self, name: str, value: Instance | RandomState) -> None:
+    def _enter(self, name: str, value: ANodeInstance | RandomState) -> None:
         self.live[name] = value
         self.changes.append((value, True))
 
     def _leave(self, name: str) -> None:
         self.changes.append((self.live.pop(name), False))
 
-    def offload(self, step: Offload) -> Instance | RandomState:
+    def offload(self, step: Offload) -> ANodeInstance | RandomState:
         """Makes a copy on the host; gives what is copied."""
         if step.anode not in self.live:
             raise Dead(step.anode)
@@ -185,7 +185,7 @@ class AbstractMachine:
         self.host[step.anode] = self.live[step.anode]
         return self.live[step.anode]
 
-    def prefetch(self, step: Prefetch) -> Instance | RandomState:
+    def prefetch(self, step: Prefetch) -> ANodeInstance | RandomState:
         """Brings a copy back: a new instance on the device."""
         if step.anode not in self.host:
             raise Dead(step.anode)
@@ -194,7 +194,7 @@ class AbstractMachine:
         self._made += 1
         # The copy of a token is the same state wherever it lies.
         held = self.host[step.anode]
-        back = held if isinstance(held, RandomState) else Instance(step.anode, self._made)
+        back = held if isinstance(held, RandomState) else ANodeInstance(step.anode, self._made)
         self._enter(step.anode, back)
         return back
 
@@ -217,7 +217,7 @@ class AbstractMachine:
 
     def is_view(self, value: Value, of: Value) -> bool:
         """Whether a value is that of a view of what `of` is now, or of all its parts."""
-        if not isinstance(of, Instance) or self.live.get(of.anode) != of:
+        if not isinstance(of, ANodeInstance) or self.live.get(of.anode) != of:
             return False
         if of not in self._views:
             found: set[Value] = set()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from .values import Instance, RandomState, Value, storages
+from .values import ANodeInstance, RandomState, Value, storages
 
 __all__ = ["Held", "Variables"]
 
-Storage = Instance | RandomState
+Storage = ANodeInstance | RandomState
 
 
 class Held:
@@ -37,7 +37,7 @@ class Held:
 
     def _look_at(self, storage: Storage) -> None:
         # What the caller holds is alive whatever the code does.
-        callers = isinstance(storage, Instance) and storage.number == 0
+        callers = isinstance(storage, ANodeInstance) and storage.number == 0
         if not callers and (self._counts[storage] > 0) != (storage in self._wanted):
             self.wrong.add(storage)
         else:

@@ -15,8 +15,8 @@ from ...ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, S
 from ...ir.graph import Atom
 
 __all__ = [
+    "ANodeInstance",
     "CallCopies",
-    "Instance",
     "Items",
     "Literal",
     "OnHost",
@@ -41,7 +41,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class ANodeInstance:
     """One materialisation of an aNode: number 0 is what the caller holds, the others count
     the results of executions and prefetches over the whole step."""
 
@@ -60,7 +60,7 @@ class RandomState:
 class OnHost:
     """A copy on the host."""
 
-    of: Instance | RandomState
+    of: ANodeInstance | RandomState
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +106,15 @@ class Size:
     poly: Poly
 
 
-Value = Instance | RandomState | OnHost | CallCopies | Literal | Items | ViewValue | Size | Atom
+Value = (
+    ANodeInstance | RandomState | OnHost | CallCopies | Literal | Items | ViewValue | Size | Atom
+)
 
 
-def storages(value: Value) -> Iterator[Instance | RandomState]:
+def storages(value: Value) -> Iterator[ANodeInstance | RandomState]:
     """What memory a value keeps alive."""
     match value:
-        case Instance() | RandomState():
+        case ANodeInstance() | RandomState():
             yield value
         case Items(parts):
             for part in parts:
@@ -257,7 +259,7 @@ def size_of_expr(expr: Expr, symbols: dict[str, Poly]) -> Poly:
 def shown(value: Value) -> str:
     """A value as messages name it."""
     match value:
-        case Instance(name, number):
+        case ANodeInstance(name, number):
             return f"%{name}" if number == 0 else f"%{name} (instance {number})"
         case RandomState(draws):
             return f"the random state after {draws} draws"

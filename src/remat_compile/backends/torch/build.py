@@ -187,7 +187,7 @@ def _borders(
     lowered: Lowered, joint: fx.GraphModule, interface: Interface, saved: tuple[str, ...]
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """The forward and backward graph modules as AOTAutograd wants to see them."""
-    values = _Values(lowered)
+    values = _BorderValues(lowered)
     symbols = [symbol_key(s.name) for s in lowered.program.symbols]
     placeholders = joint.graph.find_nodes(op="placeholder")
 
@@ -238,7 +238,7 @@ def _made_by_generated_code(name: str) -> Any:
     raise AssertionError(f"{name}: the border graphs are not meant to run")
 
 
-class _Values:
+class _BorderValues:
     """Fake values of what crosses the border."""
 
     def __init__(self, lowered: Lowered):

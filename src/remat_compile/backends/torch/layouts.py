@@ -15,10 +15,10 @@ from torch.utils._pytree import tree_leaves
 
 from ...ir.diagnostics import Diagnostic, render
 
-__all__ = ["Layouts"]
+__all__ = ["LayoutWatch"]
 
 
-class Layouts:
+class LayoutWatch:
     """Warns once of a step (FB0918)."""
 
     def __init__(self) -> None:

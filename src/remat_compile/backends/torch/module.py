@@ -28,7 +28,7 @@ from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
 from .arguments import OTHERS, Arguments
 from .guards import ModuleGuards, Slot
-from .layouts import Layouts
+from .layouts import LayoutWatch
 from .runtime import PlanCopies
 from .unused import UnusedOutputs, step_node
 
@@ -55,7 +55,7 @@ class Flight:
 
     def __init__(self, unused: UnusedOutputs) -> None:
         self.unused = unused
-        self._layouts = Layouts()
+        self._layouts = LayoutWatch()
         self.mark: Mark | None = None
         self._waiting: weakref.ref[Any] | None = None
         self._warned = False

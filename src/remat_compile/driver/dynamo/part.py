@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, fx
 
+from ...ir.diagnostics import Diagnostic, FBError, render
 from ...ir.semantics.sizes import Sizes
 from .report import RegionReport, Status
 from .share import Needs, Used
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from ..._torch.lowered import Lowered
     from ...backends.torch import CompiledStep
     from ...frontends.torch_export import RegionCall
-    from ...ir.diagnostics import Diagnostic
     from ...ir.program import Program
     from ...ir.semantics.simulate import Trace
     from ..budget import Baseline
@@ -27,12 +28,14 @@ __all__ = [
     "Part",
     "Storages",
     "contains",
+    "fall_back",
     "needs_of",
     "owned_by",
     "planned",
     "report_of",
     "saved_bytes",
     "storages_of",
+    "warn",
     "writes_to_argument",
 ]
 
@@ -76,6 +79,24 @@ class Part:
     def eager(cls, name: str, why: str) -> Part:
         """One that is not planned."""
         return cls(name, is_eager=True, why=why)
+
+
+def fall_back(part: Part, why: tuple[Diagnostic, ...], *, may: bool) -> None:
+    """Runs it in eager from now on, with one warning; raises where it may not."""
+    if not may:
+        raise FBError(why)
+    part.is_eager, part.step, part.used, part.failed = True, None, None, why
+    first = why[0]
+    part.why = f"{first.code}: {first.message}"
+    hint = 'options={"fallback": False} refuses it'
+    if first.hint:
+        hint = f"{first.hint}; {hint}"
+    warn(f"{part.name} runs in eager, and its memory is not bounded: {part.why}", hint)
+
+
+def warn(message: str, hint: str) -> None:
+    diagnostic = Diagnostic("FB0957", message, hint=hint)
+    warnings.warn(render(diagnostic, level="warning"), stacklevel=3)
 
 
 Storages = tuple[int, ...]

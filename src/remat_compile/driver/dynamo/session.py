@@ -1,15 +1,14 @@
-"""The regions that share one budget: which are in flight together, and who gets how much."""
+"""The regions that share one budget: planned when they are met, and run."""
 
 from __future__ import annotations
 
 import logging
-import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx
@@ -21,11 +20,10 @@ from torch._functorch._aot_autograd.descriptors import (
 
 from ...backends.torch import compiled_step
 from ...frontends.torch_export import RegionCall, ensure_trusted, region_of
-from ...ir.diagnostics import Diagnostic, FBError, render
+from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.semantics.simulate import simulate
-from ...ir.units import format_bytes
 from ..bind import lowered_again
-from ..budget import Baseline, BudgetText, resolve_budget
+from ..budget import Baseline, BudgetText
 from ..make_plan import costed, plan_costed
 from ..model_source import Source
 from ..request import PlanRequest
@@ -35,28 +33,23 @@ from .part import (
     Calls,
     Part,
     Storages,
-    contains,
+    fall_back,
     needs_of,
     owned_by,
-    planned,
     report_of,
     saved_bytes,
     storages_of,
+    warn,
     writes_to_argument,
 )
 from .report import RegionsReport
-from .share import Needs, Used, bound_bytes, fixed_bytes, fraction
+from .share import Used
+from .sharing import Sharing
 
 if TYPE_CHECKING:
     from ..._torch.lowered import Lowered
 
 __all__ = ["Options", "Part", "Session"]
-
-FIRST_SHARE = Fraction(1, 4)
-"""Of the way from floor to peak: the least that a region is planned for in the step in which it
-is first met, when those before it have taken their bytes without knowing of it."""
-STARVED = Fraction(9, 10)
-"""A region with less than this part of a fair share is planned again."""
 
 LOG = logging.getLogger("remat_compile.dynamo")
 
@@ -68,15 +61,15 @@ class Options:
     report: Callable[[RegionsReport], None] | None = None
 
 
-class _Ticket:
+class _CallTicket:
     """Lives as long as the autograd graph of a call."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Flight:
+class _CallInFlight:
     """A call whose backward has not begun."""
 
-    ticket: weakref.ref[_Ticket]
+    ticket: weakref.ref[_CallTicket]
     part: Part
     storages: Storages
 
@@ -88,8 +81,8 @@ class Session:
         self.options = options
         self._parts: list[Part] = []
         self._regions = 0
-        self._flying: list[_Flight] = []
-        self._met: list[dict[Part, int]] = []
+        self._flying: list[_CallInFlight] = []
+        self._sharing = Sharing(options.request, fallback=options.fallback)
         self._unsettled = False
         self._untold = False
 
@@ -115,7 +108,7 @@ class Session:
                 self._read(part, call, inputs)
                 call.let_go()
         except Exception as error:  # also what no capture of a module has met so far
-            self._fall_back(part, _refusal(error))
+            fall_back(part, _refusal(error), may=self.options.fallback)
         return part
 
     def _read(self, part: Part, call: RegionCall, inputs: Sequence[Any]) -> None:
@@ -133,18 +126,6 @@ class Session:
             part.owned = owned_by(part.needs, call, inputs)
         ensure_trusted(lowered)
 
-    def _fall_back(self, part: Part, why: tuple[Diagnostic, ...]) -> None:
-        """Runs it in eager from now on, with one warning; raises where that is not wanted."""
-        if not self.options.fallback:
-            raise FBError(why)
-        part.is_eager, part.step, part.used, part.failed = True, None, None, why
-        first = why[0]
-        part.why = f"{first.code}: {first.message}"
-        hint = 'options={"fallback": False} refuses it'
-        if first.hint:
-            hint = f"{first.hint}; {hint}"
-        _warn(f"{part.name} runs in eager, and its memory is not bounded: {part.why}", hint)
-
     # -- a call --------------------------------------------------------------------------
 
     def run(self, part: Part, inputs: Sequence[Any]) -> Any:
@@ -157,20 +138,21 @@ class Session:
         storages = storages_of(part, inputs)
         if calls[part] > 1:
             self._meet_storages(part, storages)
-        self._meet(calls)
+        if self._sharing.meet(calls):
+            self._unsettled = self._untold = True
         if part.step is None and not part.failed:
             try:
                 self._plan(part, inputs, calls)
             except Exception as error:  # as above; its frames hold the inputs
                 part.failed = _refusal(error)
                 if not self._may_get_more(part):
-                    self._fall_back(part, part.failed)
+                    fall_back(part, part.failed, may=self.options.fallback)
         aliases = part.step is not None and writes_to_argument(part, inputs)
         if aliases and not part.is_aliasing_told:
             part.is_aliasing_told = True
             why = "an argument shares memory with a buffer that the region writes to"
             message = f"a call of {part.name} runs in eager and is not bounded: {why}"
-            _warn(message, "give the argument memory of its own, with clone()")
+            warn(message, "give the argument memory of its own, with clone()")
         if part.step is None or aliases:
             made = self.run_eagerly(part, inputs)
             lands = self._takes_off(part, storages)
@@ -202,11 +184,11 @@ class Session:
     def _takes_off(self, part: Part, storages: Storages) -> Callable[..., None]:
         """Counts a call as in flight until its backward calls what is returned, or its graph,
         which holds that, is gone."""
-        ticket = _Ticket()
-        flight = _Flight(weakref.ref(ticket), part, storages)
+        ticket = _CallTicket()
+        flight = _CallInFlight(weakref.ref(ticket), part, storages)
         self._flying.append(flight)
 
-        def lands(*_: object, ticket: _Ticket = ticket) -> None:
+        def lands(*_: object, ticket: _CallTicket = ticket) -> None:
             self._flying = [other for other in self._flying if other is not flight]
             if not self._flying and self._untold:
                 self._tell_if_settled()
@@ -249,22 +231,13 @@ class Session:
 
     # -- sharing -------------------------------------------------------------------------
 
-    def _meet(self, calls: Calls) -> None:
-        """Remembers calls that are in flight together, unless more of them were before."""
-        for part, count in calls.items():
-            part.most_in_flight = max(part.most_in_flight, count)
-        if any(contains(met, calls) for met in self._met):
-            return
-        self._met = [met for met in self._met if not contains(calls, met)] + [dict(calls)]
-        self._unsettled = self._untold = True
-
     def _plan(self, part: Part, inputs: Sequence[Any], calls: Calls) -> None:
         """Plans for the share that the part has, or for what those in flight leave of it."""
         assert part.graph is not None
         assert part.program is not None
         budget = self.options.request.budget
         if budget is not None and part.share_bytes is None and (len(calls) > 1 or calls[part] > 1):
-            part.share_bytes = self._what_is_left(part, calls)
+            part.share_bytes = self._sharing.left_bytes(part, calls)
         if part.share_bytes is not None:
             budget = _bytes_of_activations(part.share_bytes)
         request = replace(self.options.request, budget=budget)
@@ -284,41 +257,9 @@ class Session:
         part.device_bytes = trace.peak_bytes
         self._untold = True
 
-    def _what_is_left(self, part: Part, calls: Calls) -> int:
-        assert part.needs is not None
-        others = {of: n - (of is part) for of, n in calls.items() if n > (of is part)}
-        used = {of: of.used for of in others if of.used is not None}
-        left = self._bytes_for(calls) - sum(others[of] * u.saved_bytes for of, u in used.items())
-        return max(left, part.needs.share_bytes(FIRST_SHARE))
-
-    def _bytes_for(self, calls: Calls) -> int:
-        """The bytes that these calls may take for activations, together."""
-        budget = self.options.request.budget
-        assert budget is not None
-        needs = {part: part.needs for part in calls if part.needs is not None}
-        calls = {part: calls[part] for part in needs}
-        fixed = self._fixed(calls) if budget.kind == "device" else 0
-        floor = sum(n * needs[part].floor_bytes for part, n in calls.items())
-        peak = sum(n * needs[part].peak_bytes for part, n in calls.items())
-        match budget.form:
-            case "bytes":
-                return int(budget.amount) - fixed
-            case "share":
-                return int(budget.amount * (fixed + peak)) - fixed
-            case "range":
-                return int(floor + budget.amount * (peak - floor))
-            case "least":
-                raise AssertionError("refused when the options were read")
-
-    def _fixed(self, calls: Calls) -> int:
-        needs = {part: part.needs for part in calls if part.needs is not None}
-        present = {part: n for part, n in calls.items() if part in needs}
-        held_before = self.options.request.grads == "accumulate"
-        return fixed_bytes(present, needs, held_before=held_before)
-
     def _settle(self) -> None:
         """At the begin of a step: gives every region its share of what was met so far."""
-        shares = self._fair_shares() if self._must_settle() else {}
+        shares = self._sharing.fair_shares() if self._must_settle() else {}
         self._unsettled = False
         for part in self._parts:
             part.is_provisional &= not part.most_in_flight  # not called yet
@@ -326,54 +267,10 @@ class Session:
             if share != part.share_bytes:
                 part.share_bytes, part.step, part.used, part.failed = share, None, None, ()
             elif part.failed and not part.is_eager:
-                self._fall_back(part, part.failed)
+                fall_back(part, part.failed, may=self.options.fallback)
 
     def _must_settle(self) -> bool:
-        """Whether the plans at hand break the budget together, or are far from fair."""
-        if not self._unsettled or self.options.request.budget is None:
-            return False
-        if all(sum(met.values()) == 1 for met in self._met):
-            return False
-        for met in map(planned, self._met):
-            used = {part: part.used for part in met if part.used is not None}
-            if len(used) < len(met) or bound_bytes(met, used) > self._bytes_for(met):
-                return True
-        shares = self._fair_shares()
-        return any(
-            part.share_bytes is not None and part.share_bytes < STARVED * share
-            for part, share in shares.items()
-        )
-
-    def _fair_shares(self) -> dict[Part, int]:
-        """FB0958 where not even the floors fit: those regions run in eager then."""
-        parts: dict[Part, Fraction] = {}
-        for met in map(planned, self._met):
-            needs = {part: part.needs for part in met if part.needs is not None}
-            room = self._bytes_for(met)
-            part_of_way = fraction(met, needs, room)
-            if part_of_way < 0:
-                self._refuse_together(met, needs, room)
-                continue
-            for part in met:
-                parts[part] = min(part_of_way, parts.get(part, part_of_way))
-        return {
-            part: part.needs.share_bytes(way)
-            for part, way in parts.items()
-            if part.needs is not None and not part.is_eager
-        }
-
-    def _refuse_together(self, met: Calls, needs: Mapping[Part, Needs], room: int) -> None:
-        floor = sum(n * needs[part].floor_bytes for part, n in met.items())
-        budget = self.options.request.budget
-        assert budget is not None
-        message = (
-            f"{len(met)} regions in flight together need {format_bytes(floor)} of activations "
-            f'at the least, and the budget "{budget.text}" leaves {format_bytes(max(0, room))}'
-        )
-        hint = f"give {format_bytes(floor - room)} more"
-        full = [part for part in met if needs[part].room_bytes == 0]  # of which some may keep all
-        for part in full or met:
-            self._fall_back(part, (Diagnostic("FB0958", message, hint=hint),))
+        return self._unsettled and self._sharing.is_unfair()
 
     # -- the report ----------------------------------------------------------------------
 
@@ -389,34 +286,8 @@ class Session:
 
     def report(self) -> RegionsReport:
         """What is proven now."""
-        budget = self.options.request.budget
-        of_activations = budget is not None and budget.kind == "activation"
-        kind: Literal["device", "activation"] = "activation" if of_activations else "device"
-        bounds: list[tuple[int, int | None]] = []
-        for met in map(planned, self._met):
-            used = {part: part.used for part in met if part.used is not None}
-            if not used:
-                continue
-            calls = {part: met[part] for part in used}
-            fixed = self._fixed(calls) if kind == "device" else 0
-            alone = next(iter(calls)) if sum(calls.values()) == 1 else None
-            if alone is not None and kind == "device":
-                bound = alone.device_bytes
-            else:
-                bound = fixed + bound_bytes(calls, used)
-            most = None
-            if budget is not None:
-                most = self._bytes_for(calls) + fixed
-                if alone is not None and alone.baseline is not None:
-                    most = resolve_budget(budget, alone.baseline).bytes
-            bounds.append((bound, most))
-        worst = max(bounds, key=lambda pair: pair[0] - (pair[1] or 0), default=(0, None))
-        return RegionsReport(tuple(map(report_of, self._parts)), worst[0], worst[1], kind)
-
-
-def _warn(message: str, hint: str) -> None:
-    diagnostic = Diagnostic("FB0957", message, hint=hint)
-    warnings.warn(render(diagnostic, level="warning"), stacklevel=3)
+        bound, most = self._sharing.worst()
+        return RegionsReport(tuple(map(report_of, self._parts)), bound, most, self._sharing.kind)
 
 
 def _refusal(error: Exception) -> tuple[Diagnostic, ...]:

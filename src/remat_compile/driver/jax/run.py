@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from ...backends.jax.emit.tables import SEED, needs_x64, tolerance
-from ...backends.jax.observe.compiled import Observed, compiled_step, look
+from ...backends.jax.observe.compiled import ObservedStep, compiled_step, look
 from ...backends.jax.observe.predict import predicted_temp_bytes
 from ...backends.jax.runtime.arrays import Stored
 from ...backends.jax.runtime.example import example
@@ -28,7 +28,7 @@ class JaxReport:
     """What XLA makes of a plan. `difference` from PyTorch is a share of the largest
     gradient; None where there is no model to compare with."""
 
-    observed: Observed
+    observed: ObservedStep
     predicted_temp_bytes: int
     difference: float | None
     tolerance: float
@@ -45,12 +45,12 @@ def set_precision(program: Program) -> None:
     jax.config.update("jax_enable_x64", needs_x64(program))  # type: ignore[no-untyped-call]
 
 
-def inspect_step(step: JaxStep, plan: Plan) -> Observed:
+def inspect_step(step: JaxStep, plan: Plan) -> ObservedStep:
     """Compiles the step at the sample and looks at the result."""
     return inspect_compiled(step, plan)[0]
 
 
-def inspect_compiled(step: JaxStep, plan: Plan) -> tuple[Observed, Callable[..., Any]]:
+def inspect_compiled(step: JaxStep, plan: Plan) -> tuple[ObservedStep, Callable[..., Any]]:
     """The same, and the compiled step itself, with the arguments of `step.generated`."""
     program, options = plan.program, step.compiler_options
     traced, compiled = compiled_step(step.generated, example(program), options)

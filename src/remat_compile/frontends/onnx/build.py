@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...ir.diagnostics import Diagnostic, FBError
-from .builder import Builder
+from .builder import ModuleBuilder
 from .constants import NodeWeights, float_results, node_weights
 from .convert import metadata
 from .inputs import bind_dims, declared_inputs, read_sample, sample_inputs
@@ -84,7 +84,7 @@ def _built(
     inner = NodeWeights() if record is not None else node_weights(graph, trainable)
     others = float_results(graph) if trainable is not None else ()
     roles = classify(source.model, record, trainable, gone, training=training, others=others)
-    builder = Builder(
+    builder = ModuleBuilder(
         source.opset,
         base,
         train_bn,
@@ -130,7 +130,7 @@ def _tie(graph: Any, training: TrainingRecord | None) -> dict[str, str]:
     return {a: b for a, b in ties.items() if b in read_names}
 
 
-def _add_initialisers(builder: Builder, graph: Any, roles: Mapping[str, Role]) -> None:
+def _add_initialisers(builder: ModuleBuilder, graph: Any, roles: Mapping[str, Role]) -> None:
     """Enter those that are read, freeing each from the file's copy once it is converted."""
     used = {name for node in all_nodes(graph) for name in node.input}
     used |= {value.name for value in graph.output}
@@ -140,7 +140,7 @@ def _add_initialisers(builder: Builder, graph: Any, roles: Mapping[str, Role]) -
             tensor.ClearField("raw_data")
 
 
-def _check_trains(path: str, builder: Builder, outputs: tuple[str, ...]) -> None:
+def _check_trains(path: str, builder: ModuleBuilder, outputs: tuple[str, ...]) -> None:
     hint = "export the model with its parameters kept (docs/onnx.md), or name them: trainable="
     if not builder.parameters:
         raise FBError(Diagnostic("FB0611", f'"{path}" has no trainable parameter', hint=hint))

@@ -32,7 +32,7 @@ _LOOKED_AT = {"Shape": {0}, "Size": {0}, "EyeLike": {0}, "CastLike": {1}}
 """Inputs of which only shape or type matter, both known at build time."""
 
 
-class Builder:
+class ModuleBuilder:
     """Builds an `OnnxModule`. `values` maps ONNX names to what they are at build time."""
 
     def __init__(

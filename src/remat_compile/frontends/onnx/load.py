@@ -22,7 +22,7 @@ from .machine_learning import SPREAD, spread_machine_learning
 from .sparse import spread_sparse
 from .table import MICROSOFT, ML, lowering_of, own_operators
 
-__all__ = ["OLDEST_OPSET", "Source", "all_nodes", "external_files", "read", "reason_of"]
+__all__ = ["OLDEST_OPSET", "CheckedModel", "all_nodes", "external_files", "read", "reason_of"]
 
 OLDEST_OPSET = 1
 
@@ -34,7 +34,7 @@ _CONTROL = frozenset({"If", "Loop", "Scan"})
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CheckedModel:
     """A checked model in which every operator has a lowering."""
 
     path: Path
@@ -45,7 +45,7 @@ class Source:
     """The version of every other domain."""
 
 
-def read(path: str | os.PathLike[str]) -> Source:
+def read(path: str | os.PathLike[str]) -> CheckedModel:
     """Read, check and inline. Raises FB0601 to FB0607; weights stay on disk."""
     file = Path(path)
     data = _bytes_of(file)
@@ -71,7 +71,7 @@ def read(path: str | os.PathLike[str]) -> Source:
     spread_machine_learning(model)
     spread_sparse(model)
     others = {o.domain: int(o.version) for o in model.opset_import if o.domain}
-    return Source(file, hashlib.sha256(data).hexdigest(), model, opset, others)
+    return CheckedModel(file, hashlib.sha256(data).hexdigest(), model, opset, others)
 
 
 def _converted(file: Path, model: Any, opset: int) -> Any:

@@ -18,7 +18,7 @@ __all__ = ["unroll"]
 _MOST_TRIPS = 1024
 
 
-class Builder(Protocol):
+class GraphRunner(Protocol):
     """What is needed of the builder that runs the graph."""
 
     opset: int
@@ -32,7 +32,7 @@ class Builder(Protocol):
         """The results of a graph inside a node."""
 
 
-def unroll(builder: Builder, node: Any) -> None:
+def unroll(builder: GraphRunner, node: Any) -> None:
     """Run the body once for every trip. Raises FB0613 where their number is not known,
     FB0618 where there are too many."""
     attributes = attributes_of(node, builder.base)
@@ -45,7 +45,7 @@ def unroll(builder: Builder, node: Any) -> None:
         _scan(builder, node, call)
 
 
-def _loop(builder: Builder, node: Any, call: Call) -> None:
+def _loop(builder: GraphRunner, node: Any, call: Call) -> None:
     body = call.attributes["body"]
     limit, condition, *state = [builder.values[n] if n else None for n in node.input]
     trips = _MOST_TRIPS + 1 if limit is None else int(call.scalar(limit, "the trip count"))
@@ -70,7 +70,7 @@ def _loop(builder: Builder, node: Any, call: Call) -> None:
     _finish(builder, node, call, state, collected, [0] * len(collected))
 
 
-def _scan(builder: Builder, node: Any, call: Call) -> None:
+def _scan(builder: GraphRunner, node: Any, call: Call) -> None:
     body, count = call.attributes["body"], call.integer("num_scan_inputs", 1)
     values = [builder.values[name] for name in node.input]
     state, sequences = values[: len(values) - count], node.input[len(values) - count :]
@@ -101,7 +101,7 @@ def _scan(builder: Builder, node: Any, call: Call) -> None:
 
 
 def _finish(
-    builder: Builder,
+    builder: GraphRunner,
     node: Any,
     call: Call,
     state: list[Value],
@@ -119,7 +119,7 @@ def _finish(
             builder.values[name] = value
 
 
-def _run(builder: Builder, call: Call, op: str, inputs: list[Any], **attributes: int) -> Value:
+def _run(builder: GraphRunner, call: Call, op: str, inputs: list[Any], **attributes: int) -> Value:
     """One more node of the graph; inputs are names, arrays or values."""
     number = len(builder.values)
     result = f"{call.name}.{op}{number}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..._torch.lowered import Exported, Lowered
+from ..._torch.wanted import Wanted
 from .check import check_against_eager, ensure_trusted
 from .export import export, load_pt2
 from .lower import lower
@@ -12,6 +13,7 @@ __all__ = [
     "Exported",
     "Lowered",
     "RegionCall",
+    "Wanted",
     "check_against_eager",
     "ensure_trusted",
     "export",

@@ -24,7 +24,7 @@ from ...ir.program import (
     Symbol,
     Target,
 )
-from .build import Builder
+from .build import ProgramBuilder
 from .export import argument_paths
 from .operators import is_compared
 from .prepare import output_descs, output_nodes
@@ -32,13 +32,13 @@ from .prepare import output_descs, output_nodes
 __all__ = ["assemble"]
 
 
-def assemble(read: Builder) -> Lowered:
+def assemble(read: ProgramBuilder) -> Lowered:
     """The lowered program of a joint graph that was read. Raises FBError FB0507, FB0508."""
-    return _Assembly(read).lowered()
+    return _ProgramAssembly(read).lowered()
 
 
-class _Assembly:
-    def __init__(self, read: Builder):
+class _ProgramAssembly:
+    def __init__(self, read: ProgramBuilder):
         self.read = read
 
     def lowered(self) -> Lowered:

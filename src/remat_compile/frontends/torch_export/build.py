@@ -24,7 +24,7 @@ from .places import place_of
 from .prepare import is_backward
 from .symbols import Symbols
 
-__all__ = ["Builder"]
+__all__ = ["ProgramBuilder"]
 
 WITHOUT_ONEDNN = (
     "nn.LSTM in float32 runs a kernel that keeps what its backward needs under autograd only: "
@@ -35,7 +35,7 @@ SHOWN = 3
 """Places in a message; of more, the number is told."""
 
 
-class Builder:
+class ProgramBuilder:
     """Reads a prepared joint graph once; `assemble` makes the program of what it found."""
 
     def __init__(self, exported: Exported, joint: Joint):

@@ -18,7 +18,7 @@ from ..._torch.places import recorded_places
 from ..._torch.whole import unchanged
 from ...ir.diagnostics import fail
 from .assemble import assemble
-from .build import Builder
+from .build import ProgramBuilder
 from .prepare import prepare
 
 __all__ = ["lower"]
@@ -77,6 +77,6 @@ def _check_sizes(exported: Exported, guards: Sequence[Any]) -> None:
 
 def _lower(exported: Exported, joint: Joint) -> Lowered:
     prepare(joint.graph_module)
-    builder = Builder(exported, joint)
+    builder = ProgramBuilder(exported, joint)
     builder.read()
     return assemble(builder)

@@ -28,7 +28,7 @@ _KEY = re.compile(r"\['?(\w+)'?\]|\.(\w+)")
 _OF_MODULES = ("_modules", "_parameters", "_buffers")
 
 
-class Region(nn.Module):
+class RegionModule(nn.Module):
     """Runs a graph of tensors; its parameters and buffers are the graph's, by their names there.
 
     What is left of the inputs are its arguments. It returns the tensors among the graph's results.
@@ -81,7 +81,7 @@ class RegionCall:
     def order(self, targets: Iterable[str | int]) -> tuple[int, ...]:
         """Places among the graph's inputs of parameters and buffers (by name) and arguments."""
         region = self.exported.original
-        assert isinstance(region, Region)
+        assert isinstance(region, RegionModule)
         named = {slot[1]: at for at, slot in zip(self.taken, region._slots, strict=True) if slot}
         given = [at for at, slot in zip(self.taken, region._slots, strict=True) if slot is None]
         return tuple(given[t] if isinstance(t, int) else named[t] for t in targets)
@@ -89,7 +89,7 @@ class RegionCall:
     def owned(self) -> tuple[int, ...]:
         """Places among the graph's inputs of parameters and buffers."""
         region = self.exported.original
-        assert isinstance(region, Region)
+        assert isinstance(region, RegionModule)
         return tuple(at for at, slot in zip(self.taken, region._slots, strict=True) if slot)
 
     def let_go(self) -> None:
@@ -129,7 +129,7 @@ def region_of(
     held = frozenset(at for at in written | buffers if not tensors[at].requires_grad)
     is_tensor = [isinstance(one, Tensor) for one in made]
     returned = tuple(place for place, yes in enumerate(is_tensor) if yes)
-    region = Region(fixed, names, tensors, held, returned)
+    region = RegionModule(fixed, names, tensors, held, returned)
     outside = tuple(
         t.detach().requires_grad_(t.requires_grad)
         for t, slot in zip(tensors, region._slots, strict=True)

@@ -12,7 +12,7 @@ from ..contract import NotApplicable, PlanResult, TimedOut
 from ..instance import Instance, Order
 from ..results import Task
 from .chain import Chain, chain_of_program, shortened
-from .choices import Operation, operations, reserve_tokens, slot_bytes
+from .choices import ChainStep, operations, reserve_tokens, slot_bytes
 from .persistent import DeadlinePassed, Least, Persistent
 from .stages import Stage, save_all, stages_of
 
@@ -21,7 +21,7 @@ _ABOVE = 0.1
 too large may fit."""
 
 
-def order_of(steps: Iterable[Operation]) -> Order:
+def order_of(steps: Iterable[ChainStep]) -> Order:
     """The cNodes of a chain's schedule; frees are implied (after the last use)."""
     return [c for step in steps for c in step.run]
 
@@ -87,7 +87,7 @@ def _most_bytes(stages: Sequence[Stage]) -> int:
 
 
 def falling_orders(
-    table: _Table, slots: Slots, expand: Callable[[int], Sequence[Operation]]
+    table: _Table, slots: Slots, expand: Callable[[int], Sequence[ChainStep]]
 ) -> Iterator[Order]:
     """The schedules of a table from the largest memory down to what fits, the fastest
     first: whoever asks takes the first that is within the budget in bytes."""

@@ -95,7 +95,7 @@ Solved = tuple[int, int, ProgramAnswer]
 
 
 @dataclass(frozen=True)
-class Row:
+class PeakAnswer:
     """What was answered for a peak; `late` where the clock ended it or one of its programs."""
 
     solved: tuple[Solved, ...]
@@ -109,7 +109,7 @@ class RowJob:
     grid: Grid
     peak: int
 
-    def run(self, solver: MilpSolver, limit_s: float) -> Row:
+    def run(self, solver: MilpSolver, limit_s: float) -> PeakAnswer:
         return self.grid.solve_row(self.peak, solver, monotonic() + limit_s)
 
 
@@ -148,7 +148,7 @@ class Grid:
         for k in range(self.peaks):
             yield self.high - (self.high - self.low) * k // max(1, self.peaks - 1)
 
-    def solve_row(self, peak: int, solver: MilpSolver, deadline: float) -> Row:
+    def solve_row(self, peak: int, solver: MilpSolver, deadline: float) -> PeakAnswer:
         """Answers for all saved sizes under one peak, to be entered; fewer after `deadline`."""
         solved: list[Solved] = []
         late = False
@@ -169,9 +169,9 @@ class Grid:
             proven += self._range_of(peak, saved, answer)
             if answer.order is None and answer.status == "infeasible":
                 break  # less saved cannot be feasible either
-        return Row(tuple(solved), late)
+        return PeakAnswer(tuple(solved), late)
 
-    def enter(self, row: Row) -> None:
+    def enter(self, row: PeakAnswer) -> None:
         """Keeps the answers of a row."""
         self.late = self.late or row.late
         for peak, saved, answer in row.solved:

@@ -43,7 +43,7 @@ Choice = Save | Split
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ChainStep:
     """One step of a chain's schedule: `skim` (F^0 or F^ck), `save` or `back` of a stage,
     with the cNodes that it runs."""
 
@@ -139,15 +139,15 @@ def reserve_tokens(stages: Sequence[Stage], slot: int) -> tuple[list[Stage], int
 
 def operations(
     stages: Sequence[Stage], choose: Callable[[int, int, int], tuple[Choice, int]], memory: int
-) -> list[Operation]:
+) -> list[ChainStep]:
     """The schedule that follows `choose` (first choice for stages s..t and a memory, and
     the memory of its inner part): algorithm 4 of Shilova 2021, 6 of Zhao 2024."""
     last = len(stages) - 1
-    steps: list[Operation] = []
-    todo: list[Operation | tuple[int, int, int]] = [(0, last, memory)]
+    steps: list[ChainStep] = []
+    todo: list[ChainStep | tuple[int, int, int]] = [(0, last, memory)]
     while todo:
         item = todo.pop()
-        if isinstance(item, Operation):
+        if isinstance(item, ChainStep):
             steps.append(item)
             continue
         s, t, m = item
@@ -156,14 +156,14 @@ def operations(
             case Save(o):
                 option = stages[s].options[o]
                 way = option.first if t == last else option.last if s == t else option.again
-                steps.append(Operation("save", s, way.run))
-                todo.append(Operation("back", s, option.backward.run))
+                steps.append(ChainStep("save", s, way.run))
+                todo.append(ChainStep("back", s, option.backward.run))
                 if s < t:
                     todo.append((s + 1, t, inner))
             case Split(k):
                 for h in range(s, k):
                     skim = stages[h].skim_first if t == last else stages[h].skim_again
-                    steps.append(Operation("skim", h, skim.run))
+                    steps.append(ChainStep("skim", h, skim.run))
                 todo.append((s, k - 1, m))
                 todo.append((k, t, inner))
             case _:

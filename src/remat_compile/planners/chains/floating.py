@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .choices import Operation, Thresholds
+from .choices import ChainStep, Thresholds
 from .persistent import DeadlinePassed
 from .stages import Stage
 
@@ -136,14 +136,14 @@ class Floating:
             saves.append((o, low, inner, time_ns))
         return saves
 
-    def operations(self, memory: int) -> list[Operation]:
+    def operations(self, memory: int) -> list[ChainStep]:
         """The schedule of a memory: algorithm 2 of the thesis."""
         n = len(self.stages)
-        steps: list[Operation] = []
-        todo: list[Operation | tuple[int, int, int, int]] = [(0, n - 1, 0, memory)]
+        steps: list[ChainStep] = []
+        todo: list[ChainStep | tuple[int, int, int, int]] = [(0, n - 1, 0, memory)]
         while todo:
             item = todo.pop()
-            if isinstance(item, Operation):
+            if isinstance(item, ChainStep):
                 steps.append(item)
             else:
                 todo += reversed(self._expand(*item))
@@ -151,7 +151,7 @@ class Floating:
 
     def _expand(
         self, s: int, t: int, end: int, m: int
-    ) -> list[Operation | tuple[int, int, int, int]]:
+    ) -> list[ChainStep | tuple[int, int, int, int]]:
         """The first steps of C(s, t, end, m), and the problems that are left."""
         target = float(self.table[s][end - s, t - s, m])
         first = t == self.thresholds.last
@@ -163,15 +163,15 @@ class Floating:
                     way = option.first if first else option.last if s == t else option.again
                     inside = [(s + 1, t, s + 1, m - inner)] if s < t else []
                     return [
-                        Operation("save", s, way.run),
+                        ChainStep("save", s, way.run),
                         *inside,
-                        Operation("back", s, option.backward.run),
+                        ChainStep("back", s, option.backward.run),
                     ]
         r, k, low_end = self._moves(s, t, end, m, target)
         skims = [self.stages[h] for h in range(s, k)]
         runs = [x.skim_first.run if first else x.skim_again.run for x in skims]
         return [
-            *(Operation("skim", s + i, run) for i, run in enumerate(runs)),
+            *(ChainStep("skim", s + i, run) for i, run in enumerate(runs)),
             (k, t, low_end, m - self.input[r]),
             (r, low_end - 1, end, m),
         ]

@@ -34,7 +34,7 @@ __all__ = [
     "SavingOption",
     "Skim",
     "Stage",
-    "Way",
+    "StageRun",
     "needed_at_start",
     "save_all",
     "stages_of",
@@ -47,7 +47,7 @@ Form = tuple[int, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class StageRun:
     """A run with its time, and its peak beside what others hold at that moment."""
 
     time_ns: int
@@ -115,7 +115,7 @@ def cost_of(
     *,
     again: bool,
     tokens: Collection[int] = (),
-) -> Way:
+) -> StageRun:
     """Time and memory of a run that frees after last use.
 
     `alive` counts from the start; of it and of what the run writes, `keep` stays to the end.
@@ -123,7 +123,7 @@ def cost_of(
     that first executions store.
     """
     time_ns, during = profile_of(instance, run, alive, keep, again=again, tokens=tokens)
-    return Way(time_ns, max(during), tuple(run))
+    return StageRun(time_ns, max(during), tuple(run))
 
 
 def profile_of(
@@ -210,10 +210,10 @@ class SavingOption:
     """`hold_bytes`: what lives between forward and backward, the output included.
     `backward.peak_bytes` is all that is there but the input and what earlier stages hold."""
 
-    first: Way
-    again: Way
-    last: Way
-    backward: Way
+    first: StageRun
+    again: StageRun
+    last: StageRun
+    backward: StageRun
     hold_bytes: int
 
 
@@ -253,7 +253,7 @@ def stages_of(chain: Chain, options_N: Sequence[Iterable[BlockOption]]) -> list[
     lasting = 0
     for i, options in enumerate(options_N):
         lasting += until_bytes[i]
-        pricer = _Pricer(chain, i, lasting)
+        pricer = _StagePricer(chain, i, lasting)
         stages.append(
             Stage(
                 pricer.skim(again=False),
@@ -269,7 +269,7 @@ def stages_of(chain: Chain, options_N: Sequence[Iterable[BlockOption]]) -> list[
     return stages
 
 
-class _Pricer:
+class _StagePricer:
     """Prices of one stage; `lasting` are the bytes of permanent aNodes in its backward."""
 
     def __init__(self, chain: Chain, i: int, lasting: int):
@@ -321,7 +321,7 @@ class _Pricer:
             self._way(option.forward, held, again=False),
             self._way(option.forward, held, again=True),
             self._way(option.forward, option.kept, again=True),
-            Way(back.time_ns, self.lasting + passing + back.peak_bytes, option.backward),
+            StageRun(back.time_ns, self.lasting + passing + back.peak_bytes, option.backward),
             self.bytes_of(held),
         )
 
@@ -335,7 +335,7 @@ class _Pricer:
             return touched & chain.grads_N[i], touched & chain.grads_N[i - 1]
         return touched & chain.grads_N[i], {a for a in touched if inst.kept_A[a]}
 
-    def _way(self, run: Run, keep: frozenset[int], *, again: bool) -> Way:
+    def _way(self, run: Run, keep: frozenset[int], *, again: bool) -> StageRun:
         part = self._part(run, keep, again=again)
         stays = keep if again else keep | self.made
         return cost_of(self.instance, part, (), stays, again=again, tokens=keep)

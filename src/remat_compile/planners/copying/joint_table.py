@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..chains.choices import Choice, Operation, Save, Split, Thresholds
+from ..chains.choices import ChainStep, Choice, Save, Split, Thresholds
 from ..chains.persistent import DeadlinePassed
 from ..chains.stages import Stage
 
@@ -227,12 +227,12 @@ class JointTable:
 
     # -- from the tables to a schedule
 
-    def schedule(self, top: int) -> tuple[list[Operation], set[tuple[int, int]]]:
+    def schedule(self, top: int) -> tuple[list[ChainStep], set[tuple[int, int]]]:
         """The operations of the best schedule with `top` slots, and (s, x) for every input of a
         stage that is moved. The table has a finite time for them."""
-        operations: list[Operation] = []
+        operations: list[ChainStep] = []
         moved: set[tuple[int, int]] = set()
-        behind: list[list[Operation]] = []
+        behind: list[list[ChainStep]] = []
         s, x, state = 0, 0, (self.top - top, 0, 0)
         while True:
             case = self._best(self._outer_cases(s, x, *(np.array([n]) for n in state)))
@@ -242,13 +242,13 @@ class JointTable:
             choice = case.choice
             if isinstance(choice, Save):
                 option = self.stages[s].options[choice.option]
-                operations.append(Operation("save", s, option.first.run))
-                behind.append([Operation("back", s, option.backward.run)])
+                operations.append(ChainStep("save", s, option.first.run))
+                behind.append([ChainStep("back", s, option.backward.run)])
                 following, x = s + 1, 1 + choice.option
             else:
                 k = choice.stage
                 operations += [
-                    Operation("skim", h, self.stages[h].skim_first.run) for h in range(s, k)
+                    ChainStep("skim", h, self.stages[h].skim_first.run) for h in range(s, k)
                 ]
                 tokens = self.slots(self.thresholds.tokens[k] - self.thresholds.tokens[s])
                 behind.append(self._inner_schedule(s, k - 1, state[0] + own + tokens, state[2]))
@@ -261,12 +261,12 @@ class JointTable:
     def _best(self, cases: Iterator[_Case]) -> _Case:
         return min(cases, key=lambda case: float(case.time_ns.flat[0]))
 
-    def _inner_schedule(self, s: int, t: int, held: int, moving: int) -> list[Operation]:
-        steps: list[Operation] = []
-        todo: list[Operation | tuple[int, int, int, int]] = [(s, t, held, moving)]
+    def _inner_schedule(self, s: int, t: int, held: int, moving: int) -> list[ChainStep]:
+        steps: list[ChainStep] = []
+        todo: list[ChainStep | tuple[int, int, int, int]] = [(s, t, held, moving)]
         while todo:
             item = todo.pop()
-            if isinstance(item, Operation):
+            if isinstance(item, ChainStep):
                 steps.append(item)
                 continue
             s, t, held, moving = item
@@ -276,13 +276,13 @@ class JointTable:
             if isinstance(choice, Save):
                 option = self.stages[s].options[choice.option]
                 way = option.last if s == t else option.again
-                steps.append(Operation("save", s, way.run))
-                todo.append(Operation("back", s, option.backward.run))
+                steps.append(ChainStep("save", s, way.run))
+                todo.append(ChainStep("back", s, option.backward.run))
                 if s < t:
                     todo.append((s + 1, t, *after))
                 continue
             k = choice.stage
-            steps += [Operation("skim", h, self.stages[h].skim_again.run) for h in range(s, k)]
+            steps += [ChainStep("skim", h, self.stages[h].skim_again.run) for h in range(s, k)]
             todo.append((s, k - 1, held, moving))
             todo.append((k, t, *after))
         return steps

@@ -36,14 +36,14 @@ _MOST_TOUCHED = 4_000_000_000
 
 
 @dataclass(slots=True)
-class _Life:
+class _InstanceLife:
     """One instance of an aNode: written at `born`, read at `reads` (rising)."""
 
     anode: int
     born: int
     reads: list[int] = field(default_factory=list)
-    before: _Life | None = None
-    after: _Life | None = None
+    before: _InstanceLife | None = None
+    after: _InstanceLife | None = None
     ended: bool = False
     """By an accumulate: it cannot live on."""
 
@@ -64,8 +64,8 @@ class _Plan:
         self.order = list(order)
         self.room = limit_bytes - instance.base_bytes
         self.profile = np.array(instance.profile(order), dtype=np.int64)
-        self.read_at: list[list[_Life]] = [[] for _ in order]
-        self.written_at: list[list[_Life]] = [[] for _ in order]
+        self.read_at: list[list[_InstanceLife]] = [[] for _ in order]
+        self.written_at: list[list[_InstanceLife]] = [[] for _ in order]
         self.again: list[bool] = []
         self.touched = 0
         self.runs_C: list[list[int]] = [[] for _ in instance.names_C]
@@ -73,7 +73,7 @@ class _Plan:
 
     def _find_lives(self) -> None:
         inst = self.instance
-        now: dict[int, _Life] = {}
+        now: dict[int, _InstanceLife] = {}
         for p, c in enumerate(self.order):
             first = not self.runs_C[c]
             self.runs_C[c].append(p)
@@ -84,7 +84,7 @@ class _Plan:
             if inst.ends_C[c] >= 0:
                 now[inst.ends_C[c]].ended = True
             for a in inst.writes_C[c] if first else inst.rewrites_C[c]:
-                life = _Life(a, p, before=now.get(a))
+                life = _InstanceLife(a, p, before=now.get(a))
                 if life.before is not None:
                     life.before.after = life
                 self.written_at[p].append(life)
@@ -135,7 +135,9 @@ class _Plan:
                     queue.append(w)
         return True
 
-    def _merge(self, life: _Life, changes: list[Change], undo: list[Callable[[], None]]) -> bool:
+    def _merge(
+        self, life: _InstanceLife, changes: list[Change], undo: list[Callable[[], None]]
+    ) -> bool:
         """The instance before `life` takes over its reads."""
         size = self.instance.size_A[life.anode]
         before, after = life.before, life.after
@@ -173,14 +175,16 @@ class _Plan:
         undo.append(back)
         return True
 
-    def _split(self, before: _Life, old: list[int], life: _Life, moved: list[int]) -> None:
+    def _split(
+        self, before: _InstanceLife, old: list[int], life: _InstanceLife, moved: list[int]
+    ) -> None:
         before.reads, life.reads = old, moved
         for q in moved:
             lives = self.read_at[q]
             lives[lives.index(before)] = life
 
     def _unread(
-        self, life: _Life, q: int, changes: list[Change], undo: list[Callable[[], None]]
+        self, life: _InstanceLife, q: int, changes: list[Change], undo: list[Callable[[], None]]
     ) -> None:
         inst = self.instance
         old = life.reads

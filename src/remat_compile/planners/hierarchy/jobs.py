@@ -14,7 +14,15 @@ from ..chains.block_options import Grid, solve_whole
 from ..contract import Feasible, Optimal, Planner, TimedOut
 from ..instance import Instance, Order
 from ..isolation.crew import run_planner_apart
-from ..isolation.endings import Answered, Ending, Failed, NoResult, Overdue, Refused, Unloadable
+from ..isolation.endings import (
+    Answered,
+    Ending,
+    Failed,
+    NoResult,
+    Overdue,
+    PlannerRefused,
+    Unloadable,
+)
 from ..isolation.planner_process import is_foreign, is_portable
 from ..programs.answer import ProgramAnswer
 from ..solvers import MilpSolver
@@ -116,7 +124,7 @@ def _order_of(part: Instance, ending: Ending) -> Order | str | None:
             return f"answered with {order}" if isinstance(order, str) else order
         case Answered():
             return None
-        case Refused(diagnostics):
+        case PlannerRefused(diagnostics):
             return f"refused: {diagnostics[0].message}"
         case Failed(what):
             return f"failed: {what}"

@@ -23,7 +23,7 @@ from typing import Literal
 from .forward import ForwardGraph
 from .h_partition import h_partition
 from .intervals import cheapest_cuts, interval_partition
-from .repeats import Run, runs_of
+from .repeats import Repeat, runs_of
 
 __all__ = ["Kind", "Limits", "children_of"]
 
@@ -95,7 +95,7 @@ def _by_repeats(forward: ForwardGraph, limits: Limits) -> list[list[int]] | None
 
 def _finer(
     forward: ForwardGraph,
-    runs: Sequence[Run],
+    runs: Sequence[Repeat],
     firsts: Sequence[int],
     bounds: Sequence[int],
     parts: int,
@@ -113,7 +113,7 @@ def _finer(
     return sorted(cuts)
 
 
-def _phase(forward: ForwardGraph, run: Run) -> int:
+def _phase(forward: ForwardGraph, run: Repeat) -> int:
     """The first cut of a run: where the fewest bytes cross, summed over its periods."""
     crossing = forward.crossing_bytes_P
 
@@ -124,7 +124,7 @@ def _phase(forward: ForwardGraph, run: Run) -> int:
     return min(range(run.start, run.start + run.period), key=lambda s: (bytes_from(s), s))
 
 
-def _bounds(runs: Sequence[Run], firsts: Sequence[int], n: int, joined: int) -> list[int]:
+def _bounds(runs: Sequence[Repeat], firsts: Sequence[int], n: int, joined: int) -> list[int]:
     """Where children begin and end with so many periods in each."""
     bounds = [0]
     for run, first in zip(runs, firsts, strict=True):
@@ -138,7 +138,7 @@ def _bounds(runs: Sequence[Run], firsts: Sequence[int], n: int, joined: int) -> 
 
 
 def _periods_a_child(
-    runs: Sequence[Run], firsts: Sequence[int], n: int, limits: Limits
+    runs: Sequence[Repeat], firsts: Sequence[int], n: int, limits: Limits
 ) -> int | None:
     """The least number of periods that leaves few enough children; None where none does."""
     most = max(run.length // run.period for run in runs)

@@ -26,10 +26,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from ..chains.stages import cost_of, needed_at_start
-from ..programs.liveness_rows import NO, YES, Alive, LivenessRows
+from ..programs.liveness_rows import NO, YES, AliveSum, LivenessRows
 from .level import Level
 from .prices import ChildPrices, Way
-from .reduced_model import SKIM, ReducedModel, Replay
+from .reduced_model import SKIM, ReducedModel, ReplayColumns
 
 __all__ = ["reduced_model"]
 
@@ -71,7 +71,7 @@ class _Reduced(LivenessRows):
         self.tokens = list(accumulate(p.token_bytes for p in prices))
         self.scale_ns = max(1.0, sum(p.skim_first.time_ns for p in prices) / max(1, self.last))
         self.first: list[dict[int, int]] = [{} for _ in range(self.last)]
-        self.replays: list[list[Replay]] = [[] for _ in range(self.last)]
+        self.replays: list[list[ReplayColumns]] = [[] for _ in range(self.last)]
         self.saves: dict[tuple[int, int], list[int]] = {key: [] for key in kept}
         """The columns whose sum is z[j, o]."""
 
@@ -121,7 +121,7 @@ class _Reduced(LivenessRows):
                 some = [c for o in range(len(self.prices[j].options)) for c in self.saves[j, o]]
                 self.builder.row([(c, 1.0) for c in some], 1.0, 1.0)
 
-    def _replays_before(self, t: int) -> Iterator[Replay]:
+    def _replays_before(self, t: int) -> Iterator[ReplayColumns]:
         for k in self._needed_for(t):
             modes: dict[int, int] = {}
             ways = self.prices[k]
@@ -129,19 +129,19 @@ class _Reduced(LivenessRows):
                 modes[SKIM] = self.builder.column(ways.skim_again.time_ns / self.scale_ns)
             for o, option in enumerate(ways.options if k < t else ()):
                 modes[o] = self._saving(k, o, option.again.time_ns + option.back.time_ns)
-            yield from self._exclusive(Replay(t, k, False, modes))
+            yield from self._exclusive(ReplayColumns(t, k, False, modes))
         own = {
             o: self._saving(t, o, option.last.time_ns + option.back.time_ns)
             for o, option in enumerate(self.prices[t].options)
         }
-        yield from self._exclusive(Replay(t, t, True, own))
+        yield from self._exclusive(ReplayColumns(t, t, True, own))
 
     def _saving(self, k: int, o: int, time_ns: int) -> int:
         column = self.builder.column(time_ns / self.scale_ns)
         self.saves[k, o].append(column)
         return column
 
-    def _exclusive(self, replay: Replay) -> Iterator[Replay]:
+    def _exclusive(self, replay: ReplayColumns) -> Iterator[ReplayColumns]:
         if len(replay.column) > 1:
             self.builder.row([(c, 1.0) for c in replay.column.values()], upper=1.0)
         if replay.column:
@@ -168,9 +168,9 @@ class _Reduced(LivenessRows):
         after = self._read(modes, always=True)
         self._bound(ways.held_back + self.tokens[t], modes, after, always=True)
         for o, some in columns.items():
-            self.set(self.phantom[t, o], Alive.any_of(some))
+            self.set(self.phantom[t, o], AliveSum.any_of(some))
 
-    def _replay(self, replay: Replay) -> None:
+    def _replay(self, replay: ReplayColumns) -> None:
         t, k = replay.target, replay.child
         ways = self.prices[k]
         modes: list[tuple[Way, list[int]]] = []
@@ -183,12 +183,12 @@ class _Reduced(LivenessRows):
                 modes.append((option.last if replay.last else option.again, [column]))
                 phantom = self.phantom[k, mode]
                 left = [term for term in self.get(phantom).terms if term[0] != column]
-                self.set(phantom, Alive(0, tuple(left)) if left else NO)
+                self.set(phantom, AliveSum(0, tuple(left)) if left else NO)
             makes = ways.options[mode].wants if replay.last else self.level.cross_N[k]
             for a in makes:
                 written.setdefault(a, []).append(column)
         for a, columns in sorted(written.items()):
-            self.set(a, self.unless(self.get(a), Alive.any_of(columns), alone=False))
+            self.set(a, self.unless(self.get(a), AliveSum.any_of(columns), alone=False))
         after = self._read(modes, always=False)
         self._bound(self.prices[t].held_again + self.tokens[t], modes, after, always=False)
 
@@ -223,7 +223,7 @@ class _Reduced(LivenessRows):
 
     def _read(
         self, modes: Sequence[tuple[Way, list[int]]], *, always: bool
-    ) -> dict[int, tuple[Alive, Alive]]:
+    ) -> dict[int, tuple[AliveSum, AliveSum]]:
         """Enters what the modes read; for each value its state after and before."""
         reads: dict[int, list[int]] = {}
         number: dict[int, int] = {}
@@ -231,13 +231,13 @@ class _Reduced(LivenessRows):
             for a in way.reads:
                 reads.setdefault(a, []).extend(columns)
                 number[a] = number.get(a, 0) + 1
-        states: dict[int, tuple[Alive, Alive]] = {}
+        states: dict[int, tuple[AliveSum, AliveSum]] = {}
         for a in sorted(reads):
             after = self.get(a)
             if always and number[a] == len(modes):
                 self.set(a, YES)
             else:
-                self.set(a, self.also(after, Alive.any_of(reads[a])))
+                self.set(a, self.also(after, AliveSum.any_of(reads[a])))
             states[a] = (after, self.get(a))
         return states
 
@@ -245,7 +245,7 @@ class _Reduced(LivenessRows):
         self,
         held: int,
         modes: Sequence[tuple[Way, list[int]]],
-        states: dict[int, tuple[Alive, Alive]],
+        states: dict[int, tuple[AliveSum, AliveSum]],
         *,
         always: bool,
     ) -> None:
@@ -275,8 +275,8 @@ class _Reduced(LivenessRows):
     def _taken_back(
         self,
         a: int,
-        after: Alive,
-        before: Alive,
+        after: AliveSum,
+        before: AliveSum,
         columns: list[int],
         beside: dict[int, int],
         *,

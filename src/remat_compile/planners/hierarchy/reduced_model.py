@@ -13,14 +13,14 @@ from ..solvers.milp import Milp, Vector
 from .level import Level
 from .prices import ChildPrices
 
-__all__ = ["SKIM", "ReducedModel", "Replay"]
+__all__ = ["SKIM", "ReducedModel", "ReplayColumns"]
 
 SKIM = -1
 """The mode that saves nothing; others are the numbers of options."""
 
 
 @dataclass(frozen=True)
-class Replay:
+class ReplayColumns:
     """R_t,k: the columns of its modes. `last`: k = t, just before its own backward."""
 
     target: int
@@ -40,7 +40,7 @@ class ReducedModel:
     level: Level
     prices: Sequence[ChildPrices]
     first: Sequence[dict[int, int]]
-    replays: Sequence[Sequence[Replay]]
+    replays: Sequence[Sequence[ReplayColumns]]
     """For each child t, in the order they run."""
     definitions: Sequence[Definition]
 

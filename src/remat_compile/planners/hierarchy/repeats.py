@@ -5,7 +5,7 @@ periods. A vote is an entry with what stands around it: an operator that occurs 
 layer tells nothing of the layer's period, but with its predecessors it does. O(n log n).
 
     >>> longest_run("xabcabcabcy", "xabcabcabcy", 0, 11)
-    Run(start=1, end=10, period=3)
+    Repeat(start=1, end=10, period=3)
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Run", "longest_run", "runs_of"]
+__all__ = ["Repeat", "longest_run", "runs_of"]
 
 _TRIED = 8
 """So many periods are tried, those with most votes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Repeat:
     """Entries `start` to `end` (exclusive) repeat with `period`, at least twice."""
 
     start: int
@@ -35,10 +35,10 @@ class Run:
 
 def longest_run(
     kinds: Sequence[Hashable], votes: Sequence[Hashable], start: int, end: int
-) -> Run | None:
+) -> Repeat | None:
     """The run that covers most of this stretch, the smallest period among equals; None where
     nothing repeats."""
-    best: Run | None = None
+    best: Repeat | None = None
     for period in _periods(votes, start, end):
         for run in _runs_with(kinds, start, end, period):
             if best is None or (run.length, -run.period) > (best.length, -best.period):
@@ -46,10 +46,10 @@ def longest_run(
     return best
 
 
-def runs_of(kinds: Sequence[Hashable], votes: Sequence[Hashable], least: int) -> list[Run]:
+def runs_of(kinds: Sequence[Hashable], votes: Sequence[Hashable], least: int) -> list[Repeat]:
     """Runs that cover at least `least` entries and do not overlap, from left to right: the
     longest, then those to both sides of it."""
-    found: list[Run] = []
+    found: list[Repeat] = []
     todo = [(0, len(kinds))]
     while todo:
         start, end = todo.pop()
@@ -71,11 +71,11 @@ def _periods(votes: Sequence[Hashable], start: int, end: int) -> list[int]:
     return [gap for gap, _ in sorted(gaps.items(), key=lambda g: (-g[1], g[0]))[:_TRIED]]
 
 
-def _runs_with(kinds: Sequence[Hashable], start: int, end: int, period: int) -> Iterator[Run]:
+def _runs_with(kinds: Sequence[Hashable], start: int, end: int, period: int) -> Iterator[Repeat]:
     first = start
     for i in range(start, end - period + 1):
         if i + period < end and kinds[i] == kinds[i + period]:
             continue
         if i - first >= period:
-            yield Run(first, i + period, period)
+            yield Repeat(first, i + period, period)
         first = i + 1

@@ -27,7 +27,7 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Refused:
+class PlannerRefused:
     """The planner raised an FBError: it does not apply, or its options do not fit."""
 
     diagnostics: tuple[Diagnostic, ...]
@@ -61,7 +61,7 @@ class Overdue:
     """It has not come back in its time and was ended."""
 
 
-Ending = Answered | Refused | Failed | NoResult | Unloadable | Overdue
+Ending = Answered | PlannerRefused | Failed | NoResult | Unloadable | Overdue
 
 
 def run_here(
@@ -75,7 +75,7 @@ def run_here(
     try:
         result = planner.plan(program, budget, time_limit_s=time_limit_s, progress=progress)
     except FBError as error:
-        return Refused(error.diagnostics, error.usage)
+        return PlannerRefused(error.diagnostics, error.usage)
     except BaseException as error:  # a plug-in may raise anything at all
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         frames = extract_tb(error.__traceback__)

@@ -27,7 +27,7 @@ from .given import Given
 __all__ = [
     "LARGE",
     "SMALL",
-    "Member",
+    "PortfolioMember",
     "copying_members",
     "members",
     "polisher",
@@ -42,7 +42,7 @@ at all, from which on quick planners are no longer quick, and from which on few 
 
 
 @dataclass(frozen=True)
-class Member:
+class PortfolioMember:
     """A planner and the share of the time left that it may take."""
 
     planner: Planner
@@ -89,21 +89,26 @@ def quick_copying_members(cnodes: int) -> Iterator[Planner]:
         yield AutoCapper()
 
 
-def copying_members(cnodes: int) -> list[Member]:
+def copying_members(cnodes: int) -> list[PortfolioMember]:
     """Slow ones that copy to the host, those that promise most first."""
     if cnodes > LARGE:
-        return [Member(AutoCapper(caps=3), 0.5)]
-    capped = [] if cnodes <= SMALL else [Member(AutoCapper(), 0.5)]
-    return [*capped, Member(RkPofo(), 0.5), Member(Pofo(), 0.5), Member(AutoCapper(Rotor()), 0.5)]
+        return [PortfolioMember(AutoCapper(caps=3), 0.5)]
+    capped = [] if cnodes <= SMALL else [PortfolioMember(AutoCapper(), 0.5)]
+    return [
+        *capped,
+        PortfolioMember(RkPofo(), 0.5),
+        PortfolioMember(Pofo(), 0.5),
+        PortfolioMember(AutoCapper(Rotor()), 0.5),
+    ]
 
 
-def reordered_members(cnodes: int) -> list[Member]:
+def reordered_members(cnodes: int) -> list[PortfolioMember]:
     """Slow members where the order of capture is known to cost too much."""
     inner = RkCheckmate() if cnodes <= MIDDLE else Dtr()
-    return [Member(Reorder(inner), 0.5)]
+    return [PortfolioMember(Reorder(inner), 0.5)]
 
 
-def members(cnodes: int, report: Progress, *, copies: bool = False) -> list[Member]:
+def members(cnodes: int, report: Progress, *, copies: bool = False) -> list[PortfolioMember]:
     """The slow members for a graph of that size, those that promise most first, then the
     planners of other packages; of these that copy to the host only where `copies`. A name that is
     not registered is passed over."""
@@ -114,7 +119,7 @@ def members(cnodes: int, report: Progress, *, copies: bool = False) -> list[Memb
     shares.update({name: _FOREIGN_SHARE for name, info in known.items() if not info.is_own})
     infos = [(known[name], share) for name, share in shares.items() if name in known]
     made = ((p, share) for info, share in infos for p in _with_defaults(info, report))
-    return [Member(p, share) for p, share in made if copies or not makes_copies(p)]
+    return [PortfolioMember(p, share) for p, share in made if copies or not makes_copies(p)]
 
 
 def _with_defaults(info: PlannerInfo, report: Progress) -> Iterator[Planner]:

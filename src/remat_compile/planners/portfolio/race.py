@@ -17,7 +17,7 @@ from ..results import peak_of
 MOST_ABOVE = 10.0
 """A bound that the plan is further above than so many times says nothing of how good it is."""
 
-__all__ = ["Accept", "Entry", "Race"]
+__all__ = ["Accept", "PlanRace", "RacePlan"]
 
 Accept = Callable[[Schedule], bool]
 
@@ -26,7 +26,7 @@ NEAR = 1.001
 
 
 @dataclass(frozen=True, order=True)
-class Entry:
+class RacePlan:
     """A plan that simulates under the budget; `schedule` carries the planner's text form."""
 
     time_ns: int
@@ -43,7 +43,7 @@ class Entry:
 
 
 @dataclass
-class Race:
+class PlanRace:
     """`base_ns` is the time with nothing recomputed: no plan takes less, and none less than
     `bound_ns`; none whose first executions are in the order of capture less than `ordered_ns`."""
 
@@ -51,7 +51,7 @@ class Race:
     budget: Budget | None
     base_ns: int
     report: Progress
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[RacePlan] = field(default_factory=list)
     refused: list[Infeasible] = field(default_factory=list)
     bound_ns: int = 0
     ordered_ns: int = 0
@@ -63,7 +63,7 @@ class Race:
         self.bound_ns = self.ordered_ns = self.base_ns
 
     @property
-    def best(self) -> Entry | None:
+    def best(self) -> RacePlan | None:
         return self.entries[0] if self.entries else None
 
     @property
@@ -77,7 +77,7 @@ class Race:
         best = self.best
         return best is not None and not best.ordered and best.time_ns <= self.ordered_ns
 
-    def bound_of(self, entry: Entry) -> int:
+    def bound_of(self, entry: RacePlan) -> int:
         """What plans in the order of this one take at least."""
         return max(self.bound_ns, self.ordered_ns) if entry.ordered else self.bound_ns
 
@@ -105,7 +105,7 @@ class Race:
             return False
         leads = self.best is None or time_ns < self.best.time_ns
         schedule = replace(result.schedule, planner=name)
-        insort(self.entries, Entry(time_ns, len(self.entries), schedule, ordered, polished))
+        insort(self.entries, RacePlan(time_ns, len(self.entries), schedule, ordered, polished))
         if leads:
             self.report(f"auto: {name} leads, {self.standing()}")
         return leads
@@ -161,7 +161,7 @@ class Race:
             key=lambda r: r.min_budget.bytes if r.min_budget is not None else 1 << 62,
         )
 
-    def _answer(self, entry: Entry) -> PlanResult:
+    def _answer(self, entry: RacePlan) -> PlanResult:
         time_ns, bound = entry.time_ns, min(self.bound_of(entry), entry.time_ns)
         if time_ns == bound:
             return Optimal(entry.schedule, time_ns, bound)

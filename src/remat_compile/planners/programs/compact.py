@@ -41,8 +41,8 @@ import numpy as np
 
 from ..instance import Instance
 from ..solvers.milp import Milp, Vector
-from .events import Event
-from .liveness_rows import NO, YES, Alive, Definition, LivenessRows
+from .events import PossibleRun
+from .liveness_rows import NO, YES, AliveSum, Definition, LivenessRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class CompactModel:
 
 def compact_model(
     instance: Instance,
-    events: Sequence[Event],
+    events: Sequence[PossibleRun],
     limit_bytes: int,
     saved_bytes: int | None = None,
 ) -> CompactModel:
@@ -95,7 +95,7 @@ class _Sweep(LivenessRows):
     """Walks the events backwards; `alive` holds what must be alive after the current one."""
 
     def __init__(
-        self, instance: Instance, events: Sequence[Event], limit_bytes: int, saved: int | None
+        self, instance: Instance, events: Sequence[PossibleRun], limit_bytes: int, saved: int | None
     ):
         super().__init__(instance.size_A, limit_bytes - instance.base_bytes)
         self.inst = instance
@@ -162,7 +162,7 @@ class _Sweep(LivenessRows):
             return
         run = self.builder.column(inst.retime_C[c] / self.scale_ns)
         self.event_column[e] = run
-        runs = Alive.any_of([run])
+        runs = AliveSum.any_of([run])
         for a in writes:
             self.set(a, self.unless(self.get(a), runs, alone=len(writes) == 1))
         token = inst.token_C[c]

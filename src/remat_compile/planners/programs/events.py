@@ -27,7 +27,7 @@ FEW = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class PossibleRun:
     """One possible execution of `cnode`: `first` of all, or a replay; `optional` or not."""
 
     cnode: int
@@ -103,16 +103,16 @@ class Pairs:
         return sorted(c for c in cnodes if c < stage)
 
 
-def all_events(pairs: list[list[int]]) -> list[Event]:
+def all_events(pairs: list[list[int]]) -> list[PossibleRun]:
     """Every stage in order: its recomputations, all optional, then its own cNode."""
     events = []
     for t, again in enumerate(pairs):
-        events += [Event(c, False, True) for c in again]
-        events.append(Event(t, True, False))
+        events += [PossibleRun(c, False, True) for c in again]
+        events.append(PossibleRun(t, True, False))
     return events
 
 
-def order_of(events: list[Event], chosen: Collection[int]) -> Order:
+def order_of(events: list[PossibleRun], chosen: Collection[int]) -> Order:
     """What runs: every event that is not optional, and those whose index is chosen."""
     return [e.cnode for i, e in enumerate(events) if not e.optional or i in chosen]
 
@@ -132,7 +132,9 @@ class Window:
         return sum(len(ks) for ks in self.options.values())
 
 
-def window_events(instance: Instance, order: Order, window: Window) -> tuple[list[Event], set[int]]:
+def window_events(
+    instance: Instance, order: Order, window: Window
+) -> tuple[list[PossibleRun], set[int]]:
     """The events of a plan with the window's options put in, and the indices of those
     optional events that the plan runs.
 
@@ -140,7 +142,7 @@ def window_events(instance: Instance, order: Order, window: Window) -> tuple[lis
     spent elsewhere; in very long plans only those in the window.
     """
     free = len(order) - len(instance.names_C) <= _FREE
-    events: list[Event] = []
+    events: list[PossibleRun] = []
     runs: set[int] = set()
     seen: set[int] = set()
     stage: list[int] = []
@@ -150,11 +152,11 @@ def window_events(instance: Instance, order: Order, window: Window) -> tuple[lis
         new = [k for k in extra if k not in present and k in seen]
         for k in stage:
             while new and new[0] < k:
-                events.append(Event(new.pop(0), False, True))
+                events.append(PossibleRun(new.pop(0), False, True))
             if optional:
                 runs.add(len(events))
-            events.append(Event(k, False, optional))
-        events.extend(Event(k, False, True) for k in new)
+            events.append(PossibleRun(k, False, optional))
+        events.extend(PossibleRun(k, False, True) for k in new)
         stage.clear()
 
     for c in order:
@@ -163,7 +165,7 @@ def window_events(instance: Instance, order: Order, window: Window) -> tuple[lis
             continue
         close(window.options.get(c, []), free or c in window.options)
         seen.add(c)
-        events.append(Event(c, True, False))
+        events.append(PossibleRun(c, True, False))
     close([], free)
     return events, runs
 

@@ -18,25 +18,25 @@ from dataclasses import dataclass
 
 from ..solvers.milp import MilpBuilder
 
-__all__ = ["NO", "YES", "Alive", "Definition", "LivenessRows"]
+__all__ = ["NO", "YES", "AliveSum", "Definition", "LivenessRows"]
 
 
 @dataclass(frozen=True, slots=True)
-class Alive:
+class AliveSum:
     """Whether a value must be alive: constant + sum of factor * column, 0 or 1."""
 
     constant: int
     terms: tuple[tuple[int, int], ...] = ()
 
     @staticmethod
-    def any_of(columns: Sequence[int]) -> Alive:
+    def any_of(columns: Sequence[int]) -> AliveSum:
         """One of these columns, of which at most one is 1."""
-        return Alive(0, tuple((column, 1) for column in columns))
+        return AliveSum(0, tuple((column, 1) for column in columns))
 
 
-NO, YES = Alive(0), Alive(1)
+NO, YES = AliveSum(0), AliveSum(1)
 
-Definition = tuple[int, list[Alive]]
+Definition = tuple[int, list[AliveSum]]
 """A column that is no less than each of these states."""
 
 
@@ -49,7 +49,7 @@ class LivenessRows:
         self.room = room_bytes
         self.unit = float(max(1, room_bytes))
         self.builder = MilpBuilder()
-        self.alive: dict[int, Alive] = {}
+        self.alive: dict[int, AliveSum] = {}
         self.constant = 0
         self.bytes_of: dict[int, int] = {}
         self.fits = True
@@ -57,10 +57,10 @@ class LivenessRows:
         self.definitions: list[Definition] = []
         """What each liveness column is no less than, in order of dependence."""
 
-    def get(self, a: int) -> Alive:
+    def get(self, a: int) -> AliveSum:
         return self.alive.get(a, NO)
 
-    def set(self, a: int, new: Alive) -> None:
+    def set(self, a: int, new: AliveSum) -> None:
         old = self.get(a)
         if old == new:
             return
@@ -78,14 +78,14 @@ class LivenessRows:
         else:
             self.alive[a] = new
 
-    def unless(self, after: Alive, runs: Alive, *, alone: bool) -> Alive:
+    def unless(self, after: AliveSum, runs: AliveSum, *, alone: bool) -> AliveSum:
         """Before an event that makes it if `runs`. `alone`: that is all the event is good for."""
         if after == NO:
             return NO
         left = dict(after.terms)
         for column, factor in runs.terms:
             left[column] = left.get(column, 0) - factor
-        before = Alive(after.constant, tuple((column, f) for column, f in left.items() if f))
+        before = AliveSum(after.constant, tuple((column, f) for column, f in left.items() if f))
         if before == NO:
             return NO
         if after == YES:
@@ -96,7 +96,7 @@ class LivenessRows:
             return before
         return self.at_least([before])
 
-    def also(self, after: Alive, reads: Alive) -> Alive:
+    def also(self, after: AliveSum, reads: AliveSum) -> AliveSum:
         """Before an event that reads it if `reads`: A_before >= A_after and A_before >= R."""
         if after == YES:
             return YES
@@ -104,14 +104,14 @@ class LivenessRows:
             return reads
         return self.at_least([after, reads])
 
-    def at_least(self, states: list[Alive]) -> Alive:
+    def at_least(self, states: list[AliveSum]) -> AliveSum:
         """A new column that is no less than each of these."""
         column = self.builder.column()
         self.definitions.append((column, states))
         for state in states:
             entries = [(other, -float(factor)) for other, factor in state.terms]
             self.builder.row([(column, 1.0), *entries], lower=float(state.constant))
-        return Alive(0, ((column, 1),))
+        return AliveSum(0, ((column, 1),))
 
     def bound(self, own: int, beside: dict[int, int], room: int) -> None:
         """Row: what is alive, and `own` and `beside` on top, is at most `room` bytes."""

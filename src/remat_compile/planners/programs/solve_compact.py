@@ -14,7 +14,7 @@ from ..solvers import MilpSolver
 from ..solvers.milp import INFINITY, Milp, Vector
 from .answer import Incumbent, OnOrder, ProgramAnswer, saved_bytes_of
 from .compact import CompactModel, compact_model
-from .events import Event, all_events, order_of, useful_pairs
+from .events import PossibleRun, all_events, order_of, useful_pairs
 
 
 def solve_compact(
@@ -57,7 +57,7 @@ def solve_compact(
 
 def solve_events(
     instance: Instance,
-    events: Sequence[Event],
+    events: Sequence[PossibleRun],
     limit_bytes: int,
     *,
     saved_bytes: int | None = None,
@@ -101,7 +101,7 @@ class _PointSearch:
     """Makes orders of a solver's points, and leaves out of each what the budget has room for."""
 
     incumbent: Incumbent
-    events: list[Event]
+    events: list[PossibleRun]
     saved_bytes: int | None
     model: CompactModel
 
@@ -157,7 +157,7 @@ def _below(milp: Milp, objective: float) -> Milp:
     )
 
 
-def _matching(events: Sequence[Event], order: Order) -> set[int]:
+def _matching(events: Sequence[PossibleRun], order: Order) -> set[int]:
     """The optional events that `order` runs in the same stages."""
     stage_of: dict[tuple[int, int], int] = {}
     seen: set[int] = set()

@@ -52,7 +52,7 @@ class Workers:
         """The answers in the order of the jobs, each begun as soon as a worker is free; None
         where `deadline` (on the monotonic clock) came first. What nobody waits for any more is
         cancelled."""
-        run = _Run(self, jobs, deadline)
+        run = _MapCall(self, jobs, deadline)
         try:
             for i in range(len(jobs)):
                 while i not in run.answers:
@@ -69,7 +69,7 @@ class Workers:
         self.engine, self.address = LocalWorkers(self.here), None
 
 
-class _Run:
+class _MapCall:
     """One `map`: as many jobs are with the engine as it does at a time, so that the seconds which
     a job is told are those that it has."""
 

@@ -16,7 +16,7 @@ BESIDE_ACTIVATIONS = CALLER_KINDS | {"param_grad"}
 
 
 @dataclass(frozen=True, slots=True)
-class Bytes:
+class StepBytes:
     """Bytes during a step: all that the device holds, the activations among them, and the
     copies on the host."""
 
@@ -55,9 +55,9 @@ class Alive:
                 yield name, -1
 
 
-def walk(statements: Statements, events: Iterable[Event], sizes: Sizes) -> dict[int, Bytes]:
+def walk(statements: Statements, events: Iterable[Event], sizes: Sizes) -> dict[int, StepBytes]:
     """The bytes during every step that takes some, by plain arithmetic: to try, not to trust."""
-    found: dict[int, Bytes] = {}
+    found: dict[int, StepBytes] = {}
     host = 0
     act, held = 0, sizes.existing + sum(sizes.anode[name] for name in statements.caller)
     alive = Alive(statements)
@@ -65,7 +65,7 @@ def walk(statements: Statements, events: Iterable[Event], sizes: Sizes) -> dict[
         host += sum(sizes.anode[name] for name in event.to_host)
         if event.takes or event.to_host:
             extra = _transient(statements, sizes, event)
-            found[event.index] = Bytes(act + held + extra.device, act + extra.activation, host)
+            found[event.index] = StepBytes(act + held + extra.device, act + extra.activation, host)
         host -= sum(sizes.anode[name] for name in event.off_host)
         for name, sign in alive.after(event):
             if counted(statements, name) == "held":
@@ -75,24 +75,24 @@ def walk(statements: Statements, events: Iterable[Event], sizes: Sizes) -> dict[
         if event.ends is not None:
             before = found[event.index]
             most = max(before.device, act + held), max(before.activation, act)
-            found[event.index] = Bytes(*most, host)
+            found[event.index] = StepBytes(*most, host)
     return found
 
 
-def _transient(statements: Statements, sizes: Sizes, event: Event) -> Bytes:
+def _transient(statements: Statements, sizes: Sizes, event: Event) -> StepBytes:
     """What a step takes beside what is alive before it: its results and its workspace."""
     workspace = 0
     if event.cnode is not None:
         workspace = sizes.workspace[event.cnode.name][event.execution > 1]
     taken = [(sizes.anode[name], statements.anodes[name].kind) for name in event.makes]
     activation = sum(size for size, kind in taken if kind not in BESIDE_ACTIVATIONS)
-    return Bytes(workspace + sum(size for size, _ in taken), workspace + activation)
+    return StepBytes(workspace + sum(size for size, _ in taken), workspace + activation)
 
 
-def peaks(during: Mapping[int, Bytes]) -> Bytes:
+def peaks(during: Mapping[int, StepBytes]) -> StepBytes:
     """The peaks of a walk."""
     bytes_ = during.values()
-    return Bytes(
+    return StepBytes(
         max((b.device for b in bytes_), default=0),
         max((b.activation for b in bytes_), default=0),
         max((b.host for b in bytes_), default=0),

@@ -10,7 +10,7 @@ from typing import assert_never
 from ...ir.diagnostics import Diagnostic, Note
 from ...ir.program import Budget, Target
 from ...ir.schedule import Schedule
-from ..arithmetic.walk import BESIDE_ACTIVATIONS, Bytes
+from ..arithmetic.walk import BESIDE_ACTIVATIONS, StepBytes
 from ..obligations.memory import Excess
 from ..read.events import Event, alive_before
 from ..read.sizes import Sizes
@@ -78,7 +78,7 @@ class _Owner:
     made: Event | None
 
 
-def _bytes_of(during: Bytes, budget: Budget) -> int:
+def _bytes_of(during: StepBytes, budget: Budget) -> int:
     match budget.kind:
         case "device":
             return during.device
@@ -90,7 +90,7 @@ def _bytes_of(during: Bytes, budget: Budget) -> int:
             assert_never(budget.kind)
 
 
-def _peaks(during: Mapping[int, Bytes], budget: Budget) -> list[int]:
+def _peaks(during: Mapping[int, StepBytes], budget: Budget) -> list[int]:
     """The worst step of each stretch of computations above the budget, worst first."""
     peaks: list[int] = []
     inside = False

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from ..arithmetic.intervals import Box, direction, names_of
 from ..arithmetic.profile import Profile, profile_of
-from ..arithmetic.walk import Bytes
+from ..arithmetic.walk import StepBytes
 from ..inquiry import Inquiry
 from ..read.events import Event
 from ..read.sizes import Amounts, value
 from ..read.statements import Statements
 from ..smt import Late, OutOfTime
-from .memory import Limits
+from .memory import ByteLimits
 from .memory_ranges import Everywhere, Somewhere, prove_ranges
 
 
@@ -26,7 +26,7 @@ class Greatest:
     """
 
     value: int | None
-    bound: Bytes | None
+    bound: StepBytes | None
     env: Mapping[str, int]
     gap: Somewhere | None
     blocked: Somewhere | None
@@ -38,7 +38,7 @@ def find_largest(
     amounts: Amounts,
     box: Box,
     symbol: str,
-    limits: Limits,
+    limits: ByteLimits,
     inquiry: Inquiry,
 ) -> Greatest | OutOfTime:
     """Searches by arithmetic, then z3 proves the value, and refutes the next one."""
@@ -86,7 +86,7 @@ def _search(
     amounts: Amounts,
     box: Box,
     symbol: str,
-    limits: Limits,
+    limits: ByteLimits,
     inquiry: Inquiry,
 ) -> int | None:
     """The largest value that holds for all values of the other symbols; None: there is none.

@@ -26,7 +26,7 @@ class Change:
     after: str
 
 
-class Machine:
+class EncodedMachine:
     """The facts along the steps; `kinds` are the terms of the kinds of the aNodes."""
 
     def __init__(self, facts: Facts, statements: Statements):

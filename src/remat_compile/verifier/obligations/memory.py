@@ -2,8 +2,8 @@
 
 Stands on obligation 1. Bytes are prefix sums: `dev` counts all that is on the device, `act` the
 activations among it, `host` the copies on the host, in single-assignment form. What a step
-does to them follows from what it does to what is there (`machine.Machine`), which z3 sees too: a
-result that is still alive when its cNode runs again is made beside the old one and dropped.
+does to them follows from what it does to what is there (`machine.EncodedMachine`), which z3 sees
+too: a result that is still alive when its cNode runs again is made beside the old one and dropped.
 
 Where the symbols are fixed a size is the expression of the file, which z3 evaluates. Where they
 range (`symbolic`) it is a constant that may be any number >= 0.
@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 
 from ..answer import TACTICS
 from ..arithmetic.terms import ground, total
-from ..arithmetic.walk import Alive, Bytes, counted, peaks, walk
+from ..arithmetic.walk import Alive, StepBytes, counted, peaks, walk
 from ..inquiry import Inquiry
 from ..read.events import Event
 from ..read.sizes import Amounts, value
 from ..read.statements import Statements
 from ..smt import Encoding, Facts, Model, NoModel, OutOfTime, numeral
-from .machine import Machine, advance
+from .machine import EncodedMachine, advance
 
-__all__ = ["Excess", "Limits", "Tally", "encode_memory", "prove_memory"]
+__all__ = ["ByteLimits", "Excess", "Tally", "encode_memory", "prove_memory"]
 
 
 RANGING_TACTICS = ("solve-eqs", "simplify", "smt")
@@ -34,7 +34,7 @@ lines takes 0.27 s of z3 and not 0.60; where all sizes are known it is the other
 
 
 @dataclass(frozen=True)
-class Limits:
+class ByteLimits:
     """Budgets in bytes; None where there is none."""
 
     device: int | None
@@ -45,13 +45,13 @@ class Limits:
     def all(self) -> tuple[int | None, int | None, int | None]:
         return self.device, self.activation, self.host
 
-    def at_most(self, bound: Bytes) -> Bytes:
+    def at_most(self, bound: StepBytes) -> StepBytes:
         """The lower of the bound and the budget, each for itself."""
 
         def lower(count: int, limit: int | None) -> int:
             return count if limit is None else min(count, limit)
 
-        return Bytes(
+        return StepBytes(
             lower(bound.device, self.device),
             lower(bound.activation, self.activation),
             lower(bound.host, self.host),
@@ -62,7 +62,7 @@ class Limits:
 class Excess:
     """The bytes during every counted step of a schedule that does not hold its limits."""
 
-    during: dict[int, Bytes]
+    during: dict[int, StepBytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class _MemoryEncoder:
         self.env = env
         self.encoding = Encoding(RANGING_TACTICS if None in number else TACTICS)
         self.facts = Facts(self.encoding)
-        self.machine = Machine(self.facts, statements)
+        self.machine = EncodedMachine(self.facts, statements)
         self.declared: set[int] = set()
         self.proven: set[int] = set()
         self.rows: list[Row] = []
@@ -295,9 +295,9 @@ def prove_memory(
     events: list[Event],
     amounts: Amounts,
     env: Mapping[str, int],
-    limits: Limits,
+    limits: ByteLimits,
     inquiry: Inquiry,
-) -> Bytes | Excess | OutOfTime:
+) -> StepBytes | Excess | OutOfTime:
     """At `env`: the least bound that z3 proves within `limits`, or the steps above them."""
     sizes = amounts.at(env)
     during = walk(statements, events, sizes)
@@ -322,7 +322,7 @@ def prove_memory(
             return OutOfTime("z3 and the plain walk do not agree on the bytes")
 
 
-def _agree(rows: Sequence[Row], model: Model, during: Mapping[int, Bytes]) -> bool:
+def _agree(rows: Sequence[Row], model: Model, during: Mapping[int, StepBytes]) -> bool:
     """Whether the model's sums are what the walk says, at every step that it speaks of."""
 
     def above(constant: str, forms: Iterable[int], most: int) -> bool:

@@ -16,20 +16,20 @@ from ..arithmetic.intervals import Box, bounds, corner, names_of
 from ..arithmetic.profile import Profile, profile_of
 from ..arithmetic.shapes import is_at_least
 from ..arithmetic.terms import Terms, symbol_constant, total
-from ..arithmetic.walk import Bytes
+from ..arithmetic.walk import StepBytes
 from ..inquiry import Inquiry
 from ..read.events import Event
 from ..read.sizes import Amounts, too_small, value
 from ..read.statements import Statements
 from ..smt import Encoding, Late, Model, NoModel, OutOfTime, numeral
-from .memory import Excess, Limits, Tally, encode_memory, prove_memory
+from .memory import ByteLimits, Excess, Tally, encode_memory, prove_memory
 
 
 @dataclass(frozen=True)
 class Everywhere:
     """Proven: no step takes more than `bound` for any value; `env` is where it is reached."""
 
-    bound: Bytes
+    bound: StepBytes
     env: Mapping[str, int]
 
 
@@ -46,7 +46,7 @@ def prove_ranges(
     events: list[Event],
     amounts: Amounts,
     box: Box,
-    limits: Limits,
+    limits: ByteLimits,
     inquiry: Inquiry,
     *,
     use_corner: bool = True,
@@ -93,13 +93,13 @@ def _over_rows(
     profile: Profile,
     fixed: Mapping[str, int],
     free: Box,
-    limits: Limits,
+    limits: ByteLimits,
     inquiry: Inquiry,
 ) -> Everywhere | dict[str, int] | OutOfTime:
     """What the rows take at most, by z3, or symbols for which one is above the limits."""
     box = {**{name: (n, n) for name, n in fixed.items()}, **free}
     found = [rows.greatest(box, inquiry) for rows in profile.all]
-    bound, where = Bytes(*(most for most, _ in found)), [env for _, env in found]
+    bound, where = StepBytes(*(most for most, _ in found)), [env for _, env in found]
     while True:
         for count, limit, env in zip(bound.all, limits.all, where, strict=True):
             if limit is not None and count > limit:
@@ -112,7 +112,7 @@ def _over_rows(
         for index, rows in enumerate(profile.all):
             if rows.at(higher) > bound.all[index]:
                 where[index] = higher
-        raised = Bytes(
+        raised = StepBytes(
             *(max(n, rows.at(higher)) for n, rows in zip(bound.all, profile.all, strict=True))
         )
         if raised == bound:
@@ -125,11 +125,11 @@ def _at(
     events: list[Event],
     amounts: Amounts,
     env: Mapping[str, int],
-    limits: Limits,
+    limits: ByteLimits,
     inquiry: Inquiry,
 ) -> Everywhere | Somewhere | OutOfTime:
     match found := prove_memory(statements, events, amounts, env, limits, inquiry):
-        case Bytes():
+        case StepBytes():
             return Everywhere(found, env)
         case Excess():
             return Somewhere(found, env)
@@ -141,7 +141,7 @@ def _ask(
     profile: Profile,
     fixed: Mapping[str, int],
     free: Box,
-    bound: Bytes,
+    bound: StepBytes,
     inquiry: Inquiry,
 ) -> dict[str, int] | OutOfTime | None:
     """Where some row is above `bound`; None is z3's proof that it is nowhere."""
@@ -165,7 +165,9 @@ def _ask(
     return OutOfTime("the boxes do not cover the ranges of the symbols")
 
 
-def _ask_sizes(encoding: Encoding, terms: Terms, profile: Profile, box: Box, bound: Bytes) -> None:
+def _ask_sizes(
+    encoding: Encoding, terms: Terms, profile: Profile, box: Box, bound: StepBytes
+) -> None:
     """Whether a size is ever above its greatest value in a box, or a row of these above."""
     highest: dict[int, int] = {}
     for form, expr in zip(profile.device.forms, profile.device.exprs, strict=True):
@@ -177,7 +179,9 @@ def _ask_sizes(encoding: Encoding, terms: Terms, profile: Profile, box: Box, bou
             encoding.ask(f"(> {total([*parts, numeral(tally.fixed)])} {numeral(limit)})")
 
 
-def _ask_rows(encoding: Encoding, terms: Terms, profile: Profile, box: Box, bound: Bytes) -> None:
+def _ask_rows(
+    encoding: Encoding, terms: Terms, profile: Profile, box: Box, bound: StepBytes
+) -> None:
     """Whether a row is above its bound somewhere in a box."""
     exprs = dict(zip(profile.device.forms, profile.device.exprs, strict=True))
     for rows, limit in zip(profile.all, bound.all, strict=True):

@@ -22,7 +22,7 @@ from ..read.events import Event
 from ..read.statements import Statements
 from ..smt import Answer, Encoding, Model, OutOfTime
 
-__all__ = ["Copy", "Race", "Racing", "Side", "Use", "encode_races", "pairs_of", "prove_races"]
+__all__ = ["CopyTimes", "Race", "Racing", "Side", "Use", "encode_races", "pairs_of", "prove_races"]
 
 Side = Literal["device", "host"]
 Lane = Literal["d2h", "h2d"]
@@ -33,7 +33,7 @@ Act = Literal["read", "write", "end"]
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class CopyTimes:
     """The `number`-th copy (from 1) of its direction. `waited` is the step that waits for
     it; None where none does."""
 
@@ -55,7 +55,7 @@ class Use:
     anode: str
     side: Side
     act: Act
-    copy: Copy | None
+    copy: CopyTimes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Race:
     To tell of a race: what is asked are the guards of `_RaceEncoder.use`.
     """
 
-    copy: Copy
+    copy: CopyTimes
     act: Act
     use: Use
     constant: str = ""
@@ -79,7 +79,7 @@ class Racing:
     races: tuple[Race, ...]
 
 
-def _copies(events: Sequence[Event]) -> dict[int, Copy]:
+def _copies(events: Sequence[Event]) -> dict[int, CopyTimes]:
     """The copies by the steps that issue them. A `wait` is for the oldest copy of its aNode
     that nobody has waited for."""
     waits: dict[int, int] = {}
@@ -90,7 +90,7 @@ def _copies(events: Sequence[Event]) -> dict[int, Copy]:
                 open_[name].append(event.index)
             case Wait(name) if open_[name]:
                 waits[open_[name].pop(0)] = event.index
-    copies: dict[int, Copy] = {}
+    copies: dict[int, CopyTimes] = {}
     count = dict.fromkeys(LANES, 0)
     for event in events:
         match event.step:
@@ -98,11 +98,11 @@ def _copies(events: Sequence[Event]) -> dict[int, Copy]:
                 lane: Lane = "d2h" if isinstance(event.step, Offload) else "h2d"
                 count[lane] += 1
                 waited = waits.get(event.index)
-                copies[event.index] = Copy(lane, count[lane], name, event.index, waited)
+                copies[event.index] = CopyTimes(lane, count[lane], name, event.index, waited)
     return copies
 
 
-def _uses(event: Event, copy: Copy | None) -> Iterator[Use]:
+def _uses(event: Event, copy: CopyTimes | None) -> Iterator[Use]:
     """What a step does with bytes. A result that is alive already is taken to be written in
     place: not every implementation makes it beside the old one."""
     at = event.index
@@ -136,7 +136,7 @@ def pairs_of(statements: Statements, events: Sequence[Event]) -> Iterator[Race]:
     What comes before a copy is before it in any case. After the last step the caller reads
     what it gets."""
     copies = _copies(events)
-    running: dict[tuple[Side, str], list[tuple[Copy, Act]]] = defaultdict(list)
+    running: dict[tuple[Side, str], list[tuple[CopyTimes, Act]]] = defaultdict(list)
     uses = (use for event in events for use in _uses(event, copies.get(event.index)))
     at_end = (Use(len(events), name, "device", "read", None) for name in statements.kept)
     if copies:

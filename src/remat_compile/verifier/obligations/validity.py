@@ -18,7 +18,7 @@ from ..inquiry import Inquiry
 from ..read.events import Event
 from ..read.statements import Statements
 from ..smt import Answer, Encoding, Facts, Model, OutOfTime, boolean
-from .machine import Machine, advance
+from .machine import EncodedMachine, advance
 
 __all__ = ["Broken", "Clause", "encode_validity", "prove_validity"]
 
@@ -75,7 +75,7 @@ class _ValidityEncoder:
         self.statements = statements
         self.encoding = Encoding()
         self.facts = Facts(self.encoding)
-        self.machine = Machine(self.facts, statements)
+        self.machine = EncodedMachine(self.facts, statements)
         self.clauses: list[Clause] = []
         run = {event.cnode.name for event in events if event.cnode is not None}
         stream = [name for name in statements.stream if name in run]

@@ -24,10 +24,10 @@ from ..smt import (
     Model,
     NoModel,
     OutOfTime,
-    Part,
+    ScriptPart,
     boolean,
 )
-from .machine import Machine, advance
+from .machine import EncodedMachine, advance
 
 __all__ = ["Encoded", "Misread", "ValueRule", "WrongValues", "encode_values", "prove_values"]
 
@@ -78,7 +78,7 @@ class _ValueEncoder:
         self.statements = statements
         self.encoding = Encoding()
         self.facts = Facts(self.encoding)
-        self.machine = Machine(self.facts, statements)
+        self.machine = EncodedMachine(self.facts, statements)
         self.fail: list[list[str]] = []
         self.broken: list[Misread] = []
         self.device = {name: _Content(True, None) for name in statements.caller}
@@ -348,7 +348,7 @@ def prove_values(
     for part, fail in zip(encoded.encoding.parts, encoded.fail, strict=True):
         if not fail:
             continue
-        goal = Part(part.lines, {f"(and true {' '.join(fail)})": None})
+        goal = ScriptPart(part.lines, {f"(and true {' '.join(fail)})": None})
         match inquiry.ask(goal, encoded.encoding.tactics):
             case OutOfTime() as late:
                 return late

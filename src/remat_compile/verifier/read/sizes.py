@@ -56,8 +56,8 @@ class Amounts:
     anode: Mapping[str, int]
     workspace: Mapping[str, tuple[int, int]]
     existing: tuple[int, ...]
-    declared: Mapping[Expr, tuple[Place, ...]]
-    filled: Mapping[tuple[Expr, Expr], tuple[Place, ...]]
+    declared: Mapping[Expr, tuple[SizePlace, ...]]
+    filled: Mapping[tuple[Expr, Expr], tuple[SizePlace, ...]]
 
     def at(self, env: Mapping[str, int]) -> Sizes:
         """The bytes at `env`, which binds every symbol."""
@@ -70,7 +70,7 @@ class Amounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SizePlace:
     """What an expression is the size of, in words, and where that stands."""
 
     what: str
@@ -104,7 +104,7 @@ def _ceil(a: int, n: int) -> int:
     return -(-a // n)
 
 
-class _Reader:
+class _SizeReader:
     """Collects the expressions, rounded up, and what is wrong with them."""
 
     def __init__(self, program: Program):
@@ -114,8 +114,8 @@ class _Reader:
         self.box = {s.name: (s.low, s.high) for s in program.symbols}
         self.found: list[Diagnostic] = []
         self.number: dict[Expr, int] = {}
-        self.declared: dict[Expr, list[Place]] = {}
-        self.filled: dict[tuple[Expr, Expr], list[Place]] = {}
+        self.declared: dict[Expr, list[SizePlace]] = {}
+        self.filled: dict[tuple[Expr, Expr], list[SizePlace]] = {}
 
     def refuse(self, message: str, span: Span | None = None) -> None:
         self.found.append(Diagnostic("FB0802", message, span))
@@ -131,7 +131,7 @@ class _Reader:
         """The number of the rounded form of `expr`."""
         if expr not in self.declared:
             self.declared[expr] = []
-        self.declared[expr].append(Place(what, span))
+        self.declared[expr].append(SizePlace(what, span))
         for name in sorted(names_of(expr) - self.known):
             self.refuse(f"{what} depends on the symbol {name}, which is not declared", span)
         if any(n < 1 for n in _divisors(expr)):
@@ -161,7 +161,7 @@ class _Reader:
             case Const(size), Const(needed) if size >= needed:
                 return
             case _ if a.kind not in MAY_OVERLAP:
-                self.filled.setdefault((a.size, least), []).append(Place(f"%{a.name}", a.span))
+                self.filled.setdefault((a.size, least), []).append(SizePlace(f"%{a.name}", a.span))
 
 
 def _divisors(expr: Expr) -> Iterator[int]:
@@ -183,7 +183,7 @@ def read_amounts(program: Program, statements: Statements) -> Amounts | tuple[Di
     unit = program.target.granularity_bytes
     if unit < 1:
         return (Diagnostic("FB0802", f"the target's granularity is {unit} bytes, not positive"),)
-    reader, graph = _Reader(program), program.graph
+    reader, graph = _SizeReader(program), program.graph
     for s in program.symbols:
         for end in (s.low, s.high):
             reader.limit(end, f"an end of the range of {s.name}", s.span)
@@ -216,7 +216,7 @@ def read_amounts(program: Program, statements: Statements) -> Amounts | tuple[Di
     return Amounts(tuple(reader.number), anode, workspace, existing, declared, filled)
 
 
-def too_small(place: Place, size: int, least: int, at: str = "") -> Diagnostic:
+def too_small(place: SizePlace, size: int, least: int, at: str = "") -> Diagnostic:
     """FB0825."""
     message = (
         f"{place.what} is declared with {size} bytes{at}; its shape and type take {least} bytes"

@@ -78,7 +78,7 @@ def same_call(a: Call, b: Call) -> bool:
 
 def read_statements(program: Program) -> Statements | tuple[Diagnostic, ...]:
     """The statements of `program`, or every contradiction in them (FB0802)."""
-    reader = _Reader(program)
+    reader = _StatementReader(program)
     reader.declare()
     if not reader.found:
         reader.read_views()
@@ -93,7 +93,7 @@ def _shown(writes: Sequence[str | None], index: int) -> str:
     return "nothing" if name is None else f"%{name}"
 
 
-class _Reader:
+class _StatementReader:
     """Collects contradictions; each pass relies on the ones before it."""
 
     def __init__(self, program: Program):

@@ -282,7 +282,7 @@ NAMES = [
     )
 ]
 """Of all `cases`, without reading one."""
-QUICK = [name for name in NAMES if name.partition("@")[0] in ("mlp", "resnet", "two", "unet")]
+QUICK = [name for name in NAMES if name.partition("@")[0] in ("mlp", "resnet", "unet")]
 """What every run proves; `make check` all of them."""
 
 

@@ -34,7 +34,7 @@ _PLACEMENT = "annotate_device_placement"
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedStep:
     """A compiled step beside its plan. Bytes are XLA's own figures.
 
     `scratch_bytes` says how much of the results' buffers holds temporary values too, which
@@ -102,7 +102,7 @@ def look(
     options: Mapping[str, str],
     *,
     named: bool,
-) -> Observed:
+) -> ObservedStep:
     """What `compiled_step` gave, beside the plan.
 
     `named` says that every execution has its name; of the annotated form's backward, which
@@ -123,7 +123,7 @@ def look(
     products = Counter(_work(alive_code, _PRODUCTS))
     memory = compiled.memory_analysis()
     copies = sum(isinstance(s, Offload | Prefetch) for s in schedule.steps)
-    return Observed(
+    return ObservedStep(
         temp_bytes=memory.temp_size_in_bytes,
         scratch_bytes=scratch_bytes(memory.serialized_buffer_assignment_proto),
         argument_bytes=memory.argument_size_in_bytes,

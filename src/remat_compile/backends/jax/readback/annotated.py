@@ -19,7 +19,7 @@ from ....ir.schedule import Compute, Offload, Schedule
 from ...readback.expressions import Unbound
 from ...readback.machine import AbstractMachine, Execution
 from ...readback.mismatch import differs, unreadable
-from ...readback.values import Instance, storages
+from ...readback.values import ANodeInstance, storages
 from ..checkpoint.form import Form
 from ..emit.template import ANNOTATED_RUN, KEEP
 from ..honoured import for_jax
@@ -105,7 +105,7 @@ class _Segment(Function):
         super().__init__(model.machine, model.reader, node, model.file)
         self._names = model.names
         self._cnodes: frozenset[str] = frozenset()
-        self.unnamed: list[Instance] = []
+        self.unnamed: list[ANodeInstance] = []
 
     def statement(self, node: ast.stmt) -> None:
         match node:
@@ -217,7 +217,7 @@ class _ModelReader(EndedFunction):
         for name in self.variables:
             # Values of other segments are passed: JAX keeps what it sees as an argument.
             value = self.variables[name]
-            made = any(not isinstance(s, Instance) or s.number for s in storages(value))
+            made = any(not isinstance(s, ANodeInstance) or s.number for s in storages(value))
             if not made and name not in inner:
                 segment.bind(name, value)
         for name, part in zip(takes, given, strict=True):

@@ -8,7 +8,16 @@ from collections.abc import Mapping
 from ...readback.expressions import Unbound
 from ...readback.machine import AbstractMachine
 from ...readback.mismatch import unreadable
-from ...readback.values import Instance, Items, Literal, OnHost, Value, ViewValue, as_value, shown
+from ...readback.values import (
+    ANodeInstance,
+    Items,
+    Literal,
+    OnHost,
+    Value,
+    ViewValue,
+    as_value,
+    shown,
+)
 from .expressions import KEY, JaxReader
 from .function import Function
 
@@ -25,9 +34,11 @@ class EndedFunction(Function):
     def bind_caller(self) -> None:
         """Says what `params`, `buffers`, `args` and `key` hold."""
         binding = self.machine.program.binding
-        self.tables["params"] = {repr(p.names[0]): Instance(p.name, 0) for p in binding.params}
-        self.tables["buffers"] = {repr(b.names[0]): Instance(b.name, 0) for b in binding.buffers}
-        self.bind("args", Items(tuple(Instance(a.name, 0) for a in binding.arguments)))
+        self.tables["params"] = {repr(p.names[0]): ANodeInstance(p.name, 0) for p in binding.params}
+        self.tables["buffers"] = {
+            repr(b.names[0]): ANodeInstance(b.name, 0) for b in binding.buffers
+        }
+        self.bind("args", Items(tuple(ANodeInstance(a.name, 0) for a in binding.arguments)))
         self.bind("key", KEY)
 
     def follow(self, before: EndedFunction) -> None:

@@ -12,7 +12,7 @@ from ...readback.machine import AbstractMachine, Dead, Execution
 from ...readback.mismatch import differs, unreadable
 from ...readback.names import Held, Variables
 from ...readback.values import (
-    Instance,
+    ANodeInstance,
     Items,
     Literal,
     OnHost,
@@ -240,7 +240,7 @@ class Function:
     def executed(self, now: Execution) -> None:
         """Called after each execution, when its results are bound."""
 
-    def _is_named_for(self, slot: ast.expr, result: Instance) -> bool:
+    def _is_named_for(self, slot: ast.expr, result: ANodeInstance) -> bool:
         """Whether a variable has the name of its aNode, or is `_` for what is dropped: unused
         or alive already. So results that nothing reads cannot change places either."""
         if not isinstance(slot, ast.Name):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ....ir.program import Program
 from ...readback.machine import AbstractMachine, Dead
 from ...readback.values import (
+    ANodeInstance,
     CallCopies,
-    Instance,
     Literal,
     RandomState,
     Value,
@@ -32,10 +32,12 @@ class Ends:
     def __init__(self, program: Program, interface: Interface, copies: list[CallCopies]):
         self.program, self.interface, self.copies = program, interface, copies
         self.saved: tuple[str, ...] = ()
-        self._saved: list[Instance | RandomState] = []
+        self._saved: list[ANodeInstance | RandomState] = []
 
     def enter_forward(self, f: Function) -> None:
-        given = [Literal("None") if n is None else Instance(n, 0) for n in self.interface.inputs]
+        given = [
+            Literal("None") if n is None else ANodeInstance(n, 0) for n in self.interface.inputs
+        ]
         f.given([*given, *self.copies])
 
     def leave_forward(self, f: Function) -> None:
@@ -50,7 +52,7 @@ class Ends:
             f.differs(f.end, f"the last values returned are not these: {wanted}")
         names = {value: name for name, value in f.machine.live.items()}
         for value in f.returned[count:ends]:
-            if not isinstance(value, Instance | RandomState) or value not in names:
+            if not isinstance(value, ANodeInstance | RandomState) or value not in names:
                 f.differs(f.end, f"{shown(value)} is saved, which is no live aNode")
             self._saved.append(value)
         for name in f.machine.flying:

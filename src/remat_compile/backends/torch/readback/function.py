@@ -21,8 +21,8 @@ from ...readback.machine import AbstractMachine, Dead, Execution
 from ...readback.mismatch import differs, unreadable
 from ...readback.names import Held, Variables
 from ...readback.values import (
+    ANodeInstance,
     CallCopies,
-    Instance,
     RandomState,
     Value,
     ViewValue,
@@ -52,9 +52,11 @@ class Function:
         self.held = Held()
         self.variables = Variables(self.held)
         # Live from before this function and not given to it: the caller's to keep, or gone.
-        self.elsewhere: set[Instance | RandomState] = set()
+        self.elsewhere: set[ANodeInstance | RandomState] = set()
         self.args: list[Value] = []
-        self.constants = [Instance(a.name, 0) for a in machine.graph.anodes if a.kind == "const"]
+        self.constants = [
+            ANodeInstance(a.name, 0) for a in machine.graph.anodes if a.kind == "const"
+        ]
         self.returned: list[Value] = []
         self.end: ast.AST = node
 

@@ -14,7 +14,7 @@ from ...readback.expressions import OperatorCall, Unbound
 from ...readback.machine import AbstractMachine
 from ...readback.mismatch import differs, unreadable
 from ...readback.names import Held, Variables
-from ...readback.values import Instance, Literal, Value, ViewValue, as_value, viewed
+from ...readback.values import ANodeInstance, Literal, Value, ViewValue, as_value, viewed
 from .expressions import TorchReader
 
 __all__ = ["RegionReader"]
@@ -125,4 +125,4 @@ class RegionReader:
 
 
 def _given(place: int) -> Value:
-    return Instance(f"argument {place}", 0)
+    return ANodeInstance(f"argument {place}", 0)

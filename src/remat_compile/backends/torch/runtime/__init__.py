@@ -3,16 +3,16 @@ host memory, and the engines that move the bytes."""
 
 from .accelerator import AcceleratorEngine
 from .arena import HostLayout, host_layout
-from .call import Copies, single_call
+from .call import HostCopies, single_call
 from .choice import engine_for
 from .cpu import ThreadEngine
-from .engine import Engine
+from .engine import CopyEngine
 from .plan import PlanCopies
 
 __all__ = [
     "AcceleratorEngine",
-    "Copies",
-    "Engine",
+    "CopyEngine",
+    "HostCopies",
     "HostLayout",
     "PlanCopies",
     "ThreadEngine",

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ....ir.schedule import Direction
-from .engine import Engine, moves
+from .engine import CopyEngine, moves
 
 __all__ = ["AcceleratorEngine", "Streams", "pinned_sizes"]
 
@@ -40,7 +40,7 @@ class _Copy:
     tensor: Tensor | None
 
 
-class AcceleratorEngine(Engine):
+class AcceleratorEngine(CopyEngine):
     """The copies of one plan on one device."""
 
     def __init__(self, device: torch.device, streams: Streams | None = None) -> None:

@@ -15,15 +15,15 @@ from ....ir.schedule import Direction
 from ....ir.wording import worded
 from .arena import Pieces
 from .choice import engine_for
-from .engine import Engine, Flight
+from .engine import CopyEngine, Flight
 
-__all__ = ["Arena", "Copies", "single_call"]
+__all__ = ["Arena", "HostCopies", "single_call"]
 
 
 class Arena:
     """Host memory of one call at a time, in blocks that follow one another."""
 
-    def __init__(self, engine: Engine, size_bytes: int) -> None:
+    def __init__(self, engine: CopyEngine, size_bytes: int) -> None:
         """FB0951 where the memory is not to be had."""
         self.size_bytes = size_bytes
         try:
@@ -79,7 +79,7 @@ class _HostCopy:
         return like.set_(storage, self.offset, self.shape, self.stride)
 
 
-class Copies:
+class HostCopies:
     """What generated code calls `copies`: it belongs to one call, forward and backward.
 
     `host_bytes` are those of the copies that are there now, `host_peak_bytes` the most so far,
@@ -87,7 +87,7 @@ class Copies:
     """
 
     def __init__(
-        self, engine: Engine, arena: Arena, slots: Mapping[str, tuple[Pieces, ...]]
+        self, engine: CopyEngine, arena: Arena, slots: Mapping[str, tuple[Pieces, ...]]
     ) -> None:
         self.host_bytes = self.host_peak_bytes = 0
         self.moved_bytes: Counter[str] = Counter()
@@ -171,10 +171,10 @@ class Copies:
 
 def single_call(
     device: str, size_bytes: int, slots: Iterable[tuple[str, tuple[Pieces, ...]]]
-) -> Copies:
+) -> HostCopies:
     """The copies of a step that runs once, as a script of generated code does."""
     engine = engine_for(torch.device(device))
-    return Copies(engine, Arena(engine, size_bytes), dict(slots))
+    return HostCopies(engine, Arena(engine, size_bytes), dict(slots))
 
 
 def _first(pieces: Pieces, size_bytes: int) -> Pieces:

@@ -7,12 +7,12 @@ import torch
 from ....ir.diagnostics import fail
 from .accelerator import AcceleratorEngine
 from .cpu import ThreadEngine
-from .engine import Engine
+from .engine import CopyEngine
 
 __all__ = ["engine_for"]
 
 
-def engine_for(device: torch.device) -> Engine:
+def engine_for(device: torch.device) -> CopyEngine:
     """FB0912 for a device of which PyTorch has no streams here."""
     if device.type == "cpu":
         return ThreadEngine()

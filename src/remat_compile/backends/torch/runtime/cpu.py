@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ....ir.schedule import Direction
-from .engine import Engine, moves
+from .engine import CopyEngine, moves
 
 __all__ = ["Delay", "ThreadEngine"]
 
@@ -21,7 +21,7 @@ Delay = Callable[[Direction, str], float]
 """Seconds that the copy of an aNode takes longer."""
 
 
-class ThreadEngine(Engine):
+class ThreadEngine(CopyEngine):
     """One thread per direction; all bytes are allocated and given back by the caller's."""
 
     def __init__(self, delay: Delay | None = None) -> None:

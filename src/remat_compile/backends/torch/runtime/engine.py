@@ -12,13 +12,13 @@ from torch import Tensor
 
 from ....ir.schedule import Direction
 
-__all__ = ["Engine", "Flight", "moves", "storage_bytes"]
+__all__ = ["CopyEngine", "Flight", "moves", "storage_bytes"]
 
 Flight = Any
 """A copy that may not have ended, as its engine knows it."""
 
 
-class Engine(ABC):
+class CopyEngine(ABC):
     """Moves bytes for all calls of one plan. spec/semantics.md, Streams, says what must hold."""
 
     device: torch.device

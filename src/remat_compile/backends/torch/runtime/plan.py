@@ -18,9 +18,9 @@ from ....ir.diagnostics import fail
 from ....ir.program import Program
 from ....ir.schedule import Schedule
 from .arena import HostLayout, host_layout
-from .call import Arena, Copies
+from .call import Arena, HostCopies
 from .choice import engine_for
-from .engine import Engine, Flight
+from .engine import CopyEngine, Flight
 
 __all__ = ["PlanCopies"]
 
@@ -28,7 +28,7 @@ __all__ = ["PlanCopies"]
 class _Ticket(bytearray):
     """The memory of a ticket, which is its number; it keeps the state of a call alive."""
 
-    copies: Copies | None = None
+    copies: HostCopies | None = None
 
 
 class PlanCopies:
@@ -50,7 +50,7 @@ class PlanCopies:
             s.name: (inputs.index(arguments[s.argument].name), s.dim) for s in program.symbols
         }
         self._layouts: dict[tuple[int, ...], HostLayout] = {}
-        self._idle: list[tuple[Engine, Arena]] = []
+        self._idle: list[tuple[CopyEngine, Arena]] = []
         self._numbers = itertools.count(1)
         self._tickets: weakref.WeakValueDictionary[int, _Ticket] = weakref.WeakValueDictionary()
 
@@ -58,17 +58,17 @@ class PlanCopies:
         # A copy of the module runs the same functions, which know these copies.
         return self
 
-    def begin(self, args: Sequence[Tensor]) -> Copies:
+    def begin(self, args: Sequence[Tensor]) -> HostCopies:
         """The state of a call of the forward with these arguments."""
         env = {name: int(args[i].shape[dim]) for name, (i, dim) in self._dimensions.items()}
         layout = self._layout(env)
         engine, arena = self._arena(layout.size_bytes)
-        copies = Copies(engine, arena, layout.slots)
+        copies = HostCopies(engine, arena, layout.slots)
         ended = weakref.finalize(copies, self._end, engine, arena, copies.flights)
         ended.atexit = False
         return copies
 
-    def ticket(self, copies: Copies) -> Tensor:
+    def ticket(self, copies: HostCopies) -> Tensor:
         """What stands for a state while autograd keeps it: int64[1]. The forward is done."""
         copies.pause()
         self.last_host_peak_bytes = copies.host_peak_bytes
@@ -78,7 +78,7 @@ class PlanCopies:
         self._tickets[number] = memory
         return torch.frombuffer(memory, dtype=torch.int64)
 
-    def redeem(self, ticket: Tensor) -> Copies:
+    def redeem(self, ticket: Tensor) -> HostCopies:
         """The state behind a ticket, once. FB0953 where it has ended."""
         memory = self._tickets.get(int(ticket.item()))
         if memory is None or memory.copies is None:
@@ -90,7 +90,7 @@ class PlanCopies:
         copies, memory.copies = memory.copies, None
         return copies
 
-    def end(self, copies: Copies) -> None:
+    def end(self, copies: HostCopies) -> None:
         """The backward is done."""
         copies.pause()
         self.last_host_peak_bytes = copies.host_peak_bytes
@@ -103,7 +103,7 @@ class PlanCopies:
             self._layouts[key] = host_layout(self._program, self._schedule, env)
         return self._layouts[key]
 
-    def _arena(self, size_bytes: int) -> tuple[Engine, Arena]:
+    def _arena(self, size_bytes: int) -> tuple[CopyEngine, Arena]:
         """One from an earlier call, after its last copies, or a new one."""
         while self._idle:
             engine, arena = self._idle.pop()
@@ -120,7 +120,7 @@ class PlanCopies:
             self.arenas += 1
         return engine, arena
 
-    def _end(self, engine: Engine, arena: Arena, flights: dict[str, Flight | None]) -> None:
+    def _end(self, engine: CopyEngine, arena: Arena, flights: dict[str, Flight | None]) -> None:
         """A call is over. This may run in any thread, so it waits for nothing: what is under
         way is settled before the next call begins."""
         arena.abandoned += [flight for flight in flights.values() if flight is not None]
