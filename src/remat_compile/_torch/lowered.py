@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.utils._pytree import TreeSpec
 from ..ir.diagnostics import Diagnostic, fail
 from ..ir.program import Program
 from .autocast import Autocast
-from .joint import Joint
+from .joint import Joint, Strides
 from .results import Results, tensors_of
 from .whole import WholeModel, has_values
 
@@ -82,7 +82,8 @@ class Lowered:
     `nodes` gives the graph node (with its fake value) of every aNode and view;
     `placeholders` the aNode of each flat AOT input before the tangents (ties repeat);
     `forward_outputs` and `backward_outputs` the names in AOT's order. `constants` are
-    tensors that the model made from literals.
+    tensors that the model made from literals. `takes` tells of strides of all tangents whether the
+    graph computes what eager does from tangents that have them; it may be asked at any time.
     """
 
     exported: Exported
@@ -95,6 +96,7 @@ class Lowered:
     backward_outputs: tuple[str | None, ...]
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     warnings: tuple[Diagnostic, ...] = ()
+    takes: Callable[[Sequence[Strides]], bool] | None = None
 
     def with_program(self, program: Program, origin: Mapping[str, str] | None = None) -> Lowered:
         """The same ties under a program whose costs, schedules or header were filled. `origin`

@@ -53,9 +53,9 @@ class Flight:
     time. `mark`, when set, is entered around each of the two functions (to measure them).
     """
 
-    def __init__(self, unused: UnusedOutputs) -> None:
+    def __init__(self, unused: UnusedOutputs, layouts: Layouts) -> None:
         self.unused = unused
-        self._layouts = Layouts()
+        self.layouts = layouts
         self.mark: Mark | None = None
         self._waiting: weakref.ref[Any] | None = None
         self._warned = False
@@ -88,7 +88,7 @@ class Flight:
         if node is not None:
             node.register_prehook(_refuse_create_graph)
             self.unused.watch(node)
-            self._layouts.watch(node, outputs)
+            self.layouts.watch(node)
         return node
 
 
