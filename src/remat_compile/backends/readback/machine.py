@@ -207,13 +207,22 @@ class AbstractMachine:
 
     def value(self, name: str) -> Value:
         """What an aNode or view holds now. Dead where its storage is not live."""
-        view = self.graph.view.get(name)
-        if view is None:
-            if name not in self.live:
-                raise Dead(name)
-            return self.live[name]
-        args, kwargs = self._arguments(view.call)
-        return viewed(ViewValue(view.call.op, args, frozenset(kwargs.items()), view.index))
+        if name not in self.graph.view:
+            return self._held(name)
+        known: dict[str, Value] = {}
+        for view in self.graph.views_below(name):
+            for read in view.call.refs():
+                if read not in known:
+                    known[read] = self._held(read)
+            args, kwargs = self.arguments_inside(view.call, known)
+            made = ViewValue(view.call.op, args, frozenset(kwargs.items()), view.index)
+            known[view.name] = viewed(made)
+        return known[name]
+
+    def _held(self, name: str) -> Value:
+        if name not in self.live:
+            raise Dead(name)
+        return self.live[name]
 
     def is_view(self, value: Value, of: Value) -> bool:
         """Whether a value is that of a view of what `of` is now, or of all its parts."""
