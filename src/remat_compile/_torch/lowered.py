@@ -13,6 +13,7 @@ from torch.utils._pytree import TreeSpec
 from ..ir.diagnostics import Diagnostic, fail
 from ..ir.program import Program
 from .autocast import Autocast
+from .hooks import Hook
 from .joint import Joint, Strides
 from .results import Results, tensors_of
 from .whole import WholeModel, has_values
@@ -29,7 +30,8 @@ class Exported:
     `has_checkpoints` says that `module` may hold regions of `torch.utils.checkpoint`.
     `is_live` says that `original` is the user's own module, whose Python can be run: its joint
     graph is traced from there, so that custom backwards and hooks are part of it. `results` is the
-    form of what it returns. `changing` names attributes of modules that its forward changes.
+    form of what it returns. `changing` names attributes of modules that its forward changes,
+    `own_hooks` are those that it registers.
     With `has_places` it puts the lines of the model on what is traced of it by itself.
     `autocast` is what was around the export, `given` the module that was passed where that is one
     of several replicas, of which `original` is this process's.
@@ -53,6 +55,7 @@ class Exported:
     has_places: bool = False
     results: Results | None = None
     changing: frozenset[str] = frozenset()
+    own_hooks: frozenset[Hook] = frozenset()
     given: nn.Module | None = None
 
     @property

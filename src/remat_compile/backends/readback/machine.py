@@ -92,6 +92,7 @@ class AbstractMachine:
         self.view_operators = frozenset(view.call.op for view in self.graph.views)
         self._views: dict[Value, frozenset[Value]] = {}
         self._views_of: dict[str, list[str]] = {}
+        self._looks_at: dict[Value, dict[str, Value]] = {}  # values of views, by what is below
         for view in self.graph.views:
             self._views_of.setdefault(view.base, []).append(view.name)
 
@@ -174,7 +175,9 @@ class AbstractMachine:
         self.changes.append((value, True))
 
     def _leave(self, name: str) -> None:
-        self.changes.append((self.live.pop(name), False))
+        value = self.live.pop(name)
+        self._looks_at.pop(value, None)
+        self.changes.append((value, False))
 
     def offload(self, step: Offload) -> Instance | RandomState:
         """Makes a copy on the host; gives what is copied."""
@@ -209,12 +212,12 @@ class AbstractMachine:
         """What an aNode or view holds now. Dead where its storage is not live."""
         if name not in self.graph.view:
             return self._held(name)
-        known: dict[str, Value] = {}
-        for view in self.graph.views_below(name):
-            for read in view.call.refs():
-                if read not in known:
-                    known[read] = self._held(read)
-            args, kwargs = self.arguments_inside(view.call, known)
+        base = self.graph.view[name].base
+        known = self._looks_at.setdefault(self._held(base), {})
+        for view in self.graph.views_below(name, known):
+            reads = view.call.refs()
+            values = {read: known[read] if read in known else self._held(read) for read in reads}
+            args, kwargs = self.arguments_inside(view.call, values)
             made = ViewValue(view.call.op, args, frozenset(kwargs.items()), view.index)
             known[view.name] = viewed(made)
         return known[name]

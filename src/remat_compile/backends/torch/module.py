@@ -133,7 +133,9 @@ class PlannedStep:
         ]
         self.autocast = exported.autocast
         self._state = _state_of(lowered)
-        self._guards = ModuleGuards(exported.original, self._state, exported.changing)
+        self._guards = ModuleGuards(
+            exported.original, self._state, exported.changing, exported.own_hooks
+        )
         self.original = vars(exported.original)
         self._returns = exported.returns
         self.on_new_shape: OnNewShape | None = None
