@@ -40,10 +40,7 @@ BUDGETS = ("range:0.8", "range:1.0")
 """From the floor of the model (0) to what the step takes without a plan (1)."""
 
 KNOWN = {
-    "detr": "a gradient reaches the backbone's projection in another memory layout than its result "
-    "has; AOTAutograd copies it, and the sum for its bias rounds otherwise (7e-9): see pytorch.md",
     "hubert": "its masks are NumPy's, which TorchDynamo draws with PyTorch",
-    "segformer": "gradients of biases of convolutions, as of DETR it seems; not looked into",
     "wav2vec2": "its masks are NumPy's, which TorchDynamo draws with PyTorch",
 }
 """Why bits differ, where that was looked into."""

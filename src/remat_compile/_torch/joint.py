@@ -104,7 +104,7 @@ class _AnyLayout:
 
 def _as_it_comes(meta: Any) -> Any:
     """Of a tangent that AOTAutograd shall not copy into the layout it was traced in."""
-    return replace(meta, memory_format=MemoryFormatMeta(size=_AnyLayout(), stride=_AnyLayout()))  # type: ignore[arg-type]
+    return replace(meta, memory_format=MemoryFormatMeta(size=_AnyLayout(), stride=_AnyLayout()))
 
 
 @contextlib.contextmanager

@@ -120,7 +120,7 @@ class ViewValue:
                         return False
                     pairs.extend(zip(one_s, two_s, strict=True))
                 case one, two:
-                    if one != two:
+                    if type(one) is not type(two) or one != two:
                         return False
         return True
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -131,6 +130,5 @@ class Layouts:
 def _meant(stride: Strides, expected: Strides, shape: Sequence[int]) -> Strides:
     """The strides, without what those of dimensions of one element say."""
     return tuple(
-        own if size > 1 else other
-        for own, other, size in zip(stride, expected, shape, strict=True)
+        own if size > 1 else other for own, other, size in zip(stride, expected, shape, strict=True)
     )

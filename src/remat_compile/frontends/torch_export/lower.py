@@ -43,13 +43,13 @@ def lower(exported: Exported, tangents: Sequence[Strides] | None = None) -> Iter
         Autocast(exported.device.type).around(),  # `traced` enters that of the capture
         contextlib.ExitStack() as traced,
     ):
-        with recorded_places(exported.original) if records else nullcontext():
-            with unchanged(exported.original):  # hooks and attributes are read behind it
-                joint = traced.enter_context(
-                    trace_joint(
-                        exported.traced, exported.trace_args, exported.trace_kwargs, tangents
-                    )
-                )
+        with (
+            recorded_places(exported.original) if records else nullcontext(),
+            unchanged(exported.original),  # hooks and attributes are read behind it
+        ):
+            joint = traced.enter_context(
+                trace_joint(exported.traced, exported.trace_args, exported.trace_kwargs, tangents)
+            )
         _check_sizes(exported, _guards(exported)[asked_before:])
         lowered = _lower(exported, joint)
         if blueprint is not None:
