@@ -91,6 +91,17 @@ def test_the_copy_is_told_where_eager_runs_other_operators() -> None:
         ours(x).square().sum().backward()
 
 
+def test_with_dynamic_sizes_the_copy_is_told() -> None:
+    model, x = nn.Conv2d(4, 5, 1), torch.randn(2, 4, 8, 8)
+    shapes = ({0: torch.export.Dim("batch", min=1, max=8)},)
+    ours = remat_compile.compile(model, (x,), dynamic_shapes=shapes, **OPTIONS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours(x).square().sum().backward()
+    with pytest.warns(UserWarning, match=COPIED):
+        ours(x).backward(transposed(torch.empty(2, 5, 8, 8)))
+
+
 class Segments(nn.Module):
     """Returns its loss, and behind it what the loss was computed from, in another layout than the
     gradient that comes to it there."""

@@ -10,10 +10,12 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
+from torch.utils._pytree import tree_leaves
 
 from ..._torch.joint import Strides
 from ..._torch.lowered import Lowered
@@ -54,10 +56,26 @@ class Layouts:
         self._given = self._missing = _NONE
         self._told: set[bool] = set()
 
-    def watch(self, node: Node) -> None:
-        """Hooks the autograd node of a call."""
+    def watch(self, node: Node, outputs: Any) -> None:
+        """Hooks the autograd node of a call that gave `outputs`."""
         if self._expected is not None:
             node.register_prehook(self._look)
+        elif not self._told:
+            strides = {
+                leaf.output_nr: leaf.stride()
+                for leaf in tree_leaves(outputs)
+                if isinstance(leaf, Tensor) and leaf.dim() > 1 and leaf.grad_fn is node
+            }
+            node.register_prehook(lambda gradients: self._look_only(strides, gradients))
+
+    def _look_only(self, strides: dict[int, Strides], gradients: tuple[Tensor | None, ...]) -> None:
+        """Where sizes are dynamic, and AOTAutograd copies."""
+        for number, at in self._places:
+            gradient, stride = gradients[number], strides.get(number)
+            if gradient is None or stride is None:
+                continue
+            if _meant(gradient.stride(), stride, gradient.shape) != stride:
+                self._tell(at, is_taken=False)
 
     def _look(self, gradients: tuple[Tensor | None, ...]) -> None:
         """Before the backward: whether its tangents are taken as they come.

@@ -88,7 +88,7 @@ class Flight:
         if node is not None:
             node.register_prehook(_refuse_create_graph)
             self.unused.watch(node)
-            self.layouts.watch(node)
+            self.layouts.watch(node, outputs)
         return node
 
 
