@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import remat_compile
-from remat_compile._torch.instances import Instances
 from remat_compile.backends.readback.values import (
     Instance,
     Items,
@@ -72,12 +71,6 @@ def test_views_come_in_the_order_in_which_they_can_be_derived() -> None:
     assert graph.views_below("v3", ("v0", "v1")) == graph.views[2:4]
     assert graph.views_below("v3", ("v3",)) == ()
     assert graph.views_below("x") == ()
-
-
-def test_tensors_of_many_views() -> None:
-    instances = Instances(deep_graph(), {}, {"x": torch.randn(2, 3)})
-    assert torch.equal(instances[f"v{DEEP - 1}"], instances["x"])
-    assert instances["v0"].shape == (3, 2)
 
 
 class Turned(nn.Module):
