@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from _beside_eager import Outcome
 
 KNOWN = {
-    "detr": "a gradient reaches the backbone's projection in another memory layout than its result "
-    "has; AOTAutograd copies it, and the sum for its bias rounds otherwise (7e-9): see pytorch.md",
     "hubert": "its masks are NumPy's, which TorchDynamo draws with PyTorch",
-    "segformer": "gradients of biases of convolutions, as of DETR it seems; not looked into",
+    "nystromformer": "its attention adds a mask of all positions to scores of landmarks; in eager "
+    "transformers leaves out a mask of ones, under any tracing it does not",
     "wav2vec2": "its masks are NumPy's, which TorchDynamo draws with PyTorch",
 }
-"""Why bits differ, where that was looked into."""
+"""Why bits differ or a model is refused, where that was looked into."""
 
 
 def row(o: Outcome) -> str:
@@ -29,7 +28,7 @@ def row(o: Outcome) -> str:
             bits += f"; all equal to PyTorch's own `{o.same_as}`"
     way = {"late": "out of time", "error": "**error**"}.get(o.way, o.way)
     told = ", ".join(o.told)
-    known = KNOWN.get(o.name, "") if o.different else ""
+    known = "" if o.equal else KNOWN.get(o.name, "")
     parts = (known, o.reason.replace("|", "/")[:240], told)
     note = "; ".join(part for part in parts if part)
     cells = (

@@ -39,10 +39,9 @@ class Instances(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         if name in self._live:
             return self._live[name]
-        if name not in self._derived:
-            view = self._graph.view[name]
-            self._derived[name] = self._derive(view)
-            self._views_of.setdefault(view.base, []).append(name)
+        for view in self._graph.views_below(name, self._derived):
+            self._derived[view.name] = self._derive(view)
+            self._views_of.setdefault(view.base, []).append(view.name)
         return self._derived[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch._dynamo import nonstrict_trace
+from torch._functorch._aot_autograd import collect_metadata_analysis
+from torch._functorch._aot_autograd.schemas import MemoryFormatMeta, PlainTensorMeta
 from torch._functorch.aot_autograd import (
     aot_compile_joint_with_descriptors,
     aot_export_joint_with_descriptors,
@@ -30,7 +33,9 @@ from ..ir.diagnostics import fail
 from .kernels import kept_whole
 from .places import error_in_model
 
-__all__ = ["HANDS_GRADIENTS_OVER", "Joint", "as_if_compiling", "trace_joint"]
+__all__ = ["HANDS_GRADIENTS_OVER", "Joint", "Strides", "as_if_compiling", "trace_joint"]
+
+Strides = tuple[int, ...]
 
 HANDS_GRADIENTS_OVER = hasattr(torch.autograd.Function, "boxed_grads_call")
 """Whether a backward can free the gradients that it is given before it ends; before PyTorch 2.13
@@ -60,6 +65,9 @@ class Joint:
         `forward` and `backward` turn each into a boxed callable. May be called for several plans.
         """
         descriptors = self._copied_descriptors()
+        metadata = descriptors._aot_state.fw_metadata
+        if self.tangent_strides() is not None:
+            metadata.subclass_tangent_meta = list(map(_as_it_comes, metadata.subclass_tangent_meta))
         compiled: Callable[..., Any] = aot_compile_joint_with_descriptors(
             descriptors,
             partition_fn=partition,
@@ -70,6 +78,16 @@ class Joint:
         descriptors._aot_state.fw_metadata.bw_donated_idxs = []
         return _over_leaves(compiled, descriptors)
 
+    def tangent_strides(self) -> tuple[Strides, ...] | None:
+        """Of the tangents, in order, as they were traced; None where sizes are dynamic. Where they
+        are known, who compiles sees to the layout of what arrives, and else AOTAutograd does."""
+        metadata = self._descriptors._aot_state.fw_metadata
+        found = [tangent.stride() for tangent in metadata.traced_tangents]
+        is_plain = all(isinstance(m, PlainTensorMeta) for m in metadata.subclass_tangent_meta)
+        if not is_plain or not all(isinstance(s, int) for of_one in found for s in of_one):
+            return None
+        return tuple(found)
+
     def _copied_descriptors(self) -> Any:
         """Compiling writes into the state and the metadata; ours stay for the next plan."""
         copied = copy(self._descriptors)
@@ -79,15 +97,51 @@ class Joint:
         return copied
 
 
+class _AnyLayout:
+    """Is equal to every size and every stride."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+def _as_it_comes(meta: Any) -> Any:
+    """Of a tangent that AOTAutograd shall not copy into the layout it was traced in."""
+    return replace(meta, memory_format=MemoryFormatMeta(size=_AnyLayout(), stride=_AnyLayout()))
+
+
+@contextlib.contextmanager
+def _tangents_laid_out(strides: Sequence[Strides] | None) -> Iterator[None]:
+    """Tangents are traced with these strides, in order, and not with those of the results."""
+    if strides is None:
+        yield
+        return
+    rest = iter(strides)
+
+    def laid_out(x: Tensor) -> tuple[Tensor, Any, bool]:
+        stride = next(rest)
+        made = x.detach().new_empty_strided(tuple(x.shape), stride)
+        return made, MemoryFormatMeta(size=x.shape, stride=stride), True
+
+    name = "coerce_tangent_and_suggest_memory_format"
+    with mock.patch.object(collect_metadata_analysis, name, laid_out):
+        yield
+
+
 @contextlib.contextmanager
 def trace_joint(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    tangents: Sequence[Strides] | None = None,
 ) -> Iterator[Joint]:
     """Traces the joint graph of a module, or of an exported one (`ep.module(check_guards=False)`).
 
     `args` may hold fake tensors with symbolic sizes; their mode is then entered. A module that
     looks into its data is traced as `torch.compile` would: many leave out such questions then
-    (`torch.compiler.is_compiling`). Raises FBError FB0511 when PyTorch cannot trace it.
+    (`torch.compiler.is_compiling`). `tangents` are the strides of the gradients that the backward
+    is given, where those are not the results'. Raises FBError FB0511 when PyTorch cannot trace it.
     """
     fake_mode = _fake_mode_of(args, kwargs)
     with contextlib.ExitStack() as stack:
@@ -97,7 +151,7 @@ def trace_joint(
         if fake_mode is not None:
             stack.enter_context(fake_mode)
         try:
-            with kept_whole():
+            with kept_whole(), _tangents_laid_out(tangents):
                 descriptors = _trace(stack, module, args, kwargs)
         except Exception as error:  # whatever an operator's fake kernel or derivative raises
             model = getattr(module, "_model", module)  # of a `WholeModel`

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,8 @@ from torch.utils._pytree import TreeSpec
 from ..ir.diagnostics import Diagnostic, fail
 from ..ir.program import Program
 from .autocast import Autocast
-from .joint import Joint
+from .hooks import Hook
+from .joint import Joint, Strides
 from .results import Results, tensors_of
 from .whole import WholeModel, has_values
 
@@ -29,7 +30,8 @@ class Exported:
     `has_checkpoints` says that `module` may hold regions of `torch.utils.checkpoint`.
     `is_live` says that `original` is the user's own module, whose Python can be run: its joint
     graph is traced from there, so that custom backwards and hooks are part of it. `results` is the
-    form of what it returns. `changing` names attributes of modules that its forward changes.
+    form of what it returns. `changing` names attributes of modules that its forward changes,
+    `own_hooks` are those that it registers.
     With `has_places` it puts the lines of the model on what is traced of it by itself.
     `autocast` is what was around the export, `given` the module that was passed where that is one
     of several replicas, of which `original` is this process's.
@@ -53,6 +55,7 @@ class Exported:
     has_places: bool = False
     results: Results | None = None
     changing: frozenset[str] = frozenset()
+    own_hooks: frozenset[Hook] = frozenset()
     given: nn.Module | None = None
 
     @property
@@ -82,7 +85,8 @@ class Lowered:
     `nodes` gives the graph node (with its fake value) of every aNode and view;
     `placeholders` the aNode of each flat AOT input before the tangents (ties repeat);
     `forward_outputs` and `backward_outputs` the names in AOT's order. `constants` are
-    tensors that the model made from literals.
+    tensors that the model made from literals. `takes` tells of strides of all tangents whether the
+    graph computes what eager does from tangents that have them; it may be asked at any time.
     """
 
     exported: Exported
@@ -95,6 +99,7 @@ class Lowered:
     backward_outputs: tuple[str | None, ...]
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     warnings: tuple[Diagnostic, ...] = ()
+    takes: Callable[[Sequence[Strides]], bool] | None = None
 
     def with_program(self, program: Program, origin: Mapping[str, str] | None = None) -> Lowered:
         """The same ties under a program whose costs, schedules or header were filled. `origin`

@@ -6,7 +6,7 @@ offers the few look-ups that every consumer needs; analyses live beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, get_args
@@ -294,6 +294,25 @@ class Graph:
         found = {a.name: a.name for a in self.anodes}
         found.update({v.name: v.base for v in self.views})
         return found
+
+    def views_below(self, name: str, known: Container[str] = ()) -> tuple[View, ...]:
+        """The view `name` and the views that it is a view of, in the order in which they can be
+        derived; none of the `known`. Not by recursion: a model may have thousands in a row."""
+        found: dict[str, View] = {}
+        stack = [name]
+        while stack:
+            view = self.view.get(stack[-1])
+            if view is None or view.name in known or view.name in found:
+                stack.pop()
+                continue
+            sources = (r for r in view.call.refs() if r in self.view and r not in known)
+            first = next((source for source in sources if source not in found), None)
+            if first is None:
+                found[view.name] = view
+                stack.pop()
+            else:
+                stack.append(first)
+        return tuple(found.values())
 
     @cached_property
     def _reads(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:

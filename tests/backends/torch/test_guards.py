@@ -243,3 +243,35 @@ def test_a_way_with_shapes_that_does_not_exist_is_refused() -> None:
     with pytest.raises(FBError, match="replan") as error:
         remat_compile.compile(Shaped(), (torch.ones(3, 4),), on_new_shape="replam")  # type: ignore[arg-type]
     assert [d.code for d in error.value.diagnostics] == ["FB0707"]
+
+
+class Watched(nn.Module):
+    """Its forward registers a hook at its first call, as models of `transformers` do that return
+    their hidden states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.is_watched = nn.Linear(4, 4), False
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.is_watched:
+            self.lin.register_forward_hook(lambda _m, _x, made: self.seen.append(made))
+            self.is_watched = True
+        self.seen.clear()
+        self.lin(x)
+        return self.seen[-1] * 2
+
+
+def test_hooks_that_the_forward_registers_are_its_own() -> None:
+    model, x = Watched(), torch.randn(3, 4)
+    module = planned(model, x)
+    assert not model.lin._forward_hooks, "capture leaves the model as it was"
+    module(x).sum().backward()
+    with torch.no_grad():
+        module(x)  # the forward of the model itself
+    assert module.lin._forward_hooks
+    module(x).sum().backward()
+    module.lin.register_forward_hook(do_nothing)
+    with pytest.raises(GuardFailure, match="hooks of lin were added or removed"):
+        module(x)

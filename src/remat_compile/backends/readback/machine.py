@@ -92,6 +92,7 @@ class AbstractMachine:
         self.view_operators = frozenset(view.call.op for view in self.graph.views)
         self._views: dict[Value, frozenset[Value]] = {}
         self._views_of: dict[str, list[str]] = {}
+        self._looks_at: dict[Value, dict[str, Value]] = {}  # values of views, by what is below
         for view in self.graph.views:
             self._views_of.setdefault(view.base, []).append(view.name)
 
@@ -174,7 +175,9 @@ class AbstractMachine:
         self.changes.append((value, True))
 
     def _leave(self, name: str) -> None:
-        self.changes.append((self.live.pop(name), False))
+        value = self.live.pop(name)
+        self._looks_at.pop(value, None)
+        self.changes.append((value, False))
 
     def offload(self, step: Offload) -> ANodeInstance | RandomState:
         """Makes a copy on the host; gives what is copied."""
@@ -207,13 +210,22 @@ class AbstractMachine:
 
     def value(self, name: str) -> Value:
         """What an aNode or view holds now. Dead where its storage is not live."""
-        view = self.graph.view.get(name)
-        if view is None:
-            if name not in self.live:
-                raise Dead(name)
-            return self.live[name]
-        args, kwargs = self._arguments(view.call)
-        return viewed(ViewValue(view.call.op, args, frozenset(kwargs.items()), view.index))
+        if name not in self.graph.view:
+            return self._held(name)
+        base = self.graph.view[name].base
+        known = self._looks_at.setdefault(self._held(base), {})
+        for view in self.graph.views_below(name, known):
+            reads = view.call.refs()
+            values = {read: known[read] if read in known else self._held(read) for read in reads}
+            args, kwargs = self.arguments_inside(view.call, values)
+            made = ViewValue(view.call.op, args, frozenset(kwargs.items()), view.index)
+            known[view.name] = viewed(made)
+        return known[name]
+
+    def _held(self, name: str) -> Value:
+        if name not in self.live:
+            raise Dead(name)
+        return self.live[name]
 
     def is_view(self, value: Value, of: Value) -> bool:
         """Whether a value is that of a view of what `of` is now, or of all its parts."""

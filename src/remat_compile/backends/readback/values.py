@@ -7,7 +7,7 @@ polynomials, and a view that changes nothing is what it looks at.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import assert_never
 
@@ -82,15 +82,55 @@ class Items:
     parts: tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ViewValue:
     """A pure function of what it looks at. `part` picks one of several results; None
-    stands for the only result, -1 for all of them together."""
+    stands for the only result, -1 for all of them together.
+
+    Views of views of views are as deep as the model makes them: deeper than Python calls go.
+    """
 
     op: str
     args: tuple[Value, ...]
     kwargs: frozenset[tuple[str, Value]] = frozenset()
     part: int | None = None
+    _hash: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        known = hash((self.op, self.args, self.kwargs, self.part))
+        object.__setattr__(self, "_hash", known)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        pairs: list[tuple[object, object]] = [(self, other)]
+        while pairs:
+            match pairs.pop():
+                case one, same if one is same:
+                    continue
+                case ViewValue() as one, ViewValue() as two:
+                    if one._hash != two._hash or not one._is_alike(two):
+                        return False
+                    pairs.extend(zip(one.args, two.args, strict=True))
+                    own, theirs = dict(one.kwargs), dict(two.kwargs)
+                    pairs.extend((value, theirs[key]) for key, value in own.items())
+                case Items(one_s), Items(two_s):
+                    if len(one_s) != len(two_s):
+                        return False
+                    pairs.extend(zip(one_s, two_s, strict=True))
+                case one, two:
+                    if type(one) is not type(two) or one != two:
+                        return False
+        return True
+
+    def _is_alike(self, other: ViewValue) -> bool:
+        """But for the values of what is looked at."""
+        return (
+            (self.op, self.part, len(self.args)) == (other.op, other.part, len(other.args))
+            and len(self.kwargs) == len(other.kwargs)
+            and dict(self.kwargs).keys() == dict(other.kwargs).keys()
+        )
 
 
 Factor = tuple[object, ...]
@@ -113,19 +153,19 @@ Value = (
 
 def storages(value: Value) -> Iterator[ANodeInstance | RandomState]:
     """What memory a value keeps alive."""
-    match value:
-        case ANodeInstance() | RandomState():
-            yield value
-        case Items(parts):
-            for part in parts:
-                yield from storages(part)
-        case ViewValue(_, args, kwargs):
-            for part in (*args, *(v for _, v in kwargs)):
-                yield from storages(part)
-        case OnHost() | CallCopies() | Literal() | Size() | Atom():
-            return
-        case _:
-            assert_never(value)
+    values = [value]
+    while values:
+        match values.pop():
+            case ANodeInstance() | RandomState() as found:
+                yield found
+            case Items(parts):
+                values += parts[::-1]
+            case ViewValue(_, args, kwargs):
+                values += (*args, *(v for _, v in kwargs))[::-1]
+            case OnHost() | CallCopies() | Literal() | Size() | Atom():
+                continue
+            case other:
+                assert_never(other)
 
 
 _SAME = frozenset(("aten.detach.default", "aten.alias.default"))
@@ -256,7 +296,11 @@ def size_of_expr(expr: Expr, symbols: dict[str, Poly]) -> Poly:
 # -- words --------------------------------------------------------------------------------
 
 
-def shown(value: Value) -> str:
+SHOWN = 20
+"""Views of views that a message spells out."""
+
+
+def shown(value: Value, deep: int = SHOWN) -> str:
     """A value as messages name it."""
     match value:
         case ANodeInstance(name, number):
@@ -270,9 +314,13 @@ def shown(value: Value) -> str:
         case Literal(text):
             return text
         case Items(parts):
-            return f"[{', '.join(map(shown, parts))}]"
+            return f"[{', '.join(shown(part, deep) for part in parts)}]"
+        case ViewValue(op) if deep == 0:
+            return f"{op}(...)"
         case ViewValue(op, args, kwargs, part):
-            inner = [*map(shown, args), *(f"{k}={shown(v)}" for k, v in sorted(kwargs, key=repr))]
+            named = sorted(kwargs, key=lambda pair: pair[0])
+            inner = [shown(a, deep - 1) for a in args]
+            inner += [f"{k}={shown(v, deep - 1)}" for k, v in named]
             return f"{op}({', '.join(inner)})" + ("" if part is None else f"[{part}]")
         case Size(poly):
             return " + ".join(sorted(map(_said_product, poly)))

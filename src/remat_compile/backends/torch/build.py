@@ -25,6 +25,7 @@ from ..python.quote import comment
 from .emit import emit_with_saved
 from .interface import COPIES, Interface, copies_of
 from .kernels import Kernel, Kernels, make_kernels
+from .layouts import LayoutWatch
 from .module import Flight, GuardFailure, PlannedModule, planned_module
 from .regions import regions_of
 from .runtime import PlanCopies
@@ -55,10 +56,10 @@ def build(lowered: Lowered, schedule: Schedule, kernels: Kernels | None = None) 
 
 
 def compiled_step(
-    lowered: Lowered, schedule: Schedule, kernels: Kernels | None = None
+    lowered: Lowered, schedule: Schedule, kernels: Kernels | None = None, name: str = ""
 ) -> CompiledStep:
     """The step that runs `schedule`, without any guard; regions as `kernels`, where it makes one,
-    and else by their calls.
+    and else by their calls. Warnings of a part of a model call it by its `name`.
 
     `schedule` must have been verified on `lowered.program`. Call it inside the `with`
     block that gave `lowered`; the result outlives the block. Raises FBError FB0901 for
@@ -85,7 +86,8 @@ def compiled_step(
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         return _borders(lowered, joint, interface, (*saved, *keys))
 
-    flight = Flight(UnusedOutputs(lowered))
+    flight = Flight(UnusedOutputs(lowered), LayoutWatch(lowered, name))
+    tangents = len(lowered.tangents)
 
     device_type = lowered.exported.device.type
 
@@ -95,6 +97,7 @@ def compiled_step(
             message = "backward() is called inside torch.autocast; the plan's runs outside of it"
             hint = "end the block after the forward and the loss, as PyTorch asks"
             raise GuardFailure(Diagnostic("FB0910", message, hint=hint))
+        args[len(args) - tangents :] = flight.layouts.fit(args[len(args) - tangents :])
         return flight.unused.leave_out(backward(args, constants))
 
     boxed = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from ..._torch.devices import generator_module
-from ...ir.graph import Call, CNode
+from ...ir.graph import Call, CNode, View
 from ...ir.program import Program
 from ...ir.schedule import Compute, ElementaryStep, Free, HostFree, Offload, Prefetch, Wait
 from ..python.layout import clipped, fitted, one_a_line, wrapped
@@ -210,18 +210,20 @@ class FunctionBody:
     # -- views ------------------------------------------------------------------------
 
     def _derive_if_view(self, name: str | None) -> None:
-        if name not in self.graph.view or name in self._derived:
+        if name in self.graph.view:
+            for view in self.graph.views_below(name, self._derived):
+                self._derive(view)
+
+    def _derive(self, view: View) -> None:
+        if view.name in self._derived:  # a part of what was taken apart for another
             return
-        view = self.graph.view[name]
-        for source in view.call.refs():
-            self._derive_if_view(source)
         if view.index is None:
             self._say(
-                f"{self.x.variable(name)} = {self.x.call(view.call)}",
+                f"{self.x.variable(view.name)} = {self.x.call(view.call)}",
                 view.call.refs(),
-                defines=(name,),
+                defines=(view.name,),
             )
-            self._derived[name] = None
+            self._derived[view.name] = None
             return
         parts = self._parts[view.base, view.call]
         slots = [self.x.variable(parts[i]) if i in parts else "_" for i in range(max(parts) + 1)]

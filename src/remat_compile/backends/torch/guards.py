@@ -18,12 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as of_modules
 
+from ..._torch.hooks import KINDS, Hook, hook_at
+
 __all__ = ["ModuleGuards", "Slot"]
 
 Slot = tuple[dict[str, Any], str, str]
 """A tensor of a module: its dictionary, its key there, and its path."""
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _SHOWN = 5
 """Names in a message; of more, the number is told."""
 
@@ -31,11 +32,18 @@ _SHOWN = 5
 class ModuleGuards:
     """A model as it was when its step was built.
 
-    `changing` are attributes, by path, that the forward itself changes. Hooks of the model itself
-    run around the step, and so are not looked at.
+    `changing` are attributes, by path, that the forward itself changes, and `own_hooks` those that
+    it registers: a call of the original, to evaluate, may do that at any time. Hooks of the model
+    itself run around the step, and so are not looked at.
     """
 
-    def __init__(self, model: nn.Module, slots: Sequence[Slot], changing: frozenset[str]):
+    def __init__(
+        self,
+        model: nn.Module,
+        slots: Sequence[Slot],
+        changing: frozenset[str],
+        own_hooks: frozenset[Hook] = frozenset(),
+    ):
         modules = dict(model.named_modules())
         self._modules = list(modules.values())
         below = {path: module for path, module in modules.items() if path}
@@ -46,11 +54,11 @@ class ModuleGuards:
         shared = {key: value for key, value in self._own.items() if key != "training"}
         self._scalars.append(("", vars(model), shared))
         self._getters = [(_getter(then), now) for _, now, then in self._scalars]
-        self._hooks = [(path, vars(m)[kind]) for path, m in below.items() for kind in _HOOKS]
-        self._hooks += [("", vars(of_modules)[f"_global{kind}"]) for kind in _HOOKS]
-        self._hook_dicts = [hooks for _, hooks in self._hooks]
-        self._hook_keys = [tuple(hooks) for hooks in self._hook_dicts]
-        self._hook_ids = list(chain.from_iterable(self._hook_keys))
+        self._hooks = [(path, kind, vars(m)[kind]) for path, m in below.items() for kind in KINDS]
+        self._hooks += [("", kind, vars(of_modules)[f"_global{kind}"]) for kind in KINDS]
+        self._hook_dicts = [hooks for _, _, hooks in self._hooks]
+        self._own_hooks = own_hooks
+        self._note_hooks()
         self._children = [(p, m._modules, dict(m._modules)) for p, m in modules.items()]
         self._kids = [children for _, children, _ in self._children if children]
         self._forwards = [(p, vars(m), vars(m).get("forward")) for p, m in below.items()]
@@ -61,7 +69,7 @@ class ModuleGuards:
         self._of_data: tuple[Any, ...] = ()  # unknown: the first call looks closely
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleGuards:
-        for kind in _HOOKS:  # there is one of them
+        for kind in KINDS:  # there is one of them
             of_all = vars(of_modules)[f"_global{kind}"]
             memo[id(of_all)] = of_all
         for module in self._modules:  # a copied module has another dictionary than its copied one
@@ -94,8 +102,9 @@ class ModuleGuards:
                 [path for path, now, then in self._forwards if now.get("forward") is not then],
             ),
         ]
-        if not found:  # the same tensors at other places
+        if not found:  # the same tensors at other places, or hooks of the forward's own
             self._of_data = data
+            self._note_hooks()
         return found
 
     def _modules_now(self, owner: nn.Module) -> tuple[Any, ...]:
@@ -136,9 +145,21 @@ class ModuleGuards:
             more = f", and {len(others) - 1} more changed" if len(others) > 1 else ""
             yield f"{others[0]}, as at capture{more}"
 
+    def _note_hooks(self) -> None:
+        self._hook_keys = [tuple(hooks) for hooks in self._hook_dicts]
+        self._hook_ids = list(chain.from_iterable(self._hook_keys))
+
     def _changed_hooks(self) -> Iterator[str]:
-        pairs = zip(self._hooks, self._hook_keys, strict=True)
-        paths = list(dict.fromkeys(path for (path, now), then in pairs if tuple(now) != then))
+        paths = dict.fromkeys(
+            path
+            for (path, kind, now), then in zip(self._hooks, self._hook_keys, strict=True)
+            if tuple(key for key in now if key in then) != then
+            or any(
+                hook_at(path, kind, function) not in self._own_hooks
+                for key, function in now.items()
+                if key not in then
+            )
+        )
         if "" in paths:
             yield "hooks of all modules were added or removed since capture"
         if of := [path for path in paths if path]:

@@ -1,62 +1,152 @@
-"""Gradients that arrive in another memory layout than the result that they belong to.
+"""Gradients that arrive in another memory layout than the backward was traced with.
 
-AOTAutograd copies them into that layout before the backward, so that a sum over one may round
-otherwise than in eager, and the copy is not among the bytes that are proven.
+Eager takes them as they come, and a sum over one rounds by its layout. Here one is taken as it
+comes where the same operators run on it, and is else copied into the layout of its result, which
+is told: sums may round otherwise then, and the copy is not among the bytes that are proven.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
 
+from ..._torch.joint import Strides
+from ..._torch.lowered import Lowered
 from ...ir.diagnostics import Diagnostic, render
 
 __all__ = ["LayoutWatch"]
 
+_NONE: frozenset[int] = frozenset()
+_MOST = 64
+"""Ways in which gradients were laid out that are remembered."""
+
 
 class LayoutWatch:
-    """Warns once of a step (FB0918)."""
+    """Of the tangents of a step. `name` is what a region is called in messages.
 
-    def __init__(self) -> None:
-        self._told = False
+    Warns (FB0918) of the first gradient that is copied, and of the first that is not and for which
+    operators may copy more than was counted.
+    """
+
+    def __init__(self, lowered: Lowered, name: str = "") -> None:
+        self._of_region = f" of {name}" if name else ""
+        self._expected = lowered.joint.tangent_strides()
+        self._takes = lowered.takes
+        results = lowered.program.binding.results
+        places = {name: at for at, name in enumerate(lowered.tangents)}
+        tangents = {r.name: places[r.tangent] for r in results if r.tangent in places}
+        often = Counter(lowered.forward_outputs)
+        self._result = {places[r.tangent]: i for i, r in enumerate(results) if r.tangent in places}
+        # Numbers of the autograd node's outputs, and the tangents of those.
+        self._places = [
+            (number, tangents[output])
+            for number, output in enumerate(lowered.forward_outputs)
+            if output in tangents and often[output] == 1
+        ]
+        self._known: dict[tuple[Strides, ...], bool] = {}
+        self._all = frozenset(place for _, place in self._places)
+        # Of the backward that begins: tangents that are taken as they come, and zeros.
+        self._given = self._missing = _NONE
+        self._told: set[bool] = set()
 
     def watch(self, node: Node, outputs: Any) -> None:
         """Hooks the autograd node of a call that gave `outputs`."""
-        if self._told:
-            return
-        strides = {
-            leaf.output_nr: leaf.stride()
-            for leaf in tree_leaves(outputs)
-            if isinstance(leaf, Tensor) and leaf.dim() > 1 and leaf.grad_fn is node
-        }
-        if strides:
-            node.register_prehook(lambda gradients: self._look(strides, gradients))
+        if self._expected is not None:
+            node.register_prehook(self._look)
+        elif not self._told:
+            strides = {
+                leaf.output_nr: leaf.stride()
+                for leaf in tree_leaves(outputs)
+                if isinstance(leaf, Tensor) and leaf.dim() > 1 and leaf.grad_fn is node
+            }
+            node.register_prehook(lambda gradients: self._look_only(strides, gradients))
 
-    def _look(
-        self, strides: dict[int, tuple[int, ...]], gradients: tuple[Tensor | None, ...]
-    ) -> None:
-        for index, expected in strides.items():
-            if self._told or not _is_laid_out_otherwise(gradients[index], expected):
+    def _look_only(self, strides: dict[int, Strides], gradients: tuple[Tensor | None, ...]) -> None:
+        """Where sizes are dynamic, and AOTAutograd copies."""
+        for number, at in self._places:
+            gradient, stride = gradients[number], strides.get(number)
+            if gradient is None or stride is None:
                 continue
-            self._told = True
+            if _meant(gradient.stride(), stride, gradient.shape) != stride:
+                self._tell(at, is_taken=False)
+
+    def _look(self, gradients: tuple[Tensor | None, ...]) -> None:
+        """Before the backward: whether its tangents are taken as they come.
+
+        One that never came is a zero without a layout, so that a sum with it has that of the other
+        summand, which is all that eager has.
+        """
+        expected = self._expected
+        assert expected is not None
+        strides = list(expected)
+        missing = set()
+        for number, at in self._places:
+            gradient = gradients[number]
+            if gradient is None:
+                missing.add(at)
+                strides[at] = (0,) * len(expected[at])
+            elif (stride := gradient.stride()) != expected[at]:
+                strides[at] = _meant(stride, expected[at], gradient.shape)
+        key = tuple(strides)
+        if key == expected:
+            self._given, self._missing = self._all, frozenset()
+            return
+        if key not in self._known:
+            if len(self._known) == _MOST:
+                self._known.clear()
+            self._known[key] = self._takes is not None and self._takes(key)
+        is_taken = self._known[key]
+        self._missing = frozenset(missing) if is_taken else frozenset()
+        self._given = self._all - missing if is_taken else frozenset()
+        for _, at in self._places:
+            if at in missing or key[at] == expected[at]:
+                continue
+            if not is_taken or 0 not in key[at]:  # the copy of an expanded one was counted
+                self._tell(at, is_taken)
+
+    def fit(self, tangents: Sequence[Tensor]) -> list[Tensor]:
+        """The tangents of a backward as it takes them."""
+        if self._expected is None:
+            return [*tangents]
+        (given, missing), self._given, self._missing = (self._given, self._missing), _NONE, _NONE
+        return [
+            tangent
+            if at in given or tangent.stride() == stride
+            else tangent.new_zeros(()).expand(tangent.shape)
+            if at in missing
+            else torch.empty_strided(
+                tangent.shape, stride, dtype=tangent.dtype, device=tangent.device
+            ).copy_(tangent)
+            for at, (tangent, stride) in enumerate(zip(tangents, self._expected, strict=True))
+        ]
+
+    def _tell(self, at: int, is_taken: bool) -> None:
+        if is_taken in self._told:
+            return
+        self._told.add(is_taken)
+        result = f"result {self._result[at]}{self._of_region}"
+        came = f"the gradient of {result} comes in another memory layout"
+        if is_taken:
+            message = f"{came}; what operators copy of it is not in the bound"
+        else:
             message = (
-                f"the gradient of result {index} comes in another memory layout than the result "
-                "and is copied before the backward: sums over it may round otherwise than in "
-                "eager, and the copy is not in the bound"
+                f"{came} than the result and is copied before the backward: sums over it may round "
+                "otherwise than in eager, and the copy is not in the bound"
             )
-            hint = "compute what transposes the result inside the model, or return it contiguous"
-            warning = Diagnostic("FB0918", message, hint=hint)
-            warnings.warn(render(warning, level="warning"), stacklevel=2)
+        hint = "compute what transposes the result inside the model, or return it contiguous"
+        warning = Diagnostic("FB0918", message, hint=hint)
+        warnings.warn(render(warning, level="warning"), stacklevel=2)
 
 
-def _is_laid_out_otherwise(gradient: Tensor | None, expected: tuple[int, ...]) -> bool:
-    """Expanded ones are not: their copy is the gradient that was counted."""
-    if gradient is None or gradient.dim() != len(expected):
-        return False
-    pairs = zip(gradient.shape, gradient.stride(), expected, strict=True)
-    differing = [own for size, own, theirs in pairs if size > 1 and own != theirs]
-    return bool(differing) and 0 not in differing
+def _meant(stride: Strides, expected: Strides, shape: Sequence[int]) -> Strides:
+    """The strides, without what those of dimensions of one element say."""
+    return tuple(
+        own if size > 1 else other for own, other, size in zip(stride, expected, shape, strict=True)
+    )

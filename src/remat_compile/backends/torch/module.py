@@ -53,9 +53,9 @@ class Flight:
     time. `mark`, when set, is entered around each of the two functions (to measure them).
     """
 
-    def __init__(self, unused: UnusedOutputs) -> None:
+    def __init__(self, unused: UnusedOutputs, layouts: LayoutWatch) -> None:
         self.unused = unused
-        self._layouts = LayoutWatch()
+        self.layouts = layouts
         self.mark: Mark | None = None
         self._waiting: weakref.ref[Any] | None = None
         self._warned = False
@@ -88,7 +88,7 @@ class Flight:
         if node is not None:
             node.register_prehook(_refuse_create_graph)
             self.unused.watch(node)
-            self._layouts.watch(node, outputs)
+            self.layouts.watch(node, outputs)
         return node
 
 
@@ -133,7 +133,9 @@ class PlannedStep:
         ]
         self.autocast = exported.autocast
         self._state = _state_of(lowered)
-        self._guards = ModuleGuards(exported.original, self._state, exported.changing)
+        self._guards = ModuleGuards(
+            exported.original, self._state, exported.changing, exported.own_hooks
+        )
         self.original = vars(exported.original)
         self._returns = exported.returns
         self.on_new_shape: OnNewShape | None = None

@@ -245,7 +245,8 @@ class Session:
         call = region_of(part.graph, part.sources, inputs)
         assert call is not None
         with lowered_again(plan.program, call.exported) as lowered:
-            part.step = compiled_step(lowered.with_program(plan.program), plan.schedule)
+            planned_graph = lowered.with_program(plan.program)
+            part.step = compiled_step(planned_graph, plan.schedule, name=part.name)
             part.order = call.order(list(map(_target, _descriptors(lowered))))
         binding = plan.program.binding
         part.written = call.order([b.names[0] for b in binding.buffers if b.update is not None])

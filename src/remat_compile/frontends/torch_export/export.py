@@ -82,6 +82,7 @@ def export(
         is_live=True,
         warnings=seen.warnings,
         changing=seen.changing,
+        own_hooks=seen.hooks,
         results=results,
         given=given,
     )

@@ -26,6 +26,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from ..._torch.hooks import Hook, hooks_of
 from ..._torch.joint import as_if_compiling
 from ..._torch.places import Place, paths_of, place_of_caller
 from ..._torch.results import Results, asks_for_cache, read_results, what_to_know
@@ -54,6 +55,7 @@ class _Ran:
     calls: tuple[_Called, ...]
     drew: tuple[str, ...]
     attributes: Mapping[str, Any]
+    hooks: frozenset[Hook] = frozenset()
     results: Results | None = None
     notes: tuple[Diagnostic, ...] = ()
 
@@ -61,10 +63,12 @@ class _Ran:
 @dataclass(frozen=True)
 class Observed:
     """What a few calls of a forward show: what the user should know of its Python state and of
-    what it returns, the attributes of modules that it changes (by path), and its results."""
+    what it returns, the attributes of modules that it changes (by path), the hooks that it
+    registers, and its results."""
 
     warnings: tuple[Diagnostic, ...] = ()
     changing: frozenset[str] = frozenset()
+    hooks: frozenset[Hook] = frozenset()
     results: Results | None = None
 
 
@@ -81,7 +85,7 @@ def observe(
     is not looked at: capture will say why. Nothing of the model or of a generator changes.
     """
     with unchanged(model):
-        before = _attributes(model)
+        before, hooks_before = _attributes(model), hooks_of(model)
         first = _run(model, args, kwargs, wanted)
         if first is None:
             return Observed((_not_looked_at(),))
@@ -103,7 +107,7 @@ def observe(
         raise FBError(_refusal(differing[0], first.drew, only_first))
     changed = [n for n, v in first.attributes.items() if n not in before or _differ(before[n], v)]
     warnings = (*_warnings(before, first, changed, drawn_at), *first.notes)
-    return Observed(warnings, frozenset(changed), first.results)
+    return Observed(warnings, frozenset(changed), first.hooks - hooks_before, first.results)
 
 
 def _not_looked_at() -> Diagnostic:
@@ -214,7 +218,7 @@ def _run(
                 )
                 if changed
             ]
-            ran = _Ran(tuple(recorder.calls), tuple(drew), _attributes(model))
+            ran = _Ran(tuple(recorder.calls), tuple(drew), _attributes(model), hooks_of(model))
             if wanted is None:
                 return ran
             results = read_results(made, wanted)

@@ -120,7 +120,9 @@ class _Segment(Function):
                 if source not in self.variables:
                     raise Unbound(source)
                 value = self.variables[source]
-                if target != source or value not in self.unnamed or value.anode != name:
+                if not isinstance(value, ANodeInstance) or value not in self.unnamed:
+                    self.differs(node, f"{source} is named {name} as {target}")
+                if target != source or value.anode != name:
                     self.differs(node, f"{source} is named {name} as {target}")
                 self.unnamed.remove(value)
             case _:

@@ -1,0 +1,156 @@
+"""Gradients in another memory layout than the result: what eager computes of them, to the bit.
+
+Sums round by the layout of what they add up. What is compared with is the original in eager.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import remat_compile
+
+COPIED = "FB0918.*is copied before the backward"
+OPTIONS: dict[str, Any] = {"planner": "store-all", "costs": "roofline", "device": "cpu"}
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "conv": (lambda: nn.Conv2d(4, 5, 1), (2, 4, 8, 8)),
+    "conv 1d": (lambda: nn.Conv1d(4, 6, 3), (3, 4, 33)),
+    "linear": (lambda: nn.Linear(8, 16), (33, 8)),
+    "batch norm": (lambda: nn.BatchNorm2d(6), (3, 6, 7, 9)),
+}
+
+
+def expanded(y: Tensor) -> Tensor:
+    return torch.randn(*y.shape[:-1], 1).expand(y.shape)
+
+
+def transposed(y: Tensor) -> Tensor:
+    return torch.randn(y.transpose(0, -1).shape).transpose(0, -1)
+
+
+def strided(y: Tensor) -> Tensor:
+    return torch.randn(*y.shape[:-1], 2 * y.shape[-1])[..., ::2]
+
+
+LAYOUTS = (expanded, transposed, strided)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> Iterator[None]:
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+def both(model: nn.Module, ours: nn.Module, step: Callable[[nn.Module], None]) -> None:
+    """Gradients of `ours`, bit for bit those of `model` in eager."""
+    step(ours)
+    step(model)
+    for mine, theirs in zip(ours.parameters(), model.parameters(), strict=True):
+        assert mine.grad is not None
+        assert theirs.grad is not None
+        assert torch.equal(mine.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_gradient_is_taken_as_it_comes(name: str, layout: Callable[[Tensor], Tensor]) -> None:
+    make, shape = MODELS[name]
+    model, x = make(), torch.randn(shape)
+    ours = remat_compile.compile(copy.deepcopy(model), (x,), **OPTIONS)
+    gradient = layout(copy.deepcopy(model)(x))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", COPIED)
+        warnings.filterwarnings("ignore", "(?s).*FB0918")
+        both(model, ours, lambda m: m(x).backward(gradient))
+
+
+def test_an_expanded_gradient_needs_no_word() -> None:
+    """Its copy would be the gradient that was counted."""
+    model, x = nn.Conv2d(4, 5, 1), torch.randn(2, 4, 8, 8)
+    ours = remat_compile.compile(copy.deepcopy(model), (x,), **OPTIONS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        both(model, ours, lambda m: (m(x).sum((2, 3)) ** 2).sum().backward())
+
+
+def test_the_copy_is_told_where_eager_runs_other_operators() -> None:
+    """`reshape` of this gradient is a copy in eager, and a view in what was captured."""
+    model, x = nn.Sequential(nn.Linear(8, 16), nn.GELU()), torch.randn(3, 33, 8)
+    ours = remat_compile.compile(copy.deepcopy(model), (x,), **OPTIONS)
+    with pytest.warns(UserWarning, match=COPIED):
+        ours(x).backward(transposed(torch.empty(3, 33, 16)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it is told once, and the usual layout is none
+        ours(x).square().sum().backward()
+
+
+def test_with_dynamic_sizes_the_copy_is_told() -> None:
+    model, x = nn.Conv2d(4, 5, 1), torch.randn(2, 4, 8, 8)
+    shapes = ({0: torch.export.Dim("batch", min=1, max=8)},)
+    ours = remat_compile.compile(model, (x,), dynamic_shapes=shapes, **OPTIONS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours(x).square().sum().backward()
+    with pytest.warns(UserWarning, match=COPIED):
+        ours(x).backward(transposed(torch.empty(2, 5, 8, 8)))
+
+
+class Segments(nn.Module):
+    """Returns its loss, and behind it what the loss was computed from, in another layout than the
+    gradient that comes to it there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Conv2d(3, 8, 3, padding=1)
+        self.head = nn.Conv2d(8, 5, 1)
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        made = self.head(self.body(x).contiguous(memory_format=torch.channels_last))
+        wide = nn.functional.interpolate(made.contiguous(), size=(16, 16), mode="bilinear")
+        return nn.functional.cross_entropy(wide, y), made
+
+
+def segments() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    return Segments(), (torch.randn(2, 3, 8, 8), torch.randint(0, 5, (2, 16, 16)))
+
+
+def test_what_the_loss_does_not_use_has_no_layout() -> None:
+    """AOTAutograd gives zeros in the layout of the result; a sum with them had that layout."""
+    model, args = segments()
+    ours = remat_compile.compile(copy.deepcopy(model), args, **OPTIONS)
+    both(model, ours, lambda m: m(*args)[0].backward())
+
+
+def test_what_the_loss_of_a_region_does_not_use_has_no_layout() -> None:
+    model, args = segments()
+    options = {"activation_budget": "100%", "planner": "store-all"}
+    ours = torch.compile(copy.deepcopy(model), backend="remat", options=options)
+    both(model, ours, lambda m: m(*args)[0].backward())
+
+
+def test_a_region_is_named_where_a_gradient_is_copied() -> None:
+    model, x = nn.Sequential(nn.Linear(8, 16), nn.GELU()), torch.randn(3, 33, 8)
+    options = {"activation_budget": "100%", "planner": "store-all"}
+    ours = torch.compile(copy.deepcopy(model), backend="remat", options=options)
+    with pytest.warns(UserWarning, match=r"FB0918.*result 0 of region 1"):
+        ours(x).backward(transposed(torch.empty(3, 33, 16)))
+
+
+def test_more_layouts_than_are_remembered_are_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("remat_compile.backends.torch.layouts._MOST", 1)
+    model, x = nn.Linear(8, 16), torch.randn(33, 8)
+    ours = remat_compile.compile(copy.deepcopy(model), (x,), **OPTIONS)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "(?s).*FB0918")
+        for layout in (*LAYOUTS, *LAYOUTS):
+            gradient = layout(torch.empty(33, 16))
+            both(model, ours, lambda m, g=gradient: m(x).backward(g))  # type: ignore[misc]
