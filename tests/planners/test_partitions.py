@@ -8,7 +8,8 @@ from helpers.planners.copying_truth import least_time_ns
 from helpers.planners.exhaustive_offload import best_of_all_sets
 from helpers.planners.partitions import Partition, three, two
 from remat_compile.planners import Feasible, Optimal, parse_planner
-from remat_compile.planners.bounds.links import joint_ns, moment_ns
+from remat_compile.planners.bounds.links import joint_ns
+from remat_compile.planners.bounds.moving import moving_ns
 from remat_compile.planners.copying.offload_table import Rates, best_sets
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.solvers import MilpSolver
@@ -40,7 +41,7 @@ def test_nothing_is_below_the_least_time(instance: Partition) -> None:
     with MilpSolver() as solver:
         bound = joint_ns(of, program.target, instance.budget.bytes, solver, 10.0)
     assert bound <= least
-    assert moment_ns(of, program.target, instance.budget.bytes) <= least
+    assert moving_ns(of, program.target, instance.budget.bytes) <= least
     reached = []
     for planner in MOVING:
         result = parse_planner(planner).plan(program, instance.budget)

@@ -43,18 +43,23 @@ class Autoswap(Checked):
         progress: Progress | None = None,
     ) -> PlanResult:
         task = CopyTask.of(program, budget, format_planner(self), monotonic() + time_limit_s)
-        search = _Search(task)
-        for weights in _spread(self.points):
-            search.try_weights(weights)
-        step = 0.25
-        for _ in range(_ROUNDS):
-            for axis in range(4):
-                for sign in (step, -step):
-                    weights = search.weights.copy()
-                    weights[axis] = max(0.0, weights[axis] + sign)
-                    search.try_weights(weights)
-            step /= 2
+        try_scores(task, self.points)
         return task.answer()
+
+
+def try_scores(task: CopyTask, points: int) -> None:
+    """Lets the task try what this planner chooses."""
+    search = _Search(task)
+    for weights in _spread(points):
+        search.try_weights(weights)
+    step = 0.25
+    for _ in range(_ROUNDS):
+        for axis in range(4):
+            for sign in (step, -step):
+                weights = search.weights.copy()
+                weights[axis] = max(0.0, weights[axis] + sign)
+                search.try_weights(weights)
+        step /= 2
 
 
 def _spread(count: int) -> Iterator[Floats]:
@@ -100,9 +105,9 @@ class _Search:
         if tuple(chosen) in self.tried:
             return
         self.tried.add(tuple(chosen))
-        placed = self.task.try_gaps(self.order, [self.gaps[i] for i in sorted(chosen)])
-        if placed is not None and (self.best_ns < 0 or placed.time_ns < self.best_ns):
-            self.best_ns, self.weights = placed.time_ns, weights
+        takes = self.task.try_gaps(self.order, [self.gaps[i] for i in sorted(chosen)])
+        if takes is not None and (self.best_ns < 0 or takes < self.best_ns):
+            self.best_ns, self.weights = takes, weights
 
     def _chosen(self, weights: Floats) -> list[int]:
         """Tensors by falling score until nothing is over the budget any more."""

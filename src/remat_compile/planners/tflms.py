@@ -9,7 +9,7 @@ from time import monotonic
 from typing import ClassVar
 
 from .copying.gaps import Gap
-from .copying.place import Move, copy_ns, steps_of
+from .copying.place import Move, copy_ns, steps_of, times_of
 from .copying.task import CopyTask
 from .instance import Instance
 from .kit import Budget, PlanResult, Program, Progress, format_planner
@@ -40,18 +40,23 @@ class Tflms(Checked):
         progress: Progress | None = None,
     ) -> PlanResult:
         task = CopyTask.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+        order = task.instance.capture
+        task.take(order, steps_of(task.instance, order, [], task.task.planner))
+        self.try_pairs(task)
+        return task.answer()
+
+    def try_pairs(self, task: CopyTask) -> None:
+        """Lets the task try what this planner chooses."""
         inst = task.instance
         order = inst.capture
-        task.take(order, steps_of(inst, order, [], task.task.planner))
+        times = times_of(inst, order)
         far = [gap for gap in task.gaps(order) if gap.back - gap.last > self.distance]
         far.sort(key=lambda gap: (-gap.size_bytes, gap.made))
         for count in [self.tensors] if self.tensors else _doubling(len(far)):
             for ahead in [self.ahead] if self.ahead else _doubling(len(order)):
                 if task.late or task.is_best_possible:
-                    break
-                moves = _moves(inst, far[:count], ahead)
-                task.take(order, steps_of(inst, order, moves, task.task.planner))
-        return task.answer()
+                    return
+                task.try_moves(order, times, _moves(inst, far[:count], ahead))
 
 
 def _doubling(most: int) -> list[int]:
