@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -77,8 +78,8 @@ def _moves(inst: Instance, gaps: Sequence[Gap], ahead: int) -> list[Move]:
         begins = max(busy_ns, clock[gap.made + 1])
         ends = begins + copy_ns(gap.size_bytes, target.d2h_bytes_per_s, target)
         issue = max(gap.last + 1, gap.back - ahead)
-        free = next((i for i in range(gap.last + 1, issue) if clock[i] >= ends), None)
-        if free is not None:
+        free = bisect_left(clock, ends, gap.last + 1)
+        if free < issue:
             busy_ns = ends
             moves.append(Move(gap, free, issue))
     return moves
