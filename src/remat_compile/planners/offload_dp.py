@@ -56,6 +56,10 @@ class OffloadDp(Checked):
             chosen = [gap for gap in gaps if gap.anode in sent]
             task.try_gaps(order, chosen)
             task.try_gaps(order, [*chosen, *(gap for gap in gaps if gap.anode not in sent)])
+        for turns in task.thresholds(order):
+            if task.is_best_possible or task.late:
+                break
+            task.try_gaps(order, turns)
         if not task.is_best_possible:
             try_scores(task, Autoswap().points)
             Tflms().try_pairs(task)

@@ -25,6 +25,7 @@ where its prefetch stands. In the second way it stands at boundary 6, as it take
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -49,6 +50,9 @@ from .gaps import Gap
 
 __all__ = ["Move", "copy_ns", "place", "steps_of", "times_of"]
 
+_AT_ONCE = 1024
+"""So many entries are looked at in one go."""
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
@@ -72,8 +76,8 @@ def place(
     host bytes; None where all of them are too few. Where `early`, copies back are issued as soon as
     bytes allow, in the order in which they are read; else when the link needs it.
 
-    Gaps are tried in the given order where several may go. O(n log n), and O(gaps x their
-    lengths) bytes looked at for the way back.
+    Gaps are tried in the given order where several may go. O(n log n), and for the way back
+    O(gaps x their lengths) additions in arrays.
     """
     target = instance.program.target
     profile = np.array([*instance.profile(order), 0], dtype=np.int64)
@@ -145,18 +149,31 @@ def _out(room: NDArray[np.int64], gaps: Sequence[Gap]) -> list[tuple[Gap, int]] 
 
 def _early(room: NDArray[np.int64], freed: Sequence[tuple[Gap, int]]) -> Iterator[Move]:
     leaving = []
+    full = 0
     for gap, free in sorted(freed, key=lambda item: -item[0].back):
-        if int(room[free : gap.back].min()) >= gap.size_bytes:
-            room[free : gap.back] -= gap.size_bytes
-        else:
+        size = gap.size_bytes
+        if not (free <= full < gap.back and room[full] < size):  # looked at before all others
+            full = free + int(room[free : gap.back].argmin())
+        if room[full] < size:
             leaving.append((gap, free))
+        else:
+            room[free : gap.back] -= size
     before = 0
     for gap, free in sorted(leaving, key=lambda item: (item[0].back, item[0].made)):
         begin = min(max(before, free), gap.back)
-        full = np.flatnonzero(room[begin : gap.back] < gap.size_bytes)
-        before = begin + int(full[-1]) + 1 if full.size else begin
+        before = _fits_from(room, begin, gap.back, gap.size_bytes)
         room[before : gap.back] -= gap.size_bytes
         yield Move(gap, free, before)
+
+
+def _fits_from(room: NDArray[np.int64], begin: int, end: int, size: int) -> int:
+    """The first boundary from `begin` on from which there is room up to `end`."""
+    for high in range(end, begin, -_AT_ONCE):
+        low = max(begin, high - _AT_ONCE)
+        full = np.flatnonzero(room[low:high] < size)
+        if full.size:
+            return low + int(full[-1]) + 1
+    return begin
 
 
 def _late(
@@ -170,9 +187,8 @@ def _late(
         size = gap.size_bytes
         takes = copy_ns(size, target.h2d_bytes_per_s, target)
         wanted = min(clock[min(gap.back, len(clock) - 1)], link_ns) - takes
-        issue = gap.back
-        while issue > free and room[issue - 1] >= size and clock[issue] > wanted:
-            issue -= 1
+        begin = min(max(free, bisect_right(clock, wanted) - 1), gap.back)
+        issue = _fits_from(room, begin, gap.back, size)
         if issue == free or int(room[free : gap.back].min()) >= size:
             room[free : gap.back] -= size
             continue  # it can stay after all

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
@@ -115,18 +115,16 @@ class CopyTask:
                 return None
         return takes
 
-    def try_thresholds(self, order: Order) -> None:
+    def thresholds(self, order: Order) -> Iterator[list[Gap]]:
         """For each threshold of the time of a tensor's last reader for a byte: all tensors above
         it, and every other one of them."""
         gaps = self.gaps(order)
         ratio = {gap: self.instance.time_C[order[gap.last]] / gap.size_bytes for gap in gaps}
         ranked = sorted(set(ratio.values()))
         for threshold in ranked[:: max(1, len(ranked) // _MOST_THRESHOLDS)]:
-            if self.late or self.is_best_possible:
-                return
             above = [gap for gap in gaps if ratio[gap] >= threshold]
-            self.try_gaps(order, above)
-            self.try_gaps(order, above[::2])
+            yield above
+            yield above[::2]
 
     def take(self, order: Order, schedule: Schedule, gaps: tuple[Gap, ...] = ()) -> Placed | None:
         """The schedule with its time, if it is within all limits; the best is remembered."""
