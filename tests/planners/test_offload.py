@@ -413,6 +413,29 @@ def test_copies_back_are_issued_in_turn_and_as_soon_as_they_fit() -> None:
             assert simulate(program, steps).activation_peak_bytes > limit
 
 
+def test_both_ways_back_are_tried() -> None:
+    """The early one is the faster one somewhere."""
+    faster = set()
+    for program in (linked(make(), 0.5) for make in (lambda: chain(9), unet, residual)):
+        instance = Instance.of(program, "activation")
+        order = instance.capture
+        for part in (0.3, 0.45, 0.6, 0.75):
+            budget = share(program, part)
+            times = []
+            for early in (True, False):
+                gaps = gaps_of(instance, order)
+                moves = place(instance, order, gaps, budget.bytes, early=early)
+                if moves is None:
+                    break
+                times.append(time_ns(times_of(instance, order), moves, program.target))
+            if len(times) == 2:
+                faster.add((times[0] > times[1]) - (times[0] < times[1]))
+                result = parse_planner("offload-greedy").plan(program, budget)
+                assert isinstance(result, Optimal | Feasible)
+                assert result.time_ns <= min(times)
+    assert -1 in faster
+
+
 def test_the_joint_bound_is_the_least_of_all_choices() -> None:
     """For one moment, against every choice of what is alive, on the host, or made again."""
     program = linked(chain(4), 0.1)
