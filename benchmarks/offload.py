@@ -2,10 +2,12 @@
 
     python benchmarks/offload.py                      # small: ResNet-18 and -50, a GPT; minutes
     python benchmarks/offload.py --nets resnet18 --shares 0.9,0.7,0.5 --planners pofo,rotor
+    python benchmarks/offload.py --nets gpt2-small --device a100-80gb --batch 8
 
-Networks are captured without running them; costs are by roofline for the device. Shares are of the
+Networks are captured on the `meta` device; costs are by roofline for the device. Shares are of the
 activations' peak with nothing recomputed; figures are times as multiples of that step's, all from
-the simulator; `bound` is the joint bound of docs/planners/bounds.md, by linear programs.
+the simulator. Bounds are those of docs/planners/bounds.md: `joint` for any plan, by linear
+programs, and `moving` for plans that recompute nothing.
 """
 
 from __future__ import annotations
@@ -13,15 +15,15 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-import torch
 import typer
-from torch import Tensor, nn
+from zoo.published import NETWORKS, make
 
 import remat_compile
 from remat_compile.driver.budget import Baseline
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners import parse_planner
 from remat_compile.planners.bounds.links import joint_ns
+from remat_compile.planners.bounds.moving import moving_ns
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.solvers import MilpSolver
 from remat_compile.planners.spelling.text import parse_list
@@ -32,89 +34,12 @@ PLANNERS = (
 )
 
 
-class Bottleneck(nn.Module):
-    """Two 3 x 3 convolutions, or a bottleneck of three; the input is added."""
-
-    def __init__(self, inside: int, outside: int, stride: int, *, deep: bool):
-        super().__init__()
-        plain = [inside, outside, outside]
-        width = [inside, outside // 4, outside // 4, outside] if deep else plain
-        kernels = [1, 3, 1] if deep else [3, 3]
-        strides = [1, stride, 1] if deep else [stride, 1]
-        layers: list[nn.Module] = []
-        for i, (kernel, step) in enumerate(zip(kernels, strides, strict=True)):
-            layers += [
-                nn.Conv2d(width[i], width[i + 1], kernel, step, kernel // 2, bias=False),
-                nn.BatchNorm2d(width[i + 1]),
-                nn.ReLU(),
-            ]
-        self.body = nn.Sequential(*layers[:-1])
-        self.short: nn.Module = nn.Identity()
-        if stride != 1 or inside != outside:
-            conv = nn.Conv2d(inside, outside, 1, stride, bias=False)
-            self.short = nn.Sequential(conv, nn.BatchNorm2d(outside))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.body(x) + self.short(x))
-
-
-def resnet(blocks: tuple[int, ...], *, deep: bool) -> nn.Module:
-    """ResNet with this many blocks in its four stages, for images of 1000 classes."""
-    layers: list[nn.Module] = [
-        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
-        nn.BatchNorm2d(64),
-        nn.ReLU(),
-        nn.MaxPool2d(3, 2, 1),
-    ]
-    inside = 64
-    for stage, count in enumerate(blocks):
-        outside = (256 if deep else 64) << stage
-        for i in range(count):
-            stride = 2 if stage and not i else 1
-            layers.append(Bottleneck(inside, outside, stride, deep=deep))
-            inside = outside
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, 1000))
-
-
-class Gpt(nn.Module):
-    """Blocks of attention and a perceptron, without embeddings."""
-
-    def __init__(self, layers: int, width: int, heads: int):
-        super().__init__()
-        self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(
-                width, heads, 4 * width, 0.1, "gelu", batch_first=True, norm_first=True
-            )
-            for _ in range(layers)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-
-def network(name: str, size: int, batch: int) -> tuple[nn.Module, Tensor]:
-    images = torch.zeros(batch, 3, size, size)
-    match name:
-        case "resnet18":
-            return resnet((2, 2, 2, 2), deep=False), images
-        case "resnet34":
-            return resnet((3, 4, 6, 3), deep=False), images
-        case "resnet50":
-            return resnet((3, 4, 6, 3), deep=True), images
-        case "resnet101":
-            return resnet((3, 4, 23, 3), deep=True), images
-        case "gpt":
-            return Gpt(4, 256, 4), torch.zeros(batch, 256, 256)
-        case _:
-            raise typer.BadParameter(f"no network {name}")
-
-
 def captured(name: str, size: int, batch: int, device: str) -> Program:
-    module, x = network(name, size, batch)
+    if name not in NETWORKS:
+        raise typer.BadParameter(f"no network {name}; there are {', '.join(NETWORKS)}")
+    module, args = make(name, size, batch)
     plan = remat_compile.plan(
-        module.train(), (x,), planner="store-all", costs="roofline", device=device
+        module, args, planner="store-all", costs="roofline", device=device, cache=False
     )
     return plan.program
 
@@ -125,7 +50,8 @@ def row(program: Program, share: float, planners: list[str], limit_s: float) -> 
     instance = Instance.of(program, "activation")
     with MilpSolver() as solver:
         bound = joint_ns(instance, program.target, budget.bytes, solver, limit_s, relaxed=True)
-    cells = [f"{share:.0%}", f"{bound / base.time_ns:.3f}"]
+    moving = moving_ns(instance, program.target, budget.bytes)
+    cells = [f"{share:.0%}", f"{bound / base.time_ns:.3f}", f"{moving / base.time_ns:.3f}"]
     for planner in planners:
         began = time.process_time()
         result = parse_planner(planner).plan(program, budget, time_limit_s=limit_s)
@@ -155,8 +81,8 @@ def main(
             f"{base.activation_peak_bytes / 2**20:.0f} MiB (at least "
             f"{base.activation_floor_bytes / 2**20:.0f}), {base.time_ns / 1e6:.2f} ms\n"
         )
-        print("| budget | bound | " + " | ".join(f"`{n}`" for n in names) + " |")
-        print("|" + "---|" * (len(names) + 2), flush=True)
+        print("| budget | joint | moving | " + " | ".join(f"`{n}`" for n in names) + " |")
+        print("|" + "---|" * (len(names) + 3), flush=True)
         for share in map(float, shares.split(",")):
             print("| " + " | ".join(row(program, share, names, time_limit)) + " |", flush=True)
 

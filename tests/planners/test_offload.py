@@ -26,13 +26,16 @@ from remat_compile.planners import (
     PlanResult,
     parse_planner,
 )
-from remat_compile.planners.bounds.links import joint_ns, joint_program, moment_ns
+from remat_compile.planners.bounds.links import joint_ns, joint_program
+from remat_compile.planners.bounds.moving import moving_ns
+from remat_compile.planners.bounds.subset_sums import SubsetSums
 from remat_compile.planners.contract import Progress, makes_copies
+from remat_compile.planners.copying.clock import time_ns
 from remat_compile.planners.copying.gaps import gaps_of
 from remat_compile.planners.copying.offload_table import Rates, best_sets
-from remat_compile.planners.copying.place import place, steps_of
+from remat_compile.planners.copying.place import place, steps_of, times_of
 from remat_compile.planners.dtr import Dtr
-from remat_compile.planners.instance import Instance
+from remat_compile.planners.instance import Instance, order_without
 from remat_compile.planners.registry import available
 from remat_compile.planners.solvers import MilpSolver
 
@@ -50,7 +53,7 @@ def bounds(program: Program, budget: Budget) -> tuple[int, int]:
         joint = joint_ns(instance, program.target, budget.bytes, solver, 30.0)
         relaxed = joint_ns(instance, program.target, budget.bytes, solver, 30.0, relaxed=True)
     assert relaxed <= joint
-    return joint, moment_ns(instance, program.target, budget.bytes)
+    return joint, moving_ns(instance, program.target, budget.bytes)
 
 
 @pytest.mark.parametrize(
@@ -339,22 +342,112 @@ def test_the_table_of_offload_finds_the_best_of_all_sets() -> None:
             assert times[sets[0]] == pytest.approx(best)
 
 
-def test_the_bound_of_a_moment_by_hand() -> None:
+def test_the_bound_without_recomputation_by_hand() -> None:
     """A chain of four layers of 100 bytes, 10 ns forward and 20 back, over by 30 bytes in B5 and
-    B6, before which 40 and 60 ns pass. What comes back at 10 MB/s takes 3000 ns behind B6."""
+    B6, before which 40 and 60 ns pass. A whole tensor has to go: none is made before 10 ns, and
+    none that waits through B6 is read later than by the last 20 ns."""
     program = linked(chain(4), 1.0)
     instance = Instance.of(program, "activation")
     profile = instance.profile(instance.capture)
     budget = max(profile) - 30
     over = [k for k, n in enumerate(profile) if n > budget]
     assert [sum(instance.time_C[:k]) for k in over] == [40, 60]
-    for out, back, wanted in (
-        (10**9, 10**7, 60 + 20 + 3000),  # B6 and the way back behind it
-        (10**7, 10**9, 3000 + 120 - 40),  # the way out, then all from B5 on
-        (10**8, 10**8, 300 + 20 + 300),  # out, B6, and back
-    ):
+    for out, back in ((10**9, 10**7), (10**7, 10**9), (10**8, 10**8)):
         target = replace(program.target, d2h_bytes_per_s=out, h2d_bytes_per_s=back)
-        assert abs(moment_ns(instance, target, budget) - wanted) <= 1, wanted
+        wanted = 10 + 10**11 // out + 20 + 20 + 10**11 // back + 20
+        assert abs(moving_ns(instance, target, budget) - wanted) <= 1, wanted
+    # Both ways together.
+    fast = replace(program.target, d2h_bytes_per_s=10**9, h2d_bytes_per_s=10**9)
+    slow = replace(fast, both_bytes_per_s=10**7)
+    assert moving_ns(instance, slow, budget) == 2 * 100 * 100
+
+
+def test_sums_of_whole_tensors() -> None:
+    sums = SubsetSums.of(100, (60, 40, 30))
+    for size in (60, 40, 30):
+        sums.add(size)
+    assert [sums.least(need) for need in (1, 31, 61, 71, 101, 131)] == [30, 40, 70, 90, 130, 131]
+    # What is below a 512th counts as if it could be split.
+    sums = SubsetSums.of(5120, (4000, 2000, 7))
+    for size in (4000, 2000, 7):
+        sums.add(size)
+    assert [sums.least(need) for need in (2005, 2010, 4007)] == [2005, 4000, 4007]
+
+
+def test_the_clock_of_copies_is_that_of_the_simulator() -> None:
+    """With every kind of link, for orders that recompute and for such that do not."""
+    seen = 0
+    for seed in range(24):
+        program = linked(random_dag(seed, 4 + seed % 12), 0.3 + seed % 3)
+        rate = program.target.d2h_bytes_per_s
+        both = rate if seed % 2 else None
+        target = replace(program.target, both_bytes_per_s=both, copy_latency_ns=seed % 5)
+        program = replace(program, target=target)
+        instance = Instance.of(program, "activation")
+        for dropped in (frozenset[int](), frozenset({0, 1})):
+            order = order_without(instance, dropped) if dropped else instance.capture
+            for part, early in product((0.2, 0.5, 0.8), (False, True)):
+                limit = share(program, part).bytes
+                moves = place(instance, order, gaps_of(instance, order), limit, early=early)
+                if moves:
+                    seen += 1
+                    trace = simulate(program, steps_of(instance, order, moves, ""))
+                    assert time_ns(times_of(instance, order), moves, target) == trace.time_ns
+    assert seen > 50
+
+
+def test_offload_dp_is_as_fast_as_the_search() -> None:
+    seen = 0
+    for seed, part in product((1, 2, 3), (0.65, 0.8)):
+        program = linked(chain(4, seed=seed), 0.3)
+        budget = share(program, part)
+        truth = least_time_ns(program, budget, recompute=False)
+        result = parse_planner("offload-dp").plan(program, budget)
+        if truth is not None:
+            seen += 1
+            assert isinstance(result, Optimal | Feasible)
+            assert result.time_ns == truth, seed
+    assert seen >= 3
+
+
+def test_copies_back_are_issued_in_turn_and_as_soon_as_they_fit() -> None:
+    program = linked(chain(9), 0.5)
+    instance = Instance.of(program, "activation")
+    order = instance.capture
+    limit = share(program, 0.4).bytes
+    moves = place(instance, order, gaps_of(instance, order), limit)
+    assert moves is not None
+    assert len(moves) > 2
+    moves.sort(key=lambda move: move.gap.back)
+    assert [move.issue for move in moves] == sorted(move.issue for move in moves)
+    for i, move in enumerate(moves):
+        if move.issue > max(move.free, moves[i - 1].issue if i else 0):
+            sooner = replace(move, issue=move.issue - 1)
+            steps = steps_of(instance, order, [*moves[:i], sooner, *moves[i + 1 :]], "")
+            assert simulate(program, steps).activation_peak_bytes > limit
+
+
+def test_both_ways_back_are_tried() -> None:
+    """The early one is the faster one somewhere."""
+    faster = set()
+    for program in (linked(make(), 0.5) for make in (lambda: chain(9), unet, residual)):
+        instance = Instance.of(program, "activation")
+        order = instance.capture
+        for part in (0.3, 0.45, 0.6, 0.75):
+            budget = share(program, part)
+            times = []
+            for early in (True, False):
+                gaps = gaps_of(instance, order)
+                moves = place(instance, order, gaps, budget.bytes, early=early)
+                if moves is None:
+                    break
+                times.append(time_ns(times_of(instance, order), moves, program.target))
+            if len(times) == 2:
+                faster.add((times[0] > times[1]) - (times[0] < times[1]))
+                result = parse_planner("offload-greedy").plan(program, budget)
+                assert isinstance(result, Optimal | Feasible)
+                assert result.time_ns <= min(times)
+    assert -1 in faster
 
 
 def test_the_joint_bound_is_the_least_of_all_choices() -> None:

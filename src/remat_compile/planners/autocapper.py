@@ -26,12 +26,16 @@ from .kit import (
 )
 from .spelling.options import Checked, at_least
 
+_MOST_WORK, _FEWEST = 240_000, 4
+"""Caps times entries of the order; so few at the least."""
+
 
 @dataclass(frozen=True)
 class AutoCapper(Checked):
     """Shilova 2021, section 4.3: the planner `of` recomputes under `caps` budgets between the
-    budget and the peak; what is over the budget then goes to the host, oldest first. The fastest
-    plan is the answer, so it is never slower than that of `of`, nor than moving alone."""
+    budget and the peak, fewer for large graphs; what is over the budget then goes to the host,
+    oldest first. The fastest plan is the answer, so it is never slower than that of `of`, nor than
+    moving alone."""
 
     name: ClassVar[str] = "autocapper"
     applicability: ClassVar[str] = "what the planner it runs accepts, on a target with a link"
@@ -60,10 +64,11 @@ class AutoCapper(Checked):
         task.try_gaps(capture, task.gaps(capture))
         if budget is None or high <= task.task.limit_bytes or task.is_best_possible:
             return task.answer()
-        run = _Caps(self.of, task, budget, high, time_limit_s / (self.caps + 3))
-        for share in (i / (self.caps - 1) for i in range(self.caps - 1)):
+        most = min(self.caps, max(_FEWEST, _MOST_WORK // len(task.instance.names_C)))
+        run = _Caps(self.of, task, budget, high, time_limit_s / (most + 3))
+        for share in (i / (most - 1) for i in range(most - 1)):
             run.try_share(share)
-        step = 1 / (self.caps - 1)
+        step = 1 / (most - 1) if most == self.caps else 0.0
         while step > 0.02 and run.best_share is not None and not task.late:
             step /= 2
             centre = run.best_share

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from time import monotonic
@@ -11,7 +11,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .copying.gaps import Gap
 from .copying.task import CopyTask
 from .kit import Budget, PlanResult, Program, Progress, format_planner
 from .spelling.options import Checked, at_least
@@ -43,18 +42,23 @@ class Autoswap(Checked):
         progress: Progress | None = None,
     ) -> PlanResult:
         task = CopyTask.of(program, budget, format_planner(self), monotonic() + time_limit_s)
-        search = _SwapSearch(task)
-        for weights in _spread(self.points):
-            search.try_weights(weights)
-        step = 0.25
-        for _ in range(_ROUNDS):
-            for axis in range(4):
-                for sign in (step, -step):
-                    weights = search.weights.copy()
-                    weights[axis] = max(0.0, weights[axis] + sign)
-                    search.try_weights(weights)
-            step /= 2
+        try_scores(task, self.points)
         return task.answer()
+
+
+def try_scores(task: CopyTask, points: int) -> None:
+    """Lets the task try what this planner chooses."""
+    search = _Search(task)
+    for weights in _spread(points):
+        search.try_weights(weights)
+    step = 0.25
+    for _ in range(_ROUNDS):
+        for axis in range(4):
+            for sign in (step, -step):
+                weights = search.weights.copy()
+                weights[axis] = max(0.0, weights[axis] + sign)
+                search.try_weights(weights)
+        step /= 2
 
 
 def _spread(count: int) -> Iterator[Floats]:
@@ -82,16 +86,18 @@ class _SwapSearch:
         self.weights: Floats = np.eye(4)[0]
         self.best_ns = -1
         self.tried: set[tuple[int, ...]] = set()
-        self.fixed = [_normal(scores) for scores in zip(*map(self._scores, self.gaps), strict=True)]
+        self.sizes: Floats = np.array([gap.size_bytes for gap in self.gaps], dtype=np.float64)
+        self.begins = np.array([gap.last + 1 for gap in self.gaps], dtype=np.int64)
+        self.backs = np.array([min(gap.back, len(self.times)) for gap in self.gaps], dtype=np.int64)
+        away = self.clock[self.backs] - self.clock[self.begins]
+        loads = self._sums(np.maximum(0.0, self.over) * self.times)
+        self.fixed = np.array([_normal(scores) for scores in (away, away * self.sizes, loads)])
 
-    def _scores(self, gap: Gap) -> tuple[float, float, float]:
-        back = min(gap.back, len(self.times))
-        away = float(self.clock[back] - self.clock[gap.last + 1])
-        return away, away * gap.size_bytes, self._load(gap, self.over)
-
-    def _load(self, gap: Gap, over: Floats) -> float:
-        part = slice(gap.last + 1, gap.back)
-        return float((np.maximum(0.0, over[part]) * self.times[part]).sum())
+    def _sums(self, values: Floats) -> Floats:
+        """Of the entries' values, over the gap of each tensor."""
+        before = np.concatenate(([0.0], np.cumsum(values)))
+        sums: Floats = before[self.backs] - before[self.begins]
+        return sums
 
     def try_weights(self, weights: Floats) -> None:
         if self.task.late or self.task.is_best_possible:
@@ -100,37 +106,31 @@ class _SwapSearch:
         if tuple(chosen) in self.tried:
             return
         self.tried.add(tuple(chosen))
-        placed = self.task.try_gaps(self.order, [self.gaps[i] for i in sorted(chosen)])
-        if placed is not None and (self.best_ns < 0 or placed.time_ns < self.best_ns):
-            self.best_ns, self.weights = placed.time_ns, weights
+        takes = self.task.try_gaps(self.order, [self.gaps[i] for i in sorted(chosen)])
+        if takes is not None and (self.best_ns < 0 or takes < self.best_ns):
+            self.best_ns, self.weights = takes, weights
 
     def _chosen(self, weights: Floats) -> list[int]:
         """Tensors by falling score until nothing is over the budget any more."""
         over = self.over.copy()
-        left = list(range(len(self.gaps)))
+        fixed = weights[:3] @ self.fixed
+        left = np.ones(len(self.gaps), dtype=bool)
         chosen: list[int] = []
-        while left and over.max() > 0:
-            useful = [i for i in left if self._helps(self.gaps[i], over)]
-            if not useful:
+        while over.max() > 0:
+            useful = left & (self._sums((over > 0).astype(np.float64)) > 0)
+            if not useful.any():
                 break
-            now = _normal([self._load(self.gaps[i], over) for i in useful])
-            score = [
-                sum(float(w) * scores[i] for w, scores in zip(weights[:3], self.fixed, strict=True))
-                + float(weights[3]) * now[k]
-                for k, i in enumerate(useful)
-            ]
-            best = useful[max(range(len(useful)), key=lambda k: (score[k], -useful[k]))]
-            gap = self.gaps[best]
-            over[gap.last + 1 : gap.back] -= gap.size_bytes
+            score = fixed
+            if weights[3]:
+                loads = self._sums(np.maximum(0.0, over) * self.times)
+                score = fixed + weights[3] * _normal(np.where(useful, loads, 0.0))
+            best = int(np.argmax(np.where(useful, score, -1.0)))
+            over[self.begins[best] : self.backs[best]] -= self.sizes[best]
+            left[best] = False
             chosen.append(best)
-            left.remove(best)
         return chosen
 
-    @staticmethod
-    def _helps(gap: Gap, over: Floats) -> bool:
-        return bool(over[gap.last + 1 : gap.back].max() > 0)
 
-
-def _normal(scores: Sequence[float]) -> list[float]:
-    most = max(scores, default=0.0)
-    return [score / most if most else 0.0 for score in scores]
+def _normal(scores: Floats) -> Floats:
+    most = scores.max(initial=0.0)
+    return scores / most if most else np.zeros_like(scores)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar
 
+from .autoswap import Autoswap, try_scores
 from .chains.answer import chain_for, no_chain
 from .chains.chain import Chain
 from .chains.stages import Stage, save_all, stages_of
@@ -15,6 +16,7 @@ from .copying.offload_table import Rates, best_sets
 from .copying.task import CopyTask
 from .kit import Budget, PlanResult, Program, Progress, format_planner
 from .spelling.options import Checked, at_least
+from .tflms import Tflms
 
 _SHARES = (1.0, 0.92, 0.84, 0.75)
 
@@ -22,9 +24,9 @@ _SHARES = (1.0, 0.92, 0.84, 0.75)
 @dataclass(frozen=True)
 class OffloadDp(Checked):
     """Shilova 2021, Theorem 10 (DYNPROG): what each block saves is moved, or stays; nothing is
-    recomputed. Memory and what waits for the link are counted in `slots`. Tried too is what
-    `offload-greedy` does, so the plan is never slower; then single tensors stay where that is
-    faster. O(L slots^3)."""
+    recomputed. Memory and what waits for the link are counted in `slots`. Tried too is what the
+    other planners choose that only move, so the plan is slower than none of theirs, if time
+    suffices; then single tensors stay where that is faster. O(L slots^3)."""
 
     name: ClassVar[str] = "offload-dp"
     applicability: ClassVar[str] = "chain, on a target with a link"
@@ -54,6 +56,13 @@ class OffloadDp(Checked):
             chosen = [gap for gap in gaps if gap.anode in sent]
             task.try_gaps(order, chosen)
             task.try_gaps(order, [*chosen, *(gap for gap in gaps if gap.anode not in sent)])
+        for turns in task.thresholds(order):
+            if task.is_best_possible or task.late:
+                break
+            task.try_gaps(order, turns)
+        if not task.is_best_possible:
+            try_scores(task, Autoswap().points)
+            Tflms().try_pairs(task)
         improve(task, recompute=False)
         return task.answer()
 

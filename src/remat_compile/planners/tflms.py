@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -9,7 +10,7 @@ from time import monotonic
 from typing import ClassVar
 
 from .copying.gaps import Gap
-from .copying.place import Move, copy_ns, steps_of
+from .copying.place import Move, copy_ns, steps_of, times_of
 from .copying.task import CopyTask
 from .instance import Instance
 from .kit import Budget, PlanResult, Program, Progress, format_planner
@@ -40,18 +41,23 @@ class Tflms(Checked):
         progress: Progress | None = None,
     ) -> PlanResult:
         task = CopyTask.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+        order = task.instance.capture
+        task.take(order, steps_of(task.instance, order, [], task.task.planner))
+        self.try_pairs(task)
+        return task.answer()
+
+    def try_pairs(self, task: CopyTask) -> None:
+        """Lets the task try what this planner chooses."""
         inst = task.instance
         order = inst.capture
-        task.take(order, steps_of(inst, order, [], task.task.planner))
+        times = times_of(inst, order)
         far = [gap for gap in task.gaps(order) if gap.back - gap.last > self.distance]
         far.sort(key=lambda gap: (-gap.size_bytes, gap.made))
         for count in [self.tensors] if self.tensors else _doubling(len(far)):
             for ahead in [self.ahead] if self.ahead else _doubling(len(order)):
                 if task.late or task.is_best_possible:
-                    break
-                moves = _moves(inst, far[:count], ahead)
-                task.take(order, steps_of(inst, order, moves, task.task.planner))
-        return task.answer()
+                    return
+                task.try_moves(order, times, _moves(inst, far[:count], ahead))
 
 
 def _doubling(most: int) -> list[int]:
@@ -72,8 +78,8 @@ def _moves(inst: Instance, gaps: Sequence[Gap], ahead: int) -> list[Move]:
         begins = max(busy_ns, clock[gap.made + 1])
         ends = begins + copy_ns(gap.size_bytes, target.d2h_bytes_per_s, target)
         issue = max(gap.last + 1, gap.back - ahead)
-        free = next((i for i in range(gap.last + 1, issue) if clock[i] >= ends), None)
-        if free is not None:
+        free = bisect_left(clock, ends, gap.last + 1)
+        if free < issue:
             busy_ns = ends
             moves.append(Move(gap, free, issue))
     return moves

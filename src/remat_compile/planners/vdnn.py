@@ -31,7 +31,10 @@ class Vdnn:
     ) -> PlanResult:
         task = CopyTask.of(program, budget, self.name, monotonic() + time_limit_s)
         order = task.instance.capture
-        task.try_thresholds(order)
+        for gaps in task.thresholds(order):
+            if task.late or task.is_best_possible:
+                break
+            task.try_gaps(order, gaps)
         if not task.gaps(order):
             task.try_gaps(order, [])
         return task.answer()

@@ -6,19 +6,23 @@ The forward makes tensors of the given sizes at once. Then it computes several t
 a workspace. Behind the loss there is as much time again before all tensors are read. So nothing
 has to wait exactly if the tensors that are moved can be put into groups of `goal` bytes; else
 copies, which move whole tensors, last longer than the computations beside them.
+
+`Released` has tensors that are made late: between any two groups one of size 1 is made just when
+all before it has to be gone, and has to be gone 1 ns later. So the link must copy exactly `goal`
+bytes between two of them, as in scheduling with release times and deadlines (1 | r_j | L_max).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, combinations
+from itertools import chain, combinations, permutations
 
 from helpers.planners.graph_builder import Builder
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners.chains.stages import SavingOption, Skim, Stage, StageRun
 
-__all__ = ["Partition", "three", "two"]
+__all__ = ["Partition", "Released", "three", "two"]
 
 _UNIT = 100
 """Bytes of a size of 1; the link takes 1 ns for them. All else is some bytes."""
@@ -111,3 +115,87 @@ def two(sizes: Sequence[int]) -> Partition:
 
 def three(sizes: Sequence[int]) -> Partition:
     return Partition(tuple(sizes), 3 * sum(sizes) // len(sizes), len(sizes) // 3)
+
+
+@dataclass(frozen=True)
+class Released:
+    """`sizes`, of at least 2 each, go in `groups` of `goal`; behind each a tensor of size 1."""
+
+    sizes: tuple[int, ...]
+    goal: int
+    groups: int
+
+    @property
+    def compute_ns(self) -> int:
+        return 2 * self.groups * (self.goal + 1)
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(_UNIT * (sum(self.sizes) + self.groups) + _REST, "activation")
+
+    def least_ns(self) -> int:
+        """Of plans that recompute nothing, over all orders in which tensors can leave."""
+        count = len(self.sizes)
+        tensors = range(count + self.groups)
+        return min(self._time_of(order) for order in permutations(tensors))
+
+    def _time_of(self, order: Sequence[int]) -> int:
+        """Nanoseconds if tensors leave in this order, no more of them than must. Those from
+        `len(sizes)` on are of size 1."""
+        made = {i: 0 for i in range(len(self.sizes))}
+        queue = list(order)
+        now = link = gone = 0
+        for k in range(1, self.groups + 1):
+            for ends in (True, False):
+                now += self.goal if ends else 1
+                while gone < k * (self.goal + 1) - ends:
+                    i = queue.pop(0)
+                    if i not in made:
+                        return 10 * self.compute_ns  # waits for what is made behind this
+                    link = max(link, made[i]) + self._size(i)
+                    gone += self._size(i)
+                now = max(now, link)
+                if ends:
+                    made[len(self.sizes) + k - 1] = now
+        return now + max(self.compute_ns // 2, gone)
+
+    def _size(self, i: int) -> int:
+        return self.sizes[i] if i < len(self.sizes) else 1
+
+    def program(self) -> Program:
+        b = Builder("released")
+        b.input("x", 1)
+        made = []
+
+        def make(i: int) -> None:
+            b.param(f"w{i}", 1, f"dw{i}")
+            results = [(f"a{i}", "act", _UNIT * self._size(i))]
+            made.append(b.op(["x", f"w{i}"], results, time=0))  # type: ignore[arg-type]
+
+        for i in range(len(self.sizes)):
+            make(i)
+        h = "x"
+        for k in range(1, self.groups + 1):
+            for ends in (True, False):
+                part = f"{k}{'a' if ends else 'b'}"
+                last = k == self.groups and not ends
+                b.op([h], [(f"h{part}", "act", 1)], time=self.goal if ends else 1)
+                h = "y" if last else f"m{part}"
+                # Alive are all tensors made so far, of which so many bytes must be gone.
+                alive = sum(self.sizes) + k - ends
+                gone = k * (self.goal + 1) - ends
+                room = sum(self.sizes) + self.groups - (alive - gone)
+                workspace = _UNIT * room + _REST // 2
+                b.op([f"h{part}"], [(h, "output" if last else "act", 1)], time=0, workspace=workspace)
+                if ends:
+                    make(len(self.sizes) + k - 1)
+        b.loss([h], [("d", 1)])
+        half = self.compute_ns // 2
+        b.op(["d"], [("g", "grad", 1)], phase="bwd", time=half)
+        for i, forward in enumerate(made):
+            reads = ["g", f"a{i}", f"w{i}"]
+            b.op(reads, [(f"dw{i}", "param_grad", 1)], phase="bwd", time=0, of=[forward])
+        program = b.program()
+        rate = _UNIT * 10**9
+        target = replace(program.target, d2h_bytes_per_s=rate, h2d_bytes_per_s=rate)
+        return replace(program, target=target)

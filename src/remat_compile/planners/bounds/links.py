@@ -18,8 +18,7 @@ and before + after is the least time. Device bytes are given back only behind th
 offload, so the copies out have ended when k starts, one after the other; and a copy back that
 takes bytes after k was issued after it. `docs/planners/bounds.md` has the proof.
 
-`moment_ns` is the same without replays, in closed form: Shilova 2021, Proposition 3, which is for
-one link that both directions share, made sharper.
+`moving` has the bound for plans without replays.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from ..solvers import MilpSolver
 from ..solvers.milp import INFINITY, Milp
 from .moments import MomentRows, cuts_over
 
-__all__ = ["joint_ns", "joint_program", "moment_ns"]
+__all__ = ["joint_ns", "joint_program"]
 
 _MOST_CUTS = 4
 _MOST_CNODES = 3_000
@@ -63,28 +62,6 @@ def joint_ns(
         if isfinite(solved.bound):
             best = max(best, solved.bound * _scale_ns(instance))
     return max(instance.base_time_ns, ceil(best * (1 - 1e-9) - 1e-3))
-
-
-def moment_ns(instance: Instance, target: Target, limit_bytes: int) -> int:
-    """Nanoseconds that no plan under the budget takes less than which recomputes nothing and
-    runs in the order of capture. Linear."""
-    inst = instance
-    total = inst.base_time_ns
-    before = [0]
-    for time_ns in inst.time_C:
-        before.append(before[-1] + time_ns)
-    best = total
-    profile = inst.profile(inst.capture)
-    for k, here in enumerate(profile):
-        over = here - (limit_bytes - inst.base_bytes)
-        if over <= 0:
-            continue
-        out, back = _moving(target.d2h_bytes_per_s, over), _moving(target.h2d_bytes_per_s, over)
-        first = max(before[k], out)
-        then = max(total - before[k], inst.time_C[k] + back)
-        both = target.shared_bytes_per_s
-        best = max(best, ceil(first + then), ceil(_moving(both, 2 * over)))
-    return best
 
 
 def _moving(rate: int | None, size: float) -> float:

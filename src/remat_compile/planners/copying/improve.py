@@ -28,7 +28,7 @@ from .task import CopyTask, Placed
 
 __all__ = ["improve"]
 
-_MOST_WORK = 120_000
+_MOST_WORK = 300_000
 """Tries times entries of the order."""
 _MOST_MAKERS = 6
 """So many cNodes make a tensor again, at the most."""
@@ -39,9 +39,13 @@ _MOST_IDLE = 40
 def improve(task: CopyTask, *, recompute: bool = True) -> None:
     """Makes the best plan of `task` faster where it can; without `recompute` what is computed stays
     as it is."""
-    for known in dict.fromkeys((tuple(task.instance.capture), *_order_of_best(task))):
-        _try_other_turns(task, list(known))
     tries = _MOST_WORK // max(1, len(task.instance.names_C))
+    for known in dict.fromkeys((*_order_of_best(task), tuple(task.instance.capture))):
+        for gaps in islice(_other_turns(task, list(known)), tries // 4):
+            if task.late or task.is_best_possible:
+                return
+            tries -= 1
+            task.try_gaps(list(known), gaps)
     while task.best is not None and not task.is_best_possible and tries > 0:
         before = task.best
         neighbours = _neighbours(task, before, recompute=recompute)
@@ -60,13 +64,13 @@ def _order_of_best(task: CopyTask) -> list[tuple[int, ...]]:
     return [] if task.best is None else [task.best.order]
 
 
-def _try_other_turns(task: CopyTask, order: Order) -> None:
+def _other_turns(task: CopyTask, order: Order) -> Iterator[list[Gap]]:
     """The largest tensors first, those that are read last, and only those behind computations that
     take long for their bytes, in place of the oldest."""
     gaps = task.gaps(order)
-    task.try_gaps(order, sorted(gaps, key=lambda gap: (-gap.size_bytes, gap.made)))
-    task.try_gaps(order, sorted(gaps, key=lambda gap: (-gap.back, gap.made)))
-    task.try_thresholds(order)
+    yield sorted(gaps, key=lambda gap: (-gap.size_bytes, gap.made))
+    yield sorted(gaps, key=lambda gap: (-gap.back, gap.made))
+    yield from task.thresholds(order)
 
 
 def _neighbours(

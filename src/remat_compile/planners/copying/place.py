@@ -8,22 +8,25 @@ which of them are needed, and where `offload`, `wait`, `free`, `prefetch` and `h
    them, the copies that were issued first before others. What never has to go is not moved.
    For a fixed order and set no other place of the waits takes less time: delaying one past entries
    that fit lets it overlap them and moves nothing else.
-2. *Back*, from the end. The same mirrored: the tensor that is read last comes back last, no earlier
-   than the link needs to be done in time, and no earlier than its bytes fit from there on. What
-   could stay all the time after all is not moved.
+2. *Back*. First, from the end, what could stay all the time after all is not moved. The others
+   come back in the order in which they are read, each as soon as its bytes fit from there on: the
+   same mirrored, since bytes are taken when a copy is issued. Where a link is shared by both ways,
+   that may slow copies out down. So there is a second way: from the end, the tensor that is read
+   last first, no earlier than the link needs to be done in time if nothing ever waits.
 3. `simulate` has the last word on bytes and time.
 
 Shilova 2021, chapter 3 (no-wait, ordered; Proposition 1 for the way back), with release at the
 `wait` instead of continuously.
 
 Room for 3 of 4 tensors, x0 to x3, made by entries 0 to 3 and read by 7 to 4: before entry 3, which
-needs room, x0 is waited for and freed. Entry 4 frees x3, so x0 may come back from boundary 5 on; it
-takes 1 entry of time, so its prefetch stands at boundary 6.
+needs room, x0 is waited for and freed. Entry 4 frees x3, so x0 may come back from boundary 5 on,
+where its prefetch stands. In the second way it stands at boundary 6, as it takes 1 entry of time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate
@@ -45,7 +48,10 @@ from ...ir.schedule import (
 from ..instance import Instance, Order
 from .gaps import Gap
 
-__all__ = ["Move", "copy_ns", "place", "steps_of"]
+__all__ = ["Move", "copy_ns", "place", "steps_of", "times_of"]
+
+_AT_ONCE = 1024
+"""So many entries are looked at in one go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +74,10 @@ def place(
 ) -> list[Move] | None:
     """Moves among `gaps` that keep the order within `limit_bytes` on the device and the target's
     host bytes; None where all of them are too few. Where `early`, copies back are issued as soon as
-    the link needs it and bytes allow; else just before their readers.
+    bytes allow, in the order in which they are read; else when the link needs it.
 
-    Gaps are tried in the given order where several may go. O(n log n), and O(gaps x their
-    lengths) bytes looked at for the way back.
+    Gaps are tried in the given order where several may go. O(n log n), and for the way back
+    O(gaps x their lengths) additions in arrays.
     """
     target = instance.program.target
     profile = np.array([*instance.profile(order), 0], dtype=np.int64)
@@ -82,11 +88,18 @@ def place(
         return None
     for gap, free in freed:
         room[free : gap.back] += gap.size_bytes
-    clock = [0, *accumulate(_times(instance, order))]
-    return _back(room, freed, clock, target, early=early)
+    if early:
+        return sorted(_early(room, freed), key=_in_turn)
+    clock = [0, *accumulate(times_of(instance, order))]
+    return sorted(_late(room, freed, clock, target), key=_in_turn)
 
 
-def _times(instance: Instance, order: Order) -> list[int]:
+def _in_turn(move: Move) -> tuple[int, int]:
+    return move.gap.made, move.gap.anode
+
+
+def times_of(instance: Instance, order: Order) -> list[int]:
+    """Nanoseconds of each entry."""
     seen = bytearray(len(instance.names_C))
     times = []
     for c in order:
@@ -134,30 +147,54 @@ def _out(room: NDArray[np.int64], gaps: Sequence[Gap]) -> list[tuple[Gap, int]] 
     return [(gaps[turn], k) for turn, k in freed.items()]
 
 
-def _back(
+def _early(room: NDArray[np.int64], freed: Sequence[tuple[Gap, int]]) -> Iterator[Move]:
+    leaving = []
+    full = 0
+    for gap, free in sorted(freed, key=lambda item: -item[0].back):
+        size = gap.size_bytes
+        if not (free <= full < gap.back and room[full] < size):  # looked at before all others
+            full = free + int(room[free : gap.back].argmin())
+        if room[full] < size:
+            leaving.append((gap, free))
+        else:
+            room[free : gap.back] -= size
+    before = 0
+    for gap, free in sorted(leaving, key=lambda item: (item[0].back, item[0].made)):
+        begin = min(max(before, free), gap.back)
+        before = _fits_from(room, begin, gap.back, gap.size_bytes)
+        room[before : gap.back] -= gap.size_bytes
+        yield Move(gap, free, before)
+
+
+def _fits_from(room: NDArray[np.int64], begin: int, end: int, size: int) -> int:
+    """The first boundary from `begin` on from which there is room up to `end`."""
+    for high in range(end, begin, -_AT_ONCE):
+        low = max(begin, high - _AT_ONCE)
+        full = np.flatnonzero(room[low:high] < size)
+        if full.size:
+            return low + int(full[-1]) + 1
+    return begin
+
+
+def _late(
     room: NDArray[np.int64],
     freed: Sequence[tuple[Gap, int]],
     clock: Sequence[int],
     target: Target,
-    *,
-    early: bool,
-) -> list[Move]:
-    moves = []
+) -> Iterator[Move]:
     link_ns = clock[-1]
     for gap, free in sorted(freed, key=lambda item: -item[0].back):
         size = gap.size_bytes
         takes = copy_ns(size, target.h2d_bytes_per_s, target)
         wanted = min(clock[min(gap.back, len(clock) - 1)], link_ns) - takes
-        issue = gap.back
-        while issue > free and room[issue - 1] >= size and early and clock[issue] > wanted:
-            issue -= 1
+        begin = min(max(free, bisect_right(clock, wanted) - 1), gap.back)
+        issue = _fits_from(room, begin, gap.back, size)
         if issue == free or int(room[free : gap.back].min()) >= size:
             room[free : gap.back] -= size
             continue  # it can stay after all
         room[issue : gap.back] -= size
         link_ns = max(wanted, clock[issue])
-        moves.append(Move(gap, free, issue))
-    return sorted(moves, key=lambda move: (move.gap.made, move.gap.anode))
+        yield Move(gap, free, issue)
 
 
 def steps_of(

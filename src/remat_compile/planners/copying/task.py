@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
@@ -14,8 +14,9 @@ from ...ir.wording import worded
 from ..contract import Feasible, Infeasible, Optimal, PlanResult, TimedOut
 from ..instance import Instance, Order
 from ..results import Task, check_budget, peak_of
+from .clock import time_ns
 from .gaps import Gap, gaps_of
-from .place import place, steps_of
+from .place import Move, place, steps_of, times_of
 
 __all__ = ["CopyTask", "Placed"]
 
@@ -81,35 +82,49 @@ class CopyTask:
             g for g in gaps if g.size_bytes < least
         ]
 
-    def try_gaps(self, order: Order, gaps: Iterable[Gap]) -> Placed | None:
-        """The fastest schedule that has some of these gaps on the host, and takes it in."""
+    def try_gaps(self, order: Order, gaps: Iterable[Gap]) -> int | None:
+        """Takes in the fastest schedule that has some of these gaps on the host; its nanoseconds,
+        None where there is none. Simulated only if it is faster than the best."""
         inst = self.instance
         gaps = list(gaps)
-        found: list[Placed] = []
+        times = times_of(inst, order)
+        least: int | None = None
         for early in (True, False):
             moves = place(inst, order, gaps, self.task.limit_bytes, early=early)
             if moves is None:
                 return None
-            schedule = steps_of(inst, order, moves, self.task.planner)
-            made = self.take(order, schedule, tuple(gaps))
-            if made is not None:
-                found.append(made)
+            takes = self.try_moves(order, times, moves, gaps)
+            if takes is not None and (least is None or takes < least):
+                least = takes
             if not moves:
                 break
-        return min(found, default=None)
+        return least
 
-    def try_thresholds(self, order: Order) -> None:
+    def try_moves(
+        self,
+        order: Order,
+        times: Sequence[int],
+        moves: Sequence[Move],
+        gaps: Sequence[Gap] = (),
+    ) -> int | None:
+        """The same for given moves; entries of the order take `times`."""
+        takes = time_ns(times, moves, self.instance.program.target)
+        if self.best is None or takes < self.best.time_ns:
+            schedule = steps_of(self.instance, order, moves, self.task.planner)
+            if self.take(order, schedule, tuple(gaps)) is None:
+                return None
+        return takes
+
+    def thresholds(self, order: Order) -> Iterator[list[Gap]]:
         """For each threshold of the time of a tensor's last reader for a byte: all tensors above
         it, and every other one of them."""
         gaps = self.gaps(order)
         ratio = {gap: self.instance.time_C[order[gap.last]] / gap.size_bytes for gap in gaps}
         ranked = sorted(set(ratio.values()))
         for threshold in ranked[:: max(1, len(ranked) // _MOST_THRESHOLDS)]:
-            if self.late or self.is_best_possible:
-                return
             above = [gap for gap in gaps if ratio[gap] >= threshold]
-            self.try_gaps(order, above)
-            self.try_gaps(order, above[::2])
+            yield above
+            yield above[::2]
 
     def take(self, order: Order, schedule: Schedule, gaps: tuple[Gap, ...] = ()) -> Placed | None:
         """The schedule with its time, if it is within all limits; the best is remembered."""
@@ -152,9 +167,10 @@ class CopyTask:
             replace(self.task, program=free, instance=Instance.of(free, self.instance.kind))
         )
         order = self.least or self.instance.capture
-        if (placed := inner.try_gaps(order, inner.gaps(order))) is None:
+        inner.try_gaps(order, inner.gaps(order))
+        if inner.best is None:
             return None
-        need = simulate(free, placed.schedule).host_peak_bytes
+        need = simulate(free, inner.best.schedule).host_peak_bytes
         plain = self.task.infeasible(order)
         host = program.target.host_bytes
         message = (
