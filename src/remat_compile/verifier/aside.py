@@ -7,6 +7,7 @@ started, dies or answers nothing, the same is proven in this process.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import pickle
@@ -128,6 +129,7 @@ def answer() -> None:
     """Runs in the process: one job from the standard input, its verdict to the standard output."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
+    gc.disable()  # nothing made here lies in cycles, and the process ends with it
     job: Job = pickle.load(sys.stdin.buffer)
     proof = read_proof(job.program, job.schedule, job.budgets, job.inquiry)
     if isinstance(proof, PlanProof):

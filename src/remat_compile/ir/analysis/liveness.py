@@ -144,12 +144,14 @@ def _largest(
     sizes = Sizes.of(program, env)
     counted = counted_sizes(program, kind, sizes)
     required = required_cnodes(graph)
+    own = {a.name: 0 if a.kind in CALLER_KINDS else counted[a.name] for a in graph.anodes}
     best, where = 0, graph.loss.name
     for c in graph.cnodes:
         if c.name not in required:
             continue
-        names = {*working_set(graph, c), *beside.get(c.name, ())}
-        total = sum(counted[name] for name in names) + sizes.workspace[c.name]
+        taken = () if c.is_accumulate else c.results  # as in `working_set`
+        names = {*graph.reads(c), *taken, *beside.get(c.name, ())}
+        total = sum([own[name] for name in names]) + sizes.workspace[c.name]
         if total > best:
             best, where = total, c.name
     return best + held_bytes(program, kind, sizes), where
