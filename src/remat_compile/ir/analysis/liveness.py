@@ -102,6 +102,19 @@ def lower_bound_bytes(
     return max(_moments(program, kind, env), key=lambda moment: moment[0])
 
 
+def held_beside(program: Program, kind: BudgetKind, name: str) -> dict[str, int]:
+    """What `lower_bound_bytes` counts at the first execution of a cNode beside its working set and
+    what the caller holds, in bytes: what cannot be made again, and what is carried through."""
+    graph = program.graph
+    counted = counted_sizes(program, kind, Sizes.of(program))
+    own = {*working_set(graph, graph.cnode[name])}
+    found = dict.fromkeys(a for a in _unavoidable(program).get(name, ()) if a not in own)
+    if len(graph.cnodes) <= CARRIED:
+        carried = Carried(program, counted, required_cnodes(graph))
+        found |= dict.fromkeys(carried.named_beside(name, {*own, *found}))
+    return {a: counted[a] for a in found if counted[a]}
+
+
 def _moments(
     program: Program, kind: BudgetKind, env: Mapping[str, int] | None
 ) -> Iterator[tuple[int, str]]:
