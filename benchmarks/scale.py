@@ -23,7 +23,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import log10
 from pathlib import Path
 from time import perf_counter
@@ -154,17 +154,17 @@ def _aside(function: str, *args: str) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-COLOURS = {"s": "#1a1a1a", "read": "#0072b2", "plan": "#d55e00", "verify": "#009e73"}
-"""Of the curves: the whole, and the phases that take long."""
+CURVES: dict[str, tuple[str, Callable[[dict[str, Any]], float]]] = {
+    "clock": ("#1a1a1a", lambda row: row["s"]),
+    "processor": ("#0072b2", lambda row: sum(row["cpu_s"])),
+    "proof, clock": ("#009e73", lambda row: row["phases"]["verify"]),
+}
+"""Colours, and seconds of a row."""
 
 
 def plot(rows: Sequence[dict[str, Any]]) -> str:
     """Seconds over cNodes, both on logarithmic axes, as SVG; the dashed line is linear growth."""
     rows = sorted(rows, key=lambda row: row["cnodes"])
-    curves = {
-        name: [(row["cnodes"], row["s"] if name == "s" else row["phases"].get(name)) for row in rows]
-        for name in COLOURS
-    }
     left, right, low, high = 3, 6.2, -1, 3.5
 
     def at(count: float, seconds: float) -> str:
@@ -184,7 +184,8 @@ def plot(rows: Sequence[dict[str, Any]]) -> str:
         ends = f"{at(10**power, 10**low)} {at(10**power, 10**high)}"
         lines.append(f'<polyline points="{ends}" stroke="#ddd" fill="none"/>')
         x = at(10**power, 10**low).split(",")[0]
-        lines.append(text(f"{x},318", f"10<tspan dy='-4' font-size='9'>{power}</tspan>", anchor="middle"))
+        shown = f"10<tspan dy='-4' font-size='9'>{power}</tspan>"
+        lines.append(text(f"{x},318", shown, anchor="middle"))
     for power in range(low, 4):
         ends = f"{at(10**left, 10**power)} {at(10**right, 10**power)}"
         lines.append(f'<polyline points="{ends}" stroke="#ddd" fill="none"/>')
@@ -197,17 +198,14 @@ def plot(rows: Sequence[dict[str, Any]]) -> str:
         f'<polyline points="{at(first["cnodes"], first["s"])} {linear}" stroke="#999" '
         'stroke-dasharray="4 3" fill="none"/>'
     )
-    for name, curve in curves.items():
-        points = [at(count, seconds) for count, seconds in curve if seconds]
-        if not points:
-            continue
-        lines.append(f'<polyline points="{" ".join(points)}" stroke="{COLOURS[name]}" fill="none"/>')
+    for name, (colour, seconds_of) in CURVES.items():
+        points = [at(row["cnodes"], max(0.1, seconds_of(row))) for row in rows]
+        lines.append(f'<polyline points="{" ".join(points)}" stroke="{colour}" fill="none"/>')
         for point in points:
             x, y = point.split(",")
-            lines.append(f'<circle cx="{x}" cy="{y}" r="3" fill="{COLOURS[name]}"/>')
+            lines.append(f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>')
         x, y = points[-1].split(",")
-        words = {"s": "all", "verify": "proof"}.get(name, name)
-        lines.append(text(f"{float(x) + 8:.1f},{float(y) + 4:.1f}", words, COLOURS[name]))
+        lines.append(text(f"{float(x) + 8:.1f},{float(y) + 4:.1f}", name, colour))
     return "\n".join([*lines, "</svg>", ""])
 
 

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["Attempt", "Phases", "Planned", "run_planner", "schedule_of"]
 
 PROOF_S, PROOF_S_A_CNODE = 60.0, 0.02
-"""A proof may take the planner's time limit, and at least so many seconds: it takes about 0.7 ms for
-each cNode on a quiet machine, ten times as long on a busy one."""
+"""A proof may take the planner's time limit, and at least so many seconds: a quiet machine needs
+about 0.7 ms for each cNode, a busy one ten times as long."""
 
 
 @dataclass
