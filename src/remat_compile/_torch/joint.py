@@ -30,7 +30,11 @@ from ..ir.diagnostics import fail
 from .kernels import kept_whole
 from .places import error_in_model
 
-__all__ = ["Joint", "as_if_compiling", "trace_joint"]
+__all__ = ["HANDS_GRADIENTS_OVER", "Joint", "as_if_compiling", "trace_joint"]
+
+HANDS_GRADIENTS_OVER = hasattr(torch.autograd.Function, "boxed_grads_call")
+"""Whether a backward can free the gradients that it is given before it ends; before PyTorch 2.13
+the engine holds them until then."""
 
 _OVER_ARGUMENTS = "unflattened_compiled_fn"
 """PyTorch's function around what takes flat arguments."""

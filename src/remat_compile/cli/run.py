@@ -235,7 +235,13 @@ def _print(plan: Plan, report: StepReport) -> None:
     echo(*columns(rows))
     echo(*_gap(plan, report))
     if report.bit_equal:
-        echo(f"gradients: bit-equal to ordinary autograd ({report.tensors} tensors compared)")
+        compared = report.tensors - report.irreproducible
+        echo(f"gradients: bit-equal to ordinary autograd ({compared} tensors compared)")
+        if report.irreproducible:
+            echo(
+                f"{report.irreproducible} more differ between two steps of ordinary autograd itself"
+                f", by {report.max_difference:.3g} of the largest value here"
+            )
     else:
         text = f"gradients: largest difference {report.max_difference:.3g} of the largest value"
         fused = "; fused cNodes may differ by rounding" if _is_equal(plan, report) else ""

@@ -20,6 +20,7 @@ from ..ir.graph import DTYPE_BYTES, Call, CNode, Replay
 from ..ir.program import Header, Program, Target
 from ..ir.schedule import Free, Schedule
 from ..ir.semantics.simulate import simulate
+from ._link import measured_link
 from ._meter import Meter, Sample
 from ._stores import Layouts, RealRun, Store
 from ._symbolic import Corners, Point, at_least, bound
@@ -48,9 +49,9 @@ def measured(
     """
     check_values(program, values, program.sample)
     device = torch.device(program.header.device)
-    program = replace(program, target=_target(program.target, device))
-    hold = _fits(program, device) if hold_tensors is None else hold_tensors
     with plain_mode(device):
+        program = replace(program, target=_target(program.target, device))
+        hold = _fits(program, device) if hold_tensors is None else hold_tensors
         state = get_rng_state(device)
         try:
             return _run(program, values, time_limit_s, hold, hold_tensors is None)
@@ -210,11 +211,13 @@ class _MeasuringRun:
 
 
 def _target(target: Target, device: torch.device) -> Target:
-    """The device at hand as the target, unless the program names another."""
-    if target != Target() or device.type != "cuda":
+    """The device at hand, with its link, as the target, unless the program names another."""
+    if target.memory_bytes is not None or target.has_link or device.type != "cuda":
         return target
     properties = torch.cuda.get_device_properties(device)
-    return Target(properties.name, properties.total_memory, granularity_bytes=512)
+    found = Target(properties.name, properties.total_memory, granularity_bytes=512)
+    link = measured_link(device)
+    return found if link is None else link.on(found)
 
 
 def _fits(program: Program, device: torch.device) -> bool:

@@ -212,6 +212,14 @@ class Program:
         """The assignment of the symbols at which the graph was captured."""
         return {s.name: s.sample for s in self.symbols}
 
+    @property
+    def held_since_loss(self) -> frozenset[str]:
+        """The storages that the caller holds from the loss on: of the results, and what the loss
+        makes of kind `output`, gradients that the caller frees itself."""
+        graph = self.graph
+        made = {name for name in graph.loss.results if graph.anode[name].kind == "output"}
+        return frozenset({graph.storage[r.name] for r in self.binding.results} | made)
+
     def with_schedule(self, schedule: Schedule) -> Program:
         """The program with this schedule added, in place of one of the same name."""
         kept = tuple(s for s in self.schedules if s.name != schedule.name)

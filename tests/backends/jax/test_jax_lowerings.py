@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.jax.arrays import PLAIN_CODE, quick_compilation, to_numpy, translated
+from helpers.jax.arrays import plain_code, quick_compilation, to_numpy, translated
 from helpers.jax.samples import RANDOM, SAMPLES, Call, samples
 from helpers.slow import default_only
 from remat_compile._torch.ops import resolve_op
@@ -111,7 +111,7 @@ def compiled(
             for op in ops
         }
 
-    compiled = jax.jit(every, compiler_options=PLAIN_CODE)
+    compiled = jax.jit(every, compiler_options=plain_code())
     return compiled({op: [arrays for _, arrays in of_op] for op, of_op in made.items()})
 
 

@@ -49,10 +49,12 @@ LATE = tuple(map(Order, (("d2h", "h2d"), ("compute",), ("d2h",), ("h2d",))))
 ORDERS = (AT_ONCE, *LATE, Order((), seed=1), Order((), seed=2))
 
 
-def sample(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """A model of `MODELS` on the device, with its arguments."""
+def sample(
+    name: str, device: torch.device | None = None
+) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """A model of `MODELS` on a device, the queued one by default, with its arguments."""
     module, args, kwargs = MODELS[name](torch.float32)
-    device = accelerator().device
+    device = device or accelerator().device
 
     def moved(tensor: Tensor) -> Tensor:
         return tensor.detach().to(device).requires_grad_(tensor.requires_grad)
@@ -75,13 +77,13 @@ class Model:
 
 
 @cache
-def captured(name: str) -> Model:
-    """Of `MODELS`, on the device."""
-    module, args, kwargs = sample(name)
+def captured(name: str, device: torch.device | None = None) -> Model:
+    """Of `MODELS`, on a device, the queued one by default."""
+    module, args, kwargs = sample(name, device)
     state = {key: tensor.clone() for key, tensor in module.state_dict().items()}
     exported = export(module, args, kwargs)
     with lower(exported) as lowered:
         values = lowered.values()
         program = measured(lowered.program, values, time_limit_s=0.2)
-    eager = train_steps(sample(name)[0], args, kwargs)
+    eager = train_steps(sample(name, device)[0], args, kwargs)
     return Model(exported, program, values, args, kwargs, state, eager)

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from helpers.jax.arrays import PLAIN_CODE
+from helpers.jax.arrays import plain_code
 from remat_compile import Plan
 from remat_compile.backends.jax.emit.tables import tolerance
 from remat_compile.driver.jax.reference import held_tensors, reference_step
@@ -43,6 +43,6 @@ def difference(proven: Plan, stored: Stored) -> tuple[float, float]:
     space: dict[str, Any] = {"__name__": "random_plan"}
     exec(compile(source_of_plan(proven.program, proven.schedule), "<random plan>", "exec"), space)
     options = space["compiler_options"]
-    space["compiler_options"] = lambda: {**options(), **PLAIN_CODE}
+    space["compiler_options"] = lambda: {**options(), **plain_code()}
     worst: Mapping[str, float] = space["check"](stored)
     return max(worst.values()), tolerance(proven.program)

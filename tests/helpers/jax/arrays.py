@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import jax
@@ -15,10 +16,22 @@ from torch import Tensor
 from remat_compile._torch.ops import from_torch_dtype
 from remat_compile.backends.jax.arguments import jax_dtype
 
-__all__ = ["PLAIN_CODE", "from_torch", "quick_compilation", "to_numpy", "translated"]
+__all__ = ["from_torch", "plain_code", "quick_compilation", "to_numpy", "translated"]
 
-PLAIN_CODE = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
-"""Compiler options under which XLA compiles many small computations five times as fast."""
+_PLAIN_CODE = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
+
+
+@cache
+def plain_code() -> dict[str, Any]:
+    """Compiler options under which XLA compiles many small computations five times as fast; those
+    of them that this XLA knows."""
+    lowered = jax.jit(lambda x: x).lower(0.0)
+    known: dict[str, Any] = {}
+    for name, value in _PLAIN_CODE.items():
+        with suppress(jax.errors.JaxRuntimeError):
+            lowered.compile({name: value})  # type: ignore[dict-item]
+            known[name] = value
+    return known
 
 
 @contextmanager

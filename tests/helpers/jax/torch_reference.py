@@ -10,7 +10,7 @@ import jax
 import torch
 from torch import Tensor
 
-from helpers.jax.arrays import PLAIN_CODE, from_torch
+from helpers.jax.arrays import from_torch, plain_code
 from remat_compile._torch.instances import Instances, plain_mode, run_cnode
 from remat_compile.backends.jax.runtime.interpret import Draws, Interpreted, interpret
 from remat_compile.frontends.torch_export import Lowered
@@ -107,4 +107,4 @@ def interpreted(ref: Reference) -> Interpreted:
         )
         return tuple(getattr(found, field.name) for field in fields(found))
 
-    return Interpreted(*jax.jit(step, compiler_options=PLAIN_CODE)(held, tangents, ref.draws))
+    return Interpreted(*jax.jit(step, compiler_options=plain_code())(held, tangents, ref.draws))

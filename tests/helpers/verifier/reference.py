@@ -172,6 +172,8 @@ class _Machine:
         base = {a.name: a.name for a in program.graph.anodes}
         base.update({v.name: v.base for v in program.graph.views})
         self.handed_over = {base[r.name] for r in program.binding.results}
+        roots = [n for c in program.graph.cnodes if c.phase == "loss" for n in c.writes if n]
+        self.handed_over.update(n for n in roots if self.kind[n] == "output")
         self.host: dict[str, int] = {}
         self.stale: set[str] = set()
         # The copies in flight: to the host or back, and what they read when they were issued.

@@ -82,6 +82,10 @@ def measure_step(
     seconds, uses = measure_regions(run, device)
     before, between = bytes_at_entries(step.program, step.schedule, env)
     border = trace.loss_step
+    # What is carried over is measured too: kernels of a GPU give some of it, a seed or a state of
+    # a generator, on the host.
+    carried = before + uses["forward"].end_bytes_over_entry
+    between += carried - (trace.after[border - 1] if border else before)
     return StepUse(
         forward_measured_bytes=before + uses["forward"].peak_bytes_over_entry,
         forward_predicted_bytes=max(trace.during[:border], default=before),

@@ -12,7 +12,7 @@ from torch._functorch._aot_autograd import descriptors as aot
 from torch._ops import OpOverload
 
 from ..._torch.devices import get_rng_state
-from ..._torch.joint import Joint
+from ..._torch.joint import HANDS_GRADIENTS_OVER, Joint
 from ..._torch.lowered import Exported
 from ..._torch.ops import atom_of, from_torch_dtype, op_name
 from ...ir.diagnostics import Diagnostic, FBError, fail
@@ -101,7 +101,7 @@ class Builder:
                 base = getattr(output, "idx", len(self.tangents))
                 # The gradient of a scalar is the root that `loss.backward()` makes and
                 # holds until it returns: no plan can free it.
-                kind: ANodeKind = "output" if value.dim() == 0 else "tangent"
+                kind: ANodeKind = "tangent" if value.dim() and HANDS_GRADIENTS_OVER else "output"
                 name = self._declare(node, value, self._fresh(f"tangent{base}"), kind)
                 self.tangents[output] = name
                 self.name_of[node] = name
@@ -162,6 +162,8 @@ class Builder:
         if not node.target._schema.returns:
             return  # a check of the exporter; nothing is computed
         tensors = list(value) if isinstance(value, list | tuple) else [value]
+        if isinstance(value, list | tuple):  # numbers among them are folded into their readers
+            tensors = [None if isinstance(t, int | torch.SymInt) else t for t in tensors]
         if not all(isinstance(t, Tensor) or t is None for t in tensors):
             self.refuse("FB0507", f"operator {node.target} returns {type(value).__name__}", node)
             return
@@ -262,6 +264,8 @@ class Builder:
             name = self.name_of.get(value)
             if isinstance(name, str):
                 return Ref(name)
+            if inner is None and value.target is operator.getitem:
+                return None  # a tensor that an operator may give and did not
             fail("FB0507", f"{value.name} ({value.target}) cannot be an argument")
         if value is None or isinstance(value, bool | float | str):
             return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from weakref import WeakSet
 
@@ -14,7 +15,7 @@ from ..._torch.execute import Again, execute
 from ..._torch.lowered import Exported, Lowered
 from ..._torch.whole import unchanged
 from ...ir.analysis.order import capture_order, frees_after_last_use
-from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.diagnostics import Diagnostic, FBError, render
 from ...ir.graph import CNode, Graph
 from ...ir.program import Program
 from ...ir.schedule import Compute, Step
@@ -25,6 +26,9 @@ __all__ = ["check_against_eager", "eager_step", "ensure_trusted"]
 
 SHOWN = 5
 """Names in a message; of more, the number is told."""
+
+REPEATS = 3
+"""Of eager and of the graph, where they differ, to tell what does not repeat its own bits."""
 
 _TRUSTED: WeakSet[Exported] = WeakSet()
 
@@ -42,8 +46,9 @@ def ensure_trusted(lowered: Lowered) -> None:
 def check_against_eager(exported: Exported, program: Program, values: Mapping[str, Tensor]) -> None:
     """Runs the graph and the model itself once each, on equal random states.
 
-    Results, gradients and the contents of all buffers must be bit-equal, unless eager is not
-    reproducible there itself; and so must be what a replay form computes from what its cNode
+    Results, gradients and the contents of all buffers must be bit-equal, unless eager or the
+    graph is not reproducible there itself (attention of cuDNN adds in any order: the warning
+    FB0919); and so must be what a replay form computes from what its cNode
     has read, to what that has written. Nothing of the model changes. Raises FBError FB0512
     with everything that differs.
     """
@@ -57,10 +62,10 @@ def check_against_eager(exported: Exported, program: Program, values: Mapping[st
     if replayed:
         raise FBError(replayed)
     theirs = eager_step(exported, program)
-    different = [name for name in theirs if not _same(ours.get(name), theirs[name])]
-    if different:
-        again = eager_step(exported, program)
-        different = [name for name in different if _same(theirs[name], again[name])]
+    first = [name for name in theirs if not _same(ours.get(name), theirs[name])]
+    different = _repeated(first, ours, theirs, exported, program, values) if first else []
+    if first and not different:
+        _warn_of(first)
     recurrent = [
         path
         for path, module in exported.original.named_modules()
@@ -95,6 +100,39 @@ def _with_replays(graph: Graph, steps: Iterable[Step]) -> Iterator[Step]:
         yield step
         if isinstance(step, Compute) and is_compared(graph.cnode[step.cnode]):
             yield step
+
+
+def _repeated(
+    different: list[str],
+    ours: Mapping[str, Tensor | None],
+    theirs: Mapping[str, Tensor | None],
+    exported: Exported,
+    program: Program,
+    values: Mapping[str, Tensor],
+) -> list[str]:
+    """Of what differs, that of which both the graph and eager repeat their bits."""
+    for _ in range(REPEATS):
+        again = eager_step(exported, program)
+        mine = _of_graph(program, values, lambda *_: None)
+        different = [
+            name
+            for name in different
+            if _same(theirs[name], again[name]) and _same(ours.get(name), mine.get(name))
+        ]
+    return different
+
+
+def _warn_of(changing: list[str]) -> None:
+    more = f" and {len(changing) - SHOWN} more" if len(changing) > SHOWN else ""
+    message = (
+        f"{', '.join(changing[:SHOWN])}{more} change from run to run here, in eager too or in the "
+        "same kernels: their bits cannot be compared"
+    )
+    hint = (
+        "torch.use_deterministic_algorithms(True), and on CUDA "
+        "torch.backends.cuda.enable_cudnn_sdp(False), before the model is captured"
+    )
+    warnings.warn(render(Diagnostic("FB0919", message, hint=hint), level="warning"), stacklevel=4)
 
 
 def _of_graph(

@@ -38,8 +38,12 @@ def replay_without_effect(
     """The form that every execution but the first runs, or None if it is the same.
 
     Training batch norm reads the running statistics only to update them; the form
-    without them is bit-equal and touches no buffer.
+    without them is bit-equal and touches no buffer. With an update it is cuDNN's (`prepare`).
     """
+    if op is aten._batch_norm_with_update_functional.default:
+        x, weight, bias, _, _, momentum, eps = call.args
+        given: tuple[Arg, ...] = (x, weight, bias, None, None, True, momentum, eps)
+        return Replay(writes[:4], Call("aten.cudnn_batch_norm.default", given), Const(0), None)
     if op is aten._native_batch_norm_legit_functional.default:
         x, weight, bias, _, _, training, momentum, eps = call.args
         if training is not True:

@@ -47,6 +47,7 @@ def prepare(graph_module: fx.GraphModule) -> None:
     """Applies every rewrite in place."""
     graph = graph_module.graph
     _drop_running_statistics(graph)
+    _batch_norm_as_in_eager(graph)
     _dropout_as_in_eager(graph)
     _own_storage_for_results(graph)
     _copy_old_buffers(graph)
@@ -62,6 +63,49 @@ def _drop_running_statistics(graph: fx.Graph) -> None:
     ):
         if node.args[7] is True:
             node.args = (*node.args[:3], None, None, *node.args[5:])
+
+
+def _batch_norm_as_in_eager(graph: fx.Graph) -> None:
+    """cuDNN's kernels where eager takes them; tracing puts PyTorch's own in their place."""
+    for node in graph.find_nodes(
+        op="call_function", target=aten._native_batch_norm_legit_functional.default
+    ):
+        x, weight, bias, mean, variance, training, momentum, eps = node.args
+        if not training or not _is_of_cudnn(x, weight, bias, mean, variance, eps):
+            continue
+        args = (x, weight, bias, mean, variance, momentum, eps)
+        new = _insert(graph, aten._batch_norm_with_update_functional.default, args, {}, node)
+        new.meta.update({key: value for key, value in node.meta.items() if key != "val"})
+        reserve = _part(graph, new, 3, node)
+        for part in list(node.users):
+            index = part.args[1]
+            part.args = (new, index if index < 3 else index + 1)
+            part.meta["val"] = new.meta["val"][part.args[1]]
+            for reader in list(part.users):
+                if reader.target is aten.native_batch_norm_backward.default and index == 1:
+                    given = (*reader.args, reserve)
+                    made = _insert(
+                        graph, aten.batch_norm_backward.default, given, {}, reader, like=reader
+                    )
+                    reader.replace_all_uses_with(made)
+
+
+def _is_of_cudnn(x: fx.Node, weight: Any, bias: Any, mean: Any, variance: Any, eps: float) -> bool:
+    if x.meta["val"].device.type != "cuda":
+        return False
+    given = [
+        a.meta["val"] if isinstance(a, fx.Node) else a for a in (x, weight, bias, mean, variance)
+    ]
+    backend = torch._C._select_batch_norm_backend(*given, True, eps)
+    return bool(backend == torch._C._BatchNormBackend.Cudnn)  # type: ignore[attr-defined]
+
+
+def _part(graph: fx.Graph, node: fx.Node, index: int, before: fx.Node) -> fx.Node:
+    """One of several results of a call."""
+    with graph.inserting_before(before):
+        part = graph.call_function(operator.getitem, (node, index))
+    part.meta.update(node.meta, val=node.meta["val"][index])
+    return part
 
 
 def _dropout_as_in_eager(graph: fx.Graph) -> None:

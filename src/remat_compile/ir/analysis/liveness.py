@@ -176,8 +176,7 @@ def _unavoidable(program: Program) -> dict[str, list[str]]:
     required = required_cnodes(graph)
     unavoidable: dict[str, list[str]] = {}
     after_loss = _descendants(graph, graph.loss)
-    results = {graph.storage[r.name] for r in program.binding.results}
-    given = [name for name in results if graph.anode[name].kind not in CALLER_KINDS]
+    given = [name for name in program.held_since_loss if graph.anode[name].kind not in CALLER_KINDS]
     for name in after_loss:
         unavoidable.setdefault(name, []).extend(given)
     for name in graph.loss.results:

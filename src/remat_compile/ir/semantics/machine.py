@@ -41,7 +41,7 @@ class Machine:
         self.activation = 0
         self.ended: dict[str, Note] = {}
         self.updated = {b.name for b in program.binding.buffers if b.update is not None}
-        self.results = {self.graph.storage[r.name] for r in program.binding.results}
+        self.held_since_loss = program.held_since_loss
         self.loss_done = False
         # First executions of random operators and of the loss follow the order of capture.
         ordered = (c.name for c in self.graph.cnodes if c.token is not None or c.is_loss)
@@ -208,7 +208,7 @@ class Machine:
 
     def _free(self, name: str, span: Span | None, word: str) -> None:
         caller = self.graph.anode[name].kind in CALLER_KINDS
-        given = self.loss_done and name in self.results
+        given = self.loss_done and name in self.held_since_loss
         if name in self.live and not caller and not given:
             self._drop(name, Note(f"%{name} was freed here", span))
             return

@@ -107,9 +107,7 @@ class _LinkRows(MomentRows):
         super().__init__(instance, limit_bytes, k, set(range(k)))
         self.target = target
         self.unit_ns = _scale_ns(instance)
-        binding = instance.program.binding
-        storage = instance.program.graph.storage
-        handed = {instance.index_A[storage[r.name]] for r in binding.results}
+        handed = {instance.index_A[name] for name in instance.program.held_since_loss}
         self.pinned = handed if k >= instance.loss else set()
         self.away: dict[int, int] = {}
 

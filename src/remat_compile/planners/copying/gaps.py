@@ -39,14 +39,13 @@ def gaps_of(instance: Instance, order: Order, least_bytes: int = 1) -> list[Gap]
     """One gap for each instance of an aNode of at least `least_bytes`: its longest, and none
     between entries that follow each other. In the order in which the instances are made. Linear.
 
-    Left out is what the caller holds: its own storage, and results from the loss on.
+    Left out is what the caller holds, from the loss on or always.
     """
     inst = instance
-    graph = inst.program.graph
-    results = {inst.index_A[graph.storage[r.name]] for r in inst.program.binding.results}
+    held = {inst.index_A[name] for name in inst.program.held_since_loss}
     gaps = []
     for a, life in _lives(inst, order):
-        if a in results or inst.size_A[a] < max(1, least_bytes):
+        if a in held or inst.size_A[a] < max(1, least_bytes):
             continue
         uses = [life.made, *life.uses]
         last, back = max(pairwise(uses), key=_length, default=(0, 0))

@@ -122,6 +122,8 @@ class Machine:
             self.do("sum" if own.operator == "accumulate" else "make", a)
         for a in (a for a in made if nosave and self.p.kind[a] == "phantom"):
             self.do("drop", a)
+        for a in (a for a in made if own.phase == "loss" and self.p.kind[a] == "output"):
+            self.do("give", a)
         for kind, a, second in self.p.bound if own.phase == "loss" else ():
             if kind == "result" or (kind == "buffer" and second):
                 self.do("give" if kind == "result" else "update", a)

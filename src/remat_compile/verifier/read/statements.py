@@ -29,7 +29,8 @@ class Statements:
     the storages that must be alive to read it. `kept` says, per storage that the caller
     gets, what it is to him. `pending` are the new contents of buffers, `updated` the
     buffers that take them, `handed` the names of the model's results, which the caller
-    holds from the loss on, and `results` the storages under them. `stream` are the
+    holds from the loss on, and `results` the storages under them, and what the loss makes of
+    kind `output`, which he holds as long. `stream` are the
     cNodes that draw from the one stream of random numbers, and the loss (the caller's own
     may draw), in the order of capture. `accumulates` holds g1 and g2
     of each cNode `%g2 = accumulate %g1 += %c`.
@@ -254,6 +255,9 @@ class _Reader:
         updates = [b.update for b in binding.buffers if b.update is not None]
         pending = [a.name for a in self.graph.anodes if a.kind == "pending"]
         pending += [self.alias[name] for name in updates]
+        outputs = {a.name for a in self.graph.anodes if a.kind == "output"}
+        losses = [c for c in self.graph.cnodes if c.phase == "loss"]
+        roots = [name for c in losses for name in c.writes if name in outputs]
         return Statements(
             anodes=self.anodes,
             cnodes=self.cnodes,
@@ -265,7 +269,7 @@ class _Reader:
             pending=tuple(name for name in dict.fromkeys(pending) if name not in caller),
             updated=frozenset(self.alias[b.name] for b in binding.buffers if b.update is not None),
             handed=tuple(r.name for r in binding.results),
-            results=frozenset(self.alias[r.name] for r in binding.results),
+            results=frozenset((*(self.alias[r.name] for r in binding.results), *roots)),
             stream=tuple(
                 c.name for c in self.graph.cnodes if c.token is not None or c.phase == "loss"
             ),

@@ -1,0 +1,96 @@
+"""The link between an accelerator and its host, measured with pinned buffers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from ..ir.program import Target
+
+__all__ = ["Link", "measured_link"]
+
+_BLOCK_BYTES = 1 << 26
+"""A copy of 64 MiB takes milliseconds, beside which its start is nothing."""
+
+_SMALL_BYTES = 1 << 12
+_SMALL_COPIES = 64
+_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Rates in bytes per second; `both` is what the two ways move together. The latency, in
+    nanoseconds, is what each of many small copies in a row takes."""
+
+    d2h_bytes_per_s: int
+    h2d_bytes_per_s: int
+    both_bytes_per_s: int
+    latency_ns: int
+
+    def on(self, target: Target) -> Target:
+        """The target with this link."""
+        return replace(
+            target,
+            d2h_bytes_per_s=self.d2h_bytes_per_s,
+            h2d_bytes_per_s=self.h2d_bytes_per_s,
+            both_bytes_per_s=self.both_bytes_per_s,
+            copy_latency_ns=self.latency_ns,
+        )
+
+
+@lru_cache
+def measured_link(device: torch.device) -> Link | None:
+    """The link of a device, once per process: some tenths of a second.
+
+    None where the memory for it (128 MiB on each side) or pinned memory is not to be had.
+    """
+    try:
+        return _measured(device)
+    except RuntimeError:  # of which running out of memory is one
+        return None
+
+
+def _measured(device: torch.device) -> Link:
+    here = [torch.empty(_BLOCK_BYTES, dtype=torch.uint8, device=device) for _ in range(2)]
+    there = [torch.empty(_BLOCK_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    out, back = torch.Stream(device), torch.Stream(device)
+    small = [t[:_SMALL_BYTES] for t in (here[0], there[0])]
+
+    def copy(stream: torch.Stream, target: Tensor, source: Tensor, times: int = 1) -> None:
+        with stream:
+            for _ in range(times):
+                target.copy_(source, non_blocking=True)
+
+    def d2h() -> None:
+        copy(out, there[0], here[0])
+
+    def h2d() -> None:
+        copy(back, here[1], there[1])
+
+    def both() -> None:
+        d2h()
+        h2d()
+
+    out_s, back_s, both_s = (_least_s(run, device) for run in (d2h, h2d, both))
+    small_s = _least_s(lambda: copy(out, small[1], small[0], _SMALL_COPIES), device)
+    rates = round(_BLOCK_BYTES / out_s), round(_BLOCK_BYTES / back_s)
+    together = max(round(2 * _BLOCK_BYTES / both_s), *rates)
+    return Link(*rates, together, round(small_s / _SMALL_COPIES * 1e9))
+
+
+def _least_s(run: Callable[[], None], device: torch.device) -> float:
+    """The least of several times, as whatever else the machine does adds; the first, in which
+    memory is touched, is left out."""
+    times = []
+    for _ in range(1 + _ROUNDS):
+        torch.accelerator.synchronize(device)
+        start = time.perf_counter()
+        run()
+        torch.accelerator.synchronize(device)
+        times.append(time.perf_counter() - start)
+    return min(times[1:])
