@@ -33,9 +33,10 @@ _ROOMS = (1.0, 1.05, 1.1)
 """What the program of the root predicts is an upper bound: where it has no plan for the budget,
 one for more room may hold it all the same."""
 _WHOLE_CHECKS = 600
-_TREE_WALKS, _LEVEL_WALKS, _REFINE_WALKS = 2.0, 1.0, 2.0
-"""The tree, the options of the root, and the first leaf that is refined take as long as so many
-walks, or less."""
+_TREE_WALKS, _CHAIN_WALKS, _TOP_WALKS, _REFINE_WALKS = 2.0, 1.0, 6.0, 2.0
+"""The tree, the chain of leaves, the options of the root, and the first leaf that is refined take
+as long as so many walks, or less (the tree and the root's options on 10^5 computations of GPT-2: 4
+and more than 20 s of processor time, where a walk takes 5)."""
 _REFINED = 2
 """So many plans of different origin are refined."""
 
@@ -225,7 +226,7 @@ class _Run:
 
     def _chain(self, tree: Tree) -> None:
         """Across a chain of leaves the dynamic program of Rk-Rotor is exact, and quick."""
-        if self._is_over(_LEVEL_WALKS):
+        if self._is_over(_CHAIN_WALKS):
             return
         for order in chain_orders(self.task, tree):
             self.candidates.offer(order, "a chain of parts")
@@ -235,7 +236,7 @@ class _Run:
     def _top(self, tree: Tree, *, quick: bool) -> None:
         """Plans of the root from what its children offer."""
         limit = self.task.limit_bytes
-        if self._is_over(_LEVEL_WALKS):
+        if self._is_over(_TOP_WALKS):
             return
         problem = LevelProblem.of(tree.root, self.options.options + _MORE_AT_TOP)
         for order in priced_orders(problem.level, problem.prices):
