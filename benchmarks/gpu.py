@@ -268,6 +268,7 @@ def main(
     """Makes all ways of a model, then times them in turn."""
     properties = torch.cuda.get_device_properties(GPU)
     torch.use_deterministic_algorithms(deterministic, warn_only=True)
+    torch.backends.cuda.enable_cudnn_sdp(not deterministic)
     kernels = ", deterministic kernels" if deterministic else ""
     print(f"{properties.name}, torch {torch.__version__}{kernels}")
     found = {}

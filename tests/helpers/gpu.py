@@ -15,8 +15,8 @@ from remat_compile.backends.torch.runtime.engine import storage_bytes
 
 __all__ = ["AT_ONCE", "LATE", "PATTERNS", "Delay"]
 
-_CYCLES = 4_000_000
-"""Of the clock: two milliseconds, in which a GPU does the whole step of a test."""
+_CYCLES = 2_000_000
+"""Of the clock: a millisecond, as long as a GPU takes for many operators of a test."""
 
 
 @dataclass(frozen=True)

@@ -125,8 +125,9 @@ def call_left_out(case: Case, kind: str) -> Iterator[Mutant]:
         for inner in c.call.region:
             call = replace(c.call, region=tuple(i for i in c.call.region if i is not inner))
             made = _with_cnode(case.program, c, call=call)
-            words = next(f"%{name}" for name in inner.writes if name is not None)
-            yield case.mutant(kind, None, "FB0802", words=words, program=made, place=c.span)
+            words = next((f"%{name}" for name in inner.writes if name is not None), None)
+            if words is not None:
+                yield case.mutant(kind, None, "FB0802", words=words, program=made, place=c.span)
 
 
 @seeds("calls of a region in a circle", "graph")
