@@ -1,24 +1,33 @@
-"""From a text to a proven plan, on graphs of a thousand computations to a hundred thousand.
+"""From a text to a proven plan that is saved, on graphs of a thousand computations to a million.
 
     python benchmarks/scale.py                                  # up to 2 500 computations
-    python benchmarks/scale.py --graphs chain-100000 --limit 120
+    python benchmarks/scale.py --graphs gpt2-2940 --limit 60    # 10^5
+    python benchmarks/scale.py --graphs gpt2-29400 --limit 300  # 10^6
     python benchmarks/scale.py --graphs encoder-decoder-2500 --uneven
+    python benchmarks/scale.py --graphs gpt2-29,gpt2-294,gpt2-2940 --plot docs/img/scale.svg
 
 Graphs are synthetic, and so are their times. `encoder-decoder-N`: as many layers of 26 forward
 computations, half of them the encoder's; every layer of the decoder reads the encoder's result and,
 over a long skip, the layer of the encoder that lies as far from the middle. `--uneven`: no two
-layers are equal. `gpt2-L`: L layers of GPT-2; `chain-N`: one computation a layer.
+layers are equal. `gpt2-L`: L layers of GPT-2, 34 computations each; `chain-N`: one computation a
+layer. Each graph has a process of its own; GiB is the peak of that process plus that of the largest
+it started. With `--results FILE` rows are kept there (JSON lines), and the plot is of all of them.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import resource
+import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
+from math import log10
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from _tables import print_table
@@ -110,6 +119,96 @@ def graph(name: str, *, uneven: bool) -> Program:
     raise typer.BadParameter(f"no graph {name}")
 
 
+def measured(path: Path, planner: str, share: float, limit: float) -> dict[str, Any]:
+    """One plan from a text to a file, in this process."""
+    start, load = perf_counter(), os.getloadavg()[0]
+    plan = remat_compile.plan(
+        path,
+        activation_budget=f"{100 * share:g}%",
+        planner=planner,
+        time_limit_s=limit,
+        progress=False,
+    )
+    saving = perf_counter()
+    plan.save(path.with_name("plan.fbir"))
+    phases = {"read": 0.0, **plan.phase_s, "save": perf_counter() - saving}
+    seconds = perf_counter() - start
+    phases["read"] = seconds - sum(phases.values())  # with the bounds of the step without a plan
+    own, others = (resource.getrusage(who) for who in (0, resource.RUSAGE_CHILDREN))
+    return {
+        "cnodes": len(plan.program.graph.cnodes),
+        "steps": len(plan.schedule.steps),
+        "s": round(seconds, 1),
+        "cpu_s": [round(who.ru_utime + who.ru_stime, 1) for who in (own, others)],
+        "phases": {name: round(s, 1) for name, s in phases.items() if s >= 0.05},
+        "overhead": round(100 * (plan.time_s / plan.baseline.time_ns * 1e9 - 1), 2),
+        "gib": [round(who.ru_maxrss / 2**20, 2) for who in (own, others)],
+        "load": [round(load, 1), round(os.getloadavg()[0], 1)],
+        "planner": plan.planner,
+    }
+
+
+def _aside(function: str, *args: str) -> str:
+    """What one of the functions below prints, in a process of its own."""
+    command = [sys.executable, __file__, function, *args]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+CURVES: dict[str, tuple[str, Callable[[dict[str, Any]], float]]] = {
+    "clock": ("#1a1a1a", lambda row: row["s"]),
+    "processor": ("#0072b2", lambda row: sum(row["cpu_s"])),
+    "proof, clock": ("#009e73", lambda row: row["phases"]["verify"]),
+}
+"""Colours, and seconds of a row."""
+
+
+def plot(rows: Sequence[dict[str, Any]]) -> str:
+    """Seconds over cNodes, both on logarithmic axes, as SVG; the dashed line is linear growth."""
+    rows = sorted(rows, key=lambda row: row["cnodes"])
+    left, right, low, high = 3, 6.2, -1, 3.5
+
+    def at(count: float, seconds: float) -> str:
+        x = 60 + 420 * (log10(count) - left) / (right - left)
+        y = 300 - 280 * (log10(seconds) - low) / (high - low)
+        return f"{x:.1f},{y:.1f}"
+
+    def text(place: str, words: str, colour: str = "#555", anchor: str = "start") -> str:
+        x, y = place.split(",")
+        return f'<text x="{x}" y="{y}" fill="{colour}" text-anchor="{anchor}">{words}</text>'
+
+    lines = [
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 560 340" font-size="12" '
+        'font-family="sans-serif"><rect width="560" height="340" fill="white"/>'
+    ]
+    for power in range(left, 7):
+        ends = f"{at(10**power, 10**low)} {at(10**power, 10**high)}"
+        lines.append(f'<polyline points="{ends}" stroke="#ddd" fill="none"/>')
+        x = at(10**power, 10**low).split(",")[0]
+        shown = f"10<tspan dy='-4' font-size='9'>{power}</tspan>"
+        lines.append(text(f"{x},318", shown, anchor="middle"))
+    for power in range(low, 4):
+        ends = f"{at(10**left, 10**power)} {at(10**right, 10**power)}"
+        lines.append(f'<polyline points="{ends}" stroke="#ddd" fill="none"/>')
+        y = at(10**left, 10**power).split(",")[1]
+        lines.append(text(f"54,{y}", f"{10.0**power:g} s", anchor="end"))
+    lines.append(text("270,336", "computations (cNodes)", anchor="middle"))
+    first, last = rows[0], rows[-1]
+    linear = at(last["cnodes"], first["s"] * last["cnodes"] / first["cnodes"])
+    lines.append(
+        f'<polyline points="{at(first["cnodes"], first["s"])} {linear}" stroke="#999" '
+        'stroke-dasharray="4 3" fill="none"/>'
+    )
+    for name, (colour, seconds_of) in CURVES.items():
+        points = [at(row["cnodes"], max(0.1, seconds_of(row))) for row in rows]
+        lines.append(f'<polyline points="{" ".join(points)}" stroke="{colour}" fill="none"/>')
+        for point in points:
+            x, y = point.split(",")
+            lines.append(f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>')
+        x, y = points[-1].split(",")
+        lines.append(text(f"{float(x) + 8:.1f},{float(y) + 4:.1f}", name, colour))
+    return "\n".join([*lines, "</svg>", ""])
+
+
 @app.command()
 def main(
     graphs: str = "gpt2-12,gpt2-48,encoder-decoder-2500",
@@ -117,32 +216,47 @@ def main(
     share: Annotated[float, typer.Option(help="of the activations of the unplanned step")] = 0.5,
     limit: Annotated[float, typer.Option(help="seconds for the planner")] = 60.0,
     uneven: bool = False,
+    results: Annotated[Path | None, typer.Option(help="rows are added to this file")] = None,
+    plotted: Annotated[Path | None, typer.Option("--plot", help="a log-log plot, as SVG")] = None,
 ) -> None:
     """Prints a row for each graph."""
-    rows = []
-    for name in graphs.split(","):
+    rows: list[dict[str, Any]] = []
+    if results is not None and results.exists():
+        rows = [json.loads(line) for line in results.read_text().splitlines()]
+    for name in filter(None, graphs.split(",")):
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "graph.fbir"
-            program = graph(name, uneven=uneven)
-            path.write_text(format_program(program))
-            start = perf_counter()
-            plan = remat_compile.plan(
-                path,
-                activation_budget=f"{100 * share:g}%",
-                planner=planner,
-                time_limit_s=limit,
-                progress=False,
-            )
-            seconds = perf_counter() - start
-        over = 100 * (plan.time_s / plan.baseline.time_ns * 1e9 - 1)
-        phases = ", ".join(f"{k} {s:.1f}" for k, s in plan.phase_s.items() if s >= 0.05)
-        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        count = len(program.graph.cnodes)
-        rows.append((name, str(count), f"{seconds:.1f}", phases, f"{over:.2f}", f"{used:.2f}"))
-        print(*rows[-1], plan.planner, sep=" | ", flush=True)
+            path = str(Path(folder) / "graph.fbir")
+            _aside("write", name, path, "uneven" if uneven else "")
+            row = json.loads(_aside("measure", path, planner, str(share), str(limit)))
+        rows.append({"graph": name + (", uneven" if uneven else ""), "limit": limit, **row})
+        print(json.dumps(rows[-1]), flush=True)
+        if results is not None:
+            results.write_text("".join(json.dumps(row) + "\n" for row in rows))
     print()
-    print_table(("graph", "cNodes", "s", "of which", "overhead %", "GiB"), rows)
+    print_table(
+        ("graph", "cNodes", "s", "processor s", "of which", "overhead %", "GiB"),
+        [
+            (
+                row["graph"],
+                str(row["cnodes"]),
+                str(row["s"]),
+                " + ".join(map(str, row["cpu_s"])),
+                ", ".join(f"{name} {s}" for name, s in row["phases"].items()),
+                str(row["overhead"]),
+                " + ".join(map(str, row["gib"])),
+            )
+            for row in rows
+        ],
+    )
+    if plotted is not None:
+        plotted.write_text(plot(rows))
 
 
 if __name__ == "__main__":
-    app()
+    match sys.argv[1:]:
+        case ["write", name, path, uneven]:
+            Path(path).write_text(format_program(graph(name, uneven=bool(uneven))))
+        case ["measure", path, planner, share, limit]:
+            print(json.dumps(measured(Path(path), planner, float(share), float(limit))))
+        case _:
+            app()

@@ -18,7 +18,7 @@ from remat_compile.driver.budget import parse_budget
 from remat_compile.driver.files import text_of
 from remat_compile.driver.prove import Maker, ProofRequest, by_tool, in_file, proven_program
 from remat_compile.driver.request import PlanRequest
-from remat_compile.driver.run_planner import Phases
+from remat_compile.driver.run_planner import Attempt, Phases
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import Diagnostic
 from remat_compile.ir.program import Budget, Program
@@ -31,6 +31,7 @@ from remat_compile.planners.contract import (
     Progress,
     TimedOut,
 )
+from remat_compile.planners.dtr import Dtr
 from remat_compile.planners.registry import parse_planner
 from remat_compile.verifier import Disagreement, ProvenPlan, Refuted, Undecided, Verdict
 
@@ -260,3 +261,9 @@ def test_an_invalid_plan_is_never_saved_or_emitted(program: Program, tmp_path: P
             act()
         assert caught.value.diagnostics[0].code == "FB0714"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_proof_of_a_large_graph_may_take_longer_than_its_plan() -> None:
+    small, large = (Attempt(chain(n), Dtr(), None, 5.0, Phases()) for n in (3, 4000))
+    assert small.prover.time_limit_s == 60.0
+    assert large.prover.time_limit_s == 0.02 * len(large.program.graph.cnodes) > 100.0

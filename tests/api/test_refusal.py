@@ -12,11 +12,18 @@ from remat_compile.api import plan_program
 from remat_compile.driver.budget import parse_budget
 from remat_compile.driver.request import PlanRequest
 from remat_compile.driver.run_planner import Phases
+from remat_compile.ir.analysis.liveness import (
+    counted_sizes,
+    held_beside,
+    lower_bound_bytes,
+    working_set,
+)
 from remat_compile.ir.diagnostics import Diagnostic
-from remat_compile.ir.program import Program
+from remat_compile.ir.program import Budget, Program
+from remat_compile.ir.semantics.sizes import Sizes
 from remat_compile.ir.wording import on_command_line
 from remat_compile.planners import parse_planner
-from remat_compile.planners.contract import TimedOut
+from remat_compile.planners.contract import Infeasible, TimedOut
 from remat_compile.planners.dtr import Dtr
 
 
@@ -56,6 +63,30 @@ def test_it_says_what_holds_the_memory_and_where_it_was_made() -> None:
         assert any(re.search(r"\d+ bytes +%\w+ \(\w+\), made at model.py:\d+", s) for s in said)
         assert any(re.match(r"no plan of any planner needs less than \d+ bytes: ", s) for s in said)
         assert any("with nothing recomputed the step takes" in line for line in said)
+
+
+def test_the_note_on_the_floor_says_what_is_carried_and_what_the_caller_holds() -> None:
+    """The last backward but one of six layers reads both sides of its layer; the result, %x6, is
+    the caller's from the loss on."""
+    result = Dtr(rounds=0).plan(chain(6), Budget(1, "device"))
+    assert isinstance(result, Infeasible)
+    assert result.floor_bytes == 420 + 100 + 220
+    assert result.why.notes[-1].message == (
+        "no plan of any planner needs less than 740 bytes: B8 (toy.op.default) at model.py:9 "
+        '"layer8" works on %x4, %x5, %d5, %d4, %dw4 (420 bytes with its workspace); 100 bytes are '
+        "carried through it for what runs later: %x6; the caller holds 220 bytes"
+    )
+
+
+@pytest.mark.parametrize("program", [residual(), transformer(2)])
+def test_what_is_carried_is_named_and_adds_up(program: Program) -> None:
+    floor, where = lower_bound_bytes(program, "activation")
+    held = held_beside(program, "activation", where)
+    working = working_set(program.graph, program.graph.cnode[where])
+    sizes = counted_sizes(program, "activation", Sizes.of(program))
+    assert floor == sum(sizes[a] for a in (*working, *held)) + Sizes.of(program).workspace[where]
+    assert held
+    assert not held.keys() & set(working)
 
 
 def test_where_another_planner_fits_the_budget_it_is_named() -> None:

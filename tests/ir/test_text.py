@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import hashlib
 import subprocess
 import sys
@@ -14,7 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.planners.graphs import chain
 from helpers.programs.strategies import exprs, programs
+from remat_compile.ir.collector import collector_paused
 from remat_compile.ir.diagnostics import Diagnostic, FBError, render
 from remat_compile.ir.expr import (
     Add,
@@ -32,7 +36,7 @@ from remat_compile.ir.graph import ANode, ANodeKind, Call, CNode, Graph, Ref, Vi
 from remat_compile.ir.program import Program, Target
 from remat_compile.ir.schedule import Compute, Free, Schedule
 from remat_compile.ir.span import Loc, Span
-from remat_compile.ir.text.parser import parse_program, read_syntax
+from remat_compile.ir.text.parser import LONG, parse_program, read_syntax
 from remat_compile.ir.text.printer import format_program, format_statement, graph_sha256
 from remat_compile.ir.text.syntax import format_amount, format_duration
 
@@ -289,3 +293,32 @@ def test_a_hundred_thousand_lines_are_read_in_time() -> None:
     start = time.process_time()
     assert parse_program(text) == program
     assert time.process_time() - start < 20
+
+
+def test_a_long_text_is_read_with_each_name_and_number_once() -> None:
+    """What a graph of 10^6 computations takes in memory hangs on it."""
+    text = format_program(chain(600))
+    assert len(text) > LONG
+    graph = parse_program(text).graph
+    names = {a.name: a.name for a in graph.anodes}
+    for c in graph.cnodes:
+        for ref in c.call.args:
+            assert isinstance(ref, Ref)
+            assert ref.name is names[ref.name]
+        assert all(name is names[name] for name in c.results)
+    assert len({id(a.size) for a in graph.anodes}) == len({a.size for a in graph.anodes})
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_the_collector_goes_on_as_before(was_enabled: bool) -> None:
+    before = gc.isenabled()
+    (gc.enable if was_enabled else gc.disable)()
+    try:
+        with contextlib.suppress(FBError):
+            parse_program("fbir 1\n")
+        assert gc.isenabled() == was_enabled
+        with collector_paused():
+            assert not gc.isenabled()
+        assert gc.isenabled() == was_enabled
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -39,6 +39,8 @@ from remat_compile.planners import (
     parse_planner,
 )
 from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.eviction.search import Search
+from remat_compile.planners.eviction.walk import Heuristic
 from remat_compile.planners.hierarchy import jobs
 from remat_compile.planners.hierarchy.effort import Effort
 from remat_compile.planners.hierarchy.partition import Limits
@@ -46,7 +48,7 @@ from remat_compile.planners.hierarchy.quick import quick_orders
 from remat_compile.planners.hierarchy.search import Candidates
 from remat_compile.planners.hierarchy.tree import tree_of
 from remat_compile.planners.hiremate import Hiremate
-from remat_compile.planners.instance import Instance
+from remat_compile.planners.instance import Instance, Order
 
 QUICK = Hiremate(children=6, leaf=4, options=3, peaks=2, saves=2, processes=1)
 
@@ -354,3 +356,50 @@ def test_any_planner_may_plan_the_leaves(solver: str) -> None:
     check(program, budget, result)
     assert isinstance(result, Feasible | Optimal)
     assert not any("quick options for a part instead" in line for line in lines)
+
+
+def test_restarts_go_on_from_the_walks_as_if_they_were_one_search() -> None:
+    instance = Instance.of(transformer(2), "activation")
+    limit = (instance.peak(instance.capture) * 2) // 3
+    at_once, in_two = (Search(instance, limit, inf) for _ in range(2))
+    at_once.run(20, 0)
+    in_two.run(0, 0)
+    in_two.restart(20, 0)
+    assert at_once.best == in_two.best is not None
+
+
+def test_no_long_step_is_begun_for_which_there_is_no_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on 10^5 computations, where a walk takes seconds and the tree as long as two of them."""
+    walk = Search.walk
+
+    def slow(self: Search, heuristic: Heuristic, limit_bytes: int) -> Order | None:
+        sleep(0.3)
+        return walk(self, heuristic, limit_bytes)
+
+    monkeypatch.setattr(Search, "walk", slow)
+    monkeypatch.setattr(Search, "heuristics", lambda self: [Heuristic()])
+    monkeypatch.setattr("remat_compile.planners.hiremate.tree_of", None)
+    program = transformer(2)
+    result = Hiremate().plan(program, budget_of(program, 0.5), time_limit_s=0.6)
+    assert isinstance(result, TimedOut)
+    assert result.schedule is not None
+
+
+def test_no_order_is_looked_at_that_takes_longer_than_the_time_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    instance = Instance.of(chain(6), "activation")
+
+    def slow(instance: Instance, order: Order, *_: object) -> Order:
+        sleep(0.2)
+        return order
+
+    monkeypatch.setattr("remat_compile.planners.hierarchy.search.keep_what_fits", slow)
+    found = Candidates(instance, 1 << 40, monotonic() + 0.3, lambda line: None)
+    assert found.offer(instance.capture, "one")
+    assert not found.late
+    found.offer(instance.capture, "another")
+    assert found.late
+    assert len(found.entries) == 1

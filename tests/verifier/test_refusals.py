@@ -32,7 +32,7 @@ from remat_compile.verifier.obligations.validity import encode_validity
 from remat_compile.verifier.read.events import unfold
 from remat_compile.verifier.read.sizes import Amounts, read_amounts, value
 from remat_compile.verifier.read.statements import Statements, read_statements
-from remat_compile.verifier.smt import Encoding, machine
+from remat_compile.verifier.smt import Encoding, Facts, machine
 
 Change = Callable[[Graph], Graph]
 
@@ -227,6 +227,32 @@ def _check(script: str) -> str:
     solver = z3.Solver()
     solver.from_string(script)
     return str(solver.check())
+
+
+@pytest.mark.parametrize("late", [1, 500])
+def test_a_closed_part_is_as_it_was(late: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed it takes goals still; a goal that is there already is not there twice."""
+    monkeypatch.setattr(smt, "LATE_GOALS", late)
+    encoding = Encoding()
+    facts = Facts(encoding)
+    fact = facts.change("alive", "a", "true")
+    facts.claim("alive", "a", True)
+    encoding.ask(f"(not (= {fact} true))")
+    encoding.ask("first")
+    part = encoding.parts[0]
+    lines, goals = list(part.lines), list(part.goals)
+    encoding.cut()
+    assert (part.lines, list(part.goals)) == (lines, goals)
+    assert facts.now("alive", "a") == fact
+    assert list(part.goals) == goals
+    facts.change("alive", "b", "true")
+    encoding.cut()
+    facts.now("alive", "b")
+    assert list(encoding.parts[1].goals) == ["(not (= alive1_1 false))"]
+    assert encoding.parts[2].lines == [
+        machine(),
+        "(declare-const alive1_1 Bool)(assert (= alive1_1 false))",
+    ]
 
 
 @pytest.mark.parametrize("lines", [20, 8000])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from random import Random
 
@@ -252,6 +253,36 @@ def test_definitions_and_assumptions_have_a_model() -> None:
             solver = z3.Solver()
             solver.from_string("".join(part.lines))
             assert str(solver.check()) == "sat"
+
+
+def test_what_a_part_assumes_of_contents_an_earlier_part_has_among_its_goals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the caller holds, and the state of the stream before the first draw, are given."""
+    monkeypatch.setattr(smt, "PART_LINES", 12)
+    assumed = 0
+    for seed in range(20):
+        rng = Random(seed)
+        made = random_program(rng, size=8)
+        plan = random_schedule(rng, made)
+        statements = read_statements(made)
+        assert isinstance(statements, Statements)
+        events = unfold(statements, plan)
+        assert isinstance(events, list)
+        asked: set[str] = set()
+        given = len(statements.caller) + 1
+        for part in encode_values(statements, events).encoding.parts:
+            taken = {
+                found[1]
+                for line in part.lines
+                if (found := re.fullmatch(r"\(assert \(= v\d+ ([TR]\d+)\)\)", line))
+            }
+            given -= len(taken - asked)
+            assumed += len(taken & asked)
+            asked |= taken  # given once, or asked before
+            asked |= {goal.split()[-1].rstrip(")") for goal in part.goals}
+        assert given >= 0, seed
+    assert assumed > 100
 
 
 def test_a_tiny_limit_decides_nothing() -> None:

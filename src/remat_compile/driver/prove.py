@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypedDict, assert_never
 
+from ..ir.collector import collector_paused
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget, Program
 from ..ir.semantics.simulate import simulate
@@ -98,7 +99,8 @@ def prove(program: Program, schedule: Schedule, request: ProofRequest) -> Verdic
     """What the verifier says of one schedule."""
     from ..verifier import verify
 
-    return verify(program, schedule, **vars(request))
+    with collector_paused():
+        return verify(program, schedule, **vars(request))
 
 
 def prove_with_scripts(

@@ -48,7 +48,7 @@ class Autoswap(Checked):
 
 def try_scores(task: CopyTask, points: int) -> None:
     """Lets the task try what this planner chooses."""
-    search = _Search(task)
+    search = _SwapSearch(task)
     for weights in _spread(points):
         search.try_weights(weights)
     step = 0.25

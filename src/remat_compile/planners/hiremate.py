@@ -33,6 +33,10 @@ _ROOMS = (1.0, 1.05, 1.1)
 """What the program of the root predicts is an upper bound: where it has no plan for the budget,
 one for more room may hold it all the same."""
 _WHOLE_CHECKS = 600
+_TREE_WALKS, _CHAIN_WALKS, _TOP_WALKS, _REFINE_WALKS = 2.0, 1.0, 6.0, 2.0
+"""The tree, the chain of leaves, the options of the root, and the first leaf that is refined take
+as long as so many walks, or less (the tree and the root's options on 10^5 computations of GPT-2: 4
+and more than 20 s of processor time, where a walk takes 5)."""
 _REFINED = 2
 """So many plans of different origin are refined."""
 
@@ -116,6 +120,7 @@ class _Run:
         self.workers = workers
         self.instance = task.instance
         self.start, self.limit_s = start, limit_s
+        self.search = Search(task.instance, task.limit_bytes, task.deadline)
         self.candidates = Candidates(task.instance, task.limit_bytes, task.deadline, progress)
         self._late = False
 
@@ -141,7 +146,7 @@ class _Run:
         if self.settled or self._is_over():
             return
         self._walk_again()
-        if self._is_over():
+        if self._is_over(_TREE_WALKS):
             return
         limits = Limits(self.options.children, self.options.leaf, self.options.partition)
         tree = tree_of(self.instance, limits, self.options.levels)
@@ -150,11 +155,14 @@ class _Run:
             self._solve_whole()
         else:
             self._solve_tree(tree)
-        if not self.settled and self.candidates.best is not None:
-            self._refine([member.forward for member in tree.members()])
+        if self.settled or self.candidates.best is None or self._is_over(_REFINE_WALKS):
+            return
+        self._refine([member.forward for member in tree.members()])
 
-    def _is_over(self) -> bool:
-        over = monotonic() > self.task.deadline
+    def _is_over(self, walks: float = 0.0) -> bool:
+        """Whether the time is over, or is too short for what takes as long as so many walks and
+        cannot be interrupted."""
+        over = monotonic() + walks * self.search.longest_s > self.task.deadline
         self.late = self.late or over
         return over
 
@@ -166,7 +174,7 @@ class _Run:
 
     def _walk(self) -> None:
         """A plan to begin from, in any graph."""
-        search = Search(self.instance, self.task.limit_bytes, self.task.deadline)
+        search = self.search
         search.run(0, 0)
         if search.best is not None:
             self.candidates.offer(search.best, "walks", keep=False)
@@ -176,9 +184,10 @@ class _Run:
 
     def _walk_again(self) -> None:
         """The random restarts of `dtr`, as many as it makes itself."""
-        search = Search(self.instance, self.task.limit_bytes, self.until(_WALKS))
-        search.run(None, 0)
-        if search.best is not None:
+        search, before = self.search, self.search.best
+        search.deadline = self.until(_WALKS)
+        search.restart(None, 0)
+        if search.best is not None and search.best is not before:
             self.candidates.offer(search.best, "walks", keep=False)
         self.late = self.late or search.late
 
@@ -217,23 +226,27 @@ class _Run:
 
     def _chain(self, tree: Tree) -> None:
         """Across a chain of leaves the dynamic program of Rk-Rotor is exact, and quick."""
-        if self._is_over():
+        if self._is_over(_CHAIN_WALKS):
             return
         for order in chain_orders(self.task, tree):
             self.candidates.offer(order, "a chain of parts")
-            if self.instance.peak(order) <= self.task.limit_bytes:
+            if self.candidates.late or self.instance.peak(order) <= self.task.limit_bytes:
                 return
 
     def _top(self, tree: Tree, *, quick: bool) -> None:
         """Plans of the root from what its children offer."""
         limit = self.task.limit_bytes
-        if self._is_over():
+        if self._is_over(_TOP_WALKS):
             return
         problem = LevelProblem.of(tree.root, self.options.options + _MORE_AT_TOP)
         for order in priced_orders(problem.level, problem.prices):
+            if self.candidates.late:
+                return
             self.candidates.offer(self.instance.without_idle(order), "options of parts")
         if quick:
             for order in quick_orders(self.instance):
+                if self.candidates.late:
+                    return
                 self.candidates.offer(order, "drop cheap")
             return
         for room in _ROOMS:

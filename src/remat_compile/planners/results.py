@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
-from ..ir.analysis.liveness import BudgetKind, lower_bound_bytes, working_set
+from ..ir.analysis.liveness import BudgetKind, held_beside, lower_bound_bytes, working_set
 from ..ir.diagnostics import Diagnostic, Note, fail
 from ..ir.program import Budget, Program
 from ..ir.schedule import Compute, Schedule
@@ -126,15 +126,29 @@ class Task:
         return Infeasible(reached, floor, why, names_both=True)
 
     def _floor_note(self, floor: int, where: str) -> Note:
-        graph = self.program.graph
+        """What holds the bytes of the floor: the cNode's own, what is carried through its first
+        execution for what comes later, what the caller holds."""
+        graph, inst = self.program.graph, self.instance
         c = graph.cnode[where]
-        names = sorted(working_set(graph, c), key=lambda name: -self._counted(name))
-        held = ", ".join(f"%{name}" for name in names[:_SHOWN])
+        working = working_set(graph, c)
+        own = inst.workspace_C[inst.names_C.index(where)]
+        own += sum(inst.size_A[inst.index_A[name]] for name in working)
         place = f" at {c.loc}" if c.loc else ""
-        return Note(
-            f"no plan of any planner needs less than {floor} bytes: {where} ({c.call.op}){place} "
-            f"works on {held or 'what the caller holds'}; the rest is held by the caller, or waits"
-        )
+        names = self._named(working) or "what the caller holds"
+        said = f"{where} ({c.call.op}){place} works on {names} ({own} bytes with its workspace)"
+        if (carried := floor - inst.base_bytes - own) > 0:
+            held = held_beside(self.program, inst.kind, where)
+            names = f": {self._named(held)}" if sum(held.values()) == carried else ""
+            said += f"; {carried} bytes are carried through it for what runs later{names}"
+        if inst.base_bytes:
+            said += f"; the caller holds {inst.base_bytes} bytes"
+        return Note(f"no plan of any planner needs less than {floor} bytes: {said}")
+
+    def _named(self, anodes: Iterable[str]) -> str:
+        """The largest of them."""
+        names = sorted(anodes, key=lambda name: -self._counted(name))
+        more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+        return ", ".join([*(f"%{name}" for name in names[:_SHOWN]), *more])
 
     def _counted(self, name: str) -> int:
         """Bytes as the budget counts them; `(workspace)` and the like as infinite."""

@@ -93,21 +93,39 @@ def _verify(
     inquiry: Inquiry,
     text: str | None,
 ) -> Verdict:
+    verdict, bounds = _by_solvers(program, schedule, budgets, scope, inquiry, text)
+    if isinstance(verdict, ProvenPlan):
+        text = text or written(program, schedule)
+        every = (*budgets, *bounds)
+
+        def at_sample() -> Verdict:
+            proof = read_proof(program, schedule, budgets, inquiry)
+            return proof if isinstance(proof, Refuted) else proof.sizes("sample")
+
+        second = None if scope == "range" else at_sample
+        verdict = agree_on_plan(verdict, program, schedule, every, text, second, inquiry)
+    return _objection(inquiry.record, schedule, refuted=isinstance(verdict, Refuted)) or verdict
+
+
+def _by_solvers(
+    program: Program,
+    schedule: Schedule,
+    budgets: Sequence[Budget],
+    scope: Scope,
+    inquiry: Inquiry,
+    text: str | None,
+) -> tuple[Verdict, Sequence[Budget]]:
+    """What the solvers say, and the tightest bounds. The steps as the proof sees them, which take
+    several times the memory of the plan, are gone when it returns, before the checker begins."""
     with sizes_aside(program, schedule, budgets, scope, inquiry) as sizes:
         proof = read_proof(program, schedule, budgets, inquiry)
         if isinstance(proof, Refuted):
-            return proof
-        verdict: Verdict
-        if (wrong := proof.steps()) is not None:
-            verdict = proof.unreadable or agree_on_refutation(
-                wrong, schedule, text or written(program, schedule)
-            )
-        elif isinstance(verdict := sizes(proof), ProvenPlan):
-            text = text or written(program, schedule)
-            at_sample = None if scope == "range" else lambda: proof.sizes("sample")
-            every = (*budgets, *proof.bounds)
-            verdict = agree_on_plan(verdict, program, schedule, every, text, at_sample, inquiry)
-    return _objection(inquiry.record, schedule, refuted=isinstance(verdict, Refuted)) or verdict
+            return proof, ()
+        if (wrong := proof.steps()) is None:
+            return sizes(proof), proof.bounds
+        if proof.unreadable is not None:
+            return proof.unreadable, ()
+        return agree_on_refutation(wrong, schedule, text or written(program, schedule)), ()
 
 
 def _objection(record: Record, schedule: Schedule, *, refuted: bool) -> Undecided | None:

@@ -12,8 +12,10 @@ needs of an earlier one it assumes, and the earlier one has it among its goals (
 
 from __future__ import annotations
 
+import zlib
+from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -40,6 +42,9 @@ PART_LINES = 8_000
 """Definitions and goals in a part. Measured on 10^5 steps: 500 take 3.5 s to read, 2 000
 1.3 s, 8 000 0.7 s, one part of 150 000 1.1 s; more than one text per solver, 2.5 s."""
 
+LATE_GOALS = 500
+"""So many goals of a closed part are packed together."""
+
 
 @cache
 def machine() -> str:
@@ -47,12 +52,53 @@ def machine() -> str:
     return Path(__file__).with_name("machine.smt2").read_text(encoding="utf-8")
 
 
-@dataclass
 class ScriptPart:
-    """Definitions and goals that stand alone, as SMT-LIB 2 lines after the machine."""
+    """Definitions and goals that stand alone, as SMT-LIB 2 lines after the machine.
 
-    lines: list[str] = field(default_factory=lambda: [machine()])
-    goals: dict[str, None] = field(default_factory=dict)
+    A part that is `closed` is kept packed, in about a tenth of the memory: the text of a long plan
+    is many times as large as the plan. It takes goals still, but no line.
+    """
+
+    def __init__(self, lines: Iterable[str] = (), goals: Iterable[str] = ()) -> None:
+        self._lines = list(lines) or [machine()]
+        self._goals = dict.fromkeys(goals)
+        self._packed: bytes | None = None
+        self._packed_goals: list[bytes] = []
+
+    @property
+    def lines(self) -> list[str]:
+        """Those of a closed part are unpacked anew each time."""
+        if self._packed is None:
+            return self._lines
+        return [machine(), *_unpacked(self._packed)]
+
+    @property
+    def goals(self) -> dict[str, None]:
+        """As `lines`."""
+        if self._packed is None:
+            return self._goals
+        packed = (goal for some in self._packed_goals for goal in _unpacked(some))
+        return {**dict.fromkeys(packed), **self._goals}
+
+    def __len__(self) -> int:
+        """Lines and goals of a part that is open."""
+        return len(self._lines) + len(self._goals)
+
+    def ask(self, goal: str) -> None:
+        """`goal` is one of those that must be impossible."""
+        self._goals[goal] = None
+        if self._packed is not None and len(self._goals) >= LATE_GOALS:
+            self._pack_goals()
+
+    def close(self) -> None:
+        """No line comes any more."""
+        self._packed = _packed(self._lines[1:])
+        self._lines = []
+        self._pack_goals()
+
+    def _pack_goals(self) -> None:
+        self._packed_goals.append(_packed(self._goals))
+        self._goals = {}
 
     def assertions(self) -> str:
         """What a solver is given: unsat means that no goal is possible."""
@@ -61,6 +107,16 @@ class ScriptPart:
     def text(self) -> str:
         """The same as a script that any SMT solver can check. It says no logic; `ALL` fits."""
         return self.assertions() + "(check-sat)\n"
+
+
+def _packed(lines: Iterable[str]) -> bytes:
+    return zlib.compress("\n".join(lines).encode(), level=1)
+
+
+def _unpacked(packed: bytes) -> list[str]:
+    """A line is never empty, so what holds none is no line."""
+    text = zlib.decompress(packed).decode()
+    return text.split("\n") if text else []
 
 
 class Asked(Protocol):
@@ -79,34 +135,36 @@ class Encoding:
         self.parts = [ScriptPart()]
         self.part = 0
         """The number of the part that is being written."""
+        self._lines = self.parts[-1].lines
 
     @property
     def is_full(self) -> bool:
         """Whether the part is long enough to begin another one."""
-        part = self.parts[-1]
-        return len(part.lines) + len(part.goals) >= PART_LINES
+        return len(self.parts[-1]) >= PART_LINES
 
     def cut(self) -> None:
         """Begins another part, where nothing is defined yet."""
+        self.parts[-1].close()
         self.parts.append(ScriptPart())
         self.part += 1
+        self._lines = self.parts[-1].lines
 
     def define(self, name: str, sort: str, term: str) -> str:
-        self.parts[-1].lines.append(f"(declare-const {name} {sort})(assert (= {name} {term}))")
+        self._lines.append(f"(declare-const {name} {sort})(assert (= {name} {term}))")
         return name
 
     def state(self, line: str) -> None:
         """A declaration or an assumption, as it is."""
-        self.parts[-1].lines.append(line)
+        self._lines.append(line)
 
     def assume(self, name: str, sort: str, value: str, home: int) -> None:
         """A constant of the part `home` again: that part has to prove that it is `value`."""
         self.define(name, sort, value)
-        self.parts[home].goals[f"(not (= {name} {value}))"] = None
+        self.parts[home].ask(f"(not (= {name} {value}))")
 
     def ask(self, goal: str) -> None:
         """`goal` is one of those that must be impossible."""
-        self.parts[-1].goals[goal] = None
+        self.parts[-1].ask(goal)
 
     def check(self, asked: Asked, *, all_models: bool = True) -> Answer:
         """Asks about every part, as a script that knows nothing of the others.
@@ -149,6 +207,19 @@ def boolean(value: bool) -> str:
     return "true" if value else "false"
 
 
+@dataclass(slots=True)
+class _Fact:
+    """`constant` holds it since part `home`; it is defined in part `known` too. At home nowhere: it
+    never changed and is the term `constant`."""
+
+    constant: str
+    claim: bool = False
+    number: int = -1
+    version: int = 0
+    home: int = -1
+    known: int = -1
+
+
 class Facts:
     """Booleans that change along the schedule, in single-assignment form.
 
@@ -160,57 +231,43 @@ class Facts:
 
     def __init__(self, encoding: Encoding):
         self.encoding = encoding
-        self._number: dict[tuple[str, str], int] = {}
-        self._version: dict[tuple[str, str], int] = {}
-        self._first: dict[tuple[str, str], str] = {}
         self.initial = {"false": False}
-        self._claim: dict[tuple[str, str], bool] = {}
-        self._home: dict[tuple[str, str], int] = {}
-        self._constant: dict[tuple[str, str], str] = {}
-        self._part = 0
+        self._facts: dict[str, dict[str, _Fact]] = defaultdict(dict)
+        self._numbered = 0
 
     def begin(self, what: str, of: str, term: str, claim: bool) -> None:
         """The fact before the first step, where it is not `false`."""
-        self._first[what, of] = term
+        self._facts[what][of] = _Fact(term, claim)
         self.initial[term] = claim
 
     def change(self, what: str, of: str, term: str) -> str:
         """The fact from here on, as a term over facts that were read with `now` before."""
-        key = what, of
-        if self._part != self.encoding.part:
-            self._enter()
-        self._version[key] = self._version.get(key, 0) + 1
-        self._home[key] = self._part
-        self._constant[key] = self.encoding.define(self._name(key), "Bool", term)
-        return self._constant[key]
+        facts = self._facts[what]
+        fact = facts.get(of)
+        if fact is None:
+            fact = facts[of] = _Fact("false")
+        if fact.number < 0:
+            fact.number = self._numbered
+            self._numbered += 1
+        fact.version += 1
+        fact.home = fact.known = self.encoding.part
+        name = f"{what}{fact.number}_{fact.version}"
+        fact.constant = self.encoding.define(name, "Bool", term)
+        return fact.constant
 
     def claim(self, what: str, of: str, value: bool) -> None:
-        """What a plain walk says that the fact is from here on: asked where a part assumes it."""
-        self._claim[what, of] = value
+        """What a plain walk says that the fact is from here on: asked where a part assumes it.
+        Nothing is assumed of a fact that never changed."""
+        fact = self._facts[what].get(of)
+        if fact is not None:
+            fact.claim = value
 
     def now(self, what: str, of: str) -> str:
         """The constant that holds the fact here, or its initial term."""
-        if self._part != self.encoding.part:
-            self._enter()
-        key = what, of
-        constant = self._constant.get(key)
-        if constant is None:
-            constant = self._constant[key] = self._recall(key)
-        return constant
-
-    def _enter(self) -> None:
-        """No constant is defined yet in a part that begins."""
-        self._part = self.encoding.part
-        self._constant.clear()
-
-    def _recall(self, key: tuple[str, str]) -> str:
-        home = self._home.get(key)
-        if home is None:
-            return self._first.get(key, "false")
-        name = self._name(key)
-        self.encoding.assume(name, "Bool", boolean(self._claim.get(key, False)), home)
-        return name
-
-    def _name(self, key: tuple[str, str]) -> str:
-        number = self._number.setdefault(key, len(self._number))
-        return f"{key[0]}{number}_{self._version.get(key, 0)}"
+        fact = self._facts[what].get(of)
+        if fact is None:
+            return "false"
+        if fact.home >= 0 and fact.known != self.encoding.part:
+            fact.known = self.encoding.part
+            self.encoding.assume(fact.constant, "Bool", boolean(fact.claim), fact.home)
+        return fact.constant

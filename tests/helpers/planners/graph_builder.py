@@ -44,8 +44,11 @@ class Builder:
         self.buffers: list[BufferBinding] = []
         self.arguments: list[Argument] = []
         self.results: list[Result] = []
+        self.tangents: set[str] = set()
 
     def storage(self, name: str, kind: ANodeKind, size: int) -> str:
+        if kind == "tangent":
+            self.tangents.add(name)
         self.anodes.append(ANode(name, kind, "u8", (Const(size),), Const(size)))
         return name
 
@@ -110,7 +113,7 @@ class Builder:
 
     def accumulate(self, g1: str, c: str, g2: str, kind: ANodeKind, size: int) -> str:
         """Adds in place; a tangent belongs to the caller, so there the sum is another storage."""
-        if any(a.name == g1 and a.kind == "tangent" for a in self.anodes):
+        if g1 in self.tangents:
             return self.op([g1, c], [(g2, kind, size)], phase="bwd")
         return self.op([g1, c], [(g2, kind, size)], phase="bwd", op=ACCUMULATE_OP)
 

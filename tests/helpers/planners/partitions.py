@@ -142,7 +142,7 @@ class Released:
     def _time_of(self, order: Sequence[int]) -> int:
         """Nanoseconds if tensors leave in this order, no more of them than must. Those from
         `len(sizes)` on are of size 1."""
-        made = {i: 0 for i in range(len(self.sizes))}
+        made = dict.fromkeys(range(len(self.sizes)), 0)
         queue = list(order)
         now = link = gone = 0
         for k in range(1, self.groups + 1):
@@ -186,7 +186,9 @@ class Released:
                 gone = k * (self.goal + 1) - ends
                 room = sum(self.sizes) + self.groups - (alive - gone)
                 workspace = _UNIT * room + _REST // 2
-                b.op([f"h{part}"], [(h, "output" if last else "act", 1)], time=0, workspace=workspace)
+                b.op(
+                    [f"h{part}"], [(h, "output" if last else "act", 1)], time=0, workspace=workspace
+                )
                 if ends:
                     make(len(self.sizes) + k - 1)
         b.loss([h], [("d", 1)])

@@ -63,6 +63,18 @@ class Carried:
 
     def beside(self, name: str, alive: Collection[str]) -> int:
         """Bytes carried through the first execution of a cNode, beside what is `alive`."""
+        network, source, sink = self._network(name, alive)
+        return network.least_cut(source, sink)
+
+    def named_beside(self, name: str, alive: Collection[str]) -> list[str]:
+        """The aNodes of a cut of so many bytes: what is carried is these, or as much else."""
+        network, source, sink = self._network(name, alive)
+        network.least_cut(source, sink)
+        side = network.side(source)
+        return [a for a, i in self.number.items() if side[2 * i] and not side[2 * i + 1]]
+
+    def _network(self, name: str, alive: Collection[str]) -> tuple[Network, int, int]:
+        """With the source and the sink."""
         v = self.place[name]
         later = [u for u in self.required if self.before_C[u] >> v & 1]
         done = self._done(v)
@@ -76,7 +88,7 @@ class Carried:
             self._makes(network, c, done=bool(done >> k & 1), free=free, source=source)
         for a in {a for u in later for a in self.first_C[u]} - free:
             network.edge(2 * self.number[a] + 1, sink, INFINITE)
-        return network.least_cut(source, sink)
+        return network, source, sink
 
     def _done(self, v: int) -> int:
         """A bit for each cNode that has run when cNode v does, itself with them."""

@@ -33,6 +33,10 @@ class Network:
                 total += pushed
         return total
 
+    def side(self, source: int) -> list[bool]:
+        """Of each node, after `least_cut`, whether it lies on the side of the source."""
+        return [level >= 0 for level in self._levels(source)]
+
     def _levels(self, source: int) -> list[int]:
         level = [-1] * len(self._out)
         level[source] = 0

@@ -102,6 +102,19 @@ def lower_bound_bytes(
     return max(_moments(program, kind, env), key=lambda moment: moment[0])
 
 
+def held_beside(program: Program, kind: BudgetKind, name: str) -> dict[str, int]:
+    """What `lower_bound_bytes` counts at the first execution of a cNode beside its working set and
+    what the caller holds, in bytes: what cannot be made again, and what is carried through."""
+    graph = program.graph
+    counted = counted_sizes(program, kind, Sizes.of(program))
+    own = {*working_set(graph, graph.cnode[name])}
+    found = dict.fromkeys(a for a in _unavoidable(program).get(name, ()) if a not in own)
+    if len(graph.cnodes) <= CARRIED:
+        carried = Carried(program, counted, required_cnodes(graph))
+        found |= dict.fromkeys(carried.named_beside(name, {*own, *found}))
+    return {a: counted[a] for a in found if counted[a]}
+
+
 def _moments(
     program: Program, kind: BudgetKind, env: Mapping[str, int] | None
 ) -> Iterator[tuple[int, str]]:
@@ -144,12 +157,14 @@ def _largest(
     sizes = Sizes.of(program, env)
     counted = counted_sizes(program, kind, sizes)
     required = required_cnodes(graph)
+    own = {a.name: 0 if a.kind in CALLER_KINDS else counted[a.name] for a in graph.anodes}
     best, where = 0, graph.loss.name
     for c in graph.cnodes:
         if c.name not in required:
             continue
-        names = {*working_set(graph, c), *beside.get(c.name, ())}
-        total = sum(counted[name] for name in names) + sizes.workspace[c.name]
+        taken = () if c.is_accumulate else c.results  # as in `working_set`
+        names = {*graph.reads(c), *taken, *beside.get(c.name, ())}
+        total = sum([own[name] for name in names]) + sizes.workspace[c.name]
         if total > best:
             best, where = total, c.name
     return best + held_bytes(program, kind, sizes), where

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..expr import evaluate
+from ..expr import Expr, evaluate
 from ..graph import CALLER_KINDS, CNode
 from ..program import Program
 
@@ -29,16 +29,18 @@ class Sizes:
         at = program.sample if env is None else env
         unit = program.target.granularity_bytes
 
-        def rounded(value: int) -> int:
-            return -(-value // unit) * unit
+        known: dict[int, int] = {}  # by identity: a reader makes equal sizes one object
+
+        def rounded(size: Expr) -> int:
+            if id(size) not in known:
+                known[id(size)] = -(-evaluate(size, at) // unit) * unit
+            return known[id(size)]
 
         graph = program.graph
         return Sizes(
-            anode={a.name: rounded(evaluate(a.size, at)) for a in graph.anodes},
-            workspace={c.name: rounded(evaluate(c.workspace, at)) for c in graph.cnodes},
-            replay_workspace={
-                c.name: rounded(evaluate(c.workspace_at(2), at)) for c in graph.cnodes
-            },
+            anode={a.name: rounded(a.size) for a in graph.anodes},
+            workspace={c.name: rounded(c.workspace) for c in graph.cnodes},
+            replay_workspace={c.name: rounded(c.workspace_at(2)) for c in graph.cnodes},
         )
 
     def workspace_at(self, cnode: CNode, execution: int) -> int:

@@ -15,6 +15,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, cast
 
 from ..checks.wellformed import check_program
+from ..collector import collector_paused
 from ..diagnostics import Diagnostic, FBError
 from ..program import Program
 from ..schedule import STORAGE_STEPS
@@ -92,8 +93,10 @@ def parse_program(text: str, file: str = "<text>") -> Program:
     Raises FBError with the syntax errors (FB01xx), or else with every violation of
     well-formedness (FB02xx, FB0307, FB0308), each with its place.
     """
-    program = read_syntax(text, file)
-    if found := check_program(program, text, file):
+    with collector_paused():
+        program = read_syntax(text, file)
+        found = check_program(program, text, file)
+    if found:
         raise FBError(found)
     return program
 

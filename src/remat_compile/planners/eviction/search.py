@@ -58,6 +58,10 @@ class Search:
     best_ns: int = 0
     late: bool = False
     _scopes: dict[bool, Scope] = field(default_factory=dict)
+    _winner: Heuristic | None = None
+    """The heuristic that found the best order."""
+    longest_s: float = 0.0
+    """The longest that a walk took, with what was kept of it."""
 
     @property
     def size(self) -> int:
@@ -84,19 +88,22 @@ class Search:
 
     def run(self, rounds: int | None, seed: int) -> None:
         """Tries the heuristics, then `rounds` random restarts (None: by size)."""
-        winner: Heuristic | None = None
         for heuristic in self.heuristics():
             if self._try(heuristic, self.limit_bytes, ()):
-                winner = heuristic
+                self._winner = heuristic
             if self._out_of_time():
                 return
-        if winner is None:
+        if self._winner is None:
             self._fall_back()
+        self.restart(rounds, seed)
+
+    def restart(self, rounds: int | None, seed: int) -> None:
+        """Random restarts from what `run` found, if anything: `rounds` of them (None: by size)."""
         if self.best is None:
             return
         if rounds is None:
             rounds = min(300, _WALKED_CNODES // max(1, self.size))
-        self._restart(winner or _HEURISTICS[0], rounds, Random(seed))
+        self._restart(self._winner or _HEURISTICS[0], rounds, Random(seed))
 
     def _out_of_time(self) -> bool:
         self.late = self.late or monotonic() > self.deadline
@@ -109,8 +116,11 @@ class Search:
             self._offer(order, ())
 
     def _try(self, heuristic: Heuristic, limit: int, weight_C: tuple[float, ...]) -> bool:
+        began = monotonic()
         order = self.walk(heuristic, limit)
-        return order is not None and self._offer(order, weight_C)
+        leads = order is not None and self._offer(order, weight_C)
+        self.longest_s = max(self.longest_s, monotonic() - began)
+        return leads
 
     def _offer(self, order: Order, weight_C: tuple[float, ...]) -> bool:
         """Improves an order and takes it where it beats the best."""

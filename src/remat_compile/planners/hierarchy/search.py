@@ -27,6 +27,9 @@ class Candidates:
     entries: list[tuple[int, int, Order, str]] = field(default_factory=list)
     least: Order | None = None
     """The order of the least peak, whether it fits or not."""
+    _least_bytes: int = 0
+    _longest_s: float = 0.0
+    """An order may take so long to look at: on 10^5 computations seconds, which must be left."""
 
     @property
     def best(self) -> Order | None:
@@ -42,16 +45,22 @@ class Candidates:
 
     def offer(self, order: Order, finder: str, *, keep: bool = True) -> bool:
         """Takes an order in where it is valid and fits; whether it leads now. Where there is one,
-        none is looked at past the deadline."""
-        inst = self.instance
-        if self.entries and monotonic() > self.deadline:
+        none is looked at for which the time up to the deadline is too short."""
+        began = monotonic()
+        if self.entries and began + self._longest_s > self.deadline:
             self.late = True
             return False
+        leads = self._enter(order, finder, keep=keep)
+        self._longest_s = max(self._longest_s, monotonic() - began)
+        return leads
+
+    def _enter(self, order: Order, finder: str, *, keep: bool) -> bool:
+        inst = self.instance
         if not is_valid(inst, order):
             return False
         peak = inst.peak(order)
-        if self.least is None or peak < inst.peak(self.least):
-            self.least = order
+        if self.least is None or peak < self._least_bytes:
+            self.least, self._least_bytes = order, peak
         if peak > self.limit_bytes:
             return False
         if keep:

@@ -91,7 +91,7 @@ class Machine:
     def use(self, name: str, changes: bool, what: str) -> None:
         """No race. An earlier use by the compute stream has ended when a later step is issued; one
         by a copy once that copy, or a later one of its direction, was waited for."""
-        for (other, changed), number in self.uses[name].items():
+        for (other, changed), number in self.uses.get(name, {}).items():
             ended = other == what or number <= self.ended[other]
             need(ended or not (changes or changed), "a copy races for", name)
         if what in ("offload", "prefetch"):

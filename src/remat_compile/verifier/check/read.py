@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
+from sys import intern
 from typing import TypeAlias
 
 WORD = re.compile(  # a group of what is neither a comment nor space
@@ -48,7 +49,7 @@ class Operation:
     token: str = ""
     replay: "Operation | None" = None
     phase: str = ""
-    region: set[str] = field(default_factory=set)  # what the calls in it make
+    region: frozenset[str] = frozenset()  # what the calls in it make
 
     def fused(self) -> bool:
         return self.operator == "fused"
@@ -94,16 +95,15 @@ class Program:
 def sections(text: str) -> Iterator[tuple[int, Words, list[tuple[int, Words]]]]:
     """(line, head, statements between the braces) of each section. A statement is one line, but
     for a region, whose lines end in the word `;`."""
-    head, body, start, depth = Words(), list[tuple[int, Words]](), 1, 0
-    words = Words()
+    head, body, start, depth, words = Words(), list[tuple[int, Words]](), 1, 0, Words()
     for line, row in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
         if depth == 1 and PLAIN.fullmatch(row):
-            body.append((line, row.split()))
+            body.append((line, [*map(intern, row.split())]))
             continue
         for word in [*filter(None, WORD.findall(row)), ";"]:
             depth += (word == "{") - (word == "}")
             if (word != ";" or depth > 1) and (word, depth) not in (("{", 1), ("}", 0)):
-                words.append(word)
+                words.append(intern(word))  # equal words are one: a long text has few
                 continue
             if word == "{" or (word == ";" and depth == 0):
                 head, start = words, line

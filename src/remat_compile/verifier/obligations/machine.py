@@ -31,9 +31,11 @@ class EncodedMachine:
 
     def __init__(self, facts: Facts, statements: Statements):
         self.facts = facts
-        self.kinds = {name: f"kind.{a.kind}" for name, a in statements.anodes.items()}
+        term = {a.kind: f"kind.{a.kind}" for a in statements.anodes.values()}
+        start = {kind: f"(start.alive {kind})" for kind in term.values()}
+        self.kinds = {name: term[a.kind] for name, a in statements.anodes.items()}
         for name, kind in self.kinds.items():
-            facts.begin("alive", name, f"(start.alive {kind})", name in statements.caller)
+            facts.begin("alive", name, start[kind], name in statements.caller)
 
     def contents(self, event: Event) -> Iterator[Change]:
         """What a step does to what is alive, and to what the host holds."""

@@ -263,8 +263,11 @@ def encode_memory(
     env: Mapping[str, int],
     ceilings: Callable[[int], tuple[Tally, Tally]],
     host_ceiling: Callable[[int], Tally],
+    *,
+    keep_rows: bool = True,
 ) -> tuple[Encoding, list[Row]]:
-    """The definitions of the sums; the goals say that a step exceeds its ceilings.
+    """The definitions of the sums; the goals say that a step exceeds its ceilings. The rows, which
+    take more memory than the plan, only where `keep_rows` says so.
 
     `number` claims the bytes of each form at `env`, and is proven; None where a symbol of the
     form ranges. `ceilings` gives those of a row by its number: for all bytes of the device, and for
@@ -284,6 +287,8 @@ def encode_memory(
             on_device += 1
             encoder.encoding.ask(f"(> (+ {row.act} {row.activation}) {activation})")
             encoder.encoding.ask(f"(> (+ {row.dev} {row.device}) {device})")
+        if not keep_rows:
+            encoder.rows.clear()
         asked = len(encoder.rows)
         if encoder.encoding.is_full:
             encoder.cut()
@@ -308,8 +313,17 @@ def prove_memory(
     if any(number[form] != sizes.anode[name] for name, form in amounts.anode.items()):
         return OutOfTime("the sizes of the plain walk are not those that z3 proves")
     host = Tally(tried.host)
+    if tried == bound:
+        during = {}  # of no use any more: what is refuted is what is above a limit
     encoding, rows = encode_memory(
-        statements, events, amounts, number, env, lambda _: ceilings, lambda _: host
+        statements,
+        events,
+        amounts,
+        number,
+        env,
+        lambda _: ceilings,
+        lambda _: host,
+        keep_rows=tried != bound,
     )
     match answer := encoding.check(inquiry):
         case OutOfTime():

@@ -78,7 +78,14 @@ def prove_ranges(
         return profile.device.above(row), profile.activation.above(row)
 
     encoding, _ = encode_memory(
-        statements, events, amounts, number, fixed, ceilings, profile.host.above
+        statements,
+        events,
+        amounts,
+        number,
+        fixed,
+        ceilings,
+        profile.host.above,
+        keep_rows=False,
     )
     match answer := encoding.check(inquiry, all_models=False):
         case OutOfTime():

@@ -60,8 +60,10 @@ def encode_validity(
     return encoder.encoding, encoder.clauses
 
 
-def _encode(statements: Statements, events: Sequence[Event]) -> _ValidityEncoder:
-    encoder = _ValidityEncoder(statements, events)
+def _encode(
+    statements: Statements, events: Sequence[Event], *, told: bool = True
+) -> _ValidityEncoder:
+    encoder = _ValidityEncoder(statements, events, told=told)
     for event in events:
         encoder.before(event)
         encoder.after(event)
@@ -71,8 +73,11 @@ def _encode(statements: Statements, events: Sequence[Event]) -> _ValidityEncoder
 
 
 class _ValidityEncoder:
-    def __init__(self, statements: Statements, events: Sequence[Event]):
+    """With `told` it collects the clauses too, which take more memory than the plan."""
+
+    def __init__(self, statements: Statements, events: Sequence[Event], *, told: bool):
         self.statements = statements
+        self.told = told
         self.encoding = Encoding()
         self.facts = Facts(self.encoding)
         self.machine = EncodedMachine(self.facts, statements)
@@ -94,7 +99,7 @@ class _ValidityEncoder:
         self, rule: Rule, event: Event | None, subject: str, constant: str, wanted: bool
     ) -> None:
         """What a guard demands of one fact, to tell it by."""
-        if self.facts.initial.get(constant) is not wanted:
+        if self.told and self.facts.initial.get(constant) is not wanted:
             index = None if event is None else event.index
             self.clauses.append(Clause(rule, index, subject, constant, wanted))
 
@@ -245,10 +250,10 @@ def prove_validity(
     statements: Statements, events: Sequence[Event], inquiry: Inquiry
 ) -> Answer | Broken:
     """NoModel: proven. Broken: refuted. OutOfTime otherwise."""
-    encoder = _encode(statements, events)
-    answer = encoder.encoding.check(inquiry)
+    answer = _encode(statements, events, told=False).encoding.check(inquiry)
     if not isinstance(answer, Model):
         return answer
+    encoder = _encode(statements, events)
     values = {**answer.values, **encoder.facts.initial}
     broken = (c for c in encoder.clauses if bool(values.get(c.constant, c.wanted)) != c.wanted)
     found = tuple(broken)

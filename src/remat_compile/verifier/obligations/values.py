@@ -9,7 +9,7 @@ Copies count as done where they are issued; that no timing changes it is obligat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
@@ -101,6 +101,7 @@ class _ValueEncoder:
 
     def begin(self) -> None:
         self.encoding.state("(declare-sort V 0)")
+        self.touched: dict[str, None] = {}
         self.fail.append([])
         self.functions: set[str] = set()
         self.graph: set[str] = set()
@@ -164,18 +165,20 @@ class _ValueEncoder:
             self.broken.append(Misread(rule, index, subject, held.maker))
 
     def cut(self) -> None:
-        """What holds at the end of a part is proven there, and assumed in the next one."""
-        copies = ((name, held) for name, (held, _) in self.host.items())
-        for name, held in (*self.device.items(), *copies):
-            if self.new(held):
-                self.keep(held, self.truth(name))
+        """What holds at the end of a part is proven there, and assumed in the next one. Only what
+        the part touches is new there."""
+        for name in self.touched:
+            on_host, _ = self.host.get(name, (None, 0))
+            for held in (self.device.get(name), on_host):
+                if held is not None and self.new(held):
+                    self.keep(held, self.truth(name))
         if self.new(self.stream):
             self.keep(self.stream, self.state(self.passed))
         self.encoding.cut()
         self.begin()
 
     def new(self, held: _Content) -> bool:
-        """Right, and made in this part or taken up in it: few of what a long schedule holds."""
+        """Right, and made in this part or taken up in it."""
         return held.right and held.part == self.encoding.part
 
     def keep(self, held: _Content, truth: str) -> None:
@@ -186,6 +189,7 @@ class _ValueEncoder:
     def step(self, event: Event) -> None:
         """The contents after a step. Whether there is one already, which then stays, is asked."""
         made = {*event.makes, event.becomes}
+        self.touched.update(dict.fromkeys(_names(event)))
         for change in self.machine.contents(event):
             if change.what == "alive" and change.anode in made:
                 present = boolean(change.anode in self.device)
@@ -312,6 +316,15 @@ class _ValueEncoder:
         self.demand("stream", None, STREAM, self.stream, self.state(last))
 
 
+def _names(event: Event) -> Iterator[str]:
+    """The aNodes whose contents a step reads, makes or copies."""
+    yield from event.needs
+    yield from event.makes
+    yield from (name for name in (event.becomes, event.token) if name is not None)
+    if not isinstance(event.step, Compute):
+        yield event.step.anode
+
+
 @dataclass(frozen=True)
 class Encoded:
     """`encoding` asks whether a clause that should hold can fail. `fail` has, per part, the
@@ -348,7 +361,7 @@ def prove_values(
     for part, fail in zip(encoded.encoding.parts, encoded.fail, strict=True):
         if not fail:
             continue
-        goal = ScriptPart(part.lines, {f"(and true {' '.join(fail)})": None})
+        goal = ScriptPart(part.lines, [f"(and true {' '.join(fail)})"])
         match inquiry.ask(goal, encoded.encoding.tactics):
             case OutOfTime() as late:
                 return late

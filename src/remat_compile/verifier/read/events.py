@@ -28,6 +28,9 @@ __all__ = ["Event", "alive_before", "unfold"]
 MOST_HINTS = 20
 """Looking for the nearest name is slow; past so many unknown names it is left out."""
 
+NO_NEEDS: Mapping[str, str] = {}
+"""Of steps that read nothing, most of a long plan: one object for all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -87,14 +90,14 @@ def unfold(statements: Statements, schedule: Schedule) -> list[Event] | tuple[Di
                 c = statements.cnodes[name]
                 events.append(_run(statements, c, index, step, runs[name], total[name], nosave))
             case Free(anode):
-                events.append(Event(index, step, None, 0, {}, None, (), None, None, (anode,)))
+                events.append(Event(index, step, None, 0, NO_NEEDS, None, (), None, None, (anode,)))
             case Offload(anode):
                 read = {anode: anode}
                 events.append(Event(index, step, None, 0, read, None, (), None, None, ()))
             case Prefetch(anode):
-                events.append(Event(index, step, None, 0, {}, None, (anode,), None, None, ()))
+                events.append(Event(index, step, None, 0, NO_NEEDS, None, (anode,), None, None, ()))
             case Wait() | HostFree():
-                events.append(Event(index, step, None, 0, {}, None, (), None, None, ()))
+                events.append(Event(index, step, None, 0, NO_NEEDS, None, (), None, None, ()))
             case _:
                 assert_never(step)
     return events
