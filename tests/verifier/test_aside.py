@@ -12,8 +12,17 @@ from typing import Any
 import pytest
 
 from helpers.verifier.step_text import GRAPH, PLAN, schedule
+from remat_compile.ir.diagnostics import Diagnostic
 from remat_compile.ir.program import Budget
-from remat_compile.verifier import ProvenPlan, Refuted, aside, verify, verify_with_scripts
+from remat_compile.verifier import (
+    ProvenPlan,
+    Refuted,
+    Undecided,
+    aside,
+    verify,
+    verify_with_scripts,
+)
+from remat_compile.verifier.inquiry import Record
 
 Started = list["subprocess.Popen[bytes]"]
 
@@ -64,6 +73,41 @@ def test_the_sizes_are_proven_there(started: Started, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(aside.PlanProof, "sizes", refuse)
     assert isinstance(verify(*schedule(PLAN, GRAPH)), ProvenPlan)
+
+
+def _saying(verdict: str, record: str) -> str:
+    """A process that answers this, whatever it is asked."""
+    return (
+        "import pickle, sys; from remat_compile.verifier.inquiry import Record; "
+        "from remat_compile.verifier.verdict import Undecided; "
+        f"pickle.dump(({verdict}, {record}), sys.stdout.buffer)"
+    )
+
+
+def test_solvers_that_differ_there_have_differed(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though here they agree when they are asked again."""
+    record = "Record(disagreements=['script 1 is sat'])"
+    monkeypatch.setattr(aside, "_START", _saying("Undecided('script 1 is sat')", record))
+    verdict = verify(*schedule(PLAN, GRAPH))
+    assert isinstance(verdict, Undecided)
+    assert [d.code for d in verdict.diagnostics] == ["FB0872"]
+    assert len(started) == 1
+
+
+def test_what_is_proven_there_stays_proven_if_there_is_no_time_to_tell_of_it_here(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What holds at the sample only is told with places, so it is proven a second time."""
+    program, plan = schedule(PLAN, GRAPH)
+    proven = verify(program, plan)
+    assert isinstance(proven, ProvenPlan)
+    limited = replace(proven, beyond=(Diagnostic("FB0820", "above"),))
+    monkeypatch.setattr(aside.pickle, "load", lambda _: (limited, Record()))
+    monkeypatch.setattr(aside.PlanProof, "sizes", lambda *_: Undecided("no time"))
+    assert verify(program, plan) == limited
+    assert len(started) == 2
 
 
 @pytest.mark.parametrize("code", ["import os; os._exit(3)", "print('nonsense')", "pass"])

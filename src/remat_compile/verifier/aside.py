@@ -14,14 +14,14 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
 from .inquiry import Inquiry, Record
 from .plan_proof import PlanProof, Scope, read_proof
-from .verdict import ProvenPlan, Verdict
+from .verdict import ProvenPlan, Undecided, Verdict
 
 LONG = 20_000
 """Steps from which the half that runs beside takes longer than to start it."""
@@ -69,10 +69,18 @@ def sizes_aside(
                 verdict, record = pickle.load(process.stdout)
             except (EOFError, OSError, pickle.UnpicklingError):
                 return proof.sizes(scope)
-            if not isinstance(verdict, ProvenPlan) or verdict.beyond:
-                return proof.sizes(scope)  # what is told has places, and none were sent
-            _add(inquiry.record, record)
-            return verdict
+            if isinstance(verdict, ProvenPlan) and not verdict.beyond:
+                _add(inquiry.record, record)
+                return verdict
+            # What is told has places, and none were sent; solvers that differed have differed.
+            inquiry.record.disagreements += record.disagreements
+            asked = len(inquiry.record.scripts)
+            told = proof.sizes(scope)
+            if isinstance(told, Undecided) and isinstance(verdict, ProvenPlan):
+                del inquiry.record.scripts[asked:]  # those of the proof there bear the same names
+                _add(inquiry.record, replace(record, disagreements=[]))
+                return verdict  # there was time for it once
+            return told
 
         try:
             with contextlib.suppress(OSError):
