@@ -362,6 +362,14 @@ def test_the_bound_without_recomputation_by_hand() -> None:
     assert moving_ns(instance, slow, budget) == 2 * 100 * 100
 
 
+def test_the_bound_without_recomputation_where_no_plan_fits() -> None:
+    """Nothing waits through a moment that is over the budget by itself."""
+    program = linked(chain(1), 1.0)
+    instance = Instance.of(program, "activation")
+    for budget in range(max(instance.profile(instance.capture))):
+        assert moving_ns(instance, program.target, budget) >= instance.base_time_ns
+
+
 def test_sums_of_whole_tensors() -> None:
     sums = SubsetSums.of(100, (60, 40, 30))
     for size in (60, 40, 30):

@@ -44,8 +44,8 @@ def moving_ns(instance: Instance, target: Target, limit_bytes: int) -> int:
     rest = _rests(inst, target, over, waiting)
     best = max(before + after for before, after in zip(start, rest, strict=True))
     for k, tensors in waiting.items():
-        *_, (_, size) = _parts(over[k], tensors, lambda tensor: tensor.back)
-        best = max(best, _moving(target.shared_bytes_per_s, 2 * size))
+        for _, size in _parts(over[k], tensors, lambda tensor: tensor.back):
+            best = max(best, _moving(target.shared_bytes_per_s, 2 * size))
     return max(inst.base_time_ns, ceil(best * (1 - 1e-12)))
 
 
