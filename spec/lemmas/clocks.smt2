@@ -2,7 +2,7 @@
 ; surely ended before it, and copy k has iff k is at most the clock: since copies of a direction end in
 ; the order of their numbers.
 ; Induction along `happens before`: each block is one way in which an operation follows others.
-; Used: races._Encoder.
+; Used: races._RaceEncoder.
 
 (push 1) ; an operation after two others, such as a wait: the later clock
 (declare-const k Int) (declare-const clock_p Int) (declare-const clock_q Int)

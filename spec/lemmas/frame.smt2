@@ -2,7 +2,7 @@
 ; machine.smt2 for the part that the step has for it, and nothing changes for an aNode that the step
 ; does not name. `invariant`: what the caller holds is alive; it holds at first and every step keeps it.
 ; Induction over the steps.
-; Used: machine.Machine (only aNodes that a step names get a new constant), memory (sums).
+; Used: machine.EncodedMachine (only aNodes that a step names get a new constant), memory (sums).
 
 (push 1) ; an aNode that the step does not name
 (declare-const alive Bool) (declare-const kind Int)

@@ -1,6 +1,6 @@
 ; Last copy. A use of bytes comes after all copies that used them before if it comes after the last
 ; one of each direction that matters to it: the numbers of a direction rise.
-; Used: races._Encoder.use keeps one number per direction and storage; the guards X.read.ok, X.write.ok.
+; Used: races._RaceEncoder.use keeps one number per direction and storage; the guards X.read.ok, X.write.ok.
 
 (push 1) ; numbers rise: a copy is not above the last one, whichever comes next
 (declare-const k Int) (declare-const last Int) (declare-const count Int)

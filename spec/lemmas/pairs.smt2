@@ -1,7 +1,7 @@
 ; Pairs (Lemma 3). A race is between a copy and a use at a later step: two operations of the compute stream
 ; are ordered, and what stands at or before the step that issues a copy happens before the copy.
 ; Operations are numbers: c(i) is step i on the compute stream, x the copy.
-; Used: races._Encoder (a use is held against copies of earlier steps only).
+; Used: races._RaceEncoder (a use is held against copies of earlier steps only).
 
 (push 1)
 (declare-fun before (Int Int) Bool)

@@ -23,7 +23,7 @@ from helpers.verifier.step_text import (
 from remat_compile.ir.diagnostics import render
 from remat_compile.ir.span import Span
 from remat_compile.ir.text.parser import read_syntax
-from remat_compile.verifier import Refuted, verify
+from remat_compile.verifier import ProvenPlan, Refuted, verify
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,18 @@ def test_steps_that_name_nothing_are_refused(old: str, new: str, words: str) -> 
     assert words in found.message
     assert found.span is not None
     assert _line(text, found.span) == new
+
+
+def test_what_the_loss_makes_of_kind_output_is_not_called_a_result() -> None:
+    graph = GRAPH.replace("%dy : tangent", "%dy : output")
+    away = "offload %dy\nwait %dy\nfree %dy\nprefetch %dy\nwait %dy\nhostfree %dy\n"
+    answer = verdict(PLAN.replace("free %dy\n", away), graph=graph)
+    assert isinstance(answer, Refuted)
+    assert [(d.code, d.message) for d in answer.diagnostics] == [
+        ("FB0809", "free of %dy, an output of the loss: the caller holds it since the loss")
+    ]
+    kept = verdict(PLAN.replace("free %dy\n", ""), graph=graph)
+    assert isinstance(kept, ProvenPlan)
 
 
 def test_all_mistakes_are_reported_at_once() -> None:

@@ -63,7 +63,9 @@ def _explain(history: History, clause: Clause) -> Diagnostic:
             message = f"{verb} %{name}, a {kind}: it belongs to the caller"
             return Diagnostic("FB0809", message, span, (), "remove this step")
         case "given":
-            message = f"free of %{name}, a result of the model: the caller holds it since the loss"
+            handed = {history.statements.alias[r] for r in history.statements.handed}
+            what = "a result of the model" if name in handed else "an output of the loss"
+            message = f"free of %{name}, {what}: the caller holds it since the loss"
             return Diagnostic(
                 "FB0809", message, span, _loss_note(history, event), "remove this step"
             )
