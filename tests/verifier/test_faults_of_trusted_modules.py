@@ -146,3 +146,15 @@ def test_a_fault_on_one_side_is_dangerous_without_the_other() -> None:
     outcome = try_fault(module, "needs nothing", ast.fix_missing_locations(tree), entries)
     assert outcome.alone
     assert outcome.together == ()
+
+
+def test_a_fault_in_the_way_to_the_solvers_is_seen() -> None:
+    """Goals that are forgotten are harm that only the checker stops."""
+    module = "verifier/smt.py"
+    source = (ROOT / "src" / "remat_compile" / module).read_text(encoding="utf-8")
+    forgetful = source.replace("        self.parts[-1].ask(goal)\n", "        pass\n")
+    assert forgetful != source
+    entries = [e for e in entries_for(module) if e.name.startswith("fb0302")]
+    outcome = try_fault(module, "asks nothing", ast.parse(forgetful), entries)
+    assert outcome.alone
+    assert outcome.together == ()

@@ -51,7 +51,7 @@ MODULES = (
     *(f"verifier/obligations/{name}.py" for name in ("validity", "memory", "races", "values")),
     *(f"verifier/obligations/{name}.py" for name in ("claims", "memory_ranges", "largest")),
     *(f"verifier/arithmetic/{name}.py" for name in ("walk", "profile", "terms", "intervals")),
-    "verifier/plan_proof.py",
+    *("verifier/plan_proof.py", "verifier/smt.py"),
     *(
         "ir/text/parser.py",
         "ir/text/regular.py",
@@ -290,8 +290,10 @@ def _changes(node: Any) -> list[Change]:
     return []
 
 
-SOLVER = {"remat_compile.verifier.smt", "remat_compile.verifier.solvers.z3"}
+SOLVER = {"remat_compile.verifier.answer", "remat_compile.verifier.solvers.z3"}
 """Never changed nor imported again: they know scripts as text, and import nothing of the rest."""
+SHORT_PARTS = 12
+"""Lines of a part where `smt.py` is changed: else no plan here takes more than one."""
 
 
 def remember_answers() -> None:
@@ -333,6 +335,8 @@ class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
+        path = self.name.removeprefix("remat_compile.").replace(".", "/")
+        module.__file__ = str(SOURCE / f"{path}.py")
         exec(compile(self.tree, self.name, "exec"), module.__dict__)
 
 
@@ -358,6 +362,8 @@ def _run(module: str, tree: ast.Module, entries: Sequence[Entry]) -> Any:
     name = "remat_compile." + module.removesuffix(".py").replace("/", ".")
     sys.meta_path.insert(0, _Changed(name, tree))
     prove = importlib.import_module("remat_compile.verifier.prove")
+    if module == "verifier/smt.py":
+        vars(importlib.import_module("remat_compile.verifier.smt"))["PART_LINES"] = SHORT_PARTS
     alone: dict[str, Any] = {}
     current = ""
 
