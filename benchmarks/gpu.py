@@ -28,10 +28,10 @@ import torch
 import typer
 from _common import gpt2
 from _tables import print_table
-from offload import network
 from seven_billion import Llama
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from zoo.published import NETWORKS
 
 import remat_compile
 from remat_compile import Plan
@@ -79,8 +79,8 @@ def _llama(batch: int) -> Sample:
 
 def _resnet(batch: int) -> Sample:
     torch.manual_seed(0)
-    model, x = network("resnet50", 224, batch)
-    return WithLoss(model).to(GPU), (x.to(GPU),)
+    images = torch.randn(batch, 3, 224, 224, device=GPU)
+    return WithLoss(NETWORKS["resnet50"]()).to(GPU), (images,)
 
 
 MODELS: dict[str, Callable[[], Sample]] = {

@@ -39,8 +39,8 @@ __all__ = ["HANDS_GRADIENTS_OVER", "Joint", "Strides", "as_if_compiling", "trace
 Strides = tuple[int, ...]
 
 HANDS_GRADIENTS_OVER = hasattr(torch.autograd.Function, "boxed_grads_call")
-"""Whether a backward can free the gradients that it is given before it ends; before PyTorch 2.13
-the engine holds them until then."""
+"""Whether a backward can free the gradients that it is given before it ends, as in
+PyTorch 2.13; in 2.11 the engine holds them until then."""
 
 _LAYING_OUT = threading.RLock()
 """Held while tangents have strides of their own: backwards may run on several threads."""

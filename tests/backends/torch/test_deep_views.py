@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import remat_compile
 from remat_compile.backends.readback.values import (
-    Instance,
+    ANodeInstance,
     Items,
     Literal,
     Value,
@@ -26,7 +26,7 @@ DEEP = 5000
 
 
 def chain(anode: str) -> Value:
-    value: Value = Instance(anode, 0)
+    value: Value = ANodeInstance(anode, 0)
     for _ in range(DEEP):
         value = ViewValue("aten.slice.Tensor", (Items((value,)), Literal("0")))
     return value
@@ -38,12 +38,12 @@ def test_values_that_look_through_many_views() -> None:
     assert one == same
     assert hash(one) == hash(same)
     assert one != other
-    assert list(storages(one)) == [Instance("x", 0)]
+    assert list(storages(one)) == [ANodeInstance("x", 0)]
     assert shown(one).endswith("aten.slice.Tensor(...)], 0)" + "], 0)" * 19)
 
 
 def test_what_is_looked_at_tells_views_apart() -> None:
-    of = Instance("x", 0)
+    of = ANodeInstance("x", 0)
     view = ViewValue("op", (of,), frozenset({("dim", Literal("0"))}))
     assert view == ViewValue("op", (of,), frozenset({("dim", Literal("0"))}))
     assert view != ViewValue("op", (of,), frozenset({("dim", Literal("1"))}))
