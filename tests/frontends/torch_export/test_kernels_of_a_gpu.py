@@ -193,4 +193,4 @@ def test_batch_norm_without_weights_is_captured_for_a_gpu() -> None:
     nodes = [graph.placeholder(name) for name in ("x", "mean", "variance")]
     for node, value in zip(nodes, (x, mean, mean), strict=True):
         node.meta["val"] = value
-    assert not prepare._is_of_cudnn(nodes[0], None, None, *nodes[1:], 1e-5)
+    assert not prepare._is_of_cudnn(nodes[0], None, None, nodes[1], nodes[2], 1e-5)

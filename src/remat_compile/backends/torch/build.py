@@ -87,7 +87,7 @@ def compiled_step(
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         return _borders(lowered, joint, interface, (*saved, *keys))
 
-    moved = {step. for step in schedule.steps if isinstance(step, Offload)}
+    moved = {step.anode for step in schedule.steps if isinstance(step, Offload)}
     # On the host there is room for a dense gradient, not for a slice of something larger.
     in_order = lowered if moved.isdisjoint(lowered.tangents) else replace(lowered, takes=None)
     flight = Flight(UnusedOutputs(lowered), LayoutWatch(in_order, name, is_fused=bool(compiled)))

@@ -30,7 +30,7 @@ _MOST = 64
 
 
 class _Begun(threading.local):
-    """Tangents that are taken as they come, and zeros, of the backward that begins on this thread."""
+    """Of the backward that begins on this thread: tangents taken as they come, and zeros."""
 
     given = missing = _NONE
 
