@@ -29,7 +29,7 @@ _MOST = 64
 """Ways in which gradients were laid out that are remembered."""
 
 
-class _Begun(threading.local):
+class _BegunLayouts(threading.local):
     """Of the backward that begins on this thread: tangents taken as they come, and zeros."""
 
     given = missing = _NONE
@@ -61,7 +61,7 @@ class LayoutWatch:
         ]
         self._known: dict[tuple[Strides, ...], bool] = {}
         self._all = frozenset(place for _, place in self._places)
-        self._begun = _Begun()
+        self._begun = _BegunLayouts()
         self._told: set[bool] = set()
 
     def watch(self, node: Node, outputs: Any) -> None:

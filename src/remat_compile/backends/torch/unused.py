@@ -23,7 +23,7 @@ __all__ = ["UnusedOutputs", "step_node"]
 _NODE = "CompiledFunctionBackward"
 
 
-class _Begun(threading.local):
+class _BegunMissing(threading.local):
     """Tangents that are missing in the backward that begins on this thread."""
 
     missing: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class UnusedOutputs:
         ]
         every = frozenset(tangents.values())
         self._can_miss = any(needs and needs != every for needs in self._needs)
-        self._begun = _Begun()
+        self._begun = _BegunMissing()
 
     def watch(self, node: Node) -> None:
         """Hooks the node of a call, where a missing tangent matters."""
