@@ -15,10 +15,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._functorch._aot_autograd import collect_metadata_analysis
 
 import remat_compile
-from remat_compile._torch import joint
 
 COPIED = "FB0918.*is copied before the backward"
 OPTIONS: dict[str, Any] = {"planner": "store-all", "costs": "roofline", "device": "cpu"}
@@ -193,19 +191,3 @@ def test_backwards_on_several_threads_know_their_own_layouts(many_switches: None
         for thread in threads:
             thread.join()
     assert not wrong
-
-
-def test_a_layout_is_of_the_thread_that_traces_with_it() -> None:
-    """Another trace meanwhile has tangents like its results."""
-    traced = collect_metadata_analysis
-    made: list[Tensor] = []
-
-    def elsewhere() -> None:
-        made.append(traced.coerce_tangent_and_suggest_memory_format(torch.empty(2, 3))[0])
-
-    with joint._tangents_laid_out([(1, 2)]):
-        other = threading.Thread(target=elsewhere)
-        other.start()
-        other.join()
-        mine, _, _ = traced.coerce_tangent_and_suggest_memory_format(torch.empty(2, 3))
-    assert (made[0].stride(), mine.stride()) == ((3, 1), (1, 2))
