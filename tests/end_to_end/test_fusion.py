@@ -237,3 +237,26 @@ def test_wrong_usage_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FBError) as refused:
         remat_compile.plan(tmp_path / "plan.fbir", fuse="auto")
     assert [d.code for d in refused.value.diagnostics] == ["FB0471"]
+
+
+class _Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x).sigmoid() * x.tanh() * 1.5
+
+
+@needs_compiler
+def test_kernels_run_where_a_gradient_is_expanded() -> None:
+    """They are made for the layout of the result, and the copy into it was counted."""
+    x = torch.randn(512, 64)
+    plan = remat_compile.plan(_Layer(), (x,), planner="store-all", fuse="inductor")
+    assert any(c.is_fused and c.phase == "bwd" for c in plan.graph.cnodes)
+    step = plan.bind()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(x).sum().backward()
+    with pytest.warns(UserWarning, match="FB0918.*is copied before the backward"):
+        step(x).backward(torch.randn(64, 512).T)

@@ -6,6 +6,8 @@ Sums round by the layout of what they add up. What is compared with is the origi
 from __future__ import annotations
 
 import copy
+import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -154,3 +156,38 @@ def test_more_layouts_than_are_remembered_are_looked_at_again(
         for layout in (*LAYOUTS, *LAYOUTS):
             gradient = layout(torch.empty(33, 16))
             both(model, ours, lambda m, g=gradient: m(x).backward(g))  # type: ignore[misc]
+
+
+@pytest.fixture
+def many_switches() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_backwards_on_several_threads_know_their_own_layouts(many_switches: None) -> None:
+    model, x = nn.Sequential(nn.Linear(8, 16), nn.GELU()), torch.randn(3, 33, 8)
+    ours = remat_compile.compile(model, (x,), **OPTIONS)
+    parameters = list(ours.parameters())
+    wrong: list[object] = []
+
+    def run(gradient: Tensor, expected: tuple[Tensor, ...]) -> None:
+        for _ in range(60):
+            try:
+                found = torch.autograd.grad(ours(x), parameters, gradient)
+            except RuntimeError as error:
+                wrong.append(error)
+                continue
+            wrong.extend(a for a, b in zip(found, expected, strict=True) if not torch.equal(a, b))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gradients = [torch.randn(3, 33, 16), *(of(torch.empty(3, 33, 16)) for of in LAYOUTS)]
+        known = [(g, torch.autograd.grad(ours(x), parameters, g)) for g in gradients]
+        threads = [threading.Thread(target=run, args=one) for one in known]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from torch import nn
@@ -13,8 +14,8 @@ KINDS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 """Attributes of a module that hold its hooks."""
 
 Hook = tuple[str, str, object]
-"""The path of its module, its kind, and what it runs: of a function the code, which is the same
-for another one that the same line makes."""
+"""The path of its module, its kind, and what it runs: of a function the code and the numbers and
+texts that are fixed in it, which are the same for another one that the same line makes."""
 
 
 def hooks_of(model: nn.Module) -> frozenset[Hook]:
@@ -27,4 +28,29 @@ def hooks_of(model: nn.Module) -> frozenset[Hook]:
 
 
 def hook_at(path: str, kind: str, function: Callable[..., Any]) -> Hook:
-    return path, kind, getattr(function, "__code__", function)
+    plain = function.__func__ if isinstance(function, MethodType) else function
+    if not isinstance(plain, FunctionType):
+        return path, kind, _SameObject(function)
+    fixed = (*(plain.__defaults__ or ()), *map(_content, plain.__closure__ or ()))
+    scalars = tuple((type(x), x) for x in fixed if isinstance(x, bool | int | float | str | None))
+    return path, kind, (plain.__code__, scalars)
+
+
+def _content(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # what it is to hold is not there yet
+        return None
+
+
+class _SameObject:
+    """Equal for one object, which need not be hashable (a dataclass that is called)."""
+
+    def __init__(self, of: object):
+        self.of = of
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SameObject) and other.of is self.of
+
+    def __hash__(self) -> int:
+        return id(self.of)

@@ -9,6 +9,7 @@ passed: the joint graph then holds the kernels that eager runs.
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
@@ -40,6 +41,9 @@ Strides = tuple[int, ...]
 HANDS_GRADIENTS_OVER = hasattr(torch.autograd.Function, "boxed_grads_call")
 """Whether a backward can free the gradients that it is given before it ends, as in
 PyTorch 2.13; in 2.11 the engine holds them until then."""
+
+_LAYING_OUT = threading.RLock()
+"""Held while tangents have strides of their own: backwards may run on several threads."""
 
 _OVER_ARGUMENTS = "unflattened_compiled_fn"
 """PyTorch's function around what takes flat arguments."""
@@ -117,16 +121,20 @@ def _tangents_laid_out(strides: Sequence[Strides] | None) -> Iterator[None]:
     if strides is None:
         yield
         return
-    rest = iter(strides)
+    rest, owner = iter(strides), threading.get_ident()
 
     def laid_out(x: Tensor) -> tuple[Tensor, Any, bool]:
+        if threading.get_ident() != owner:  # another trace, of this package or not
+            return as_results(x)  # type: ignore[no-any-return]
         stride = next(rest)
         made = x.detach().new_empty_strided(tuple(x.shape), stride)
         return made, MemoryFormatMeta(size=x.shape, stride=stride), True
 
     name = "coerce_tangent_and_suggest_memory_format"
-    with mock.patch.object(collect_metadata_analysis, name, laid_out):
-        yield
+    with _LAYING_OUT:
+        as_results = getattr(collect_metadata_analysis, name)
+        with mock.patch.object(collect_metadata_analysis, name, laid_out):
+            yield
 
 
 @contextlib.contextmanager

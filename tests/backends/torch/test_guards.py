@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -275,3 +276,49 @@ def test_hooks_that_the_forward_registers_are_its_own() -> None:
     module.lin.register_forward_hook(do_nothing)
     with pytest.raises(GuardFailure, match="hooks of lin were added or removed"):
         module(x)
+
+
+@dataclass
+class Scaled:
+    """A hook that is not hashable."""
+
+    by: float
+
+    def __call__(self, _: nn.Module, __: object, made: Tensor) -> Tensor:
+        return made * self.by
+
+
+def test_a_hook_need_not_be_hashable() -> None:
+    model, x = Outer(), torch.randn(3, 4)
+    model.head.register_forward_hook(Scaled(2.0))
+    drop_in = planned(model, x)
+    drop_in(x)
+    model.head.register_forward_hook(Scaled(2.0))
+    with pytest.raises(GuardFailure, match="hooks of head"):
+        drop_in(x)
+
+
+def scale(module: nn.Module, by: float) -> None:
+    module.register_forward_hook(lambda _, __, made: made * by)
+
+
+class HooksItself(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.lin._forward_hooks:
+            scale(self.lin, 2.0)
+        made: Tensor = self.lin(x)
+        return made
+
+
+def test_a_hook_by_the_same_line_with_another_number_is_refused() -> None:
+    model, x = HooksItself(), torch.randn(3, 4)
+    drop_in = planned(model, x)
+    assert torch.equal(drop_in(x), model(x))
+    assert torch.equal(drop_in(x), model(x))  # has the hook of its own now
+    scale(model.lin, 3.0)
+    with pytest.raises(GuardFailure, match="hooks of lin"):
+        drop_in(x)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from remat_compile.backends.torch import build as build_step
 from remat_compile.frontends.torch_export import (
@@ -148,7 +149,7 @@ def _checked() -> None:
 
 @pytest.mark.parametrize("whose", ["_of_graph", "eager_step"])
 @pytest.mark.parametrize(
-    "noise", [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0]]
+    "noise", [[1e-4, 0.0, 0.0, 0.0], [0.0, 0.0, 1e-4, 0.0], [1e-4, 1e-4, 1e-4, 0.0]]
 )
 def test_what_changes_from_run_to_run_is_told(
     monkeypatch: pytest.MonkeyPatch, whose: str, noise: list[float]
@@ -166,3 +167,30 @@ def test_what_repeats_and_differs_is_refused(monkeypatch: pytest.MonkeyPatch, wh
     _noisy(monkeypatch, whose, [1.0] * 9)
     with pytest.raises(FBError, match="FB0512"):
         _checked()
+
+
+@pytest.mark.parametrize("noise", [1e4, float("nan"), float("inf")])
+def test_what_changes_and_is_far_from_eager_is_refused(
+    monkeypatch: pytest.MonkeyPatch, noise: float
+) -> None:
+    """As of a graph that reads what nothing wrote."""
+    _noisy(monkeypatch, "_of_graph", [noise, 0.0, 0.0, 0.0])
+    with pytest.raises(FBError, match="FB0512"):
+        _checked()
+
+
+def test_what_changes_as_far_in_eager_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    _noisy(monkeypatch, "eager_step", [1e4, 0.0, 0.0, 0.0])
+    with pytest.warns(UserWarning, match="FB0919"):
+        _checked()
+
+
+def test_batch_norm_without_weights_is_captured_for_a_gpu() -> None:
+    """It is never cuDNN's, and PyTorch's question for the kernel takes no None."""
+    with FakeTensorMode():
+        x, mean = (torch.empty(*s, device="cuda") for s in ((2, 3, 4, 4), (3,)))
+    graph = fx.Graph()
+    nodes = [graph.placeholder(name) for name in ("x", "mean", "variance")]
+    for node, value in zip(nodes, (x, mean, mean), strict=True):
+        node.meta["val"] = value
+    assert not prepare._is_of_cudnn(nodes[0], None, None, nodes[1], nodes[2], 1e-5)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from ..._torch.lowered import Lowered
 from ...ir.diagnostics import Diagnostic, fail
 from ...ir.expr import evaluate
 from ...ir.graph import CNode
-from ...ir.schedule import Schedule
+from ...ir.schedule import Offload, Schedule
 from ..python.names import symbol_key
 from ..python.quote import comment
 from .emit import emit_with_saved
@@ -78,7 +78,8 @@ def compiled_step(
     copies = PlanCopies(program, schedule, interface.inputs) if keys else None
     source, saved = emit_with_saved(program, schedule, interface)
     title = comment(f"{TITLE} {program.graph.name} @{schedule.name}>")
-    forward, backward = _load(source, title, _kernels(lowered, kernels))
+    compiled = _kernels(lowered, kernels)
+    forward, backward = _load(source, title, compiled)
     constants = tuple(lowered.constants[a.name] for a in program.graph.anodes if a.kind == "const")
 
     def partition(
@@ -86,7 +87,10 @@ def compiled_step(
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         return _borders(lowered, joint, interface, (*saved, *keys))
 
-    flight = Flight(UnusedOutputs(lowered), LayoutWatch(lowered, name))
+    moved = {step.anode for step in schedule.steps if isinstance(step, Offload)}
+    # On the host there is room for a dense gradient, not for a slice of something larger.
+    in_order = lowered if moved.isdisjoint(lowered.tangents) else replace(lowered, takes=None)
+    flight = Flight(UnusedOutputs(lowered), LayoutWatch(in_order, name, is_fused=bool(compiled)))
     tangents = len(lowered.tangents)
 
     device_type = lowered.exported.device.type

@@ -7,6 +7,7 @@ is told: sums may round otherwise then, and the copy is not among the bytes that
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -28,17 +29,25 @@ _MOST = 64
 """Ways in which gradients were laid out that are remembered."""
 
 
+class _BegunLayouts(threading.local):
+    """Of the backward that begins on this thread: tangents taken as they come, and zeros."""
+
+    given = missing = _NONE
+
+
 class LayoutWatch:
     """Of the tangents of a step. `name` is what a region is called in messages.
 
     Warns (FB0918) of the first gradient that is copied, and of the first that is not and for which
-    operators may copy more than was counted.
+    operators may copy more than was counted. Kernels of a step that `is_fused` are made for one
+    layout and round otherwise than eager anyway: there, every gradient is copied into it.
     """
 
-    def __init__(self, lowered: Lowered, name: str = "") -> None:
+    def __init__(self, lowered: Lowered, name: str = "", *, is_fused: bool = False) -> None:
         self._of_region = f" of {name}" if name else ""
         self._expected = lowered.joint.tangent_strides()
-        self._takes = lowered.takes
+        self._is_fused = is_fused
+        self._takes = None if is_fused else lowered.takes
         results = lowered.program.binding.results
         places = {name: at for at, name in enumerate(lowered.tangents)}
         tangents = {r.name: places[r.tangent] for r in results if r.tangent in places}
@@ -52,8 +61,7 @@ class LayoutWatch:
         ]
         self._known: dict[tuple[Strides, ...], bool] = {}
         self._all = frozenset(place for _, place in self._places)
-        # Of the backward that begins: tangents that are taken as they come, and zeros.
-        self._given = self._missing = _NONE
+        self._begun = _BegunLayouts()
         self._told: set[bool] = set()
 
     def watch(self, node: Node, outputs: Any) -> None:
@@ -96,26 +104,30 @@ class LayoutWatch:
                 strides[at] = _meant(stride, expected[at], gradient.shape)
         key = tuple(strides)
         if key == expected:
-            self._given, self._missing = self._all, frozenset()
+            self._begun.given, self._begun.missing = self._all, _NONE
             return
-        if key not in self._known:
-            if len(self._known) == _MOST:
+        is_taken = self._known.get(key)
+        if is_taken is None:
+            is_taken = self._takes is not None and self._takes(key)
+            if len(self._known) >= _MOST:
                 self._known.clear()
-            self._known[key] = self._takes is not None and self._takes(key)
-        is_taken = self._known[key]
-        self._missing = frozenset(missing) if is_taken else frozenset()
-        self._given = self._all - missing if is_taken else frozenset()
+            self._known[key] = is_taken
+        self._begun.missing = frozenset(missing) if is_taken else _NONE
+        self._begun.given = self._all - missing if is_taken else _NONE
         for _, at in self._places:
             if at in missing or key[at] == expected[at]:
                 continue
-            if not is_taken or 0 not in key[at]:  # the copy of an expanded one was counted
+            # The copy of an expanded one was counted.
+            if 0 not in key[at] or not (is_taken or self._is_fused):
                 self._tell(at, is_taken)
 
     def fit(self, tangents: Sequence[Tensor]) -> list[Tensor]:
         """The tangents of a backward as it takes them."""
         if self._expected is None:
             return [*tangents]
-        (given, missing), self._given, self._missing = (self._given, self._missing), _NONE, _NONE
+        begun = self._begun
+        given, missing = begun.given, begun.missing
+        begun.given = begun.missing = _NONE
         return [
             tangent
             if at in given or tangent.stride() == stride

@@ -6,6 +6,7 @@ which are missing, and the gradients that depend on these alone are left out.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +21,12 @@ from ...ir.graph import Graph
 __all__ = ["UnusedOutputs", "step_node"]
 
 _NODE = "CompiledFunctionBackward"
+
+
+class _BegunMissing(threading.local):
+    """Tangents that are missing in the backward that begins on this thread."""
+
+    missing: frozenset[str] = frozenset()
 
 
 class UnusedOutputs:
@@ -42,7 +49,7 @@ class UnusedOutputs:
         ]
         every = frozenset(tangents.values())
         self._can_miss = any(needs and needs != every for needs in self._needs)
-        self._missing: frozenset[str] = frozenset()
+        self._begun = _BegunMissing()
 
     def watch(self, node: Node) -> None:
         """Hooks the node of a call, where a missing tangent matters."""
@@ -50,13 +57,13 @@ class UnusedOutputs:
             node.register_prehook(self._look)
 
     def _look(self, tangents: tuple[Tensor | None, ...]) -> None:
-        self._missing = frozenset(
+        self._begun.missing = frozenset(
             name for index, name in self._outputs.items() if tangents[index] is None
         )
 
     def leave_out(self, grads: Sequence[Any]) -> Sequence[Any]:
         """`grads` with None where all tangents behind a gradient are missing."""
-        missing, self._missing = self._missing, frozenset()
+        missing, self._begun.missing = self._begun.missing, frozenset()
         if not missing:
             return grads
         return tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from math import inf
 from weakref import WeakSet
 
 import torch
@@ -30,6 +31,9 @@ SHOWN = 5
 REPEATS = 3
 """Of eager and of the graph, where they differ, to tell what does not repeat its own bits."""
 
+FAR = 0.1
+"""Of the largest value: what half precision, summed in another order, does not differ by."""
+
 _TRUSTED: WeakSet[Exported] = WeakSet()
 
 
@@ -47,8 +51,8 @@ def check_against_eager(exported: Exported, program: Program, values: Mapping[st
     """Runs the graph and the model itself once each, on equal random states.
 
     Results, gradients and the contents of all buffers must be bit-equal, unless eager or the
-    graph is not reproducible there itself (attention of cuDNN adds in any order: the warning
-    FB0919); and so must be what a replay form computes from what its cNode
+    graph is not reproducible there itself and both are near each other (attention of cuDNN adds in
+    any order: the warning FB0919); and so must be what a replay form computes from what its cNode
     has read, to what that has written. Nothing of the model changes. Raises FBError FB0512
     with everything that differs.
     """
@@ -110,16 +114,46 @@ def _repeated(
     program: Program,
     values: Mapping[str, Tensor],
 ) -> list[str]:
-    """Of what differs, that of which both the graph and eager repeat their bits."""
+    """Of what differs, that of which both the graph and eager repeat their bits, and what is too
+    far from eager for a sum in another order: a graph that reads what nothing wrote, say."""
+    repeating, spread = list(different), dict.fromkeys(different, 0.0)
     for _ in range(REPEATS):
         again = eager_step(exported, program)
         mine = _of_graph(program, values, lambda *_: None)
-        different = [
+        repeating = [
             name
-            for name in different
+            for name in repeating
             if _same(theirs[name], again[name]) and _same(ours.get(name), mine.get(name))
         ]
-    return different
+        for name in different:
+            spread[name] = max(spread[name], _distance(again.get(name), theirs[name]))
+    steepest = max((_largest(t) for n, t in theirs.items() if n.startswith("gradient")), default=0)
+    far = set(repeating)
+    for name in different:
+        scale = FAR * _largest(theirs[name])
+        if name.startswith("gradient"):  # one that is zero but for rounding has no size of its own
+            scale = max(scale, FAR**2 * steepest)
+        if not _distance(ours.get(name), theirs[name]) <= max(scale, spread[name] / FAR):
+            far.add(name)
+    return [name for name in different if name in far]
+
+
+def _largest(tensor: Tensor | None) -> float:
+    if tensor is None or not tensor.numel():
+        return 0.0
+    return float(tensor.detach().abs().double().nan_to_num(0.0, 0.0, 0.0).max())
+
+
+def _distance(one: Tensor | None, other: Tensor | None) -> float:
+    """The largest difference; infinite where one is not finite and the other is. Numbers that only
+    count, such as the place of a maximum, are at any distance alike."""
+    if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
+        return inf
+    if not (other.is_floating_point() or other.is_complex()) or not other.numel():
+        return 0.0
+    same = (one == other) | ((one != one) & (other != other))
+    found = float((one - other).detach().abs().double().masked_fill(same, 0.0).max())
+    return found if found == found else inf
 
 
 def _warn_of(changing: list[str]) -> None:

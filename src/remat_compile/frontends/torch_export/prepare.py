@@ -91,11 +91,10 @@ def _batch_norm_as_in_eager(graph: fx.Graph) -> None:
 
 
 def _is_of_cudnn(x: fx.Node, weight: Any, bias: Any, mean: Any, variance: Any, eps: float) -> bool:
-    if x.meta["val"].device.type != "cuda":
+    nodes = (x, weight, bias, mean, variance)
+    if x.meta["val"].device.type != "cuda" or None in nodes:  # without weights it is never cuDNN's
         return False
-    given = [
-        a.meta["val"] if isinstance(a, fx.Node) else a for a in (x, weight, bias, mean, variance)
-    ]
+    given = [node.meta["val"] for node in nodes]
     backend = torch._C._select_batch_norm_backend(*given, True, eps)
     return bool(backend == torch._C._BatchNormBackend.Cudnn)  # type: ignore[attr-defined]
 
