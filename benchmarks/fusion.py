@@ -25,8 +25,9 @@ from torch import Tensor, nn
 
 import remat_compile
 from remat_compile import Plan
+from remat_compile._torch.repeats import largest_difference
 from remat_compile.backends.torch import PlannedModule
-from remat_compile.driver.compare_torch import StepRunner, _compare
+from remat_compile.driver.compare_torch import StepRunner
 from remat_compile.ir.analysis.liveness import held_bytes
 from remat_compile.ir.schedule import Compute
 from remat_compile.ir.semantics.simulate import Sizes
@@ -93,6 +94,7 @@ class _Renamed(nn.Module):
         super().__init__()
         self._modules = dict(module._modules)
         self._parameters = dict(module._parameters)
+        self._buffers = dict(module._buffers)
         object.__setattr__(self, "call", call)
 
     def forward(self, *args: Any) -> Any:
@@ -166,7 +168,7 @@ def main(
     held = held_bytes(first.program, "device", Sizes.of(first.program))
     wanted = runners[0].run()
     for entry, runner in zip(entries, runners, strict=True):
-        entry.difference = _compare(runner.run(), wanted)[1]
+        entry.difference = largest_difference(runner.run(), wanted)
         if isinstance(entry.module, PlannedModule):
             entry.peak_bytes = runner.planned_peak_bytes()
         else:

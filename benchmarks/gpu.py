@@ -14,7 +14,6 @@ block, and `torch.compile` with PyTorch's activation memory budget.
 
 from __future__ import annotations
 
-import copy
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -28,16 +27,18 @@ import torch
 import typer
 from _common import gpt2
 from _tables import print_table
+from executed import checkpointed
 from seven_billion import Llama
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from zoo.published import NETWORKS
 
 import remat_compile
+from fusion import compiled
 from remat_compile import Plan
+from remat_compile._torch.repeats import differences, largest_difference
 from remat_compile.driver.bind import bind
 from remat_compile.driver.budget import Baseline, parse_budget, resolve_budget
-from remat_compile.driver.compare_torch import StepRunner, _changing, _compare
+from remat_compile.driver.compare_torch import StepRunner
 from remat_compile.driver.run_planner import Attempt, Phases
 from remat_compile.ir.analysis.liveness import held_bytes
 from remat_compile.ir.diagnostics import FBError
@@ -112,20 +113,6 @@ class Line:
         return within and self.bits != "differ"
 
 
-class _Renamed(nn.Module):
-    """Runs `call` under the parameter names of `module`."""
-
-    def __init__(self, module: nn.Module, call: Callable[..., Any]) -> None:
-        super().__init__()
-        self._modules = dict(module._modules)
-        self._parameters = dict(module._parameters)
-        self._buffers = dict(module._buffers)
-        object.__setattr__(self, "call", call)
-
-    def forward(self, *args: Any) -> Any:
-        return self.call(*args)
-
-
 class Bench:
     """One model on the GPU, its costs, and the ways to run its step."""
 
@@ -183,37 +170,25 @@ class Bench:
         self.entries.append((line, module))
 
     def checkpointed(self) -> None:
-        made = copy.deepcopy(self.model)
-        for block in made.blocks:  # type: ignore[union-attr]
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-        self.entries.append((Line("checkpoint per block"), made))
+        self.entries.append((Line("checkpoint per block"), checkpointed(self.model)))
 
     def compiled(self, share: float) -> None:
-        import torch._functorch.config as config
-
-        torch._dynamo.reset()
-        made, start = copy.deepcopy(self.model), time.perf_counter()
-        with config.patch(activation_memory_budget=share):
-            call = torch.compile(made)
-            call(*self.args).backward()
-        made.zero_grad(set_to_none=True)
-        name = f"torch.compile, {share:g}"
-        self.entries.append((Line(name, time.perf_counter() - start), _Renamed(made, call)))
+        made = compiled(self.model, self.args, share)
+        self.entries.append((Line(made.name, made.made_s), made.module))
 
     def measure(self, rounds: int) -> list[Line]:
         binding = self.program.binding
         runners = [StepRunner(module, self.exported, binding) for _, module in self.entries]
         held = held_bytes(self.program, "device", Sizes.of(self.program))
         wanted = runners[0].run()
-        changing = frozenset().union(*(_changing(wanted, runners[0].run()) for _ in range(4)))
         for (line, _), runner in zip(self.entries, runners, strict=True):
             found = runner.run()
-            _, line.difference = _compare(found, wanted)
-            kept = [{n: t for n, t in f.items() if n not in changing} for f in (found, wanted)]
-            equal = _compare(*kept)[0]
-            but = f" ({len(changing)} of {len(wanted)} change in eager)" if changing else ""
-            line.bits = f"equal{but}" if equal else "differ"
-            del found, kept
+            apart = differences(found, wanted, runner.run, runners[0].run)
+            line.difference = largest_difference(found, wanted)
+            changing = len(apart.changing)
+            but = f" ({changing} of {len(wanted)} change from step to step)" if changing else ""
+            line.bits = "differ" if apart.real else f"equal{but}"
+            del found
             planned = line.predicted is not None
             line.peak_bytes = runner.planned_peak_bytes() if planned else held + runner.peak_bytes()
         for _ in range(rounds):

@@ -20,7 +20,20 @@ import torch
 
 import remat_compile
 from helpers.accelerator import NAME, Accelerator
-from helpers.accelerator.offloaded import AT_ONCE, LATE, ORDERS, Model, Order, captured, sample
+from helpers.accelerator.offloaded import (
+    AT_ONCE,
+    LATE,
+    ORDERS,
+    Deaf,
+    Model,
+    Order,
+    built,
+    captured,
+    copies_of,
+    engine_of,
+    plans_of,
+    sample,
+)
 from helpers.emitted.torch_copy_faults import COPY_FAULTS
 from helpers.execution.copied_steps import CopiedStep, step_of
 from helpers.models import BASE
@@ -29,16 +42,12 @@ from helpers.programs.offloading import offload_everything
 from helpers.programs.random_plans import random_plan
 from helpers.programs.waits import needed_waits
 from helpers.training import assert_bit_equal, train_steps
-from remat_compile.backends.torch import PlannedModule, build, bytes_at_entries, emit, measure_step
-from remat_compile.backends.torch.runtime import AcceleratorEngine, PlanCopies
-from remat_compile.driver.budget import Baseline
+from remat_compile.backends.torch import PlannedModule, bytes_at_entries, emit, measure_step
+from remat_compile.backends.torch.runtime import AcceleratorEngine
 from remat_compile.driver.compare_torch import compare_step
-from remat_compile.frontends.torch_export import lower
 from remat_compile.ir.diagnostics import FBError
-from remat_compile.ir.program import Budget
 from remat_compile.ir.schedule import Schedule
 from remat_compile.ir.semantics.simulate import simulate
-from remat_compile.planners import NotApplicable, parse_planner
 from remat_compile.verifier import ProvenPlan, verify
 
 pytestmark = pytest.mark.slow
@@ -48,39 +57,13 @@ SHARES = (0.75, 0.6, 0.9)
 """Budgets to try, of the activations' range, until the planner has a plan that copies."""
 
 
-def built(model: Model, schedule: Schedule) -> PlannedModule:
-    with lower(model.exported) as lowered:
-        made = build(lowered.with_program(model.program), schedule)
-    made.load_state_dict(model.state)
-    return made
-
-
-def copies_of(module: torch.nn.Module) -> PlanCopies:
-    assert isinstance(module, PlannedModule)
-    copies = module.planned_step.copies
-    assert copies is not None
-    return copies
-
-
-def engine_of(copies: PlanCopies) -> AcceleratorEngine:
-    assert isinstance(copies.engine, AcceleratorEngine)
-    return copies.engine
-
-
 def schedule_of(planner: str, model: Model) -> Schedule:
     """A plan that copies; by hand, the one that copies every activation."""
     program = linked(model.program)
     if planner == "by hand":
         return offload_everything(program)
-    base = Baseline.of(program)
-    for share in SHARES:
-        low, high = base.activation_floor_bytes, base.activation_peak_bytes
-        budget = Budget(int(low + share * (high - low)), "activation")
-        made: Any = parse_planner(planner).plan(program, budget, time_limit_s=20.0)
-        if isinstance(made, NotApplicable):
-            pytest.skip(made.why.message)
-        schedule: Schedule | None = getattr(made, "schedule", None)
-        if schedule is not None and schedule.has_copies:
+    for schedule in plans_of(planner, model, SHARES):
+        if schedule.has_copies:
             return schedule
     pytest.skip(f"{planner} moves nothing")
 
@@ -158,19 +141,6 @@ def caught(step: CopiedStep, make: Make = AcceleratorEngine, source: str = "") -
         found = {}
         if not right:
             yield order
-
-
-class Deaf(AcceleratorEngine):
-    """One wait does nothing, as if the code did not have it."""
-
-    def __init__(self, device: torch.device, deaf_to: int) -> None:
-        super().__init__(device)
-        self.deaf_to, self.waits = deaf_to, 0
-
-    def wait(self, flight: Any) -> None:
-        self.waits += 1
-        if self.waits - 1 != self.deaf_to:
-            super().wait(flight)
 
 
 class Unready(AcceleratorEngine):

@@ -9,6 +9,8 @@ from torch import nn
 from helpers.accelerator import Accelerator
 from helpers.models import MODELS
 from helpers.training import train_steps
+from remat_compile.costs.measured_link import with_measured_link
+from remat_compile.ir.program import Target
 
 pytestmark = pytest.mark.slow
 
@@ -113,3 +115,14 @@ def test_no_operator_of_a_step_ends_the_queue(queued: Accelerator) -> None:
     module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.GELU()).to(queued.device)
     module(torch.ones(2, 2, 5, 5, device=queued.device)).square().mean().backward()
     assert queued.synchronous_operators == before
+
+
+def test_the_link_is_measured(queued: Accelerator) -> None:
+    with queued.limits(pinned_bytes=queued.pinned_bytes + 4096):
+        assert with_measured_link(Target(), queued.device) == Target()  # there is no memory for it
+    made = with_measured_link(Target(), queued.device)
+    assert made.d2h_bytes_per_s
+    assert made.h2d_bytes_per_s
+    assert made.both_bytes_per_s
+    assert made.both_bytes_per_s >= max(made.d2h_bytes_per_s, made.h2d_bytes_per_s)
+    assert made.copy_latency_ns > 0

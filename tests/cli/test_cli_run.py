@@ -6,13 +6,17 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from helpers.cli import Cli
 from remat_compile.cli import main
+from remat_compile.driver import compare_torch
+from remat_compile.driver.compare_torch import StepReport
 
 MODEL = """
 import torch
@@ -61,6 +65,21 @@ def test_run_compares_with_autograd(cli: Cli, plan: Path, model: Path) -> None:
         assert "proven" in ran.out
     # Kernels of microseconds, called one by one: the measured time is not the predicted one.
     assert re.search(r"predicted is the sum of|faster than predicted", ran.out)
+
+
+def test_what_changes_from_step_to_step_is_told(
+    cli: Cli, plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare = compare_torch.compare_step
+
+    def changing(*given: Any) -> StepReport:
+        return replace(compare(*given), irreproducible=2, max_difference=1e-6)
+
+    monkeypatch.setattr(compare_torch, "compare_step", changing)
+    ran = cli("run", plan, "--repeats", "1", "--trust-source")
+    assert ran.code == 0
+    assert "2 more change from step to step" in ran.out
+    assert "1e-06 of the largest value" in ran.out
 
 
 def test_profile_measured_beside_predicted(cli: Cli, plan: Path, tmp_path: Path) -> None:

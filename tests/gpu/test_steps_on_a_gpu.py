@@ -11,7 +11,16 @@ import pytest
 import torch
 
 import remat_compile
-from helpers.accelerator.offloaded import Model, captured, sample
+from helpers.accelerator.offloaded import (
+    Deaf,
+    Model,
+    built,
+    captured,
+    copies_of,
+    engine_of,
+    plans_of,
+    sample,
+)
 from helpers.execution.copied_steps import CopiedStep, step_of
 from helpers.gpu import AT_ONCE, LATE, PATTERNS, Delay
 from helpers.models import BASE
@@ -20,15 +29,12 @@ from helpers.programs.offloading import offload_everything
 from helpers.programs.random_plans import random_plan
 from helpers.programs.waits import needed_waits
 from helpers.training import assert_bit_equal, train_steps
-from remat_compile.backends.torch import PlannedModule, build, emit, measure_step
-from remat_compile.backends.torch.runtime import AcceleratorEngine, PlanCopies
-from remat_compile.driver.budget import Baseline
+from remat_compile.backends.torch import PlannedModule, emit, measure_step
+from remat_compile.backends.torch.runtime import AcceleratorEngine
 from remat_compile.driver.compare_torch import compare_step
-from remat_compile.frontends.torch_export import lower
 from remat_compile.ir.expr import evaluate
-from remat_compile.ir.program import Budget, Program
+from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule
-from remat_compile.planners import parse_planner
 from remat_compile.verifier import ProvenPlan, verify
 
 pytestmark = pytest.mark.slow
@@ -36,39 +42,6 @@ pytestmark = pytest.mark.slow
 PLANNERS = ("offload-greedy", "offload-dp", "vdnn", "tflms", "autoswap", "pofo", "rk-pofo")
 SHARES = (0.75, 0.6, 0.9)
 """Budgets to try, of the activations' range, until the planner has a plan that copies."""
-
-
-def built(model: Model, schedule: Schedule) -> PlannedModule:
-    with lower(model.exported) as lowered:
-        made = build(lowered.with_program(model.program), schedule)
-    made.load_state_dict(model.state)
-    return made
-
-
-def copies_of(module: torch.nn.Module) -> PlanCopies:
-    assert isinstance(module, PlannedModule)
-    copies = module.planned_step.copies
-    assert copies is not None
-    return copies
-
-
-def engine_of(copies: PlanCopies) -> AcceleratorEngine:
-    assert isinstance(copies.engine, AcceleratorEngine)
-    return copies.engine
-
-
-def plan_of(planner: str, model: Model, shares: tuple[float, ...]) -> list[Schedule]:
-    """Plans of a planner under shares of the activations' range, as far as it finds some."""
-    program = linked(model.program)
-    base, found = Baseline.of(program), []
-    low, high = base.activation_floor_bytes, base.activation_peak_bytes
-    for share in shares:
-        budget = Budget(int(low + share * (high - low)), "activation")
-        made: Any = parse_planner(planner).plan(program, budget, time_limit_s=20.0)
-        schedule: Schedule | None = getattr(made, "schedule", None)
-        if schedule is not None:
-            found.append(schedule)
-    return found
 
 
 def predicted_bytes_on_host(program: Program) -> int:
@@ -101,7 +74,7 @@ def test_recomputed_steps(gpu: torch.device, planner: str, model: str) -> None:
     if planner == "random":
         plans = [random_plan(Random(seed), of.program) for seed in range(3)]
     else:
-        plans = plan_of(planner, of, (1.0,) if planner == "store-all" else (0.5,))
+        plans = [*plans_of(planner, of, (1.0,) if planner == "store-all" else (0.5,))]
     for schedule in plans:
         module = built(of, schedule)
         assert_bit_equal(train_steps(module, of.args, of.kwargs), of.eager)
@@ -115,7 +88,7 @@ def test_copies_in_twenty_patterns(gpu: torch.device, planner: str, model: str) 
     if planner == "by hand":
         plans = [offload_everything(linked(of.program))]
     else:
-        plans = [s for s in plan_of(planner, of, SHARES) if s.has_copies][:1]
+        plans = [s for s in plans_of(planner, of, SHARES) if s.has_copies][:1]
     if not plans:
         pytest.skip(f"{planner} moves nothing")
     module = built(of, plans[0])
@@ -128,19 +101,6 @@ def test_copies_in_twenty_patterns(gpu: torch.device, planner: str, model: str) 
 
 
 # -- what must not go unseen ------------------------------------------------------------------
-
-
-class Deaf(AcceleratorEngine):
-    """One wait does nothing, as if the code did not have it."""
-
-    def __init__(self, device: torch.device, deaf_to: int) -> None:
-        super().__init__(device)
-        self.deaf_to, self.waits = deaf_to, 0
-
-    def wait(self, flight: Any) -> None:
-        self.waits += 1
-        if self.waits - 1 != self.deaf_to:
-            super().wait(flight)
 
 
 def caught(step: CopiedStep, make: Any) -> list[Delay]:

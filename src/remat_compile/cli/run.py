@@ -238,10 +238,9 @@ def _print(plan: Plan, report: StepReport) -> None:
         compared = report.tensors - report.irreproducible
         echo(f"gradients: bit-equal to ordinary autograd ({compared} tensors compared)")
         if report.irreproducible:
-            echo(
-                f"{report.irreproducible} more differ between two steps of ordinary autograd itself"
-                f", by {report.max_difference:.3g} of the largest value here"
-            )
+            most = f"{report.max_difference:.3g} of the largest value"
+            whose = "in ordinary autograd or in the same kernels"
+            echo(f"{report.irreproducible} more change from step to step, {whose}; here by {most}")
     else:
         text = f"gradients: largest difference {report.max_difference:.3g} of the largest value"
         fused = "; fused cNodes may differ by rounding" if _is_equal(plan, report) else ""

@@ -20,10 +20,10 @@ from ..ir.graph import DTYPE_BYTES, Call, CNode, Replay
 from ..ir.program import Header, Program, Target
 from ..ir.schedule import Free, Schedule
 from ..ir.semantics.simulate import simulate
-from ._link import measured_link
 from ._meter import Meter, Sample
 from ._stores import LayoutStore, RealRun, Store
 from ._symbolic import Corners, Point, at_least, bound
+from .measured_link import with_measured_link
 
 
 def measured(
@@ -216,8 +216,7 @@ def _target(target: Target, device: torch.device) -> Target:
         return target
     properties = torch.cuda.get_device_properties(device)
     found = Target(properties.name, properties.total_memory, granularity_bytes=512)
-    link = measured_link(device)
-    return found if link is None else link.on(found)
+    return with_measured_link(found, device)
 
 
 def _fits(program: Program, device: torch.device) -> bool:

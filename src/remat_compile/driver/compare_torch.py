@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .._torch.alloc import Mark, measure_regions
 from .._torch.devices import forked_generators, synchronize
+from .._torch.repeats import differences, largest_difference
 from .._torch.whole import unchanged
 from ..backends.torch import PlannedModule, measure_step
 from ..ir.analysis.liveness import held_bytes
@@ -38,7 +39,7 @@ class StepReport:
     `max_difference` is the largest of outputs, gradients and buffers, relative to the
     largest value of the same tensor. `eager_bytes` is measured alike for ordinary autograd.
     `tensors` counts what was compared, `irreproducible` those of them that differ between two
-    steps of eager itself, which do not count for `bit_equal`.
+    steps of eager or of the plan itself, which do not count for `bit_equal`.
     """
 
     measured_bytes: int
@@ -86,13 +87,8 @@ def _compared(plan: Plan, compiled: nn.Module, exported: Exported, repeats: int)
     ours = StepRunner(compiled, exported, binding)
     theirs = StepRunner(exported.original, exported, binding)
     mine, expected = ours.run(), theirs.run()
-    bit_equal, worst = _compare(mine, expected)
-    count, changing = len(expected), frozenset[str]()
-    if not bit_equal:
-        changing = _changing(expected, theirs.run())
-        kept = [{n: t for n, t in found.items() if n not in changing} for found in (mine, expected)]
-        bit_equal, _ = _compare(*kept)
-        del kept
+    found = differences(mine, expected, ours.run, theirs.run)
+    worst, count = largest_difference(mine, expected), len(expected)
     del mine, expected
     times = [(ours.time_s(), theirs.time_s()) for _ in range(repeats)]
     held = held_bytes(plan.program, "device", Sizes.of(plan.program))
@@ -101,10 +97,10 @@ def _compared(plan: Plan, compiled: nn.Module, exported: Exported, repeats: int)
         held + theirs.peak_bytes(),
         median(t for t, _ in times),
         median(t for _, t in times),
-        bit_equal,
+        not found.real,
         worst,
         count,
-        len(changing),
+        len(found.changing),
     )
 
 
@@ -225,24 +221,3 @@ def _losses(outputs: Sequence[Tensor]) -> list[Tensor]:
 def _whole_loss(outputs: Sequence[Tensor]) -> Tensor:
     losses = _losses(outputs)
     return losses[0] if len(losses) == 1 else torch.stack([x.double() for x in losses]).sum()
-
-
-def _changing(one: dict[str, Tensor], again: dict[str, Tensor]) -> frozenset[str]:
-    """What two steps of eager do not agree on: kernels that add in any order."""
-    return frozenset(name for name in one if not torch.equal(one[name], again[name]))
-
-
-def _compare(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> tuple[bool, float]:
-    """Whether all bits agree, and the largest relative difference."""
-    equal = ours.keys() == theirs.keys()
-    worst = 0.0 if equal else float("inf")
-    for name in ours.keys() & theirs.keys():
-        a, b = ours[name].detach(), theirs[name].detach()
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return False, float("inf")
-        if torch.equal(a, b):
-            continue
-        equal = False
-        scale = b.abs().max().item() or 1.0
-        worst = max(worst, (a.double() - b.double()).abs().max().item() / scale)
-    return equal, worst

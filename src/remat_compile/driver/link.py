@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..costs.device import parse_rate
 from ..ir.diagnostics import Diagnostic, FBError, nearest
@@ -30,13 +30,8 @@ class LinkText:
 
     def on(self, target: Target) -> Target:
         """The target with this link in place of its own."""
-        return replace(
-            target,
-            d2h_bytes_per_s=self.d2h_bytes_per_s,
-            h2d_bytes_per_s=self.h2d_bytes_per_s,
-            both_bytes_per_s=self.both_bytes_per_s,
-            copy_latency_ns=self.latency_ns,
-        )
+        rates = (self.d2h_bytes_per_s, self.h2d_bytes_per_s, self.both_bytes_per_s)
+        return target.with_link(*rates, self.latency_ns)
 
 
 def parse_link(text: str) -> LinkText:

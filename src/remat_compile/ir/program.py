@@ -84,6 +84,16 @@ class Target:
         """Whether the bandwidth to and from the host is known."""
         return self.d2h_bytes_per_s is not None and self.h2d_bytes_per_s is not None
 
+    def with_link(self, d2h: int, h2d: int, both: int | None = None, latency_ns: int = 0) -> Target:
+        """This device with another link to its host; rates in bytes per second."""
+        return replace(
+            self,
+            d2h_bytes_per_s=d2h,
+            h2d_bytes_per_s=h2d,
+            both_bytes_per_s=both,
+            copy_latency_ns=latency_ns,
+        )
+
     @property
     def shared_bytes_per_s(self) -> int | None:
         """`both_bytes_per_s` where it is less than the sum, so that copies slow each other down."""

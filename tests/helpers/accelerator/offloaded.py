@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from helpers.accelerator import accelerator
 from helpers.models import MODELS
+from helpers.planners.matrix import linked
 from helpers.training import Record, train_steps
-from remat_compile.backends.torch.runtime import AcceleratorEngine
+from remat_compile.backends.torch import PlannedModule, build
+from remat_compile.backends.torch.runtime import AcceleratorEngine, PlanCopies
 from remat_compile.costs import measured
+from remat_compile.driver.budget import Baseline
 from remat_compile.frontends.torch_export import export, lower
-from remat_compile.ir.program import Program
+from remat_compile.ir.program import Budget, Program
+from remat_compile.ir.schedule import Schedule
+from remat_compile.planners import NotApplicable, parse_planner
 
-__all__ = ["AT_ONCE", "LATE", "ORDERS", "Model", "Order", "captured", "sample"]
+__all__ = [
+    "AT_ONCE",
+    "LATE",
+    "ORDERS",
+    "Deaf",
+    "Model",
+    "Order",
+    "built",
+    "captured",
+    "copies_of",
+    "engine_of",
+    "plans_of",
+    "sample",
+]
 
 
 @dataclass(frozen=True)
@@ -87,3 +106,52 @@ def captured(name: str, device: torch.device | None = None) -> Model:
         program = measured(lowered.program, values, time_limit_s=0.2)
     eager = train_steps(sample(name, device)[0], args, kwargs)
     return Model(exported, program, values, args, kwargs, state, eager)
+
+
+def built(model: Model, schedule: Schedule) -> PlannedModule:
+    """The model's step by a plan, with the parameters that it was captured with."""
+    with lower(model.exported) as lowered:
+        made = build(lowered.with_program(model.program), schedule)
+    made.load_state_dict(model.state)
+    return made
+
+
+def copies_of(module: nn.Module) -> PlanCopies:
+    assert isinstance(module, PlannedModule)
+    copies = module.planned_step.copies
+    assert copies is not None
+    return copies
+
+
+def engine_of(copies: PlanCopies) -> AcceleratorEngine:
+    assert isinstance(copies.engine, AcceleratorEngine)
+    return copies.engine
+
+
+def plans_of(planner: str, model: Model, shares: Sequence[float]) -> Iterator[Schedule]:
+    """Plans of a planner under budgets that are shares of the activations' range, as far as it has
+    some; skips the test where it does not apply."""
+    program = linked(model.program)
+    base = Baseline.of(program)
+    low, high = base.activation_floor_bytes, base.activation_peak_bytes
+    for share in shares:
+        budget = Budget(int(low + share * (high - low)), "activation")
+        made = parse_planner(planner).plan(program, budget, time_limit_s=20.0)
+        if isinstance(made, NotApplicable):
+            pytest.skip(made.why.message)
+        schedule: Schedule | None = getattr(made, "schedule", None)
+        if schedule is not None:
+            yield schedule
+
+
+class Deaf(AcceleratorEngine):
+    """One wait does nothing, as if the code did not have it."""
+
+    def __init__(self, device: torch.device, deaf_to: int) -> None:
+        super().__init__(device)
+        self.deaf_to, self.waits = deaf_to, 0
+
+    def wait(self, flight: Any) -> None:
+        self.waits += 1
+        if self.waits - 1 != self.deaf_to:
+            super().wait(flight)

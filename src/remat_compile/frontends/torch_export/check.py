@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from math import inf
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from weakref import WeakSet
 
 import torch
@@ -14,6 +13,7 @@ from ..._torch.autocast import Autocast
 from ..._torch.devices import forked_generators
 from ..._torch.execute import Again, execute
 from ..._torch.lowered import Exported, Lowered
+from ..._torch.repeats import differences, same_bits
 from ..._torch.whole import unchanged
 from ...ir.analysis.order import capture_order, frees_after_last_use
 from ...ir.diagnostics import Diagnostic, FBError, render
@@ -27,12 +27,6 @@ __all__ = ["check_against_eager", "eager_step", "ensure_trusted"]
 
 SHOWN = 5
 """Names in a message; of more, the number is told."""
-
-REPEATS = 3
-"""Of eager and of the graph, where they differ, to tell what does not repeat its own bits."""
-
-FAR = 0.1
-"""Of the largest value: what half precision, summed in another order, does not differ by."""
 
 _TRUSTED: WeakSet[Exported] = WeakSet()
 
@@ -59,17 +53,22 @@ def check_against_eager(exported: Exported, program: Program, values: Mapping[st
     replayed: list[Diagnostic] = []
 
     def compare(c: CNode, name: str, kept: Tensor, again: Tensor) -> None:
-        if not _same(kept, again):
+        if not same_bits(kept, again):
             replayed.append(_wrong_replay(c, name))
 
     ours = _of_graph(program, values, compare)
     if replayed:
         raise FBError(replayed)
     theirs = eager_step(exported, program)
-    first = [name for name in theirs if not _same(ours.get(name), theirs[name])]
-    different = _repeated(first, ours, theirs, exported, program, values) if first else []
-    if first and not different:
-        _warn_of(first)
+    found = differences(
+        {name: ours.get(name) for name in theirs},
+        theirs,
+        lambda: _of_graph(program, values, lambda *_: None),
+        lambda: eager_step(exported, program),
+    )
+    different = found.real
+    if found.changing and not different:
+        _warn_of(found.changing)
     recurrent = [
         path
         for path, module in exported.original.named_modules()
@@ -106,57 +105,7 @@ def _with_replays(graph: Graph, steps: Iterable[Step]) -> Iterator[Step]:
             yield step
 
 
-def _repeated(
-    different: list[str],
-    ours: Mapping[str, Tensor | None],
-    theirs: Mapping[str, Tensor | None],
-    exported: Exported,
-    program: Program,
-    values: Mapping[str, Tensor],
-) -> list[str]:
-    """Of what differs, that of which both the graph and eager repeat their bits, and what is too
-    far from eager for a sum in another order: a graph that reads what nothing wrote, say."""
-    repeating, spread = list(different), dict.fromkeys(different, 0.0)
-    for _ in range(REPEATS):
-        again = eager_step(exported, program)
-        mine = _of_graph(program, values, lambda *_: None)
-        repeating = [
-            name
-            for name in repeating
-            if _same(theirs[name], again[name]) and _same(ours.get(name), mine.get(name))
-        ]
-        for name in different:
-            spread[name] = max(spread[name], _distance(again.get(name), theirs[name]))
-    steepest = max((_largest(t) for n, t in theirs.items() if n.startswith("gradient")), default=0)
-    far = set(repeating)
-    for name in different:
-        scale = FAR * _largest(theirs[name])
-        if name.startswith("gradient"):  # one that is zero but for rounding has no size of its own
-            scale = max(scale, FAR**2 * steepest)
-        if not _distance(ours.get(name), theirs[name]) <= max(scale, spread[name] / FAR):
-            far.add(name)
-    return [name for name in different if name in far]
-
-
-def _largest(tensor: Tensor | None) -> float:
-    if tensor is None or not tensor.numel():
-        return 0.0
-    return float(tensor.detach().abs().double().nan_to_num(0.0, 0.0, 0.0).max())
-
-
-def _distance(one: Tensor | None, other: Tensor | None) -> float:
-    """The largest difference; infinite where one is not finite and the other is. Numbers that only
-    count, such as the place of a maximum, are at any distance alike."""
-    if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
-        return inf
-    if not (other.is_floating_point() or other.is_complex()) or not other.numel():
-        return 0.0
-    same = (one == other) | ((one != one) & (other != other))
-    found = float((one - other).detach().abs().double().masked_fill(same, 0.0).max())
-    return found if found == found else inf
-
-
-def _warn_of(changing: list[str]) -> None:
+def _warn_of(changing: Sequence[str]) -> None:
     more = f" and {len(changing) - SHOWN} more" if len(changing) > SHOWN else ""
     message = (
         f"{', '.join(changing[:SHOWN])}{more} change from run to run here, in eager too or in the "
@@ -221,7 +170,7 @@ def eager_step(exported: Exported, program: Program) -> dict[str, Tensor | None]
     found.update(zip(targets, gradients, strict=True))
     updated = {name for b in binding.buffers if b.update is not None for name in b.names[:1]}
     for name, buffer in after.items():
-        if name in updated or not _same(buffer, before.get(name)):
+        if name in updated or not same_bits(buffer, before.get(name)):
             found[f"buffer {name}"] = buffer.detach()
     return found
 
@@ -250,12 +199,3 @@ def _with_tangents(results: list[Tensor], program: Program) -> list[Tensor]:
     if len(bound) > len(results):
         trained += [base for base in bases.values() if base is not None]
     return trained
-
-
-def _same(ours: Tensor | None, theirs: Tensor | None) -> bool:
-    if ours is None or theirs is None:
-        return ours is theirs
-    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-        return False
-    equal = (ours == theirs) | ((ours != ours) & (theirs != theirs))
-    return bool(equal.all())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from ..ir.program import Target
 
-__all__ = ["MeasuredLink", "measured_link"]
+__all__ = ["with_measured_link"]
 
 _BLOCK_BYTES = 1 << 26
 """A copy of 64 MiB takes milliseconds, beside which its start is nothing."""
@@ -22,40 +21,20 @@ _SMALL_COPIES = 64
 _ROUNDS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredLink:
-    """Rates in bytes per second; `both` is what the two ways move together. The latency, in
-    nanoseconds, is what each of many small copies in a row takes."""
-
-    d2h_bytes_per_s: int
-    h2d_bytes_per_s: int
-    both_bytes_per_s: int
-    latency_ns: int
-
-    def on(self, target: Target) -> Target:
-        """The target with this link."""
-        return replace(
-            target,
-            d2h_bytes_per_s=self.d2h_bytes_per_s,
-            h2d_bytes_per_s=self.h2d_bytes_per_s,
-            both_bytes_per_s=self.both_bytes_per_s,
-            copy_latency_ns=self.latency_ns,
-        )
+def with_measured_link(target: Target, device: torch.device) -> Target:
+    """The target with the link of a device, which is measured once per process: some tenths of a
+    second. As it is where the memory for that (128 MiB on each side, pinned on the host) is not to
+    be had."""
+    try:
+        return target.with_link(*_measured(device))
+    except RuntimeError:  # of which running out of memory is one
+        return target
 
 
 @lru_cache
-def measured_link(device: torch.device) -> MeasuredLink | None:
-    """The link of a device, once per process: some tenths of a second.
-
-    None where the memory for it (128 MiB on each side) or pinned memory is not to be had.
-    """
-    try:
-        return _measured(device)
-    except RuntimeError:  # of which running out of memory is one
-        return None
-
-
-def _measured(device: torch.device) -> MeasuredLink:
+def _measured(device: torch.device) -> tuple[int, int, int, int]:
+    """Bytes per second to the host, back, and of both ways together; nanoseconds that each of many
+    small copies in a row takes."""
     here = [torch.empty(_BLOCK_BYTES, dtype=torch.uint8, device=device) for _ in range(2)]
     there = [torch.empty(_BLOCK_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
     out, back = torch.Stream(device), torch.Stream(device)
@@ -80,7 +59,7 @@ def _measured(device: torch.device) -> MeasuredLink:
     small_s = _least_s(lambda: copy(out, small[1], small[0], _SMALL_COPIES), device)
     rates = round(_BLOCK_BYTES / out_s), round(_BLOCK_BYTES / back_s)
     together = max(round(2 * _BLOCK_BYTES / both_s), *rates)
-    return MeasuredLink(*rates, together, round(small_s / _SMALL_COPIES * 1e9))
+    return *rates, together, round(small_s / _SMALL_COPIES * 1e9)
 
 
 def _least_s(run: Callable[[], None], device: torch.device) -> float:
