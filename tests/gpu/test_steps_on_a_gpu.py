@@ -118,7 +118,8 @@ def caught(step: CopiedStep, make: Any) -> list[Delay]:
 
 def test_waits_that_are_removed_show(gpu: torch.device) -> None:
     """Most of them: one just before a wait for a later copy of the same direction is not needed
-    where copies keep their order and nothing is allocated between. tests/accelerator catches all."""
+    where copies keep their order and nothing is allocated between. The queued device of
+    tests/accelerator catches all."""
     of = captured("two", gpu)
     step = step_of(of.program, offload_everything(of.program), of.values)
     assert caught(step, AcceleratorEngine) == []
