@@ -1,98 +1,190 @@
 """Recompute, offload and both: predicted times of every planner on networks of the literature.
 
     python benchmarks/offload.py                      # small: ResNet-18 and -50, a GPT; minutes
-    python benchmarks/offload.py --nets resnet18 --shares 0.9,0.7,0.5 --planners pofo,rotor
-    python benchmarks/offload.py --nets gpt2-small --device a100-80gb --batch 8
+    python benchmarks/offload.py --nets resnet18 --budgets 90%,70%,50% --planners pofo,rotor
+    python benchmarks/offload.py --transformers --kept transformers.jsonl
 
-Networks are captured on the `meta` device; costs are by roofline for the device. Shares are of the
-activations' peak with nothing recomputed; figures are times as multiples of that step's, all from
-the simulator. Bounds are those of docs/planners/bounds.md: `joint` for any plan, by linear
-programs, and `moving` for plans that recompute nothing.
+Networks are captured once on the `meta` device; costs are by roofline for each device. Budgets are
+of the activations; figures are times as multiples of the step with nothing recomputed, all from
+the simulator. Beside planners: the bounds of docs/planners/bounds.md (`joint` for any plan, by
+linear programs, and sharper as `joint-exact`, by integer programs; `moving` for plans that
+recompute nothing), and `layer-windows`, which has the rules of published planners.
+
+With `--kept` each figure is a line of JSON in that file, as soon as it is there, and is not
+computed again by the next run.
 """
 
 from __future__ import annotations
 
-import time
+import json
+import resource
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
+from _layer_windows import layer_windows
 from zoo.published import NETWORKS, make
 
 import remat_compile
-from remat_compile.driver.budget import Baseline
+from remat_compile.costs import load_device, roofline
+from remat_compile.driver.budget import Baseline, parse_budgets, resolve_budget
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners import parse_planner
 from remat_compile.planners.bounds.links import joint_ns
 from remat_compile.planners.bounds.moving import moving_ns
 from remat_compile.planners.instance import Instance
+from remat_compile.planners.registry import format_planner, parse_planners
 from remat_compile.planners.solvers import MilpSolver
-from remat_compile.planners.spelling.text import parse_list
 
 PLANNERS = (
     "rotor, dtr, offload-greedy, offload-dp, vdnn, tflms, autoswap, opportunist, "
     "autocapper{of=rotor}, autocapper, pofo, rk-pofo"
 )
+SMALL = "resnet18,resnet50,gpt"
+TRANSFORMERS = "gpt2-small,gpt2-medium,llama-1b"
+ACCELERATORS = "a100-80gb,h200,rtx-4090"
+TEN = ",".join(f"range:{place / 100}" for place in (90, 80, 70, 60, 50, 40, 30, 20, 10, 5))
 
 
-def captured(name: str, size: int, batch: int, device: str) -> Program:
+def captured(name: str, size: int, batch: int) -> Program:
+    """The network's step, without costs that mean anything."""
     if name not in NETWORKS:
         raise typer.BadParameter(f"no network {name}; there are {', '.join(NETWORKS)}")
     module, args = make(name, size, batch)
     plan = remat_compile.plan(
-        module, args, planner="store-all", costs="roofline", device=device, cache=False
+        module, args, planner="store-all", costs="roofline", device="h200", cache=False
     )
     return plan.program
 
 
-def row(program: Program, share: float, planners: list[str], limit_s: float) -> list[str]:
-    base = Baseline.of(program)
-    budget = Budget(int(share * base.activation_peak_bytes), "activation")
+def _joint(program: Program, budget: Budget, limit_s: float, *, relaxed: bool) -> int:
     instance = Instance.of(program, "activation")
     with MilpSolver() as solver:
-        bound = joint_ns(instance, program.target, budget.bytes, solver, limit_s, relaxed=True)
-    moving = moving_ns(instance, program.target, budget.bytes)
-    cells = [f"{share:.0%}", f"{bound / base.time_ns:.3f}", f"{moving / base.time_ns:.3f}"]
-    for planner in planners:
-        began = time.process_time()
-        result = parse_planner(planner).plan(program, budget, time_limit_s=limit_s)
-        spent = time.process_time() - began
-        found = getattr(result, "schedule", None) is not None
-        ratio = f"{result.time_ns / base.time_ns:.3f}" if found else "–"  # type: ignore[union-attr]
-        cells.append(f"{ratio} ({spent:.1f} s)" if spent >= 1 else ratio)
-    return cells
+        return joint_ns(instance, program.target, budget.bytes, solver, limit_s, relaxed=relaxed)
+
+
+def _windows(program: Program, budget: Budget, limit_s: float) -> int | None:
+    return layer_windows(program, budget)
+
+
+BESIDE: Mapping[str, Callable[[Program, Budget, float], int | None]] = {
+    "joint": lambda program, budget, limit_s: _joint(program, budget, limit_s, relaxed=True),
+    "joint-exact": lambda program, budget, limit_s: _joint(program, budget, limit_s, relaxed=False),
+    "moving": lambda program, budget, _: moving_ns(
+        Instance.of(program, "activation"), program.target, budget.bytes
+    ),
+    "layer-windows": _windows,
+}
+
+
+def time_ns(column: str, program: Program, budget: Budget, limit_s: float) -> int | None:
+    """Nanoseconds of the step by a planner, or of what stands beside planners; None: no plan."""
+    if column in BESIDE:
+        return BESIDE[column](program, budget, limit_s)
+    result = parse_planner(column).plan(program, budget, time_limit_s=limit_s)
+    return result.time_ns if getattr(result, "schedule", None) is not None else None  # type: ignore[union-attr]
+
+
+def processor_s() -> float:
+    """Of this process and of those that it waited for."""
+    uses = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(use.ru_utime + use.ru_stime for use in uses)
+
+
+class Kept:
+    """Figures by network, batch, device, budget and column: [nanoseconds, processor seconds]."""
+
+    def __init__(self, path: Path | None):
+        self.path = path
+        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        self.known = {tuple(key): figure for key, figure in map(json.loads, lines)}
+
+    def figure(
+        self, key: tuple[str | int, ...], compute: Callable[[], int | None]
+    ) -> tuple[int | None, float]:
+        if key not in self.known:
+            began = processor_s()
+            found = compute()
+            self.known[key] = [found, round(processor_s() - began, 2)]
+            if self.path is not None:
+                with self.path.open("a") as file:
+                    file.write(json.dumps([key, self.known[key]]) + "\n")
+        found, spent_s = self.known[key]
+        return found, spent_s
 
 
 def main(
-    nets: Annotated[str, typer.Option(help="Networks, with commas.")] = "resnet18,resnet50,gpt",
-    device: Annotated[str, typer.Option()] = "v100-16gb",
-    shares: Annotated[str, typer.Option(help="Of the activations.")] = "0.9,0.7,0.5,0.35,0.25",
-    planners: Annotated[str, typer.Option()] = PLANNERS,
+    nets: Annotated[str, typer.Option(help="Networks, with commas.")] = "",
+    device: Annotated[str, typer.Option(help="Device files, with commas.")] = "",
+    budgets: Annotated[str, typer.Option(help="Of the activations, with commas.")] = "",
+    planners: Annotated[str, typer.Option()] = "",
+    beside: Annotated[str, typer.Option(help=f"Of {', '.join(BESIDE)}.")] = "",
     size: Annotated[int, typer.Option(help="Pixels of images.")] = 224,
-    batch: Annotated[int, typer.Option()] = 16,
+    batch: Annotated[int, typer.Option(help="16 images; 8 texts for GPT-2, 4 for Llama.")] = 0,
     time_limit: Annotated[float, typer.Option(help="Seconds for each plan.")] = 30.0,
+    kept: Annotated[Path | None, typer.Option(help="JSON lines to go on from.")] = None,
+    transformers: Annotated[bool, typer.Option(help="Other defaults: transformers.")] = False,
 ) -> None:
-    """Prints a table in Markdown for each network."""
-    names = [planner.strip() for planner in _split(planners)]
-    for net in nets.split(","):
-        program = captured(net, size, batch, device)
-        base = Baseline.of(program)
-        print(
-            f"\n{net}, batch {batch}, {device}: {len(program.graph.cnodes)} cNodes, activations "
-            f"{base.activation_peak_bytes / 2**20:.0f} MiB (at least "
-            f"{base.activation_floor_bytes / 2**20:.0f}), {base.time_ns / 1e6:.2f} ms\n"
+    """Prints a table in Markdown for each network and device."""
+    if transformers:
+        defaults = (
+            TRANSFORMERS,
+            ACCELERATORS,
+            TEN,
+            "rotor, dtr, autocapper",
+            "joint,layer-windows",
         )
-        print("| budget | joint | moving | " + " | ".join(f"`{n}`" for n in names) + " |")
-        print("|" + "---|" * (len(names) + 3), flush=True)
-        for share in map(float, shares.split(",")):
-            print("| " + " | ".join(row(program, share, names, time_limit)) + " |", flush=True)
+    else:
+        defaults = (SMALL, "v100-16gb", "90%,70%,50%,35%,25%", PLANNERS, "joint,moving")
+    given = zip((nets, device, budgets, planners, beside), defaults, strict=True)
+    nets, device, budgets, planners, beside = (asked or default for asked, default in given)
+    columns = [*beside.split(","), *map(format_planner, parse_planners(planners))]
+    known = Kept(kept)
+    for net in nets.split(","):
+        texts = batch or {"llama-1b": 4, "gpt2-small": 8, "gpt2-medium": 8}.get(net, 16)
+        captured_once = captured(net, size, texts)
+        for name in device.split(","):
+            program = roofline(captured_once, load_device(name))
+            print(*_head(net, texts, name, program, columns), sep="\n", flush=True)
+            for budget, cells in _rows(program, budgets, columns, time_limit, known, (net, texts)):
+                print(f"| {budget} | " + " | ".join(cells) + " |", flush=True)
 
 
-def _split(text: str) -> list[str]:
-    """The planners of a list, as they are spelled."""
-    from remat_compile.planners.registry import format_planner, parse_planners
+def _head(
+    net: str, batch: int, device: str, program: Program, columns: list[str]
+) -> tuple[str, ...]:
+    base = Baseline.of(program)
+    peak, floor = base.activation_peak_bytes / 2**20, base.activation_floor_bytes / 2**20
+    return (
+        f"\n{net}, batch {batch}, {device}: {len(program.graph.cnodes)} cNodes, activations "
+        f"{peak:.0f} MiB (at least {floor:.0f}), {base.time_ns / 1e6:.2f} ms\n",
+        "| budget | " + " | ".join(f"`{column}`" for column in columns) + " |",
+        "|" + "---|" * (len(columns) + 1),
+    )
 
-    assert parse_list(text)
-    return [format_planner(planner) for planner in parse_planners(text)]
+
+def _rows(
+    program: Program,
+    budgets: str,
+    columns: list[str],
+    limit_s: float,
+    kept: Kept,
+    of: tuple[str | int, ...],
+) -> Iterator[tuple[str, list[str]]]:
+    base = Baseline.of(program)
+    for text in parse_budgets(budgets, "activation"):
+        budget = resolve_budget(text, base)
+        cells = []
+        for column in columns:
+            found, spent_s = kept.figure(
+                (*of, program.target.name, text.text, column),
+                partial(time_ns, column, program, budget, limit_s),
+            )
+            ratio = "–" if found is None else f"{found / base.time_ns:.3f}"
+            cells.append(f"{ratio} ({spent_s:.1f} s)" if spent_s >= 1 else ratio)
+        yield text.text, cells
 
 
 if __name__ == "__main__":

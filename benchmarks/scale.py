@@ -11,7 +11,10 @@ computations, half of them the encoder's; every layer of the decoder reads the e
 over a long skip, the layer of the encoder that lies as far from the middle. `--uneven`: no two
 layers are equal. `gpt2-L`: L layers of GPT-2, 34 computations each; `chain-N`: one computation a
 layer. Each graph has a process of its own; GiB is the peak of that process plus that of the largest
-it started. With `--results FILE` rows are kept there (JSON lines), and the plot is of all of them.
+it started, and where the system has /proc the peak of all at one time. What is being done is told
+on standard error as it begins, and a sign of life every minute. With `--results FILE` rows are kept
+there (JSON lines), and the plot is of all of them. A graph that ends otherwise than with a proven
+plan gives a message in place of its row; the others are run all the same.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ import typer
 from _tables import print_table
 
 import remat_compile
+from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Program
 from remat_compile.ir.text.printer import format_program
 
@@ -122,36 +126,87 @@ def graph(name: str, *, uneven: bool) -> Program:
 def measured(path: Path, planner: str, share: float, limit: float) -> dict[str, Any]:
     """One plan from a text to a file, in this process."""
     start, load = perf_counter(), os.getloadavg()[0]
+
+    def tell(line: str) -> None:
+        print(f"{perf_counter() - start:8.1f} s  {line}", file=sys.stderr, flush=True)
+
+    tell(f"reading {path.stat().st_size / 2**20:.0f} MiB")
     plan = remat_compile.plan(
         path,
         activation_budget=f"{100 * share:g}%",
         planner=planner,
         time_limit_s=limit,
-        progress=False,
+        progress=tell,
     )
     saving = perf_counter()
+    tell("saving")
     plan.save(path.with_name("plan.fbir"))
     phases = {"read": 0.0, **plan.phase_s, "save": perf_counter() - saving}
     seconds = perf_counter() - start
     phases["read"] = seconds - sum(phases.values())  # with the bounds of the step without a plan
     own, others = (resource.getrusage(who) for who in (0, resource.RUSAGE_CHILDREN))
+    assert plan.proven is not None
+    assert plan.proven.certificate is not None
+    once_ns = sum(c.time_ns or 0 for c in plan.graph.cnodes)
     return {
         "cnodes": len(plan.program.graph.cnodes),
         "steps": len(plan.schedule.steps),
         "s": round(seconds, 1),
         "cpu_s": [round(who.ru_utime + who.ru_stime, 1) for who in (own, others)],
         "phases": {name: round(s, 1) for name, s in phases.items() if s >= 0.05},
-        "overhead": round(100 * (plan.time_s / plan.baseline.time_ns * 1e9 - 1), 2),
+        "overhead": round(100 * (plan.proven.certificate.time_ns / once_ns - 1), 2),
         "gib": [round(who.ru_maxrss / 2**20, 2) for who in (own, others)],
         "load": [round(load, 1), round(os.getloadavg()[0], 1)],
         "planner": plan.planner,
     }
 
 
-def _aside(function: str, *args: str) -> str:
-    """What one of the functions below prints, in a process of its own."""
+class Unfinished(Exception):
+    """Why a process has not given what it was to give."""
+
+
+def _aside(function: str, *args: str) -> tuple[str, float]:
+    """What one of the functions below prints, in a process of its own; and the most memory, in
+    GiB, that it and those it started held at one time (0 where that is not known)."""
     command = [sys.executable, __file__, function, *args]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    most, start, told = 0.0, perf_counter(), 60.0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            while True:
+                most = max(most, _gib(process.pid))
+                try:
+                    printed, _ = process.communicate(timeout=0.5)
+                    break
+                except subprocess.TimeoutExpired:
+                    pass
+                if perf_counter() - start >= told:
+                    held = f", {_gib(process.pid):.2f} GiB" if most else ""
+                    print(f"{told:8.0f} s  still at it{held}", file=sys.stderr, flush=True)
+                    told += 60
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode < 0:
+        why = f"it was ended by signal {-process.returncode}"
+        hint = ": out of memory, most likely" if process.returncode == -9 else ""
+        raise Unfinished(f"{why}{hint} after {perf_counter() - start:.0f} s and {most:.2f} GiB")
+    if process.returncode:
+        raise Unfinished(f"what is wrong stands above; {most:.2f} GiB were held")
+    return printed, round(most, 2)
+
+
+def _gib(process: int) -> float:
+    """Held by a process and by those that it started, as far as /proc tells."""
+    found, todo = 0, [process]
+    while todo:
+        folder = Path("/proc") / str(todo.pop())
+        try:
+            found += int((folder / "statm").read_text().split()[1])
+            for task in (folder / "task").iterdir():
+                todo += map(int, (task / "children").read_text().split())
+        except OSError:  # it has ended, or there is no /proc
+            continue
+    return found * resource.getpagesize() / 2**30
 
 
 CURVES: dict[str, tuple[str, Callable[[dict[str, Any]], float]]] = {
@@ -221,20 +276,27 @@ def main(
 ) -> None:
     """Prints a row for each graph."""
     rows: list[dict[str, Any]] = []
+    unfinished: list[str] = []
     if results is not None and results.exists():
         rows = [json.loads(line) for line in results.read_text().splitlines()]
     for name in filter(None, graphs.split(",")):
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder) / "graph.fbir")
-            _aside("write", name, path, "uneven" if uneven else "")
-            row = json.loads(_aside("measure", path, planner, str(share), str(limit)))
-        rows.append({"graph": name + (", uneven" if uneven else ""), "limit": limit, **row})
+            try:
+                _aside("write", name, path, "uneven" if uneven else "")
+                row, most = _aside("measure", path, planner, str(share), str(limit))
+            except Unfinished as why:
+                print(f"{name}: no proven plan, {why}", file=sys.stderr, flush=True)
+                unfinished.append(name)
+                continue
+        shown = name + (", uneven" if uneven else "")
+        rows.append({"graph": shown, "limit": limit, **json.loads(row), "gib_at_once": most})
         print(json.dumps(rows[-1]), flush=True)
         if results is not None:
             results.write_text("".join(json.dumps(row) + "\n" for row in rows))
     print()
     print_table(
-        ("graph", "cNodes", "s", "processor s", "of which", "overhead %", "GiB"),
+        ("graph", "cNodes", "s", "processor s", "of which", "overhead %", "GiB", "at once"),
         [
             (
                 row["graph"],
@@ -244,19 +306,25 @@ def main(
                 ", ".join(f"{name} {s}" for name, s in row["phases"].items()),
                 str(row["overhead"]),
                 " + ".join(map(str, row["gib"])),
+                str(row.get("gib_at_once") or "-"),
             )
             for row in rows
         ],
     )
     if plotted is not None:
         plotted.write_text(plot(rows))
+    if unfinished:
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["write", name, path, uneven]:
-            Path(path).write_text(format_program(graph(name, uneven=bool(uneven))))
-        case ["measure", path, planner, share, limit]:
-            print(json.dumps(measured(Path(path), planner, float(share), float(limit))))
-        case _:
-            app()
+    try:
+        match sys.argv[1:]:
+            case ["write", name, path, uneven]:
+                Path(path).write_text(format_program(graph(name, uneven=bool(uneven))))
+            case ["measure", path, planner, share, limit]:
+                print(json.dumps(measured(Path(path), planner, float(share), float(limit))))
+            case _:
+                app()
+    except (FBError, MemoryError, typer.BadParameter) as error:
+        sys.exit(str(error) or "there is not enough memory")

@@ -1,5 +1,5 @@
-"""What all tests share: golden files, solvers' processes, and Hypothesis without time limits per
-example."""
+"""What all tests share: golden files, solvers' processes, the ONNX exporter's operators, and
+Hypothesis without time limits per example."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from helpers.onnx.operators_once import operators_read_once
 from helpers.planners.kept_processes import kept_processes
 
 for profile, examples in (("shared-machine", 30), ("breadth", 100)):
@@ -43,8 +44,8 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _solvers() -> Iterator[None]:
-    with kept_processes():
+def _shared() -> Iterator[None]:
+    with kept_processes(), operators_read_once():
         yield
 
 

@@ -34,6 +34,8 @@ from .ir.diagnostics import Diagnostic, FBError, render
 if TYPE_CHECKING:
     from torch import nn
 
+    from .backends.torch import PlannedModule
+    from .driver.start.start import Start
     from .planners.contract import Planner
 
 OnNewShape = Literal["error", "eager", "replan"]
@@ -101,9 +103,39 @@ def compile(  # the name users expect, as in torch.compile
     check_choice("way with new shapes", on_new_shape, OnNewShape)
     request = _request(model, args, options, Wanted(loss, outputs))
     phases = Phases(progress)
-    source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
+    from .driver.start.start import start_of
+
+    start = start_of(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, request)
+    started, diagnostics = (None, ()) if start is None else start.begin(phases)
+    compiled: PlannedModule
+    if started is not None:
+        exported, compiled = started.exported, started.module
+        diagnostics = started.warnings
+    else:
+        source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
+        exported = source.exported
+        compiled, of_capture = _captured(source, request, start, phases)
+        diagnostics = (*diagnostics, *of_capture)
+    for diagnostic in diagnostics:
+        # Past `named_keywords`, to the caller.
+        warnings.warn(render(diagnostic, level="warning"), stacklevel=3)
     from ._torch.parallel import around_replica
-    from .backends.torch import RunEagerly, RunPlannedAgain, build
+    from .backends.torch import RunEagerly, RunPlannedAgain
+
+    if on_new_shape == "eager":
+        compiled.planned_step.on_new_shape = RunEagerly()
+    elif on_new_shape == "replan":
+        chosen: dict[str, Any] = {"loss": loss, "outputs": outputs, "progress": progress, **options}
+        compiled.planned_step.on_new_shape = RunPlannedAgain(partial(compile, **chosen))
+    return around_replica(exported, compiled)
+
+
+def _captured(
+    source: Source, request: PlanRequest, start: Start | None, phases: Phases
+) -> tuple[PlannedModule, tuple[Diagnostic, ...]]:
+    """The step of a model that was captured, and what is to be said of it. It is kept for the next
+    start where that can do with it."""
+    from .backends.torch import build
     from .driver.bind import under
     from .frontends.torch_export import ensure_trusted
 
@@ -112,16 +144,11 @@ def compile(  # the name users expect, as in torch.compile
         compiled = build(under(lowered, made.program), made.schedule, made._kernels)
     # Outside of the block, in which PyTorch traces and warnings are silenced.
     with phases.phase("check", "running the graph once against eager"):
-        ensure_trusted(lowered)
-    for diagnostic in made.warnings:
-        # Past `named_keywords`, to the caller.
-        warnings.warn(render(diagnostic, level="warning"), stacklevel=3)
-    if on_new_shape == "eager":
-        compiled.planned_step.on_new_shape = RunEagerly()
-    elif on_new_shape == "replan":
-        chosen: dict[str, Any] = {"loss": loss, "outputs": outputs, "progress": progress, **options}
-        compiled.planned_step.on_new_shape = RunPlannedAgain(partial(compile, **chosen))
-    return around_replica(source.exported, compiled)
+        is_repeatable = ensure_trusted(lowered)
+    diagnostics = made.warnings
+    if start is not None and is_repeatable:
+        diagnostics = (*diagnostics, *start.keep(made, lowered))
+    return compiled, diagnostics
 
 
 @named_keywords(SweepKeywords, read_request)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from helpers.models import MODELS
+from helpers.models import FACTORIES
 from helpers.slow import default_only
 from remat_compile._torch.execute import execute
 from remat_compile.backends.torch import measure_peak
@@ -33,15 +33,16 @@ def repeated_forward(graph: Graph) -> list[str]:
 
 def captured(name: str) -> tuple[Program, dict[str, torch.Tensor]]:
     torch.manual_seed(0)
-    module, args, kwargs = MODELS[name](torch.float32)
+    module, args, kwargs = FACTORIES[name](torch.float32)
     with lower(export(module, args, kwargs)) as lowered, _disable_current_modes():
         return lowered.program, lowered.values()
 
 
-MEASURED = ["mlp", "gpt", "resnet", "unet", "vit", "two-loss", "gpt-p0"]
+BLOCKS = ["mlp", "small-gpt", "small-resnet", "two-loss"]
+MEASURED = [*BLOCKS, "gpt", "resnet", "unet", "vit", "gpt-p0"]
 
 
-@pytest.mark.parametrize("name", default_only(MEASURED, ["mlp", "gpt", "resnet", "two-loss"]))
+@pytest.mark.parametrize("name", default_only(MEASURED, BLOCKS))
 def test_predicted_peak_is_the_measured_one(name: str) -> None:
     program, values = captured(name)
     costed = measured(program, values)
@@ -58,7 +59,7 @@ def test_predicted_peak_is_the_measured_one(name: str) -> None:
 
 
 def test_measuring_whole_and_alone_find_the_same_memory() -> None:
-    program, values = captured("gpt-flash")
+    program, values = captured("small-gpt-flash")
     whole, alone = (measured(program, values, hold_tensors=hold) for hold in (True, False))
     assert whole.graph.anodes == alone.graph.anodes
     for a, b in zip(whole.graph.cnodes, alone.graph.cnodes, strict=True):

@@ -9,15 +9,12 @@ import pytest
 import torch
 
 from helpers.execution.captures import BUDGETS, TIGHT, Captured, capture
-from helpers.models import BASE, LOSS_INSIDE, MODELS, SMALL, VARIANTS
+from helpers.models import BASE, FACTORIES, LOSS_INSIDE, MODELS, VARIANTS
 from helpers.slow import default_only
 from helpers.training import assert_bit_equal
 from remat_compile.planners.registry import parse_planner
 
 DTYPES = {"f32": torch.float32, "f64": torch.float64}
-
-
-FACTORIES = {**MODELS, **{f"small-{name}": make for name, make in SMALL.items()}}
 BLOCKS = ("gpt", "llama", "resnet", "two", "vit")
 """Models of equal blocks: in every run with one of them."""
 CASES = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,12 +12,17 @@ from torch import Tensor, nn
 
 import remat_compile
 from remat_compile import Plan
-from remat_compile.backends.torch import PlannedModule
-from remat_compile.backends.torch.kernels import inductor, missing
+from remat_compile.backends.torch import PlannedModule, kernels
+from remat_compile.backends.torch.kernels import InductorPrice, inductor, missing
+from remat_compile.backends.torch.kernels.price import KernelCost
 from remat_compile.backends.torch.measure import measure_step
+from remat_compile.driver import fuse
 from remat_compile.driver.compare_torch import compare_step
 from remat_compile.driver.regions import rounding
+from remat_compile.driver.run_planner import Planned, run_planner
 from remat_compile.ir.diagnostics import FBError
+from remat_compile.ir.graph import CNode
+from remat_compile.ir.program import Program
 from remat_compile.verifier import ProvenPlan
 
 needs_compiler = pytest.mark.skipif(
@@ -35,11 +41,11 @@ class Gated(nn.Module):
         return self.b(h).square().mean()
 
 
-def made(fuse: str = "inductor", dtype: torch.dtype = torch.float32, **options: object) -> Plan:
+def made(way: str = "inductor", dtype: torch.dtype = torch.float32, **options: object) -> Plan:
     torch.manual_seed(0)
     model, x = Gated().to(dtype), torch.randn(512, 16, dtype=dtype)
     return remat_compile.plan(
-        model, (x,), planner="dtr", activation_budget="90%", fuse=fuse, **options
+        model, (x,), planner="dtr", activation_budget="90%", fuse=way, **options
     )
 
 
@@ -80,6 +86,45 @@ def test_a_fused_plan_runs_within_its_bound(tmp_path: Path) -> None:
     assert "each the composition of the model's calls" in check.assumption
 
 
+class Spectral(nn.Module):
+    """`imag` of a conjugate is a view that is only marked as negated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.fft.rfft(self.a(torch.tanh(x) * torch.sigmoid(x))).conj().imag
+        return (torch.tanh(z) * torch.sigmoid(z) + z).square().mean()
+
+
+@needs_compiler
+def test_what_is_only_marked_as_negated_gives_the_same_values() -> None:
+    """Inside the step, where no kernel is made for it, and as its argument."""
+    torch.manual_seed(0)
+    model, x = Spectral(), torch.randn(64, 16)
+    plan = remat_compile.plan(model, (x,), planner="store-all", fuse="inductor")
+    assert any(c.is_fused for c in plan.graph.cnodes)
+    step = plan.bind()
+    for argument in (x, torch._neg_view(x)):
+        model.zero_grad()
+        wanted = model(argument)
+        wanted.backward()
+        gradients = [p.grad for p in model.parameters()]
+        model.zero_grad()
+        if argument is x:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                found = step(argument)
+        else:
+            with pytest.warns(UserWarning, match="FB0915.*only marked as negated"):
+                found = step(argument)
+        found.backward()
+        torch.testing.assert_close(found, wanted)
+        for p, gradient in zip(step.parameters(), gradients, strict=True):
+            torch.testing.assert_close(p.grad, gradient)
+
+
 @needs_compiler
 @pytest.mark.slow
 def test_in_double_precision() -> None:
@@ -105,8 +150,6 @@ def test_compile_is_a_drop_in() -> None:
 
 
 def test_without_a_compiler_the_plan_is_unfused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from remat_compile.backends.torch import kernels
-
     monkeypatch.setattr(kernels, "missing", lambda _: "no C++ compiler is installed")
     plan = made()
     assert codes(plan) == ["FB0468"]
@@ -133,10 +176,49 @@ def test_kernels_that_fail_leave_the_plan_unfused(monkeypatch: pytest.MonkeyPatc
     assert codes(made()) == ["FB0469"]
 
 
+class _Priced(InductorPrice):
+    """Kernels that nobody compiles, at a share of the time of their calls."""
+
+    share = 0.5
+
+    def cost(self, c: CNode) -> KernelCost | None:
+        return KernelCost(max(1, int((c.time_ns or 0) * self.share)), 0)
+
+
+@needs_compiler
+def test_what_is_slower_as_kernels_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "InductorPrice", _Priced)
+    monkeypatch.setattr(_Priced, "share", 2.0)
+    plan = made("auto")
+    assert codes(plan) == ["FB0469"]
+    assert "no run of this plan is faster as a kernel" in plan.warnings[0].message
+
+
+@needs_compiler
+def test_it_is_planned_again_at_the_prices_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First at a tenth of the time of what may be fused, then at what folding it took."""
+    times: list[dict[str, int]] = []
+
+    def planner(program: Program, *args: Any, **options: Any) -> Planned:
+        graph = program.graph
+        times.append({c.name: c.time_ns or 0 for c in graph.in_phase("fwd") if not c.is_fused})
+        return run_planner(program, *args, **options)
+
+    monkeypatch.setattr(kernels, "InductorPrice", _Priced)
+    monkeypatch.setattr(fuse, "run_planner", planner)
+    plan = made("auto")
+    assert codes(plan) == ["FB0470"]
+    first, second, *_ = times
+    assert first.keys() == second.keys()
+    changed = {name for name, time_ns in first.items() if second[name] != time_ns}
+    assert changed
+    for name in changed:  # half of its calls' time, less half of that of the others
+        assert second[name] == pytest.approx(5 * first[name], rel=0.05)
+
+
 def test_a_plan_whose_kernels_are_missing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs by the calls, whose bits are those of eager, and does not claim its bound."""
     from helpers.verifier.mutants.fused import all_runs_fused
-    from remat_compile.backends.torch import kernels
     from remat_compile.backends.torch.kernels import made as made_kernels
     from remat_compile.driver.bind import bind
 

@@ -86,7 +86,10 @@ def test_onnx(name: str, dtype: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    default_only(["gpt-loss", "resnet-loss", "unet-loss", "two-loss"], ["resnet-loss"]),
+    default_only(
+        ["gpt-loss", "resnet-loss", "unet-loss", "two-loss", "small-resnet-loss"],
+        ["small-resnet-loss"],
+    ),
 )
 def test_onnx_with_a_loss_node(name: str, tmp_path: Path) -> None:
     at, run, original = captured(name, "f32", tmp_path, ("range:0.7", "least"))

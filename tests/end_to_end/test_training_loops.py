@@ -20,7 +20,6 @@ import remat_compile
 from helpers.execution.run_again import RunAgain
 from helpers.training import assert_same_tensors
 from remat_compile import FBError
-from remat_compile._torch import joint
 
 AGAIN: dict[str, Any] = {"planner": RunAgain(), "costs": "roofline", "device": "cpu"}
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
@@ -207,7 +206,7 @@ def test_arguments_by_position_or_by_name(named: int) -> None:
 
 
 def test_a_pytorch_that_hides_what_takes_flat_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joint, "_OVER_ARGUMENTS", "")
+    monkeypatch.setattr("remat_compile._torch.joint._OVER_ARGUMENTS", "")
     ours = remat_compile.compile(Net(), (X,), {"target": TARGET}, **AGAIN)
     both((ours, Net()), lambda model: model(X, TARGET)[0].backward())
 

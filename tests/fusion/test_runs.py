@@ -103,6 +103,69 @@ def test_only_what_is_faster_is_fused() -> None:
     assert fuse_runs(program, program.schedules[0], pointwise, never).cnodes == ()
 
 
+def test_what_saves_no_bytes_must_be_faster_by_more_than_chance() -> None:
+    program = parse_program(
+        """fbir 1
+graph @g {
+  %x : input f32[4] bytes 16
+  %w : param f32[4] bytes 16
+  %y : output f32[4] bytes 16
+  %dy : tangent f32[4] bytes 16
+  %g : grad f32[4] bytes 16
+  %dw : param_grad f32[4] bytes 16
+  %dx : output f32[4] bytes 16
+  F1: fwd %y = aten.mm.default(%x, %w) time 9us
+  L: loss %dy = loss(%y)
+  B1: bwd %g = aten.mul.Tensor(%dy, %x) time 4us
+  B2: bwd %dw = aten.neg.default(%g) of F1 time 4us
+  B3: bwd %dx = aten.mm.default(%g, %w) of F1 time 9us
+}
+bind {
+  arg "args[0]" = %x grad %dx
+  param "w" = %w grad %dw
+  result %y tangent %dy
+}
+schedule @p { F1; L; B1; B2; B3; free %dy; free %g }
+"""
+    )
+
+    def cnodes(time_ns: int) -> tuple[str, ...]:
+        price = lambda c: Priced(time_ns, c.workspace)  # noqa: E731
+        return fuse_runs(program, program.schedules[0], pointwise, price).cnodes
+
+    assert cnodes(7599) == ("B1_B2",)
+    assert cnodes(7601) == ()  # of 8000, and both results live on
+
+
+def test_one_call_becomes_a_kernel_where_that_is_much_faster() -> None:
+    program = parse_program(FOLDED)
+    asked: list[CNode] = []
+
+    def cnodes(time_ns: int, may_fuse: Callable[[CNode], bool]) -> tuple[str, ...]:
+        def price(c: CNode) -> Priced:
+            asked.append(c)
+            return Priced(time_ns, c.workspace)
+
+        return fuse_runs(program, program.schedules[0], may_fuse, price).cnodes
+
+    assert cnodes(3799, lambda c: c.name == "B2") == ("B2_B2",)
+    assert cnodes(3801, lambda c: c.name == "B2") == ()  # of 4000
+    asked.clear()
+    cnodes(0, lambda _: False)
+    assert asked == []
+    short = replace(
+        program,
+        graph=replace(
+            program.graph,
+            cnodes=tuple(
+                replace(c, time_ns=80) if c.name == "B2" else c for c in program.graph.cnodes
+            ),
+        ),
+    )
+    made = fuse_runs(short, program.schedules[0], lambda c: c.name == "B2", by_calls)
+    assert made.cnodes == ()
+
+
 def test_a_run_that_would_raise_the_peak_is_taken_apart() -> None:
     """Its arguments live until it ends: where that is too much, the frees stay between calls."""
     program = parse_program(

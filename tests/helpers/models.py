@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 __all__ = [
     "BASE",
+    "FACTORIES",
     "LOSS_INSIDE",
     "MODELS",
     "SMALL",
@@ -457,9 +458,22 @@ SMALL: Mapping[str, Factory] = {
     "llama": partial(_build, partial(Llama, layers=1), _TABLE["llama"][1]),
     "vit": partial(_build, partial(ViT, layers=1), _TABLE["vit"][1]),
     "resnet": partial(_build, partial(ResNet, blocks=1), _TABLE["resnet"][1]),
+    "resnet-loss": partial(
+        _build,
+        partial(ResNet, blocks=1),
+        _TABLE["resnet"][1],
+        loss=F.cross_entropy,
+        target=_classes(4),
+    ),
     "two": partial(_build, partial(TwoInTwoOut, depth=2), _TABLE["two"][1]),
 }
 """The same with one block: for what does not depend on how many there are."""
+
+FACTORIES: Mapping[str, Factory] = {
+    **MODELS,
+    **{f"small-{name}": make for name, make in SMALL.items()},
+}
+"""Both, those with one block as `small-NAME`."""
 
 VARIANTS: tuple[str, ...] = tuple(n for n in MODELS if n not in BASE + LOSS_INSIDE)
 
@@ -480,7 +494,7 @@ def export_onnx(name: str, path: Path, dtype: torch.dtype = torch.float32) -> Sa
     Returns the module that was exported (in train mode) with its sample arguments.
     `optimize=False` keeps the exporter from folding, transposing and merging weights.
     """
-    module, args, kwargs = MODELS[name](dtype)
+    module, args, kwargs = FACTORIES[name](dtype)
     no_dropout(module)
     names = [f"input_{i}" for i in range(len(args))] + list(kwargs)
     torch.onnx.export(

@@ -148,7 +148,7 @@ def test_reorder_of_reorder_is_refused() -> None:
 
 def test_auto_goes_on_in_the_order_that_leads() -> None:
     said: list[str] = []
-    found = Auto().plan(tied(20), BUDGET, time_limit_s=12, progress=said.append)
+    found = Auto().plan(tied(20), BUDGET, time_limit_s=6, progress=said.append)
     assert isinstance(found, Optimal | Feasible)
     assert "reorder" in found.schedule.planner
     started = [line for line in said if ", for " in line]

@@ -15,16 +15,25 @@ from helpers.verifier.step_text import GRAPH, PLAN, schedule
 from remat_compile.ir.diagnostics import Diagnostic
 from remat_compile.ir.program import Budget
 from remat_compile.verifier import (
+    Disagreement,
     ProvenPlan,
     Refuted,
     Undecided,
+    agreement,
     aside,
+    prove,
     verify,
     verify_with_scripts,
 )
+from remat_compile.verifier.check import Refused as RefusedByChecker
+from remat_compile.verifier.check import check
 from remat_compile.verifier.inquiry import Record
 
 Started = list["subprocess.Popen[bytes]"]
+
+RANGING = GRAPH.replace("target", "sym b in [1, 9] = 8 of arg 0 dim 0\ntarget", 1).replace(
+    "%x : input f32[8] bytes 32", "%x : input f32[b] bytes 4*b"
+)
 
 PLANS: dict[str, tuple[str, tuple[Budget, ...], type]] = {
     "proven": (PLAN, (), ProvenPlan),
@@ -73,6 +82,49 @@ def test_the_sizes_are_proven_there(started: Started, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(aside.PlanProof, "sizes", refuse)
     assert isinstance(verify(*schedule(PLAN, GRAPH)), ProvenPlan)
+
+
+def test_the_checker_reads_the_plan_meanwhile(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the answer of the process is waited for; its no counts, and it is not asked again."""
+    asked: list[str] = []
+
+    def refuse(text: str, name: str) -> RefusedByChecker:
+        asked.append(text)
+        assert started[0].stdout is not None
+        assert not started[0].stdout.closed
+        return RefusedByChecker("a word", 3)
+
+    def again(*_: object) -> None:
+        raise AssertionError("asked twice")
+
+    program, plan = schedule(PLAN, GRAPH)
+    monkeypatch.setattr(prove, "check", refuse)
+    monkeypatch.setattr(agreement, "check", again)
+    verdict = verify(program, plan)
+    assert isinstance(verdict, Disagreement)
+    assert [d.code for d in verdict.diagnostics] == ["FB0817"]
+    assert "a word (line 3 of the text)" in verdict.diagnostics[0].notes[1].message
+    assert asked == [agreement.written(program, plan)]
+    assert len(started) == 1
+
+
+def test_where_sizes_range_the_checker_is_asked_about_the_ranges(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is after the bounds are known."""
+    ranges: list[object] = []
+
+    def noted(*arguments: Any) -> Any:
+        ranges.append(arguments[3])
+        return check(*arguments)
+
+    program, plan = schedule(PLAN, RANGING)
+    monkeypatch.setattr(agreement, "check", noted)
+    assert isinstance(verify(program, plan), ProvenPlan)
+    assert ranges == [{"b": (1, 9)}]
+    assert len(started) == 1
 
 
 def _saying(verdict: str, record: str) -> str:

@@ -21,7 +21,12 @@ import torch
 from torch import Tensor, fx, nn
 from torch._dynamo import nonstrict_trace
 from torch._functorch._aot_autograd import collect_metadata_analysis
-from torch._functorch._aot_autograd.schemas import MemoryFormatMeta, PlainTensorMeta
+from torch._functorch._aot_autograd.descriptors import BufferAOTInput, ParamAOTInput
+from torch._functorch._aot_autograd.schemas import (
+    MemoryFormatMeta,
+    OutputType,
+    PlainTensorMeta,
+)
 from torch._functorch.aot_autograd import (
     aot_compile_joint_with_descriptors,
     aot_export_joint_with_descriptors,
@@ -33,10 +38,10 @@ from torch.utils._pytree import tree_unflatten
 from ..ir.diagnostics import fail
 from .kernels import kept_whole
 from .places import error_in_model
+from .strides import Strides
+from .whole import as_if_compiling
 
 __all__ = ["HANDS_GRADIENTS_OVER", "Joint", "Strides", "as_if_compiling", "trace_joint"]
-
-Strides = tuple[int, ...]
 
 HANDS_GRADIENTS_OVER = hasattr(torch.autograd.Function, "boxed_grads_call")
 """Whether a backward can free the gradients that it is given before it ends, as in
@@ -55,6 +60,8 @@ class Joint:
 
     graph_module: fx.GraphModule
     _descriptors: Any
+    compiling: bool = False
+    """Whether the model was told that it is being compiled."""
 
     def compile(
         self,
@@ -91,6 +98,38 @@ class Joint:
         if not is_plain or not all(isinstance(s, int) for of_one in found for s in of_one):
             return None
         return tuple(found)
+
+    def held(self) -> tuple[str, ...]:
+        """Paths of the parameters and buffers, in the order in which the step takes them."""
+        descs = [n.meta["desc"] for n in self.graph_module.graph.find_nodes(op="placeholder")]
+        return tuple(d.target for d in descs if isinstance(d, ParamAOTInput | BufferAOTInput))
+
+    def is_plain(self) -> bool:
+        """Whether a step needs nothing of AOTAutograd's wrappers but what `PlainWrappers` does:
+        results are tensors of their own, and of what it is given only contents of buffers change.
+        """
+        known = self._descriptors._aot_state.fw_metadata
+        changed = [i for i in known.input_info if i.mutates_data or i.mutates_metadata]
+        return bool(
+            HANDS_GRADIENTS_OVER
+            and not known.num_intermediate_bases
+            and not known.tokens
+            and not known.num_backward_tokens
+            and not known.num_graphsafe_rng_states
+            and not known.is_rng_op_functionalized
+            and known.grad_enabled_mutation is None
+            and not known.indices_of_inputs_that_requires_grad_with_mutations_in_bw
+            and all(type(m) is PlainTensorMeta for m in known.subclass_fw_graph_out_meta)
+            and all(type(m) is PlainTensorMeta for m in known.subclass_inp_meta)
+            and all(
+                o.output_type is OutputType.non_alias
+                and o.requires_grad == o.requires_grad_for_backward
+                for o in known.output_info
+            )
+            and not any(
+                i.mutates_metadata or i.mutates_storage_metadata or i.requires_grad for i in changed
+            )
+        )
 
     def _copied_descriptors(self) -> Any:
         """Compiling writes into the state and the metadata; ours stay for the next plan."""
@@ -160,7 +199,7 @@ def trace_joint(
             stack.enter_context(fake_mode)
         try:
             with kept_whole(), _tangents_laid_out(tangents):
-                descriptors = _trace(stack, module, args, kwargs)
+                descriptors, compiling = _trace(stack, module, args, kwargs)
         except Exception as error:  # whatever an operator's fake kernel or derivative raises
             model = getattr(module, "_model", module)  # of a `WholeModel`
             fail(
@@ -168,31 +207,21 @@ def trace_joint(
                 f"PyTorch cannot trace the backward of the model: {error_in_model(error, model)}",
                 hint="see whether the model trains under torch.compile(fullgraph=True)",
             )
-        yield Joint(descriptors.graph_module, descriptors)
+        yield Joint(descriptors.graph_module, descriptors, compiling)
 
 
 def _trace(
     stack: contextlib.ExitStack, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+) -> tuple[Any, bool]:
+    """The descriptors, and whether the model was told that it is being compiled."""
     try:
         with contextlib.ExitStack() as trial:
             descriptors = aot_export_joint_with_descriptors(trial, module, args, kwargs)
             stack.push(trial.pop_all())
-            return descriptors
+            return descriptors, False
     except (DataDependentOutputException, GuardOnDataDependentSymNode):
         with as_if_compiling():
-            return aot_export_joint_with_descriptors(stack, module, args, kwargs)
-
-
-@contextlib.contextmanager
-def as_if_compiling() -> Iterator[None]:
-    """`torch.compiler.is_compiling()` says yes inside."""
-    before = torch.compiler._is_compiling_flag
-    torch.compiler._is_compiling_flag = True
-    try:
-        yield
-    finally:
-        torch.compiler._is_compiling_flag = before
+            return aot_export_joint_with_descriptors(stack, module, args, kwargs), True
 
 
 def _over_leaves(compiled: Callable[..., Any], descriptors: Any) -> Callable[[list[Any]], Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -14,9 +14,12 @@ from ..ir.diagnostics import Diagnostic, fail
 from ..ir.program import Program
 from .autocast import Autocast
 from .hooks import Hook
-from .joint import Joint, Strides
 from .results import Results, tensors_of
+from .strides import Strides
 from .whole import WholeModel, has_values
+
+if TYPE_CHECKING:
+    from .joint import Joint
 
 __all__ = ["Exported", "Lowered"]
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -27,12 +28,19 @@ __all__ = [
     "Place",
     "error_in_model",
     "paths_of",
+    "place_of",
     "place_of_caller",
     "recorded_places",
 ]
 
 LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 """Frames in PyTorch and in this package (an ONNX model runs in its modules) are not the user's."""
+_TRACERS = tuple(
+    str(Path(torch.__file__).with_name(part))
+    for part in ("_dynamo", "_functorch", "_ops.py", "_subclasses", "autograd", "fx", "utils")
+)
+"""Most frames of a trace: no line of the user's, and no method of a module that is not called
+through `torch.nn`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +56,45 @@ class Place:
         return f"{at} in {self.module}" if at and self.module else at or self.module
 
 
+@dataclass(frozen=True)
+class _AboveTrace:
+    """A frame that waits for all of a trace, and where it and those above it stand."""
+
+    frame: FrameType
+    place: Place
+
+
 def place_of_caller(paths: dict[int, tuple[str, type]]) -> Place:
     """Where the code that runs now stands; `paths` are the modules by `id`."""
+    return place_of(sys._getframe(1), paths)
+
+
+def place_of(
+    frame: FrameType | None, paths: dict[int, tuple[str, type]], waiting: _AboveTrace | None = None
+) -> Place:
+    """Where a frame stands. Asked at each call of a trace: what is above the `waiting` one is
+    not looked at again."""
     file, line, module = "", 0, ""
-    frame = sys._getframe(1)
     while frame is not None and not (file and module):
+        if waiting is not None and frame is waiting.frame:
+            outer = waiting.place
+            if not file:
+                file, line = outer.file, outer.line
+            return Place(file, line, module or outer.module)
         code = frame.f_code
-        if not file and _is_users(code.co_filename):
-            file, line = code.co_filename, frame.f_lineno
-        if not module and code.co_varnames[:1] == ("self",):
-            found = paths.get(id(frame.f_locals.get("self")))
-            module = found[0] if found is not None else ""
-        frame = frame.f_back  # type: ignore[assignment]
+        if not _is_tracers(code.co_filename):
+            if not file and _is_users(code.co_filename):
+                file, line = code.co_filename, frame.f_lineno
+            if not module and code.co_varnames[:1] == ("self",):
+                found = paths.get(id(frame.f_locals.get("self")))
+                module = found[0] if found is not None else ""
+        frame = frame.f_back
     return Place(file, line, module)
+
+
+@cache
+def _is_tracers(file: str) -> bool:
+    return file.startswith(_TRACERS)
 
 
 @cache
@@ -92,9 +126,12 @@ def error_in_model(error: BaseException, model: nn.Module | None = None) -> str:
 
 
 class _Recording(TorchFunctionMode):
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, outside: FrameType | None):
         super().__init__()
         self.paths = paths_of(model)
+        self.waiting: _AboveTrace | None = None
+        if outside is not None:
+            self.waiting = _AboveTrace(outside, place_of(outside, self.paths))
 
     def __torch_function__(
         self,
@@ -104,7 +141,7 @@ class _Recording(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         meta = fx_traceback.current_meta
-        place = place_of_caller(self.paths)
+        place = place_of(sys._getframe(1), self.paths, self.waiting)
         mine: dict[str, Any] = {}
         if place.file:
             mine["stack_trace"] = f'File "{place.file}", line {place.line}'
@@ -123,5 +160,10 @@ class _Recording(TorchFunctionMode):
 @contextmanager
 def recorded_places(model: nn.Module) -> Iterator[None]:
     """Nodes traced inside carry the line and the module of `model` that they come from."""
-    with _Recording(model):
-        yield
+    # Below: this one, that of `contextmanager`, and the function that traces.
+    mode = _Recording(model, sys._getframe(2).f_back)
+    try:
+        with mode:
+            yield
+    finally:
+        mode.waiting = None  # it holds all that its frames hold

@@ -14,13 +14,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..ir.diagnostics import fail
 from .autocast import Autocast, WeightCache
 from .devices import forked_generators
 from .results import Results, without_cache
 
-__all__ = ["CONTAINERS", "StandIn", "WholeModel", "as_forward_sees", "has_values", "unchanged"]
+__all__ = [
+    "CONTAINERS",
+    "StandIn",
+    "WholeModel",
+    "as_forward_sees",
+    "as_if_compiling",
+    "has_values",
+    "unalias",
+    "unchanged",
+]
 
 
 Slot = tuple[dict[str, Any], str]
@@ -151,6 +161,32 @@ def as_forward_sees(
         if given is not None:
             args = given if isinstance(given, tuple) else (given,)
     return args, kwargs
+
+
+def unalias(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Copies tensors that share storage with an earlier one: capture would bake the alias in."""
+    flat, spec = tree_flatten((args, kwargs))
+    seen: set[int] = set()
+    for index, leaf in enumerate(flat):
+        if isinstance(leaf, Tensor):
+            key = leaf.untyped_storage()._cdata
+            if key in seen:
+                flat[index] = leaf.detach().clone().requires_grad_(leaf.requires_grad)
+            seen.add(flat[index].untyped_storage()._cdata)
+    return tree_unflatten(flat, spec)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def as_if_compiling() -> Iterator[None]:
+    """`torch.compiler.is_compiling()` says yes inside."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
 
 
 def has_values(model: nn.Module) -> bool:

@@ -218,9 +218,10 @@ def write_together(writers: Mapping[str | Path, Callable[[IO[bytes]], None]]) ->
             os.unlink(old)
 
 
-def replace_text(target: Path, text: str) -> None:
-    """Writes a text aside and renames it. OSError where that fails."""
-    made = _write_aside(target, text_writer(text))
+def replace_text(target: Path, text: str, mode: int | None = None) -> None:
+    """Writes a text aside and renames it; with the rights `mode` from the start, where that is
+    given. OSError where that fails."""
+    made = _write_aside(target, text_writer(text), mode)
     try:
         os.replace(made, target)
     except BaseException:
@@ -237,9 +238,10 @@ def text_writer(text: str) -> Callable[[IO[bytes]], None]:
     return write
 
 
-def _write_aside(target: Path, write: Callable[[IO[bytes]], None]) -> str:
+def _write_aside(target: Path, write: Callable[[IO[bytes]], None], mode: int | None = None) -> str:
     """A file beside `target` with what `write` puts in it; gone again where that fails."""
-    mode = target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask()
+    if mode is None:
+        mode = target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask()
     handle, aside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:

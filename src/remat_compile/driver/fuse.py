@@ -4,14 +4,16 @@ Several ways, of which the fastest plan is taken:
 
 * after planning: runs of the plan's own steps, recomputations among them, as it is and with what
   kernels make again for nothing no longer saved;
-* planning as if what may be folded into a kernel took a tenth of its time, and then the same;
-* before planning: runs of the step that recomputes nothing, so that what every plan wants fused is
-  one computation with the time of its kernel when the planner chooses; then after planning again.
+* planning as if what may be folded into a kernel took a tenth of its time, and then the same; again
+  with what the kernels of that plan take for it, until the plan stays as it is;
+* before planning: runs of the step that recomputes nothing, or nothing but what its kernels make
+  again, so that what every plan wants fused is one computation with the time of its kernel when
+  the planner chooses; then after planning again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from ..fusion import Fused, Priced
     from ..ir.graph import CNode
     from ..ir.program import Budget, Program
+    from ..ir.schedule import Step
     from .plan import Plan
     from .request import PlanRequest
     from .run_planner import Phases
@@ -39,7 +42,10 @@ if TYPE_CHECKING:
 __all__ = ["fused_plan", "refuse_without_model"]
 
 FOLDED = 0.1
-"""The share of its time that a recomputation is thought to take inside the kernel of its reader."""
+"""The share of its time that a recomputation is thought to take inside the kernel of its reader,
+where none was measured yet."""
+MOST_ROUNDS = 4
+"""Of planning at the prices of the kernels of the round before."""
 GATHERING = 0.1
 """The share of the time limit in which computations may be moved next to each other."""
 
@@ -69,7 +75,10 @@ def fused_plan(plan: Plan, lowered: Lowered, request: PlanRequest, phases: Phase
     values = {name: node.meta["val"] for name, node in lowered.nodes.items()}
     measured = InductorPrice(kernels, values, request.time_limit_s)
     pass_ = _Fusion(plan, request, phases, measured)
-    made = sorted(pass_.ways(), key=lambda fused: simulate(fused.program, fused.schedule).time_ns)
+    ways = [(simulate(way.program, way.schedule).time_ns, way) for way in pass_.ways()]
+    if request.fuse == "auto":
+        ways = [(time_ns, way) for time_ns, way in ways if time_ns < plan.trace.time_ns]
+    made = [way for _, way in sorted(ways, key=lambda timed: timed[0])]
     late = f" within {request.time_limit_s:g} s" if measured.is_late else ""
     reason = Diagnostic("FB0469", f"no run of this plan is faster as a kernel{late}")
     for fused in made:
@@ -108,40 +117,63 @@ class _Fusion:
         graph = plan.program.graph
         steps = frees_after_last_use(graph, capture_order(graph))
         captured = Schedule("captured", "", steps)
-        before = self.fuse(plan.program, captured, peaks_of(plan.program, captured))
-        if not before.cnodes:
-            return
-        planned = self.planned(before.program, plan.budget)
-        if planned is None:
-            return
-        program = replace(planned.program, schedules=(), proven=())
-        yield self.fuse(program, planned.schedule)
+        for whole in dict.fromkeys((captured, self.folded(captured))):
+            before = self.fuse(plan.program, whole, peaks_of(plan.program, whole))
+            if not before.cnodes:
+                continue
+            planned = self.planned(before.program, plan.budget, self.request.time_limit_s)
+            if planned is not None:
+                program = replace(planned.program, schedules=(), proven=())
+                yield self.fuse(program, planned.schedule)
 
     def planned_to_fold(self) -> Iterator[Fused]:
-        """Planned as if a recomputation that may be folded into its reader took little time."""
+        """Planned as if a recomputation that may be folded into its reader took little time, then
+        at what it took in the kernels so made, until a plan comes again or the time is over."""
         program, budget = self.plan.program, self.plan.budget
-        graph = program.graph
+        until = monotonic() + self.request.time_limit_s
+        shares: dict[str, float] = {}
+        known: set[tuple[Step, ...]] = set()
+        for _ in range(MOST_ROUNDS):
+            left_s = until - monotonic()
+            made = self.planned(self.at_shares(shares), budget, left_s) if left_s > 0 else None
+            if made is None or made.schedule.steps in known:
+                return
+            known.add(made.schedule.steps)
+            fused = self.fuse(program, self.folded(made.schedule))
+            if not fused.cnodes:
+                return
+            yield fused
+            shares |= self.shares(fused)
+
+    def at_shares(self, shares: Mapping[str, float]) -> Program:
+        """The program with these shares of the times of forward cNodes that may be fused."""
+        graph = self.plan.program.graph
         cheap = tuple(
-            replace(c, time_ns=max(1, int(c.time_ns * FOLDED)))
+            replace(c, time_ns=max(1, int(c.time_ns * shares.get(c.name, FOLDED))))
             if c.phase == "fwd" and c.time_ns and self.measured.may_fuse(c)
             else c
             for c in graph.cnodes
         )
-        discounted = replace(program, graph=replace(graph, cnodes=cheap))
-        made = self.planned(discounted, budget)
-        if made is not None:
-            fused = self.fuse(program, self.folded(made.schedule))
-            if fused.cnodes:
-                yield fused
+        return replace(self.plan.program, graph=replace(graph, cnodes=cheap))
 
-    def planned(self, program: Program, budget: Budget | None) -> Planned | None:
+    def shares(self, fused: Fused) -> dict[str, float]:
+        """What recomputations take in its kernels, in shares of their time by themselves."""
+        from ..fusion import recomputation_shares
+
+        with self.phases.phase("fuse", "pricing recomputations in kernels"):
+            origin, graph = self.measured.origin, self.plan.program.graph
+            return recomputation_shares(fused.program, origin, graph, self.price)
+
+    def planned(
+        self, program: Program, budget: Budget | None, time_limit_s: float
+    ) -> Planned | None:
         try:
             return run_planner(
                 program,
                 self.request.planner,
                 budget,
                 Baseline.of(program),
-                time_limit_s=self.request.time_limit_s,
+                time_limit_s=time_limit_s,
                 phases=self.phases,
             )
         except FBError:

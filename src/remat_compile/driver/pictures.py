@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Literal
 
 from ..ir.diagnostics import Diagnostic, FBError
 from ..report.picture import Picture
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..report.picture import ChartName
     from ..report.subject import Subject
 
-__all__ = ["chart_of", "check_picture", "page_of", "snapshot_of", "write_picture"]
+__all__ = ["chart_of", "check_picture", "page_of", "snapshot_of", "text_of", "write_picture"]
 
 
 def page_of(subject: Subject, path: str | Path | None, reads: Iterable[FileRead]) -> str:
@@ -54,6 +54,17 @@ def snapshot_of(subject: Subject, path: str | Path | None, reads: Iterable[FileR
     if path is not None:
         _write_bytes(made, path)
     return made
+
+
+def text_of(subject: Subject, kind: Literal["trace", "dot"]) -> str:
+    """What is simulated, as a trace (Chrome, Perfetto) or as a graph."""
+    if kind == "trace":
+        from ..report.trace import trace_json
+
+        return trace_json(subject)
+    from ..report.dot import dot
+
+    return dot(subject)
 
 
 def check_picture(path: str | Path, reads: Iterable[FileRead]) -> None:

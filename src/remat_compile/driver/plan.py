@@ -155,17 +155,9 @@ class Plan:
             else resolve_budget(parse_budget(bound), self.baseline)
             for bound in budgets
         )
-        return given or self._recorded_bounds
-
-    @property
-    def _recorded_bounds(self) -> tuple[Budget, ...]:
-        budgets = [] if self.budget is None else [self.budget]
-        if (proven := self.proven) is not None:
-            budgets.append(Budget(proven.device_bytes, "device"))
-            budgets.append(Budget(proven.activation_bytes, "activation"))
-            if proven.host_bytes:
-                budgets.append(Budget(proven.host_bytes, "host"))
-        return tuple(budgets)
+        made_for = () if self.budget is None else (self.budget,)
+        claimed = () if self.proven is None else self.proven.budgets
+        return given or (*made_for, *claimed)
 
     def check_model(
         self,
@@ -245,14 +237,10 @@ class Plan:
         """
         check_choice("backend", backend, Emitted)
         check_choice("JAX style", jax_style, JaxStyle)
-        if backend == "trace":
-            from ..report.trace import trace_json
+        if backend == "trace" or backend == "dot":
+            from .pictures import text_of
 
-            return trace_json(self._subject)
-        if backend == "dot":
-            from ..report.dot import dot
-
-            return dot(self._subject)
+            return text_of(self._subject, backend)
         plan = self.trusted()
         if backend == "torch":
             from ..backends.torch import emit

@@ -15,6 +15,7 @@ import os
 import platform
 import stat
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from ..ir.program import Program
     from .request import PlanRequest
 
-__all__ = ["VARIABLE", "PlanCache", "plan_cache"]
+__all__ = ["VARIABLE", "PlanCache", "asked_and_around", "one_plan", "plan_cache", "proven_plan"]
 
 VARIABLE = "REMAT_COMPILE_CACHE"
 """The environment variable with the folder of the cache; `off` for none."""
@@ -47,6 +48,7 @@ SETTINGS = (
 """Variables that change what a computation takes, in bytes or in time."""
 FORMAT = 1
 SUFFIX = ".remat-plan"
+SUFFIXES = (SUFFIX, ".remat-start")
 """Of our files: others in the folder, which may be anybody's, are left alone."""
 MOST_BYTES = 256 * 2**20
 """Of all files together; those that were used longest ago go first."""
@@ -87,16 +89,10 @@ class PlanCache:
         that says all of it, or that others wrote, and for `least`, which is no bound to prove."""
         from ..ir.text.printer import format_program
 
-        planner = request.planner
-        ours = type(planner).__module__.startswith("remat_compile.")
-        is_least = request.budget is not None and request.budget.form == "least"
-        if not ours or not is_dataclass(planner) or is_least:
+        asked = asked_and_around(request)
+        if asked is None:
             return None
-        asked = {
-            f.name: repr(getattr(request, f.name)) for f in fields(request) if f.name != "planner"
-        }
-        asked["planner"] = format_planner(planner)
-        what = (FORMAT, format_program(captured), sorted(asked.items()), _surroundings())
+        what = (FORMAT, format_program(captured), *asked)
         return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
     def find(
@@ -104,11 +100,10 @@ class PlanCache:
     ) -> tuple[Plan | None, tuple[Diagnostic, ...]]:
         """The plan, proven again; None where there is none that can be used, and a warning
         (FB0959) where what is there is no such plan."""
-        path = self._path(key)
+        path = self.path(key)
         try:
-            text, bound_ns = _read(path, key)
+            text, bound_ns = _plan_of(self.read(key))
             plan = _proven_again(text, str(path), bound_ns, captured, request)
-            os.utime(path)
         except FileNotFoundError:
             return None, ()
         except (OSError, ValueError, RecursionError, FBError) as error:
@@ -122,24 +117,37 @@ class PlanCache:
 
         text = format_program(plan.program)
         bound_ns = None if plan.lower_bound_s is None else round(plan.lower_bound_s * 1e9)
-        held = {"key": key, "sha256": _sha256(text), "lower_bound_ns": bound_ns, "plan": text}
+        held = {"sha256": _sha256(text), "lower_bound_ns": bound_ns, "plan": text}
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_text(self._path(key), json.dumps(held))
-            self._path(key).chmod(0o600)  # whatever was there before, and the mask
-            self._make_room()
+            self.write(key, held)
         except OSError as error:
             message = f"the plan is not kept in {self.folder}: {error.strerror or error}"
             return (_warning(message, f"name a folder that can be written in {VARIABLE}"),)
         return ()
 
-    def _path(self, key: str) -> Path:
-        return self.folder / f"{key}{SUFFIX}"
+    def path(self, key: str, suffix: str = SUFFIX) -> Path:
+        return self.folder / f"{key}{suffix}"
+
+    def read(self, key: str, suffix: str = SUFFIX) -> dict[str, Any]:
+        """What was written under `key`. ValueError for what is no such file, OSError where it
+        cannot be read."""
+        path = self.path(key, suffix)
+        held = _read(path, key)
+        os.utime(path)
+        return held
+
+    def write(self, key: str, held: Mapping[str, Any], suffix: str = SUFFIX) -> None:
+        """Keeps `held`, which JSON can express, and makes room for it. OSError where it cannot."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self.path(key, suffix)
+        # Whatever was there before, and the mask: another process may read it at once.
+        replace_text(path, json.dumps({"key": key, **held}), mode=0o600)
+        self._make_room()
 
     def _make_room(self) -> None:
         """Removes the files that were used longest ago, also what a writer left half-done."""
         found = []
-        for path in self.folder.glob(f"*{SUFFIX}*"):
+        for path in (p for suffix in SUFFIXES for p in self.folder.glob(f"*{suffix}*")):
             try:
                 state = path.stat()
             except OSError:  # another process removed it
@@ -153,9 +161,7 @@ class PlanCache:
             total -= size
 
 
-def _read(path: Path, key: str) -> tuple[str, int | None]:
-    """The text of the plan and the bound on the time of any other. ValueError where the file is
-    not what was written under `key`, OSError where it cannot be read."""
+def _read(path: Path, key: str) -> dict[str, Any]:
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
     with open(handle, "rb") as file:
         state = os.fstat(handle)
@@ -169,9 +175,17 @@ def _read(path: Path, key: str) -> tuple[str, int | None]:
             raise ValueError(f"it has {state.st_size} bytes")
         held = json.loads(file.read(MOST_FILE_BYTES))
     match held:
-        case {"key": str(named), "sha256": str(digest), "plan": str(text), "lower_bound_ns": bound}:
+        case {"key": str(named)}:
             if named != key:
                 raise ValueError("it is of another plan")
+            return held  # type: ignore[no-any-return]
+    raise ValueError("it is no plan")
+
+
+def _plan_of(held: Mapping[str, Any]) -> tuple[str, int | None]:
+    """The text of the plan and the bound on the time of any other."""
+    match held:
+        case {"sha256": str(digest), "plan": str(text), "lower_bound_ns": bound}:
             if digest != _sha256(text):
                 raise ValueError("it was changed or cut short")
             if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int)):
@@ -184,25 +198,49 @@ def _proven_again(
     text: str, name: str, bound_ns: int | None, captured: Program, request: PlanRequest
 ) -> Plan:
     """As for a plan from any file: FBError where it is not one, is another, or is not proven."""
-    from ..ir.text.parser import parse_program
-
-    program = parse_program(text, name)
-    if len(program.schedules) != 1:
-        raise ValueError(f"it holds {len(program.schedules)} schedules")
+    program = one_plan(text, name)
     if different := graph_differences(program, captured):
         raise ValueError(f"its graph is another: {different[0]}")
     # Measuring fills in the costs, and spells the version of PyTorch out, which the key has.
     was = captured.header
     if replace(program.header, costs=was.costs, torch_version=was.torch_version) != was:
         raise ValueError("its graph was captured elsewhere")
+    plan = proven_plan(program, text, request)
+    if bound_ns is not None and not 0 <= bound_ns <= plan.trace.time_ns:
+        raise ValueError("its bound is above its own time")
+    return replace(plan, lower_bound_s=None if bound_ns is None else bound_ns / 1e9)
+
+
+def one_plan(text: str, name: str) -> Program:
+    """A program with one schedule; FBError or ValueError where a text is not one."""
+    from ..ir.text.parser import parse_program
+
+    program = parse_program(text, name)
+    if len(program.schedules) != 1:
+        raise ValueError(f"it holds {len(program.schedules)} schedules")
+    return program
+
+
+def proven_plan(program: Program, text: str, request: PlanRequest) -> Plan:
+    """The plan in a program that was read from `text`, proven. FBError where it is not."""
     budget = None
     if request.budget is not None:
         budget = resolve_budget(request.budget, Baseline.of(program))
     schedule = program.schedules[0]
-    plan = Plan(program, schedule, budget, _text=PlanText(program.graph, schedule, text)).trusted()
-    if bound_ns is not None and not 0 <= bound_ns <= plan.trace.time_ns:
-        raise ValueError("its bound is above its own time")
-    return replace(plan, lower_bound_s=None if bound_ns is None else bound_ns / 1e9)
+    return Plan(program, schedule, budget, _text=PlanText(program.graph, schedule, text)).trusted()
+
+
+def asked_and_around(request: PlanRequest) -> tuple[Any, ...] | None:
+    """What was asked, and what costs and plans depend on; None for a planner that has no text that
+    says all of it, or that others wrote, and for `least`."""
+    planner = request.planner
+    ours = type(planner).__module__.startswith("remat_compile.")
+    is_least = request.budget is not None and request.budget.form == "least"
+    if not ours or not is_dataclass(planner) or is_least:
+        return None
+    asked = {f.name: repr(getattr(request, f.name)) for f in fields(request) if f.name != "planner"}
+    asked["planner"] = format_planner(planner)
+    return sorted(asked.items()), _surroundings()
 
 
 def _surroundings() -> dict[str, Any]:

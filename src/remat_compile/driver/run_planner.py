@@ -34,7 +34,6 @@ from .refusal import refusal
 
 if TYPE_CHECKING:
     from ..ir.schedule import Schedule
-    from ..ir.semantics.simulate import Trace
     from ..planners.contract import Planner, PlanResult
 
 __all__ = ["Attempt", "Phases", "Planned", "run_planner", "schedule_of"]
@@ -42,6 +41,9 @@ __all__ = ["Attempt", "Phases", "Planned", "run_planner", "schedule_of"]
 PROOF_S, PROOF_S_A_CNODE = 60.0, 0.02
 """A proof may take the planner's time limit, and at least so many seconds: a quiet machine needs
 about 0.7 ms for each cNode, a busy one ten times as long."""
+
+LARGE = 20_000
+"""cNodes of a graph of which the proof needs the memory that look-ups take."""
 
 
 @dataclass
@@ -72,7 +74,7 @@ class Phases:
 
 @dataclass(frozen=True)
 class Planned:
-    """A proven schedule, inside its program, with the proof recorded.
+    """A proven schedule, inside its program, with the proof recorded, and its time and peaks.
 
     `lower_bound_ns` bounds the time of any plan within the budget, where the planner
     knows one or one was found. `warnings` say where another planner stands in for the one
@@ -81,7 +83,9 @@ class Planned:
 
     program: Program
     schedule: Schedule
-    trace: Trace
+    time_ns: int
+    peak_bytes: int
+    activation_peak_bytes: int
     lower_bound_ns: int | None
     budget: Budget | None
     warnings: tuple[Diagnostic, ...] = ()
@@ -152,12 +156,16 @@ class Attempt:
             raise FBError(Diagnostic("FB0476", message, hint=hint))
         with self.phases.phase("verify", "proving the plan"):
             trace = self.prover.simulate(schedule, name)
+            figures = trace.time_ns, trace.peak_bytes, trace.activation_peak_bytes
+            del trace  # of a long plan it takes more memory than the plan
+            if len(self.program.graph.cnodes) >= LARGE:
+                self.program.graph.forget()
             program = self.prover.prove(schedule, name)
         known_ns = self._bound_ns(schedule)
         # One above the time of the plan is refuted by it.
-        held = [b for b in (bound_ns, known_ns) if b is not None and b <= trace.time_ns]
+        held = [b for b in (bound_ns, known_ns) if b is not None and b <= figures[0]]
         bound = max(held, default=None)
-        return Planned(program, schedule, trace, bound, self.budget, self.disagreements)
+        return Planned(program, schedule, *figures, bound, self.budget, self.disagreements)
 
     def _bound_ns(self, schedule: Schedule) -> int | None:
         """A lower bound that is found in a tenth of the time that planning has left, if any."""

@@ -212,12 +212,11 @@ def _cell(
         else:
             schedule, bound = schedule_of(result, attempt, baseline)
             planned = attempt.prove(schedule, bound, attempt.name)
-            trace = planned.trace
-            values |= _figures(trace.time_ns, planned.lower_bound_ns, baseline)
-            best = isinstance(result, Optimal) or planned.lower_bound_ns == trace.time_ns
+            values |= _figures(planned.time_ns, planned.lower_bound_ns, baseline)
+            best = isinstance(result, Optimal) or planned.lower_bound_ns == planned.time_ns
             values["status"] = "optimal" if best else "feasible"
-            values |= {"winner": schedule.planner, "peak_bytes": trace.peak_bytes}
-            values["activation_peak_bytes"] = trace.activation_peak_bytes
+            values |= {"winner": schedule.planner, "peak_bytes": planned.peak_bytes}
+            values["activation_peak_bytes"] = planned.activation_peak_bytes
     except FBError as error:
         first = error.diagnostics[0]
         values["status"] = _STATUS.get(first.code, "refused")

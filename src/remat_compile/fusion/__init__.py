@@ -2,8 +2,19 @@
 
 from .fold import folded
 from .gather import gathered
+from .recomputed import recomputation_shares
 from .runs import Fused, Price, Priced, fuse_runs
 from .unroll import unrolled
 from .walk import peaks_of
 
-__all__ = ["Fused", "Price", "Priced", "folded", "fuse_runs", "gathered", "peaks_of", "unrolled"]
+__all__ = [
+    "Fused",
+    "Price",
+    "Priced",
+    "folded",
+    "fuse_runs",
+    "gathered",
+    "peaks_of",
+    "recomputation_shares",
+    "unrolled",
+]

@@ -29,6 +29,12 @@ __all__ = ["Fused", "Price", "Priced", "fuse_runs"]
 
 MOST_CALLS = 64
 """In one region: a kernel of more reads too much at once, and takes long to compile."""
+GAIN = 0.05
+"""The share of its time that a run must lose as a kernel where that saves no bytes: so much two
+measurements differ by chance, and a kernel changes bits."""
+ALONE_SHARE = 0.002
+"""A computation with no other beside it is tried as a kernel, which is compiled for it, where it
+takes this share of the step's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +130,8 @@ class _RunSearch:
         self.prices: dict[object, Priced | None] = {}
         self.fusible = {c.name for c in self.graph.cnodes if is_plain(c, self.graph)}
         self.fusible = {name for name in self.fusible if may_fuse(self.graph.cnode[name])}
+        runs = (step.cnode for step in schedule.steps if isinstance(step, Compute))
+        self.step_ns = sum(self.graph.cnode[name].time_ns or 0 for name in runs)
 
     # -- which steps -------------------------------------------------------------------
 
@@ -131,7 +139,10 @@ class _RunSearch:
         """The runs that are worth it, in order."""
         found: list[_FusedRun] = []
         for candidate in self._candidates(decisions.alone):
-            found += self._accepted(candidate, decisions)
+            if len(candidate.members) > 1:
+                found += self._accepted(candidate, decisions)
+            elif self._is_worth_alone(candidate, decisions):
+                found.append(candidate)
         return found
 
     def _candidates(self, alone: set[tuple[str, int]]) -> Iterator[_FusedRun]:
@@ -151,7 +162,7 @@ class _RunSearch:
                 and (member.cnode.name, member.execution) not in alone
             )
             if not fits or walk.meets(member) or len(members) == MOST_CALLS:
-                if len(members) > 1:
+                if members:
                     yield _FusedRun(start, end, tuple(members))
                 members = []
                 walk.begin()
@@ -160,7 +171,7 @@ class _RunSearch:
                 members.append(member)
                 end = index + 1
             walk.step(step, member)
-        if len(members) > 1:
+        if members:
             yield _FusedRun(start, end, tuple(members))
 
     def _accepted(self, run: _FusedRun, decisions: _Decisions) -> list[_FusedRun]:
@@ -214,10 +225,23 @@ class _RunSearch:
         c = fused_cnode("fused", run.members, exported, self.program)
         now = sum(m.cnode.time_ns_at(m.execution) for m in run.members)
         priced = self._priced(c)
-        return priced is not None and (self.always or priced.time_ns < now)
+        is_leaner = any(name not in exported for m in run.members for name in m.cnode.results)
+        enough = now if is_leaner else (1 - GAIN) * now
+        return priced is not None and (self.always or priced.time_ns < enough)
+
+    def _is_worth_alone(self, run: _FusedRun, decisions: _Decisions) -> bool:
+        (member,) = run.members
+        now = member.cnode.time_ns_at(member.execution)
+        exported = self._exported(run)
+        if member.cnode.is_accumulate or member.cnode.is_fused or not exported:
+            return False
+        if now <= ALONE_SHARE * self.step_ns or run.executions in decisions.cut:
+            return False
+        priced = self._priced(fused_cnode("fused", run.members, exported, self.program))
+        return priced is not None and priced.time_ns < (1 - GAIN) * now
 
     def _priced(self, c: CNode) -> Priced | None:
-        key = repr((region_function(c), c.call.args, c.workspace))
+        key = repr((region_function(c), c.call.args, c.workspace, c.time_ns))
         if key not in self.prices:
             self.prices[key] = self.price(c)
         return self.prices[key]

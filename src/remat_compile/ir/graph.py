@@ -7,7 +7,7 @@ offers the few look-ups that every consumer needs; analyses live beside it.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Literal, get_args
 
@@ -316,7 +316,14 @@ class Graph:
 
     @cached_property
     def _reads(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-        return {c.name: (self._of_call(c.call), self._of_call(c.call_at(2))) for c in self.cnodes}
+        """Of the first execution and of later ones: mostly one tuple."""
+        found = {}
+        for c in self.cnodes:
+            again = first = self._of_call(c.call)
+            if c.replay is not None:
+                again = self._of_call(c.replay.call)
+            found[c.name] = first, again
+        return found
 
     def _of_call(self, call: Call) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self.storage[name] for name in call.refs()))
@@ -333,6 +340,12 @@ class Graph:
             for name in self.reads(c):
                 found[name].append(c)
         return {name: tuple(cs) for name, cs in found.items()}
+
+    def forget(self) -> None:
+        """Lets go of the look-ups above, which take as much memory as half of a large graph. They
+        are made again when they are asked for."""
+        for name in vars(self).keys() - {own.name for own in fields(self)}:
+            vars(self).pop(name, None)  # another thread may forget too
 
     def in_phase(self, phase: Phase) -> Iterator[CNode]:
         return (c for c in self.cnodes if c.phase == phase)

@@ -206,6 +206,13 @@ class Proven:
     certificate: Certificate | None = None
     span: Span | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """The bounds as budgets; that of the host where there is anything on it."""
+        device, activation = Budget(self.device_bytes), Budget(self.activation_bytes, "activation")
+        host = (Budget(self.host_bytes, "host"),) if self.host_bytes else ()
+        return (device, activation, *host)
+
 
 @dataclass(frozen=True)
 class Program:

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import ClassVar
 
 from .copying.gaps import Gap
-from .copying.place import Move, copy_ns, steps_of, times_of
+from .copying.place import Move, copy_ns
 from .copying.task import CopyTask
 from .instance import Instance
 from .kit import Budget, PlanResult, Program, Progress, format_planner
@@ -42,7 +42,7 @@ class Tflms(Checked):
     ) -> PlanResult:
         task = CopyTask.of(program, budget, format_planner(self), monotonic() + time_limit_s)
         order = task.instance.capture
-        task.take(order, steps_of(task.instance, order, [], task.task.planner))
+        task.try_moves(order, [])
         self.try_pairs(task)
         return task.answer()
 
@@ -50,14 +50,13 @@ class Tflms(Checked):
         """Lets the task try what this planner chooses."""
         inst = task.instance
         order = inst.capture
-        times = times_of(inst, order)
         far = [gap for gap in task.gaps(order) if gap.back - gap.last > self.distance]
         far.sort(key=lambda gap: (-gap.size_bytes, gap.made))
         for count in [self.tensors] if self.tensors else _doubling(len(far)):
             for ahead in [self.ahead] if self.ahead else _doubling(len(order)):
                 if task.late or task.is_best_possible:
                     return
-                task.try_moves(order, times, _moves(inst, far[:count], ahead))
+                task.try_moves(order, _moves(inst, far[:count], ahead))
 
 
 def _doubling(most: int) -> list[int]:

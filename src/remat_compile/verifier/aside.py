@@ -21,7 +21,7 @@ from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
 from .inquiry import Inquiry, Record
 from .plan_proof import PlanProof, Scope, read_proof
-from .verdict import ProvenPlan, Undecided, Verdict
+from .verdict import ProvenPlan, Refuted, Undecided, Verdict
 
 LONG = 20_000
 """Steps from which the half that runs beside takes longer than to start it."""
@@ -50,32 +50,37 @@ def sizes_aside(
     budgets: Sequence[Budget],
     scope: Scope,
     inquiry: Inquiry,
-) -> Iterator[Callable[[PlanProof], Verdict]]:
-    """Gives what proves obligations 2 and 5 of a schedule whose steps are proven.
+) -> Iterator[Callable[[], Verdict] | None]:
+    """Gives what waits for the verdict on obligations 2 and 5 of a schedule whose steps are proven.
 
     A plan of `LONG` steps or more is begun at once in another process, where there is a second
-    processor for it; what it asked the solvers is added to the record of `inquiry`.
+    processor for it; what it asked the solvers is added to the record of `inquiry`. None where
+    they are proven here.
     """
     process = _started() if len(schedule.steps) >= LONG and _processors() >= 2 else None
     if process is None:
-        yield lambda proof: proof.sizes(scope)
+        yield None
         return
     with process:
 
-        def sizes(proof: PlanProof) -> Verdict:
+        def here() -> Verdict:
+            proof = read_proof(program, schedule, budgets, inquiry)
+            return proof if isinstance(proof, Refuted) else proof.sizes(scope)
+
+        def sizes() -> Verdict:
             assert process.stdout is not None
             try:
                 verdict: Verdict
                 verdict, record = pickle.load(process.stdout)
             except (EOFError, OSError, pickle.UnpicklingError):
-                return proof.sizes(scope)
+                return here()
             if isinstance(verdict, ProvenPlan) and not verdict.beyond:
                 _add(inquiry.record, record)
                 return verdict
             # What is told has places, and none were sent; solvers that differed have differed.
             inquiry.record.disagreements += record.disagreements
             asked = len(inquiry.record.scripts)
-            told = proof.sizes(scope)
+            told = here()
             if isinstance(told, Undecided) and isinstance(verdict, ProvenPlan):
                 del inquiry.record.scripts[asked:]  # those of the proof there bear the same names
                 _add(inquiry.record, replace(record, disagreements=[]))

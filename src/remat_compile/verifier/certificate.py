@@ -38,12 +38,14 @@ def certificate_sha256(program: Program, schedule: Schedule) -> str:
         f"costs {h.costs!r} replays {h.replays!r}",
         f"source {h.source!r} sha256 {h.sha256!r}",
     ]
-    for step in schedule.steps:
+    digest = hashlib.sha256("\n".join(lines).encode())
+    for step in schedule.steps:  # one after the other: a plan may have millions
         if isinstance(step, Compute):
-            lines.append(f"compute {step.cnode}{' nosave' if step.nosave else ''}")
+            line = f"\ncompute {step.cnode}{' nosave' if step.nosave else ''}"
         else:
-            lines.append(f"{step.word} {step.anode}")
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+            line = f"\n{step.word} {step.anode}"
+        digest.update(line.encode())
+    return digest.hexdigest()
 
 
 def own_version() -> str:

@@ -121,6 +121,7 @@ class PlanProof:
         if not isinstance(sizes, Sizes):
             return Refuted(sizes)
         claims = self.claims(sizes)
+        del sizes  # of a long plan hundreds of MB, and the bytes are read anew
         if isinstance(claims, Undecided):
             return claims
         verdict = self.memory(env, claims, scope)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..ir.diagnostics import Diagnostic, nearest
 from ..ir.program import Budget, Program
@@ -14,6 +14,7 @@ from .agreement import agree_on_largest, agree_on_plan, agree_on_refutation, wri
 from .aside import sizes_aside
 from .assumptions import assumptions
 from .certificate import certificate_sha256
+from .check import Accepted, Refused, check
 from .inquiry import Inquiry, Record, Script
 from .obligation import Obligation
 from .obligations.largest import find_largest
@@ -93,18 +94,32 @@ def _verify(
     inquiry: Inquiry,
     text: str | None,
 ) -> Verdict:
-    verdict, bounds = _by_solvers(program, schedule, budgets, scope, inquiry, text)
+    found = _by_solvers(program, schedule, budgets, scope, inquiry, text)
+    verdict, text = found.verdict, found.text
     if isinstance(verdict, ProvenPlan):
         text = text or written(program, schedule)
-        every = (*budgets, *bounds)
+        every = (*budgets, *found.bounds)
 
         def at_sample() -> Verdict:
             proof = read_proof(program, schedule, budgets, inquiry)
             return proof if isinstance(proof, Refuted) else proof.sizes("sample")
 
         second = None if scope == "range" else at_sample
-        verdict = agree_on_plan(verdict, program, schedule, every, text, second, inquiry)
+        verdict = agree_on_plan(
+            verdict, program, schedule, every, text, second, inquiry, found.opinion
+        )
     return _objection(inquiry.record, schedule, refuted=isinstance(verdict, Refuted)) or verdict
+
+
+@dataclass(frozen=True)
+class _BySolvers:
+    """What the solvers say, the tightest bounds, and what the checker says of `text` where it was
+    asked while another process proved the sizes."""
+
+    verdict: Verdict
+    bounds: Sequence[Budget] = ()
+    text: str | None = None
+    opinion: Accepted | Refused | None = None
 
 
 def _by_solvers(
@@ -114,18 +129,25 @@ def _by_solvers(
     scope: Scope,
     inquiry: Inquiry,
     text: str | None,
-) -> tuple[Verdict, Sequence[Budget]]:
-    """What the solvers say, and the tightest bounds. The steps as the proof sees them, which take
-    several times the memory of the plan, are gone when it returns, before the checker begins."""
+) -> _BySolvers:
+    """The steps as the proof sees them, which take several times the memory of the plan, are gone
+    before the checker begins."""
     with sizes_aside(program, schedule, budgets, scope, inquiry) as sizes:
         proof = read_proof(program, schedule, budgets, inquiry)
         if isinstance(proof, Refuted):
-            return proof, ()
-        if (wrong := proof.steps()) is None:
-            return sizes(proof), proof.bounds
-        if proof.unreadable is not None:
-            return proof.unreadable, ()
-        return agree_on_refutation(wrong, schedule, text or written(program, schedule)), ()
+            return _BySolvers(proof)
+        if (wrong := proof.steps()) is not None:
+            if proof.unreadable is not None:
+                return _BySolvers(proof.unreadable)
+            text = text or written(program, schedule)
+            return _BySolvers(agree_on_refutation(wrong, schedule, text))
+        bounds = proof.bounds
+        if sizes is None:
+            return _BySolvers(proof.sizes(scope), bounds, text)
+        del proof
+        text = text or written(program, schedule)
+        opinion = None if program.symbols else check(text, schedule.name)
+        return _BySolvers(sizes(), bounds, text, opinion)
 
 
 def _objection(record: Record, schedule: Schedule, *, refuted: bool) -> Undecided | None:

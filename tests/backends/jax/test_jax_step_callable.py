@@ -112,9 +112,13 @@ def test_vmap(plan: Plan) -> None:
     step = remat_compile.jax_step(plan)
     x, y = inputs()
     many = jnp.stack([x, 2 * x, x - 1])
-    losses, grads = jax.vmap(step, in_axes=(None, 0, None))(step.params, many, y)
+    run = jax.jit(step, compiler_options=step.compiler_options)
+    mapped = jax.jit(
+        jax.vmap(step, in_axes=(None, 0, None)), compiler_options=step.compiler_options
+    )
+    losses, grads = mapped(step.params, many, y)
     for i in range(3):
-        loss, own = step(step.params, many[i], y)
+        loss, own = run(step.params, many[i], y)
         np.testing.assert_allclose(losses[i], loss, rtol=1e-12)
         near({n: g[i] for n, g in grads.items()}, dict(own))
 

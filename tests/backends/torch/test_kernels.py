@@ -17,7 +17,7 @@ from remat_compile.backends.torch.kernels import (
     make_kernels,
     missing,
 )
-from remat_compile.backends.torch.kernels.inductor import KernelError, Layout, trace
+from remat_compile.backends.torch.kernels.inductor import KernelError, Layout, refuses_others, trace
 from remat_compile.ir.expr import Const
 from remat_compile.ir.graph import Call, CNode, InnerCall, Ref
 
@@ -80,17 +80,41 @@ def test_a_region_is_compiled_once_whatever_its_names(kernels: Kernels) -> None:
     assert kernels.kernel(other, list(VALUES.values())) is first
 
 
-def test_other_strides_run_by_the_calls(kernels: Kernels) -> None:
-    kernel = kernels.kernel(REGION, list(VALUES.values()))
-    assert kernel is not None
+@pytest.mark.parametrize("refuses", [True, False])
+def test_other_strides_run_by_the_calls(kernels: Kernels, refuses: bool) -> None:
+    """Whether the kernel says so itself, as those of Inductor do, or is asked before."""
+    made = kernels.kernel(REGION, list(VALUES.values()))
+    assert made is not None
+    assert made.refuses
+    kernel = replace(made, refuses=refuses, is_told=False)
     dense = VALUES["x"].contiguous()
-    kernel.is_told = False
     with pytest.warns(UserWarning, match="FB0915") as said:
-        made = [kernel(dense, VALUES["w"]) for _ in range(2)]
+        twice = [kernel(dense, VALUES["w"]) for _ in range(2)]
     assert len(said) == 1
-    for results in made:
+    for results in twice:
         for found, wanted in zip(results, kernel.calls(dense, VALUES["w"]), strict=True):
             assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("mark", [torch._neg_view, torch.conj])
+def test_there_is_no_kernel_for_what_is_only_marked_as_negated_or_conjugated(
+    mark: Callable[[Tensor], Tensor],
+) -> None:
+    """Inductor reads the bytes, and not the mark."""
+    kernels = Kernels(CPU)
+    x = VALUES["x"] if mark is torch._neg_view else VALUES["x"].to(torch.complex64)
+    assert kernels.kernel(REGION, [mark(x), VALUES["w"]]) is None
+    (failure,) = kernels.failures
+    assert "negated or conjugated by a mark" in failure
+
+
+def test_made_up_numbers_are_not_all_zero() -> None:
+    """Else any kernel would be right. Zeros are for indices."""
+    for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.complex128):
+        values = made.made_up(Layout((3, 2), (1, 3), dtype, "cpu"))
+        assert (values.dtype, values.stride()) == (dtype, (1, 3))
+        assert values.count_nonzero() == 6
+    assert made.made_up(Layout((3,), (1,), torch.int64, "cpu")).count_nonzero() == 0
 
 
 def test_strides_of_single_elements_mean_nothing() -> None:
@@ -100,13 +124,42 @@ def test_strides_of_single_elements_mean_nothing() -> None:
     assert kernel(torch.ones(3, 1).as_strided((3, 1), (1, 7)))[0] is compiled
 
 
+def test_a_kernel_that_takes_any_layout_is_asked_before_each_run() -> None:
+    x = torch.ones(3, 2)
+
+    def fails(args: list[Tensor]) -> tuple[Tensor, ...]:
+        raise AssertionError
+
+    def asserts_of_the_first(args: list[Tensor]) -> tuple[Tensor, ...]:
+        assert args[0].shape == (3, 2)
+        return (args[0] + 1,)
+
+    assert refuses_others(fails, [x])
+    assert refuses_others(asserts_of_the_first, [x])
+    assert not refuses_others(asserts_of_the_first, [x, x])
+    assert not refuses_others(lambda args: args[0].mm(args[0]), [x])
+
+
+def test_what_a_kernel_asserts_of_its_own_is_no_question_of_layouts() -> None:
+    def fails(args: list[Tensor]) -> tuple[Tensor, ...]:
+        raise AssertionError("broken")
+
+    layout = Layout((2,), (1,), torch.float32, "cpu")
+    kernel = Kernel((layout,), lambda x: (x,), fails, 0.0, 0, refuses=True)
+    with pytest.raises(AssertionError, match="broken"):
+        kernel(torch.ones(2))
+
+
 def test_a_price_is_measured(kernels: Kernels) -> None:
     price = InductorPrice(kernels, VALUES, 60.0)
     found = price.cost(REGION)
     assert found is not None
     assert 0 < found.time_ns < 10**9
     alike = replace(REGION, name="other")  # the same kernel, which is not measured again
-    assert price.cost(alike) is found
+    assert price.cost(alike) == found
+    half = price.cost(replace(REGION, time_ns=5 * 10**8))  # a share of the time of its calls
+    assert half is not None
+    assert half.time_ns == pytest.approx(found.time_ns / 2, abs=1)
     price.time_limit_s = 0.0
     price.cost(REGION)
     assert price.is_late

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.emitted.tiny import Tiny, replayable, schedule
-from helpers.models import MODELS
+from helpers.models import FACTORIES
 from helpers.slow import default_only
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile.backends.torch import GuardFailure, PlannedModule, build, measure_step
@@ -25,13 +25,13 @@ def planned(module: nn.Module, *args: Any, again: bool = True, **options: Any) -
         return build(lowered, schedule(program, replayable(program) if again else ()))
 
 
-AGAIN = ["mlp", "resnet", "unet", "two-inputgrad", "gpt-loss"]
+AGAIN = ["mlp", "resnet", "small-resnet", "unet", "two-inputgrad", "gpt-loss"]
 
 
-@pytest.mark.parametrize("name", default_only(AGAIN, ["resnet", "two-inputgrad"]))
+@pytest.mark.parametrize("name", default_only(AGAIN, ["small-resnet", "two-inputgrad"]))
 def test_recomputing_everything_is_bit_equal_and_measures_as_predicted(name: str) -> None:
-    module, args, kwargs = MODELS[name](torch.float32)
-    reference, same_args, same_kwargs = MODELS[name](torch.float32)
+    module, args, kwargs = FACTORIES[name](torch.float32)
+    reference, same_args, same_kwargs = FACTORIES[name](torch.float32)
     exported = export(module, args, kwargs)
     with lower(exported) as lowered:
         pass

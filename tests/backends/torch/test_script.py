@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from helpers.models import MODELS
+from helpers.models import SMALL
 from remat_compile.backends.python.layout import WIDTH, fitted
 from remat_compile.backends.torch import emit
 from remat_compile.frontends.torch_export import export, lower
@@ -136,7 +136,7 @@ def test_it_runs_where_only_pytorch_is(tmp_path: Path) -> None:
 
 
 def test_lines_can_be_read() -> None:
-    module, args, kwargs = MODELS["gpt"](torch.float32)
+    module, args, kwargs = SMALL["gpt"](torch.float32)
     source = emitted(module, args, kwargs)
     assert max(map(len, source.splitlines())) <= WIDTH
     functions = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)]

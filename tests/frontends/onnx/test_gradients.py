@@ -12,12 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from helpers.models import BASE, MODELS, SMALL, export_onnx, no_dropout
+from helpers.models import BASE, FACTORIES, MODELS, export_onnx, no_dropout
 from helpers.slow import default_only
 from remat_compile.frontends.onnx import OnnxModel, build_module, export_trainable
 
 LIMIT = {torch.float32: 1e-5, torch.float64: 1e-12}
-FACTORIES = {**MODELS, **{f"small-{name}": make for name, make in SMALL.items()}}
 
 
 def leaves(value: Any) -> list[Tensor]:

@@ -57,7 +57,7 @@ def test_a_sample_file_gives_inputs_and_dimensions(tmp_path: Path) -> None:
 
 
 def test_parameters_keep_their_names_and_nodes_are_named(tmp_path: Path) -> None:
-    module, args, _ = export_onnx("gpt", tmp_path / "m.onnx")
+    module, args, _ = export_onnx("small-gpt", tmp_path / "m.onnx")
     built = build_module(tmp_path / "m.onnx").module
     wanted = {id(p): n for n, p in module.named_parameters(remove_duplicate=False)}
     names = dict(module.named_parameters(remove_duplicate=False))
@@ -69,7 +69,7 @@ def test_parameters_keep_their_names_and_nodes_are_named(tmp_path: Path) -> None
 
 def test_module_stacks_reach_the_joint_graph(tmp_path: Path) -> None:
     """Every forward node names its ONNX node, and every parameter has a gradient."""
-    export_onnx("resnet", tmp_path / "m.onnx")
+    export_onnx("small-resnet", tmp_path / "m.onnx")
     built = build_module(tmp_path / "m.onnx", train_bn=True)
     exported = torch.export.export(built.module, built.args, strict=False)
     with contextlib.ExitStack() as stack:

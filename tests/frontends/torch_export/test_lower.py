@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from helpers.models import MODELS, SMALL
+from helpers.models import FACTORIES, SMALL
 from helpers.slow import default_only
 from remat_compile.frontends.torch_export import Lowered, check_against_eager, export, lower
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
@@ -33,8 +35,7 @@ def cnodes(result: Lowered, op: str) -> list[CNode]:
     return [c for c in result.program.graph.cnodes if c.call.op == op]
 
 
-FACTORIES = {**MODELS, **{f"small-{name}": make for name, make in SMALL.items()}}
-DEFAULT = ("mlp", "small-gpt", "small-llama", "unet", "resnet-loss", "two-inputgrad")
+DEFAULT = ("small-mlp", "small-gpt", "small-llama", "unet", "small-resnet-loss", "two-inputgrad")
 
 
 @contextmanager
@@ -169,7 +170,7 @@ def test_every_gradient_is_whole_and_its_own() -> None:
 
 
 def test_accumulations_end_their_first_operand_and_others_read_it_before() -> None:
-    module, args, kwargs = MODELS["llama"](torch.float32)
+    module, args, kwargs = SMALL["llama"](torch.float32)
     with lower(export(module, args, kwargs)) as result:
         graph = result.program.graph
     sums = [c for c in graph.cnodes if c.is_accumulate]
@@ -191,13 +192,35 @@ def test_backward_computations_belong_to_forward_ones_but_sums_do_not() -> None:
 
 
 def test_every_computation_has_a_place() -> None:
-    module, args, kwargs = MODELS["gpt"](torch.float32)
+    module, args, kwargs = SMALL["gpt"](torch.float32)
     with lower(export(module, args, kwargs)) as result:
         graph = result.program.graph
     placed = [c for c in graph.cnodes if c.loc is not None]
     assert len(placed) >= 0.9 * len(graph.cnodes)
     assert all(c.loc is not None and "/" not in c.loc.file for c in placed)
     assert any(c.loc is not None and c.loc.module for c in placed)
+
+
+def test_what_stands_above_a_trace_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places are those that all frames give."""
+    place_of = import_module("remat_compile._torch.places").place_of
+    found: list[tuple[Any, Any]] = []
+
+    def both(frame: Any, paths: Any, waiting: Any = None) -> Any:
+        place = place_of(frame, paths, waiting)
+        if waiting is not None:
+            found.append((place, place_of(frame, paths)))
+        return place
+
+    monkeypatch.setattr("remat_compile._torch.places.place_of", both)
+    module, args, kwargs = SMALL["mlp"](torch.float32)
+    with lower(export(module, args, kwargs)):
+        pass
+    files = {Path(place.file).name for place, _ in found}
+    assert "models.py" in files
+    assert len(files) > 1, "no call of the trace's own"
+    assert {place.module for place, _ in found} >= {"", "layers.0", "head"}
+    assert [a for a, b in found if a != b] == []
 
 
 def test_dynamic_batch_gives_a_symbol_and_sizes_in_it() -> None:

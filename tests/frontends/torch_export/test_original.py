@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import remat_compile
 from helpers import models
+from helpers.slow import default_only
 from remat_compile.driver.compare_torch import compare_step
 from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.diagnostics import FBError
@@ -172,20 +173,14 @@ def test_the_case_with_a_hook_is_one_in_which_an_export_differs() -> None:
     assert lost is None or not torch.equal(lost, expected)
 
 
-@pytest.mark.parametrize("name", ["resnet-loss", "mlp-loss"])
+@pytest.mark.parametrize("name", default_only(models.FACTORIES, ["small-resnet-loss", "mlp-loss"]))
 def test_a_model_on_meta_gives_the_graph_of_the_model_on_the_cpu(name: str) -> None:
-    assert text(name, "meta") == text(name, "cpu")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", models.MODELS)
-def test_every_model_on_meta_gives_the_graph_of_the_model_on_the_cpu(name: str) -> None:
     assert text(name, "meta") == text(name, "cpu")
 
 
 def text(name: str, device: str) -> str:
     with torch.device(device):
-        module, args, kwargs = models.MODELS[name](torch.float32)
+        module, args, kwargs = models.FACTORIES[name](torch.float32)
     with lower(export(module, args, kwargs)) as lowered:
         return format_program(lowered.program)
 

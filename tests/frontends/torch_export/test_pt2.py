@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import remat_compile
-from helpers.models import MODELS
+from helpers.models import FACTORIES
 from helpers.slow import default_only
 from remat_compile.costs import load_device, roofline
 from remat_compile.frontends.torch_export import Exported, export, load_pt2, lower
@@ -20,10 +20,13 @@ from remat_compile.ir.text.printer import format_program
 
 
 @pytest.mark.parametrize(
-    "name", default_only(["gpt", "resnet", "gpt-loss", "mlp-loss"], ["resnet", "mlp-loss"])
+    "name",
+    default_only(
+        ["gpt", "resnet", "gpt-loss", "small-resnet", "mlp-loss"], ["small-resnet", "mlp-loss"]
+    ),
 )
 def test_a_pt2_file_gives_the_graph_of_the_module(name: str, tmp_path: Path) -> None:
-    module, args, kwargs = MODELS[name](torch.float32)
+    module, args, kwargs = FACTORIES[name](torch.float32)
     path = tmp_path / "model.pt2"
     torch.export.save(torch.export.export(module, args, kwargs, strict=False), path)
     with lower(load_pt2(path)) as loaded:
@@ -109,9 +112,9 @@ def test_a_pt2_file_of_a_model_on_meta_gives_its_graph(tmp_path: Path) -> None:
     assert "first.weight and second.weight" in told.message
 
 
-@pytest.mark.parametrize("name", default_only(MODELS, ["resnet-loss"]))
+@pytest.mark.parametrize("name", default_only(FACTORIES, ["small-resnet-loss"]))
 def test_every_model_on_meta_gives_its_graph(name: str, tmp_path: Path) -> None:
-    module, args, kwargs = MODELS[name](torch.float32)
+    module, args, kwargs = FACTORIES[name](torch.float32)
     if len([*module.parameters()]) < len([*module.named_parameters(remove_duplicate=False)]):
         pytest.skip("a file made on meta keeps no ties")
     on_meta = copy.deepcopy(module).to("meta")
@@ -120,7 +123,7 @@ def test_every_model_on_meta_gives_its_graph(name: str, tmp_path: Path) -> None:
     path = tmp_path / "m.pt2"
     torch.export.save(torch.export.export(on_meta, args, kwargs, strict=False), path)
     loaded = load_pt2(path)
-    module, args, kwargs = MODELS[name](torch.float32)
+    module, args, kwargs = FACTORIES[name](torch.float32)
     torch.export.save(torch.export.export(module, args, kwargs, strict=False), path)
     assert _text(loaded) == _text(load_pt2(path))
 

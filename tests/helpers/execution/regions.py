@@ -19,7 +19,7 @@ WIDTH = 24
 class Stack(nn.Module):
     """Linear layers with dropout and batch normalisation."""
 
-    def __init__(self, depth: int = 5, drop: float = 0.1) -> None:
+    def __init__(self, depth: int = 3, drop: float = 0.1) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(depth))
         self.norm = nn.BatchNorm1d(WIDTH)

@@ -143,9 +143,13 @@ def capture(make: Make, dtype: torch.dtype) -> Captured:
     )
 
 
-@cache
 def case(name: str, planner: str, budget: str | None = None, style: Any = "explicit") -> Case:
     """A model of `captured` in float64 under a planner."""
+    return _case(name, planner, budget, style)
+
+
+@cache
+def _case(name: str, planner: str, budget: str | None, style: Any) -> Case:
     model = captured(name)
     return as_case(model, schedule_of(model, parse_planner(planner), budget), style)
 

@@ -8,6 +8,7 @@ generated source is what runs.
 from __future__ import annotations
 
 import linecache
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from ..._torch.lowered import Lowered
-from ...ir.diagnostics import Diagnostic, fail
+from ...ir.diagnostics import Diagnostic, fail, render
 from ...ir.expr import evaluate
 from ...ir.graph import CNode
 from ...ir.schedule import Offload, Schedule
@@ -102,10 +103,17 @@ def compiled_step(
             hint = "end the block after the forward and the loss, as PyTorch asks"
             raise GuardFailure(Diagnostic("FB0910", message, hint=hint))
         args[len(args) - tangents :] = flight.layouts.fit(args[len(args) - tangents :])
+        if compiled:
+            _resolve(args, len(args) - tangents)
         return flight.unused.leave_out(backward(args, constants))
 
+    def run_forward(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
+        if compiled:
+            _resolve(args)
+        return forward(args, constants)
+
     boxed = (
-        _boxed(forward, constants, flight, "forward"),
+        _boxed(run_forward, constants, flight, "forward"),
         _boxed(run_backward, constants, flight, "backward"),
     )
     if copies is not None:
@@ -152,6 +160,26 @@ def _load(source: str, name: str, kernels: Mapping[str, Kernel]) -> tuple[Functi
 def generated_lines(module: str) -> list[str] | None:
     """The lines of generated code that runs as a module of this name; None for any other."""
     return linecache.getlines(module) if module.startswith(TITLE) else None
+
+
+def _resolve(args: list[Any], first: int = 0) -> None:
+    """What is given from `first` on as kernels can read it: with the values that a mark (`is_neg`,
+    `is_conj`) gives it. The values inside the step bear one only where they did at capture."""
+    for place in range(first, len(args)):
+        value = args[place]
+        if isinstance(value, Tensor) and (value.is_neg() or value.is_conj()):
+            args[place] = value.resolve_conj().resolve_neg()
+            warnings.warn(render(_flagged(value), level="warning"), stacklevel=2)
+
+
+def _flagged(tensor: Tensor) -> Diagnostic:
+    mark = "negated" if tensor.is_neg() else "conjugated"
+    message = (
+        f"a kernel cannot read what is only marked as {mark}: {tuple(tensor.shape)} is copied, "
+        "which is not in the proven bound"
+    )
+    hint = "give what resolve_neg() and resolve_conj() return, or plan without fusion here"
+    return Diagnostic("FB0915", message, hint=hint)
 
 
 def _boxed(

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
 
-from ..._torch.joint import Strides
 from ..._torch.lowered import Lowered
+from ..._torch.strides import Strides
 from ...ir.diagnostics import Diagnostic, render
 
 __all__ = ["LayoutWatch"]

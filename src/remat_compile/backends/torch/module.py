@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 from torch._C import _TorchDispatchModeKey
-from torch._functorch._aot_autograd.descriptors import BufferAOTInput, ParamAOTInput
 from torch.autograd.graph import Node
 from torch.utils._pytree import tree_flatten
 
@@ -241,21 +240,18 @@ def _state_of(lowered: Lowered) -> list[Slot]:
     modules = dict(exported.original.named_modules(remove_duplicate=False))
     extra: dict[str, Tensor | None] = {}
     slots: list[Slot] = []
-    for node in lowered.joint.graph_module.graph.find_nodes(op="placeholder"):
-        desc = node.meta["desc"]
-        if not isinstance(desc, ParamAOTInput | BufferAOTInput):
-            continue
-        path, _, name = desc.target.rpartition(".")
+    for target in lowered.joint.held():
+        path, _, name = target.rpartition(".")
         module = modules.get(path)
         held: dict[str, Any] = extra
-        key = desc.target
+        key = target
         if module is not None and name in module._parameters:
             held, key = module._parameters, name
         elif module is not None and name in module._buffers:
             held, key = module._buffers, name
         else:
-            extra[key] = exported.module.get_buffer(desc.target)
-        slots.append((held, key, desc.target))
+            extra[key] = exported.module.get_buffer(target)
+        slots.append((held, key, target))
     return slots
 
 

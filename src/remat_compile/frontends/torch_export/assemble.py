@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, fx
 from torch._functorch._aot_autograd import descriptors as aot
 
+from ..._torch.gradients import lost_gradients
 from ..._torch.lowered import Lowered
-from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.diagnostics import FBError
 from ...ir.expr import add
 from ...ir.graph import LOSS_OP, ANode, ANodeKind, Call, CNode, Graph, Ref
 from ...ir.program import (
@@ -100,7 +101,7 @@ class _ProgramAssembly:
             forward_outputs=tuple(forward_outputs),
             backward_outputs=tuple(backward_outputs),
             constants=self.read.constants,
-            warnings=self._warnings(binding),
+            warnings=lost_gradients(binding, self.read.exported.original),
         )
 
     def _name(self, node: object) -> str | None:
@@ -192,29 +193,6 @@ class _ProgramAssembly:
                     Symbol(self.read.exported.symbol_names[key], low, high, now, index, dim)
                 )
         return tuple(found)
-
-    def _warnings(self, binding: Binding) -> tuple[Diagnostic, ...]:
-        lost = [
-            name
-            for p in binding.params
-            for name in p.names[:1]
-            if p.grad is None and self.read.exported.original.get_parameter(name).requires_grad
-        ]
-        if not lost:
-            return ()
-        if all(p.grad is None for p in binding.params):
-            message = (
-                f"no gradient reaches any parameter of {type(self.read.exported.original).__name__}"
-            )
-            hint = "see that what it returns depends on its parameters, outside of torch.no_grad"
-            raise FBError(Diagnostic("FB0515", message, hint=hint))
-        return (
-            Diagnostic(
-                "FB0510",
-                f"no gradient reaches {', '.join(lost)}; their .grad stays None, as in eager",
-                hint="remove them, or use them in the forward",
-            ),
-        )
 
 
 def _without_unused(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -28,27 +28,30 @@ __all__ = ["check_against_eager", "eager_step", "ensure_trusted"]
 SHOWN = 5
 """Names in a message; of more, the number is told."""
 
-_TRUSTED: WeakSet[Exported] = WeakSet()
+_TRUSTED: WeakKeyDictionary[Exported, bool] = WeakKeyDictionary()
+"""Those that were compared, and whether all bits were."""
 
 
-def ensure_trusted(lowered: Lowered) -> None:
+def ensure_trusted(lowered: Lowered) -> bool:
     """Checks the graph of an exported model against eager, once. FB0512 as below.
 
-    Call it outside the `with` block of `lower`.
+    Says whether all bits could be compared (else FB0919 was told). Call it outside the `with`
+    block of `lower`.
     """
-    if lowered.exported not in _TRUSTED:
-        check_against_eager(lowered.exported, lowered.program, lowered.values())
-        _TRUSTED.add(lowered.exported)
+    exported = lowered.exported
+    if exported not in _TRUSTED:
+        _TRUSTED[exported] = check_against_eager(exported, lowered.program, lowered.values())
+    return _TRUSTED[exported]
 
 
-def check_against_eager(exported: Exported, program: Program, values: Mapping[str, Tensor]) -> None:
+def check_against_eager(exported: Exported, program: Program, values: Mapping[str, Tensor]) -> bool:
     """Runs the graph and the model itself once each, on equal random states.
 
     Results, gradients and the contents of all buffers must be bit-equal, unless eager or the
     graph is not reproducible there itself and both are near each other (attention of cuDNN adds in
     any order: the warning FB0919); and so must be what a replay form computes from what its cNode
     has read, to what that has written. Nothing of the model changes. Raises FBError FB0512
-    with everything that differs.
+    with everything that differs; says whether all bits could be compared.
     """
     replayed: list[Diagnostic] = []
 
@@ -88,6 +91,7 @@ def check_against_eager(exported: Exported, program: Program, values: Mapping[st
         )
         hint = "please report this with the model; no plan is made from a wrong graph"
         raise FBError(Diagnostic("FB0512", message, hint=hint))
+    return not found.changing
 
 
 def _wrong_replay(c: CNode, name: str) -> Diagnostic:

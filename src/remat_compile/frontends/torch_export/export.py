@@ -24,13 +24,13 @@ from ..._torch.parallel import check_not_spread, replica_of
 from ..._torch.places import error_in_model
 from ..._torch.results import Results, without_cache
 from ..._torch.wanted import ALL_RESULTS, Wanted
-from ..._torch.whole import StandIn, as_forward_sees, has_values, unchanged
+from ..._torch.whole import StandIn, as_forward_sees, has_values, unalias, unchanged
 from ...ir.diagnostics import Diagnostic, FBError, fail
 from .places import place_of
 from .python_state import observe
 from .without_values import file_on_device, on_device
 
-__all__ = ["argument_paths", "export", "load_pt2", "unalias"]
+__all__ = ["argument_paths", "export", "load_pt2"]
 
 
 def export(
@@ -205,21 +205,6 @@ def _check_trainable(module: nn.Module) -> None:
             f"{type(module).__name__} has no trainable parameter",
             hint="set requires_grad on the parameters to be trained",
         )
-
-
-def unalias(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Copies tensors that share storage with an earlier one: capture would bake the alias in."""
-    flat, spec = tree_flatten((args, kwargs))
-    seen: set[int] = set()
-    for index, leaf in enumerate(flat):
-        if isinstance(leaf, Tensor):
-            key = leaf.untyped_storage()._cdata
-            if key in seen:
-                flat[index] = leaf.detach().clone().requires_grad_(leaf.requires_grad)
-            seen.add(flat[index].untyped_storage()._cdata)
-    return tree_unflatten(flat, spec)  # type: ignore[no-any-return]
 
 
 def argument_paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:

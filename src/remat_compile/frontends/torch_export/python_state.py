@@ -26,12 +26,12 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from ..._torch.attributes import attributes_of, changed_attributes, state_warnings
 from ..._torch.hooks import Hook, hooks_of
-from ..._torch.joint import as_if_compiling
 from ..._torch.places import Place, paths_of, place_of_caller
 from ..._torch.results import Results, asks_for_cache, read_results, what_to_know
 from ..._torch.wanted import ALL_RESULTS, Wanted
-from ..._torch.whole import CONTAINERS, WholeModel, unchanged
+from ..._torch.whole import WholeModel, as_if_compiling, unchanged
 from ...ir.diagnostics import Diagnostic, FBError
 
 __all__ = ["Observed", "observe"]
@@ -85,7 +85,7 @@ def observe(
     is not looked at: capture will say why. Nothing of the model or of a generator changes.
     """
     with unchanged(model):
-        before, hooks_before = _attributes(model), hooks_of(model)
+        before, hooks_before = attributes_of(model), hooks_of(model)
         first = _run(model, args, kwargs, wanted)
         if first is None:
             return Observed((_not_looked_at(),))
@@ -105,9 +105,9 @@ def observe(
         )
         only_first = places[1:] == [None] * len(places[1:]) and not replaces
         raise FBError(_refusal(differing[0], first.drew, only_first))
-    changed = [n for n, v in first.attributes.items() if n not in before or _differ(before[n], v)]
-    warnings = (*_warnings(before, first, changed, drawn_at), *first.notes)
-    return Observed(warnings, frozenset(changed), first.hooks - hooks_before, first.results)
+    changed = frozenset(changed_attributes(before, first.attributes))
+    told = state_warnings(before, first.attributes, first.drew, drawn_at)
+    return Observed((*told, *first.notes), changed, first.hooks - hooks_before, first.results)
 
 
 def _not_looked_at() -> Diagnostic:
@@ -129,29 +129,6 @@ def _refusal(place: Place, drew: Sequence[str], only_first: bool) -> Diagnostic:
         why = "computes otherwise from call to call, by Python state that capture would freeze"
         hint = "make that state a buffer or an argument"
     return Diagnostic("FB0513", f"the forward {why} ({place})", hint=hint)
-
-
-def _warnings(
-    before: Mapping[str, Any], first: _Ran, changed: Sequence[str], drawn_at: Place | None
-) -> tuple[Diagnostic, ...]:
-    warnings = []
-    if first.drew:
-        at = f" ({drawn_at})" if drawn_at else ""
-        message = f"the forward draws from {' and '.join(first.drew)}{at}; a planned step does not"
-        hint = "draw with torch if it can change what is computed"
-        warnings.append(Diagnostic("FB0514", message, hint=hint))
-    if changed:
-        names = [_change(name, before, first.attributes[name]) for name in changed]
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        message = f"the forward changes {', '.join(names[:5])}{more}; a planned step does not"
-        hint = "return it, or change it outside of the forward, if something reads it"
-        warnings.append(Diagnostic("FB0514", message, hint=hint))
-    return tuple(warnings)
-
-
-def _change(name: str, before: Mapping[str, Any], new: Any) -> str:
-    old = before.get(name)
-    return f"{name} (from {old!r} to {new!r})" if _is_scalar(old) and _is_scalar(new) else name
 
 
 # -- running ---------------------------------------------------------------------------
@@ -218,7 +195,7 @@ def _run(
                 )
                 if changed
             ]
-            ran = _Ran(tuple(recorder.calls), tuple(drew), _attributes(model), hooks_of(model))
+            ran = _Ran(tuple(recorder.calls), tuple(drew), attributes_of(model), hooks_of(model))
             if wanted is None:
                 return ran
             results = read_results(made, wanted)
@@ -247,36 +224,6 @@ def _first_difference(one: _Ran | None, other: _Ran | None) -> Place | None:
         longer = max(one.calls, other.calls, key=len)
         return longer[min(len(one.calls), len(other.calls))].place
     return None
-
-
-_OF_MODULES = frozenset(vars(nn.Module()))
-"""What PyTorch itself keeps on a module."""
-
-
-def _attributes(model: nn.Module) -> dict[str, Any]:
-    """What the user keeps on modules, by path; of a container what it holds, in a tuple."""
-    return {
-        f"{path}.{key}" if path else key: _held(value)
-        for path, module in model.named_modules()
-        for key, value in vars(module).items()
-        if key not in _OF_MODULES
-    }
-
-
-def _held(value: Any) -> Any:
-    if isinstance(value, dict):
-        return (dict, *value, *value.values())
-    return (type(value), *value) if isinstance(value, CONTAINERS) else value
-
-
-def _differ(old: Any, new: Any) -> bool:
-    if isinstance(old, tuple) and isinstance(new, tuple):
-        return len(old) != len(new) or any(map(_differ, old, new))
-    return bool(old != new) if _is_scalar(old) and _is_scalar(new) else old is not new
-
-
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str | None)
 
 
 # -- generators ------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_flatten
 
 from ..._torch.autocast import Autocast
 from ..._torch.lowered import Exported
+from ..._torch.whole import unalias
 from ...ir.diagnostics import fail
-from .export import unalias
 
 __all__ = ["RegionCall", "region_of", "sources_of"]
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ..._torch.joint import Strides
 from ..._torch.lowered import Exported, Lowered
+from ..._torch.strides import Strides
 from ...ir.expr import Const
 from ...ir.graph import CNode
 from ...ir.program import Program

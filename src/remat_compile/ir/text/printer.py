@@ -30,7 +30,10 @@ def graph_sha256(program: Program) -> str:
 
     Neither the header nor the schedules change it; what a proof is bound to holds them too.
     """
-    return hashlib.sha256("\n".join(_model(program)).encode()).hexdigest()
+    digest = hashlib.sha256()
+    for number, line in enumerate(_model(program)):  # never the whole text at once
+        digest.update(f"\n{line}".encode() if number else line.encode())
+    return digest.hexdigest()
 
 
 def format_statement(node: ANode | View | CNode) -> str:

@@ -144,13 +144,23 @@ class _LineReader:
 
     def __init__(self, patterns: Patterns, read: Callable[[str, str], object]):
         self._lines = patterns
-        self._shape = cache(lambda text: cast("tuple[Expr, ...]", read(text, "shape")))
-        self._expr = cache(lambda text: cast(Expr, read(text, "expr")))
+        expr = cache(lambda text: cast(Expr, read(text, "expr")))
+        self._number = number = cache(lambda text: Const(_whole(text)))
         self._pattern = cache(lambda text: cast(Call, read(text, "call")))
-        self._dims = cache(self._shape_of)
-        self._number = cache(lambda text: Const(_whole(text)))
         self._ref = cache(Ref)
         self._known: dict[str, str] = {}
+
+        def expression(text: str) -> Expr:
+            return number(text) if text.isdecimal() else expr(text)
+
+        @cache
+        def dims(shape: str) -> tuple[Expr, ...]:
+            if "(" in shape:
+                return cast("tuple[Expr, ...]", read(shape, "shape"))
+            return tuple(map(expression, shape.split(", "))) if shape else ()
+
+        # None of these knows the reader: what it has read by them goes with it, in no cycle.
+        self._expression, self._dims = expression, dims
 
     def statement(self, line: str, number: int, column: int, file: str) -> Node:
         if line[0] != "%":
@@ -182,11 +192,6 @@ class _LineReader:
             where,
         )
 
-    def _shape_of(self, shape: str) -> tuple[Expr, ...]:
-        if "(" in shape:
-            return self._shape(shape)
-        return tuple(map(self._expression, shape.split(", "))) if shape else ()
-
     def _view(self, parts: Sequence[str], where: Span) -> View:
         name, base, call, index = parts
         names = self._one(name[1:]), self._one(base[1:])
@@ -213,9 +218,6 @@ class _LineReader:
     def _place(self, place: str, module: str | None) -> Loc:
         file, _, number = place.rpartition(":")
         return Loc(self._one(file), _whole(number), self._one(unquote(module)) if module else "")
-
-    def _expression(self, text: str) -> Expr:
-        return self._number(text) if text.isdecimal() else self._expr(text)
 
     def _call(self, text: str) -> Call:
         """Calls that differ in nothing but names of aNodes are read by the grammar once."""

@@ -12,7 +12,6 @@ not on the device at it comes back over the link, having left before, or is made
     sum size[a] S[a] + results and workspace of k  <=  budget
     before >= C_k                        before >= latencies + sum size[a] O[a] / d2h
     after  >= C - C_k + sum R time       after  >= time of k + latencies + sum size[a] O[a] / h2d
-    before + after >= 2 sum size[a] O[a] / both
 
 and before + after is the least time. Device bytes are given back only behind the `wait` of an
 offload, so the copies out have ended when k starts, one after the other; and a copy back that
@@ -101,23 +100,17 @@ class _LinkRows(MomentRows):
         self.b.row([(before, 1.0), *self._copies(self.target.d2h_bytes_per_s)], lower=0.0)
         own = inst.time_C[k] / self.unit_ns
         self.b.row([(after, 1.0), *self._copies(self.target.h2d_bytes_per_s)], lower=own)
-        if (both := self.target.shared_bytes_per_s) is not None:
-            moved = self._copies(both, 2.0, latency=False)
-            self.b.row([(before, 1.0), (after, 1.0), *moved], lower=0.0)
         if (host := self.target.host_bytes) is not None:
             unit = max(1, host)
             held = [(column, inst.size_A[a] / unit) for a, column in self.away.items()]
             self.b.row(held, upper=host / unit)
         return self.b.build()
 
-    def _copies(
-        self, rate: int | None, times: float = 1.0, *, latency: bool = True
-    ) -> list[tuple[int, float]]:
+    def _copies(self, rate: int | None) -> list[tuple[int, float]]:
         """Less the time of one direction for all that is away."""
-        each = self.target.copy_latency_ns if latency else 0
-        sizes = self.inst.size_A
+        each, sizes = self.target.copy_latency_ns, self.inst.size_A
         return [
-            (column, -(each + _moving(rate, times * sizes[a])) / self.unit_ns)
+            (column, -(each + _moving(rate, sizes[a])) / self.unit_ns)
             for a, column in self.away.items()
         ]
 

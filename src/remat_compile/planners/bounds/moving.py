@@ -9,7 +9,7 @@ takes from there, t_k its own time:
     S_k >= S_i + t_i + w(made at i or later) / d2h        for each i < k
     Z_k >= t_k + Z_{k+1}
     Z_k >= t_k + w(read at m or before) / h2d + Z_m       for each m > k
-    step >= S_k + Z_k,   step >= 2 w(all) / both
+    step >= S_k + Z_k
 
 where w(some of the tensors) is the least sum of sizes of some of them that together with all the
 other ones reaches q_k. `docs/planners/bounds.md` has the proof.
@@ -43,9 +43,6 @@ def moving_ns(instance: Instance, target: Target, limit_bytes: int) -> int:
     start = _starts(inst, target, over, waiting)
     rest = _rests(inst, target, over, waiting)
     best = max(before + after for before, after in zip(start, rest, strict=True))
-    for k, tensors in waiting.items():
-        for _, size in _parts(over[k], tensors, lambda tensor: tensor.back):
-            best = max(best, _moving(target.shared_bytes_per_s, 2 * size))
     return max(inst.base_time_ns, ceil(best * (1 - 1e-12)))
 
 

@@ -3,37 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from ...ir.program import Target
+from ...ir.schedule import Direction
 from ...ir.semantics.link import Link, Transfer
-from .place import Move
+from .place import Move, copy_ns
 
 __all__ = ["time_ns"]
 
+_OUT, _FREE, _ISSUE, _BACK = range(4)
+"""What happens at a boundary, in this order."""
+
 
 def time_ns(times: Sequence[int], moves: Sequence[Move], target: Target) -> int:
-    """Nanoseconds of entries that take `times`, with these moves, in the order of `steps_of`."""
-    out: list[list[Move]] = [[] for _ in range(len(times) + 1)]
-    free: list[list[Move]] = [[] for _ in range(len(times) + 1)]
-    issue: list[list[Move]] = [[] for _ in range(len(times) + 1)]
-    back: list[list[Move]] = [[] for _ in range(len(times) + 1)]
-    for move in sorted(moves, key=lambda move: (move.gap.made, move.gap.anode)):
-        out[move.gap.made + 1].append(move)
-        free[move.free].append(move)
-    for move in sorted(moves, key=lambda move: (move.gap.back, move.gap.made)):
-        issue[move.issue].append(move)
-        back[move.gap.back].append(move)
-    link, now = Link(target), 0
-    flights: dict[int, Transfer] = {}
-    for i in range(len(times) + 1):
-        for move in out[i]:
-            flights[id(move)] = link.issue("d2h", move.gap.size_bytes, now)
-        for move in free[i]:
-            now = max(now, link.end_of(flights[id(move)]))
-        for move in issue[i]:
-            flights[id(move)] = link.issue("h2d", move.gap.size_bytes, now)
-        for move in back[i]:
-            now = max(now, link.end_of(flights[id(move)]))
-        if i < len(times):
-            now += times[i]
-    return now
+    """Nanoseconds of entries that take `times`, with these moves, in the order of `steps_of`.
+    O(entries + m log m) for m moves."""
+    begins = [0, *accumulate(times)]
+    link = _SharedLink(target) if target.shared_bytes_per_s is not None else _FreeLink(target)
+    now = last = 0
+    for boundary, what, _, _, k in sorted(_events(moves)):
+        now += begins[boundary] - begins[last]
+        last = boundary
+        if what in (_OUT, _ISSUE):
+            link.issue(k, "d2h" if what == _OUT else "h2d", moves[k].gap.size_bytes, now)
+        else:
+            now = max(now, link.end_of(k))
+    return now + begins[-1] - begins[last]
+
+
+def _events(moves: Sequence[Move]) -> list[tuple[int, int, int, int, int]]:
+    """Boundary, what, two numbers that tell in which turn, and which move."""
+    events = []
+    for k, move in enumerate(moves):
+        gap = move.gap
+        events += [
+            (gap.made + 1, _OUT, gap.made, gap.anode, k),
+            (move.free, _FREE, gap.made, gap.anode, k),
+            (move.issue, _ISSUE, gap.back, gap.made, k),
+            (gap.back, _BACK, gap.back, gap.made, k),
+        ]
+    return events
+
+
+class _FreeLink:
+    """Directions that do not slow each other down: a copy's end is known when it is issued."""
+
+    def __init__(self, target: Target):
+        self.target = target
+        self.rate = {"d2h": target.d2h_bytes_per_s, "h2d": target.h2d_bytes_per_s}
+        self.idle_from = {"d2h": 0, "h2d": 0}
+        self.end: dict[int, int] = {}
+
+    def issue(self, k: int, direction: Direction, size: int, now: int) -> None:
+        takes = copy_ns(size, self.rate[direction], self.target)
+        self.end[k] = self.idle_from[direction] = max(now, self.idle_from[direction]) + takes
+
+    def end_of(self, k: int) -> int:
+        return self.end[k]
+
+
+class _SharedLink:
+    def __init__(self, target: Target):
+        self.link = Link(target)
+        self.flights: dict[int, Transfer] = {}
+
+    def issue(self, k: int, direction: Direction, size: int, now: int) -> None:
+        self.flights[k] = self.link.issue(direction, size, now)
+
+    def end_of(self, k: int) -> int:
+        return self.link.end_of(self.flights[k])

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from ...ir.schedule import Offload
 from ..instance import Instance, Order
 from .gaps import Gap
 from .task import CopyTask, Placed
@@ -99,9 +98,8 @@ def _staying(task: CopyTask, placed: Placed) -> Iterator[tuple[Order, list[Gap]]
 def _moved(task: CopyTask, gaps: Iterable[Gap]) -> list[Gap]:
     """Those of the gaps that the best plan has on the host."""
     assert task.best is not None
-    steps = task.best.schedule.steps
-    names = {step.anode for step in steps if isinstance(step, Offload)}
-    return [gap for gap in gaps if task.instance.names_A[gap.anode] in names]
+    moved = {move.gap.anode for move in task.best.moves}
+    return [gap for gap in gaps if gap.anode in moved]
 
 
 def replays(order: Order) -> list[int]:

@@ -19,9 +19,10 @@ __all__ = ["answer_jointly"]
 
 _SHARES = (1.0, 1.1, 0.93, 1.25, 0.85, 0.7)
 _MOST = max(_SHARES)
-_LEVELS, _FINE_SLOTS = 12, 300
 """Memory that the tables are given, as shares of the room: sizes are rounded up there, and `place`
 gives bytes back later than the tables think."""
+_LEVELS, _FINE_SLOTS, _FINE_STAGES = 12, 300, 250
+"""Of the tables without copies, which take less time."""
 
 
 def answer_jointly(
@@ -32,32 +33,30 @@ def answer_jointly(
     most_stages: int,
 ) -> PlanResult:
     """Of the graph as a chain of at most `most_stages` blocks, each with the options that
-    `options_of` gives it; memory counts in `slots`. NotApplicable for what is no chain."""
+    `options_of` gives it; memory counts in `slots`. Tried too is what is found without copies for
+    finer blocks. NotApplicable for what is no chain."""
     capture = task.instance.capture
     chain = chain_for(task.instance, most_stages)
     if (refusal := no_chain(task.task, chain)) is not None:
         return refusal
     task.try_gaps(capture, task.gaps(capture))
     if not task.is_best_possible:
-        _try_joint(task, chain, [options_of(chain, i) for i in range(len(chain))], slots)
+        options_N = [options_of(chain, i) for i in range(len(chain))]
+        stages = stages_of(chain, options_N)
+        try:
+            _try_tables(task, chain, stages, options_N, slots)
+            _try_persistent(task, stages)
+            if len(fine := chain_for(task.instance, _FINE_STAGES)) > len(chain):
+                finer = [options_of(fine, i) for i in range(len(fine))]
+                _try_persistent(task, stages_of(fine, finer))
+        except DeadlinePassed:
+            pass
         improve(task)
     return task.answer()
 
 
-def _try_joint(
-    task: CopyTask, chain: Chain, options_N: Sequence[Sequence[BlockOption]], slots: int
-) -> None:
-    """Lets `task` try the schedules of the joint tables, and persistent ones for more memory than
-    there is, whose rest is moved: their slots are finer."""
-    stages = stages_of(chain, options_N)
-    try:
-        _try_tables(task, chain, stages, options_N, slots)
-        _try_persistent(task, stages)
-    except DeadlinePassed:
-        return
-
-
 def _try_persistent(task: CopyTask, stages: Sequence[Stage]) -> None:
+    """Lets `task` try persistent schedules for more memory than there is, whose rest is moved."""
     inst = task.instance
     low, high = task.task.limit_bytes - inst.base_bytes, inst.peak(inst.capture) - inst.base_bytes
     if low >= high:

@@ -48,7 +48,17 @@ from ...ir.schedule import (
 from ..instance import Instance, Order
 from .gaps import Gap
 
-__all__ = ["Move", "copy_ns", "place", "steps_of", "times_of"]
+__all__ = [
+    "Frame",
+    "Move",
+    "bring_back",
+    "copy_ns",
+    "place",
+    "send",
+    "steps_of",
+    "times_of",
+    "within",
+]
 
 _AT_ONCE = 1024
 """So many entries are looked at in one go."""
@@ -69,29 +79,98 @@ def copy_ns(size_bytes: int, rate: int | None, target: Target) -> int:
     return target.copy_latency_ns + (-(-size_bytes * 10**9 // rate) if rate else 0)
 
 
+Sent = Sequence[tuple[Gap, int]]
+"""Gaps and the boundaries before which they are gone."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """An order and what does not depend on what is moved: bytes during each entry, the caller's
+    left out, and at the end; nanoseconds of each entry."""
+
+    order: Order
+    profile: NDArray[np.int64]
+    times: Sequence[int]
+
+    @staticmethod
+    def of(instance: Instance, order: Order) -> Frame:
+        """Linear."""
+        profile = [*instance.profile(order), _kept_bytes(instance)]
+        return Frame(order, np.array(profile, dtype=np.int64), times_of(instance, order))
+
+
+def _kept_bytes(inst: Instance) -> int:
+    """What is there when the step has ended."""
+    ended = set(inst.ends_C)
+    return sum(
+        inst.size_A[a]
+        for a, writer in enumerate(inst.writer_A)
+        if writer >= 0 and inst.kept_A[a] and a not in ended
+    )
+
+
 def place(
-    instance: Instance, order: Order, gaps: Iterable[Gap], limit_bytes: int, *, early: bool = True
+    instance: Instance, frame: Frame, gaps: Iterable[Gap], limit_bytes: int, *, early: bool = True
 ) -> list[Move] | None:
     """Moves among `gaps` that keep the order within `limit_bytes` on the device and the target's
     host bytes; None where all of them are too few. Where `early`, copies back are issued as soon as
     bytes allow, in the order in which they are read; else when the link needs it.
 
     Gaps are tried in the given order where several may go. O(n log n), and for the way back
-    O(gaps x their lengths) additions in arrays.
+    O(gaps x how early they come back) additions in arrays.
     """
-    target = instance.program.target
-    profile = np.array([*instance.profile(order), 0], dtype=np.int64)
-    room = limit_bytes - instance.base_bytes - profile
-    room[-1] = np.int64(1) << 60
-    freed = _out(room, _within_host(list(gaps), target.host_bytes, len(order)))
-    if freed is None:
-        return None
-    for gap, free in freed:
-        room[free : gap.back] += gap.size_bytes
+    sent = send(instance, frame, gaps, limit_bytes)
+    return None if sent is None else bring_back(instance, frame, sent, limit_bytes, early=early)
+
+
+def send(instance: Instance, frame: Frame, gaps: Iterable[Gap], limit_bytes: int) -> Sent | None:
+    """The way out of `place`: those of the gaps that have to go, and the boundary before which
+    each is gone."""
+    room = _room(instance, frame, limit_bytes)
+    host_bytes = instance.program.target.host_bytes
+    return _out(room, _within_host(list(gaps), host_bytes, len(frame.order)))
+
+
+def bring_back(
+    instance: Instance, frame: Frame, sent: Sent, limit_bytes: int, *, early: bool
+) -> list[Move]:
+    """The way back of `place`."""
+    room = _room(instance, frame, limit_bytes)
+    room += _held(len(room), [(free, gap.back, gap.size_bytes) for gap, free in sent])
     if early:
-        return sorted(_early(room, freed), key=_in_turn)
-    clock = [0, *accumulate(times_of(instance, order))]
-    return sorted(_late(room, freed, clock, target), key=_in_turn)
+        return sorted(_early(room, sent), key=_in_turn)
+    clock = [0, *accumulate(frame.times)]
+    return sorted(_late(room, sent, clock, instance.program.target), key=_in_turn)
+
+
+def _room(instance: Instance, frame: Frame, limit_bytes: int) -> NDArray[np.int64]:
+    """During each entry what is left of the budget; the end has room for everything."""
+    room = limit_bytes - instance.base_bytes - frame.profile
+    room[-1] = np.int64(1) << 60
+    return room
+
+
+def within(instance: Instance, frame: Frame, moves: Sequence[Move], limit_bytes: int) -> bool:
+    """Whether an order with these moves keeps to `limit_bytes` and to the target's host bytes, as
+    `simulate` counts them. Linear."""
+    count = len(frame.profile)
+    away = _held(count, [(move.free, move.issue, move.gap.size_bytes) for move in moves])
+    if int((frame.profile - away).max()) > limit_bytes - instance.base_bytes:
+        return False
+    if (host := instance.program.target.host_bytes) is None:
+        return True
+    spans = [(move.gap.made + 1, move.gap.back + 1, move.gap.size_bytes) for move in moves]
+    return int(_held(count, spans).max()) <= host
+
+
+def _held(count: int, spans: Iterable[tuple[int, int, int]]) -> NDArray[np.int64]:
+    """Sums of the sizes of (begin, end, size) at `count` places, each from its begin to before its
+    end."""
+    change: NDArray[np.int64] = np.zeros(count + 1, dtype=np.int64)
+    for begin, end, size in spans:
+        change[begin] += size
+        change[end] -= size
+    return np.cumsum(change[:-1])
 
 
 def _in_turn(move: Move) -> tuple[int, int]:

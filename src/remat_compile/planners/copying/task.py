@@ -16,7 +16,7 @@ from ..instance import Instance, Order
 from ..results import Task, check_budget, peak_of
 from .clock import time_ns
 from .gaps import Gap, gaps_of
-from .place import Move, place, steps_of, times_of
+from .place import Frame, Move, bring_back, send, steps_of, within
 
 __all__ = ["CopyTask", "Placed"]
 
@@ -28,23 +28,26 @@ _LEAST_NS = 20_000
 
 @dataclass(frozen=True, order=True)
 class Placed:
-    """A schedule within all limits."""
+    """An order with moves, within all limits as far as `within` and `clock` see."""
 
     time_ns: int
-    schedule: Schedule = field(compare=False)
     order: tuple[int, ...] = field(compare=False)
-    gaps: tuple[Gap, ...] = field(compare=False, default=())
+    moves: tuple[Move, ...] = field(compare=False)
+    gaps: tuple[Gap, ...] = field(compare=False)
     """Those that could be moved, in the order in which they were tried."""
 
 
 @dataclass
 class CopyTask:
-    """A task on a target with a link, and the best schedule so far."""
+    """A task on a target with a link, and the best plan so far. Only the answer is simulated."""
 
     task: Task
-    best: Placed | None = None
+    found: list[Placed] = field(default_factory=list)
+    """Each faster than the one before."""
     least: Order | None = None
     """The order of least bytes without copies that was tried."""
+    _frame: Frame | None = None
+    """That of the order that was tried last."""
 
     @staticmethod
     def of(program: Program, budget: Budget | None, planner: str, deadline: float) -> CopyTask:
@@ -61,6 +64,10 @@ class CopyTask:
     @property
     def instance(self) -> Instance:
         return self.task.instance
+
+    @property
+    def best(self) -> Placed | None:
+        return self.found[-1] if self.found else None
 
     @property
     def late(self) -> bool:
@@ -83,37 +90,45 @@ class CopyTask:
         ]
 
     def try_gaps(self, order: Order, gaps: Iterable[Gap]) -> int | None:
-        """Takes in the fastest schedule that has some of these gaps on the host; its nanoseconds,
-        None where there is none. Simulated only if it is faster than the best."""
-        inst = self.instance
+        """Takes in the fastest plan that has some of these gaps on the host, if it is faster than
+        the best; its nanoseconds, None where there is none."""
         gaps = list(gaps)
-        times = times_of(inst, order)
-        least: int | None = None
-        for early in (True, False):
-            moves = place(inst, order, gaps, self.task.limit_bytes, early=early)
-            if moves is None:
-                return None
-            takes = self.try_moves(order, times, moves, gaps)
-            if takes is not None and (least is None or takes < least):
-                least = takes
-            if not moves:
-                break
-        return least
+        inst, limit_bytes = self.instance, self.task.limit_bytes
+        frame = self._frame_of(order)
+        sent = send(inst, frame, gaps, limit_bytes)
+        if sent is None:
+            return None
+        ways = [bring_back(inst, frame, sent, limit_bytes, early=True)]
+        if ways[0]:
+            ways.append(bring_back(inst, frame, sent, limit_bytes, early=False))
+        return self._try_fastest(frame, ways, gaps)
 
-    def try_moves(
-        self,
-        order: Order,
-        times: Sequence[int],
-        moves: Sequence[Move],
-        gaps: Sequence[Gap] = (),
+    def try_moves(self, order: Order, moves: Sequence[Move]) -> int | None:
+        """The same for given moves."""
+        return self._try_fastest(self._frame_of(order), [moves], ())
+
+    def _try_fastest(
+        self, frame: Frame, ways: Iterable[Sequence[Move]], gaps: Sequence[Gap]
     ) -> int | None:
-        """The same for given moves; entries of the order take `times`."""
-        takes = time_ns(times, moves, self.instance.program.target)
+        """The time of the fastest way that is within all limits, taken in if it leads."""
+        inst = self.instance
+        fitting = [
+            (time_ns(frame.times, moves, inst.program.target), moves)
+            for moves in ways
+            if within(inst, frame, moves, self.task.limit_bytes)
+        ]
+        if not fitting:
+            return None
+        takes, moves = min(fitting, key=lambda way: way[0])
         if self.best is None or takes < self.best.time_ns:
-            schedule = steps_of(self.instance, order, moves, self.task.planner)
-            if self.take(order, schedule, tuple(gaps)) is None:
-                return None
+            self.found.append(Placed(takes, tuple(frame.order), tuple(moves), tuple(gaps)))
         return takes
+
+    def _frame_of(self, order: Order) -> Frame:
+        """Kept, since tries of one order follow each other."""
+        if self._frame is None or self._frame.order != order:
+            self._frame = Frame.of(self.instance, list(order))
+        return self._frame
 
     def thresholds(self, order: Order) -> Iterator[list[Gap]]:
         """For each threshold of the time of a tensor's last reader for a byte: all tensors above
@@ -126,15 +141,11 @@ class CopyTask:
             yield above
             yield above[::2]
 
-    def take(self, order: Order, schedule: Schedule, gaps: tuple[Gap, ...] = ()) -> Placed | None:
-        """The schedule with its time, if it is within all limits; the best is remembered."""
-        trace = simulate(self.instance.program, schedule)
-        if not self.fits(trace):
-            return None
-        placed = Placed(trace.time_ns, schedule, tuple(order), gaps)
-        if self.best is None or placed < self.best:
-            self.best = placed
-        return placed
+    def _simulated(self) -> Iterator[tuple[Schedule, Trace]]:
+        """What was found, the fastest first."""
+        for placed in reversed(self.found):
+            schedule = steps_of(self.instance, list(placed.order), placed.moves, self.task.planner)
+            yield schedule, simulate(self.instance.program, schedule)
 
     def fits(self, trace: Trace) -> bool:
         host = self.instance.program.target.host_bytes
@@ -142,13 +153,14 @@ class CopyTask:
         return within and (host is None or trace.host_peak_bytes <= host)
 
     def answer(self, refused: PlanResult | None = None) -> PlanResult:
-        """The best schedule; else the least that would do. `refused` is what a planner answered
-        whose orders were tried."""
+        """The best schedule that the simulator finds within all limits; else the least that would
+        do. `refused` is what a planner answered whose orders were tried."""
         base_ns = self.instance.base_time_ns
-        if self.best is not None:
-            if self.best.time_ns <= base_ns:
-                return Optimal(self.best.schedule, self.best.time_ns, self.best.time_ns)
-            return Feasible(self.best.schedule, self.best.time_ns, base_ns)
+        for schedule, trace in self._simulated():
+            if self.fits(trace):
+                if trace.time_ns <= base_ns:
+                    return Optimal(schedule, trace.time_ns, trace.time_ns)
+                return Feasible(schedule, trace.time_ns, base_ns)
         if self.late:
             return TimedOut(None, 0, base_ns)
         if (host := self._for_want_of_host()) is not None:
@@ -168,14 +180,15 @@ class CopyTask:
         )
         order = self.least or self.instance.capture
         inner.try_gaps(order, inner.gaps(order))
-        if inner.best is None:
+        trace = next((trace for _, trace in inner._simulated() if inner.fits(trace)), None)
+        if trace is None:
             return None
-        need = simulate(free, inner.best.schedule).host_peak_bytes
         plain = self.task.infeasible(order)
         host = program.target.host_bytes
         message = (
-            f"{self.task.planner} found no plan with {host} bytes on the host; it would with {need}"
+            f"{self.task.planner} found no plan with {host} bytes on the host; it would "
+            f"with {trace.host_peak_bytes}"
         )
-        hint = worded("give {host_budget} or more", host_budget=f"{need}B")
+        hint = worded("give {host_budget} or more", host_budget=f"{trace.host_peak_bytes}B")
         why = Diagnostic("FB0475", message, notes=plain.why.notes, hint=hint)
         return Infeasible(plain.min_budget, plain.floor_bytes, why, short_of="host")

@@ -57,39 +57,69 @@ Change = tuple[int, int, int]
 
 
 class _Plan:
-    """An order with its instances; removed entries leave a hole (`order[p] < 0`)."""
+    """An order with its instances; removed entries leave a hole (`order[p] < 0`).
+
+    Only what the pass may change is held: the instances of what replays write or read, and per
+    position of a replay those that it reads and writes.
+    """
 
     def __init__(self, instance: Instance, order: Order, limit_bytes: int):
         self.instance = instance
         self.order = list(order)
         self.room = limit_bytes - instance.base_bytes
         self.profile = np.array(instance.profile(order), dtype=np.int64)
-        self.read_at: list[list[_InstanceLife]] = [[] for _ in order]
-        self.written_at: list[list[_InstanceLife]] = [[] for _ in order]
-        self.again: list[bool] = []
+        self.again = bytearray(len(order))
         self.touched = 0
-        self.runs_C: list[list[int]] = [[] for _ in instance.names_C]
+        self.runs_C: dict[int, list[int]] = {}
+        """Positions of the runs of each cNode that has several."""
+        self._find_runs()
+        replays = [p for p, repeated in enumerate(self.again) if repeated]
+        self.read_at: dict[int, list[_InstanceLife]] = {p: [] for p in replays}
+        self.written_at: dict[int, list[_InstanceLife]] = {p: [] for p in replays}
         self._find_lives()
 
+    def _find_runs(self) -> None:
+        first_C = [-1] * len(self.instance.names_C)
+        for p, c in enumerate(self.order):
+            if first_C[c] < 0:
+                first_C[c] = p
+            else:
+                self.again[p] = 1
+                self.runs_C.setdefault(c, [first_C[c]]).append(p)
+
     def _find_lives(self) -> None:
-        inst = self.instance
+        inst, nothing = self.instance, list[_InstanceLife]()
+        moves_A = bytearray(len(inst.names_A))
+        for c in self.runs_C:
+            for a in (*inst.rereads_C[c], *inst.rewrites_C[c]):
+                moves_A[a] = 1
         now: dict[int, _InstanceLife] = {}
         for p, c in enumerate(self.order):
-            first = not self.runs_C[c]
-            self.runs_C[c].append(p)
-            self.again.append(not first)
+            first = not self.again[p]
+            read, written = self.read_at.get(p, nothing), self.written_at.get(p, nothing)
             for a in inst.reads_C[c] if first else inst.rereads_C[c]:
-                now[a].reads.append(p)
-                self.read_at[p].append(now[a])
-            if inst.ends_C[c] >= 0:
-                now[inst.ends_C[c]].ended = True
+                if moves_A[a]:
+                    now[a].reads.append(p)
+                    if not first:
+                        read.append(now[a])
+            if (ended := now.get(inst.ends_C[c])) is not None:
+                ended.ended = True
             for a in inst.writes_C[c] if first else inst.rewrites_C[c]:
+                if not moves_A[a]:
+                    continue
                 life = _InstanceLife(a, p, before=now.get(a))
                 if life.before is not None:
                     life.before.after = life
-                self.written_at[p].append(life)
+                if not first:
+                    written.append(life)
                 if not (inst.kept_A[a] and life.before is not None):
                     now[a] = life
+
+    def unlink(self) -> None:
+        """Leaves no cycle: the collector comes late for what may be as large as the graph."""
+        for lives in self.written_at.values():
+            for life in lives:
+                life.before = life.after = None
 
     def leave_out(self, p: int) -> bool:
         """Leaves out the recomputation at `p`, and those that only it read, if that fits."""
@@ -153,9 +183,7 @@ class _Plan:
             changes.append((before.last + 1, p, size))
             old = before.reads
             moved = life.reads
-            for q in moved:
-                lives = self.read_at[q]
-                lives[lives.index(life)] = before
+            self._hand_over(life, before, moved)
             before.reads = old + moved
             undo.append(lambda: self._split(before, old, life, moved))
             life.reads = []
@@ -179,9 +207,12 @@ class _Plan:
         self, before: _InstanceLife, old: list[int], life: _InstanceLife, moved: list[int]
     ) -> None:
         before.reads, life.reads = old, moved
-        for q in moved:
-            lives = self.read_at[q]
-            lives[lives.index(before)] = life
+        self._hand_over(before, life, moved)
+
+    def _hand_over(self, one: _InstanceLife, other: _InstanceLife, reads: list[int]) -> None:
+        """The reads of one instance are of the other; only those by replays are looked up."""
+        for lives in filter(None, map(self.read_at.get, reads)):
+            lives[lives.index(one)] = other
 
     def _unread(
         self, life: _InstanceLife, q: int, changes: list[Change], undo: list[Callable[[], None]]
@@ -227,15 +258,15 @@ def keep_what_fits(
     `deadline` (on the monotonic clock) at the latest.
     """
     plan = _Plan(instance, order, limit_bytes)
-    again = [p for p, repeated in enumerate(plan.again) if repeated]
 
     def gain(p: int) -> float:
         c = plan.order[p]
         return (instance.retime_C[c] + 1) * (weight_C[c] if weight_C else 1.0)
 
-    for p in sorted(again, key=gain, reverse=True):
+    for p in sorted(plan.written_at, key=gain, reverse=True):
         if plan.touched > _MOST_TOUCHED or monotonic() > deadline:
             break
         if plan.order[p] >= 0:
             plan.leave_out(p)
+    plan.unlink()
     return [c for c in plan.order if c >= 0]

@@ -30,6 +30,7 @@ RULES = STEPS | {  # of what an execution reads, and makes; at the loss; at the 
 }
 TABLE = {what: [frozenset(part.split()) for part in row.split("|")] for what, row in RULES.items()}
 BYTES = (("live", ""), ("host", "host "))  # facts that take bytes: those of `%a`, or of `host %a`
+SETS = dict[frozenset[str], frozenset[str]]()  # of facts: there are few, each of them one object
 
 
 class Machine:
@@ -74,7 +75,8 @@ class Machine:
         needs, never, begins, ends, reads, changes = TABLE[what]
         before = self.facts[a]
         need(needs <= before and not never & before, what, a, "is against its rule")
-        self.facts[a] = (before | begins) - ends
+        after = (before | begins) - ends
+        self.facts[a] = SETS.setdefault(after, after)
         if what in ("offload", "prefetch"):
             self.begun[what] += 1
             self.copies[a] = Counter({what: self.begun[what]})
@@ -113,8 +115,9 @@ class Machine:
             self.do("read", a)
         if first and (own.token or own.phase == "loss"):  # rule 3
             need(self.draws and self.draws.popleft() == name, name, "draws out of order")
-        self.changes.append((1, form.workspace))
-        self.gone.append(form.workspace)
+        if form.workspace != "0":
+            self.changes.append((1, form.workspace))
+            self.gone.append(form.workspace)
         if own.operator == "accumulate":
             self.do("add to", reads[0])
             self.give_back()  # and takes it again under its new name

@@ -96,7 +96,8 @@ def sections(text: str) -> Iterator[tuple[int, Words, list[tuple[int, Words]]]]:
     """(line, head, statements between the braces) of each section. A statement is one line, but
     for a region, whose lines end in the word `;`."""
     head, body, start, depth, words = Words(), list[tuple[int, Words]](), 1, 0, Words()
-    for line, row in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
+    rows = (row[0] for row in re.finditer("(?m)^.*", text.removeprefix("\ufeff")))
+    for line, row in enumerate(rows, 1):
         if depth == 1 and PLAIN.fullmatch(row):
             body.append((line, [*map(intern, row.split())]))
             continue
@@ -116,6 +117,13 @@ def sections(text: str) -> Iterator[tuple[int, Words, list[tuple[int, Words]]]]:
     need(depth == 0, "a bracket is left open")
 
 
+def taken(body: list[tuple[int, Words]]) -> Iterator[tuple[int, Words]]:
+    """The statements in order, out of the list: those of a long text take more than is kept."""
+    body.reverse()
+    while body:
+        yield body.pop()
+
+
 def read(p: Program, text: str, schedule: str) -> None:
     """The graph, its binding and one schedule."""
     seen = Words()
@@ -131,7 +139,8 @@ def read(p: Program, text: str, schedule: str) -> None:
                 p.target |= dict(zip(words[::2], map(amount, words[1::2]), strict=True))
                 need(p.target["granularity"] > 0, "no granularity")
             case ["graph", _]:  # aNodes before views before cNodes
-                for p.line, words in sorted(body, key=lambda statement: rank(statement[1])):
+                body.sort(key=lambda statement: rank(statement[1]))
+                for p.line, words in taken(body):
                     read_node(p, words)
             case ["bind"]:
                 for p.line, words in body:
@@ -142,7 +151,7 @@ def read(p: Program, text: str, schedule: str) -> None:
             case ["schedule", name, *_]:
                 head[1] = json.loads(name[1:]) if name[1] == '"' else name[1:]
                 if head[1] == schedule:
-                    p.steps = [(line, *step(words)) for line, words in body]
+                    p.steps = [(line, *step(words)) for line, words in taken(body)]
             case _:
                 need(head == ["fbir", "1"], "no such section:", *head)
         seen.append(" ".join(head[:2] if head[0] in ("sym", "schedule") else head[:1]))
@@ -170,7 +179,7 @@ def read_node(p: Program, words: Words) -> None:
             stack = rest[: rest.index("]") : -1]
             need(stack.pop() == "bytes", "no bytes")
             p.kind[name], p.base[name] = kind, name
-            p.size[name] = " ".join(expression(stack))
+            p.size[name] = intern(" ".join(expression(stack)))
             need(not stack, "not expected:", *stack)
         case [_, "=", "view", "of", base, _, "(", *rest]:
             need(p.kind[base] and {p.base[word] for word in rest if word[0] == "%"} == {base}, name)
@@ -197,13 +206,13 @@ def call(stack: Words) -> Operation:
     while depth:
         made.arguments.append(stack.pop())
         depth += (made.arguments[-1] == "(") - (made.arguments[-1] == ")")
-    made.arguments.pop()
+    made.arguments = made.arguments[:-1]  # of its own size: `append` makes room for more
     while stack and stack[-1] not in ("}", ";"):
         match word := stack.pop():
             case "time":
                 made.time_ns = amount(stack.pop())
             case "workspace":
-                made.workspace = " ".join(expression(stack))
+                made.workspace = intern(" ".join(expression(stack)))
             case "token":
                 made.token = stack.pop()
             case "replay" if stack.pop() == "{":

@@ -9,7 +9,7 @@ from ...ir.diagnostics import Diagnostic, Note
 from ...ir.schedule import Schedule
 from ..obligations.races import Racing
 from ..obligations.validity import Broken, Clause
-from ..read.events import Event
+from ..read.events import Event, reads_of
 from ..read.statements import Statements
 from .copies import explain_copy, explain_race, independent_clauses, races_by_copy
 from .history import Fate, History
@@ -97,7 +97,9 @@ def _explain(history: History, clause: Clause) -> Diagnostic:
 
 def _dead_read(history: History, event: Event, name: str) -> Diagnostic:
     why, notes = history.fate(name, event.index)
-    by = event.needs[name]
+    by = name
+    if event.cnode is not None:
+        by = reads_of(history.statements, event.cnode, event.execution)[name]
     through = "" if by == name else f" (through %{by})"
     match why:
         case Fate.NEVER_MADE:

@@ -101,7 +101,7 @@ def _reads(statements: Statements, c: CNode) -> Iterator[str]:
     if c.phase == "loss":
         yield from statements.pending
         for name in statements.handed:
-            yield from statements.behind[name]
+            yield from statements.storages(name)
 
 
 def _working_set(statements: Statements, sizes: Sizes, c: CNode) -> int:

@@ -312,6 +312,7 @@ def prove_memory(
     number = [value(form, env) for form in amounts.forms]
     if any(number[form] != sizes.anode[name] for name, form in amounts.anode.items()):
         return OutOfTime("the sizes of the plain walk are not those that z3 proves")
+    del sizes  # as `during`: the encoding takes as much again
     host = Tally(tried.host)
     if tried == bound:
         during = {}  # of no use any more: what is refuted is what is above a limit

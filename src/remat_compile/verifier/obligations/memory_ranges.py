@@ -19,7 +19,7 @@ from ..arithmetic.terms import Terms, symbol_constant, total
 from ..arithmetic.walk import StepBytes
 from ..inquiry import Inquiry
 from ..read.events import Event
-from ..read.sizes import Amounts, too_small, value
+from ..read.sizes import Amounts, too_small, value, what_of
 from ..read.statements import Statements
 from ..smt import Encoding, Late, Model, NoModel, OutOfTime, numeral
 from .memory import ByteLimits, Excess, Tally, encode_memory, prove_memory
@@ -230,8 +230,8 @@ def check_sizes(
         if isinstance(env, OutOfTime):
             return env
         if env is not None:
-            at = f"{value(expr, env)} bytes at {_shown(env, expr)}"
-            diagnostics += (_refusal(f"{p.what} is {at}, less than none", p.span) for p in places)
+            bad = f"is {value(expr, env)} bytes at {_shown(env, expr)}, less than none"
+            diagnostics += (_refusal(f"{what_of(p)} {bad}", p.span) for p in places)
     for (expr, needed), places in amounts.filled.items():
         if is_at_least(expr, needed, box):
             continue
@@ -241,7 +241,7 @@ def check_sizes(
         if env is not None:
             shown = _shown(env, expr, needed)
             at = f" at {shown}" if shown else ""
-            diagnostics += (too_small(p, value(expr, env), value(needed, env), at) for p in places)
+            diagnostics += (too_small(a, value(expr, env), value(needed, env), at) for a in places)
     for name, (ended, named) in statements.accumulates.items():
         a, b = amounts.forms[amounts.anode[ended]], amounts.forms[amounts.anode[named]]
         if a == b:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import assert_never
@@ -23,21 +23,18 @@ from ...ir.schedule import (
 )
 from .statements import Statements
 
-__all__ = ["Event", "alive_before", "unfold"]
+__all__ = ["Event", "alive_before", "reads_of", "unfold"]
 
 MOST_HINTS = 20
 """Looking for the nearest name is slow; past so many unknown names it is left out."""
-
-NO_NEEDS: Mapping[str, str] = {}
-"""Of steps that read nothing, most of a long plan: one object for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """One step, or one part of it. Names are aNodes (storages), never views.
 
-    `execution` counts the runs of the cNode from 1 (0 for other steps). `needs` maps what must
-    be alive to the name that the cNode (or an offload) reads it by. `token` is the state that
+    `execution` counts the runs of the cNode from 1 (0 for other steps). `needs` is what must be
+    alive for the cNode (or an offload) to read it. `token` is the state that
     a later run of a random operator restores. `makes` takes memory; `ends` goes on as
     `becomes` without taking any; `gives_back` is what stops to exist after the step.
     """
@@ -46,7 +43,7 @@ class Event:
     step: Compute | ElementaryStep
     cnode: CNode | None
     execution: int
-    needs: Mapping[str, str]
+    needs: tuple[str, ...]
     token: str | None
     makes: tuple[str, ...]
     ends: str | None
@@ -90,14 +87,13 @@ def unfold(statements: Statements, schedule: Schedule) -> list[Event] | tuple[Di
                 c = statements.cnodes[name]
                 events.append(_run(statements, c, index, step, runs[name], total[name], nosave))
             case Free(anode):
-                events.append(Event(index, step, None, 0, NO_NEEDS, None, (), None, None, (anode,)))
+                events.append(Event(index, step, None, 0, (), None, (), None, None, (anode,)))
             case Offload(anode):
-                read = {anode: anode}
-                events.append(Event(index, step, None, 0, read, None, (), None, None, ()))
+                events.append(Event(index, step, None, 0, (anode,), None, (), None, None, ()))
             case Prefetch(anode):
-                events.append(Event(index, step, None, 0, NO_NEEDS, None, (anode,), None, None, ()))
+                events.append(Event(index, step, None, 0, (), None, (anode,), None, None, ()))
             case Wait() | HostFree():
-                events.append(Event(index, step, None, 0, NO_NEEDS, None, (), None, None, ()))
+                events.append(Event(index, step, None, 0, (), None, (), None, None, ()))
             case _:
                 assert_never(step)
     return events
@@ -142,20 +138,29 @@ def _run(
 ) -> Event:
     """The `execution`-th of `total` runs of `c`; later ones take the replay form."""
     form = c if execution == 1 or c.replay is None else c.replay
-    needs = statements.needs(form.call)
-    if c.phase == "loss":
-        for name in statements.handed:
-            for storage in statements.behind[name]:
-                needs.setdefault(storage, name)
+    needs = tuple(reads_of(statements, c, execution))
     if c.call.op == ACCUMULATE_OP:
         ended, becomes = statements.accumulates[c.name]
         return Event(index, step, c, execution, needs, None, (), ended, becomes, ())
-    makes = [name for name in form.writes if name is not None]
+    makes = tuple(name for name in form.writes if name is not None)
     if c.token is not None and execution == 1 and total > 1:
-        makes.append(c.token)
-    dropped = [name for name in makes if statements.anodes[name].kind == "phantom" and nosave]
+        makes = (*makes, c.token)
+    dropped: tuple[str, ...] = ()
+    if nosave:
+        dropped = tuple(name for name in makes if statements.anodes[name].kind == "phantom")
     token = c.token if execution > 1 else None
-    return Event(index, step, c, execution, needs, token, tuple(makes), None, None, tuple(dropped))
+    return Event(index, step, c, execution, needs, token, makes, None, None, dropped)
+
+
+def reads_of(statements: Statements, c: CNode, execution: int) -> dict[str, str]:
+    """What must be alive for an execution of `c`, each with the name that it is read by."""
+    form = c if execution == 1 or c.replay is None else c.replay
+    needs = statements.needs(form.call)
+    if c.phase == "loss":
+        for name in statements.handed:
+            for storage in statements.storages(name):
+                needs.setdefault(storage, name)
+    return needs
 
 
 def alive_before(statements: Statements, events: list[Event]) -> Iterator[dict[str, Event | None]]:

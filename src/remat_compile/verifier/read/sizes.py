@@ -6,21 +6,21 @@ not reach the proof.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from ...ir.diagnostics import Diagnostic
 from ...ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
-from ...ir.graph import ANode
+from ...ir.graph import ANode, CNode
 from ...ir.program import Program
 from ...ir.span import Span
 from ..arithmetic.intervals import bounds, names_of
 from ..arithmetic.shapes import MAY_OVERLAP, least_bytes
 from .statements import Statements
 
-__all__ = ["Amounts", "Sizes", "measure", "read_amounts", "too_small", "value"]
+__all__ = ["Amounts", "Sizes", "measure", "read_amounts", "too_small", "value", "what_of"]
 
 
 MOST = 2**63 - 1
@@ -49,15 +49,15 @@ class Amounts:
 
     `declared` are the expressions before rounding, each with the nodes that have it.
     `filled` are pairs of such an expression and the bytes that shape and type take, which
-    must be no more.
+    must be no more, each with the aNodes that have them.
     """
 
     forms: tuple[Expr, ...]
     anode: Mapping[str, int]
     workspace: Mapping[str, tuple[int, int]]
     existing: tuple[int, ...]
-    declared: Mapping[Expr, tuple[SizePlace, ...]]
-    filled: Mapping[tuple[Expr, Expr], tuple[SizePlace, ...]]
+    declared: Mapping[Expr, Sequence[Sized]]
+    filled: Mapping[tuple[Expr, Expr], Sequence[ANode]]
 
     def at(self, env: Mapping[str, int]) -> Sizes:
         """The bytes at `env`, which binds every symbol."""
@@ -70,11 +70,31 @@ class Amounts:
 
 
 @dataclass(frozen=True, slots=True)
-class SizePlace:
-    """What an expression is the size of, in words, and where that stands."""
+class Replayed:
+    """The replay form of a cNode."""
 
-    what: str
-    span: Span | None
+    cnode: CNode
+
+    @property
+    def span(self) -> Span | None:
+        return self.cnode.span
+
+
+Sized: TypeAlias = ANode | CNode | Replayed
+"""Where an expression stands: as the size of an aNode, or as a workspace."""
+
+
+def what_of(sized: Sized) -> str:
+    """What the expression that stands there is, in words."""
+    match sized:
+        case ANode(name):
+            return f"the size of %{name}"
+        case CNode(name):
+            return f"the workspace of {name}"
+        case Replayed(CNode(name)):
+            return f"the workspace of {name}'s replay form"
+        case _:
+            assert_never(sized)
 
 
 def value(expr: Expr, env: Mapping[str, int]) -> int:
@@ -113,9 +133,11 @@ class _SizeReader:
         self.sample = {s.name: s.sample for s in program.symbols}
         self.box = {s.name: (s.low, s.high) for s in program.symbols}
         self.found: list[Diagnostic] = []
+        self.forms: list[Expr] = []
         self.number: dict[Expr, int] = {}
-        self.declared: dict[Expr, list[SizePlace]] = {}
-        self.filled: dict[tuple[Expr, Expr], list[SizePlace]] = {}
+        """Of each expression that nothing is wrong with, the number of its rounded form."""
+        self.declared: dict[Expr, list[Sized]] = {}
+        self.filled: dict[tuple[Expr, Expr], list[ANode]] = {}
 
     def refuse(self, message: str, span: Span | None = None) -> None:
         self.found.append(Diagnostic("FB0802", message, span))
@@ -127,24 +149,29 @@ class _SizeReader:
             message = f"{what} is above 2^63 - 1"
             self.found.append(Diagnostic("FB0827", message, span, hint=hint))
 
-    def read(self, expr: Expr, what: str, span: Span | None) -> int:
+    def read(self, expr: Expr, sized: Sized) -> int:
         """The number of the rounded form of `expr`."""
-        if expr not in self.declared:
-            self.declared[expr] = []
-        self.declared[expr].append(SizePlace(what, span))
+        self.declared.setdefault(expr, []).append(sized)
+        if expr not in self.number:
+            before = len(self.found)
+            self.check(expr, what_of(sized), sized.span)
+            if len(self.found) > before:
+                return 0
+            self.number[expr] = len(self.forms)
+            self.forms.append(expr if self.unit == 1 else RoundUp(expr, self.unit))
+        return self.number[expr]
+
+    def check(self, expr: Expr, what: str, span: Span | None) -> None:
         for name in sorted(names_of(expr) - self.known):
             self.refuse(f"{what} depends on the symbol {name}, which is not declared", span)
         if any(n < 1 for n in _divisors(expr)):
             self.refuse(f"{what} divides by zero, or by less", span)
-            return 0
-        if not self.found:
+        elif not self.found:
             self.limit(value(expr, self.sample), f"{what} at the sample", span)
             if max(map(abs, bounds(expr, self.box))).bit_length() > MOST_BITS:
                 message = f"{what} has more than {MOST_BITS} bits in the ranges of the symbols"
                 hint = "narrow the range, or correct the expression"
                 self.found.append(Diagnostic("FB0827", message, span, hint=hint))
-        form: Expr = expr if self.unit == 1 else RoundUp(expr, self.unit)
-        return self.number.setdefault(form, len(self.number))
 
     def read_shape(self, a: ANode) -> None:
         """What the storage of `a` must have room for; constants that fit are passed over."""
@@ -161,7 +188,7 @@ class _SizeReader:
             case Const(size), Const(needed) if size >= needed:
                 return
             case _ if a.kind not in MAY_OVERLAP:
-                self.filled.setdefault((a.size, least), []).append(SizePlace(f"%{a.name}", a.span))
+                self.filled.setdefault((a.size, least), []).append(a)
 
 
 def _divisors(expr: Expr) -> Iterator[int]:
@@ -195,15 +222,14 @@ def read_amounts(program: Program, statements: Statements) -> Amounts | tuple[Di
             reader.limit(c.replay.time_ns, what, c.span)
     if reader.found:
         return tuple(reader.found)
-    anode = {a.name: reader.read(a.size, f"the size of %{a.name}", a.span) for a in graph.anodes}
+    anode = {a.name: reader.read(a.size, a) for a in graph.anodes}
     for a in graph.anodes:
         reader.read_shape(a)
     workspace = {}
     for c in graph.cnodes:
-        first = again = reader.read(c.workspace, f"the workspace of {c.name}", c.span)
+        first = again = reader.read(c.workspace, c)
         if c.replay is not None:
-            what = f"the workspace of {c.name}'s replay form"
-            again = reader.read(c.replay.workspace, what, c.span)
+            again = reader.read(c.replay.workspace, Replayed(c))
         workspace[c.name] = first, again
     existing: tuple[int, ...] = ()
     if program.binding.grads == "accumulate":
@@ -211,17 +237,14 @@ def read_amounts(program: Program, statements: Statements) -> Amounts | tuple[Di
         existing = tuple(anode[statements.alias[p.name]] for p in params)
     if reader.found:
         return tuple(reader.found)
-    declared = {expr: tuple(places) for expr, places in reader.declared.items()}
-    filled = {pair: tuple(places) for pair, places in reader.filled.items()}
-    return Amounts(tuple(reader.number), anode, workspace, existing, declared, filled)
+    forms = tuple(reader.forms)
+    return Amounts(forms, anode, workspace, existing, reader.declared, reader.filled)
 
 
-def too_small(place: SizePlace, size: int, least: int, at: str = "") -> Diagnostic:
+def too_small(a: ANode, size: int, least: int, at: str = "") -> Diagnostic:
     """FB0825."""
-    message = (
-        f"{place.what} is declared with {size} bytes{at}; its shape and type take {least} bytes"
-    )
-    return Diagnostic("FB0825", message, place.span, hint="correct its bytes, or its shape")
+    message = f"%{a.name} is declared with {size} bytes{at}; its shape and type take {least} bytes"
+    return Diagnostic("FB0825", message, a.span, hint="correct its bytes, or its shape")
 
 
 def measure(
@@ -232,11 +255,11 @@ def measure(
     for expr, places in amounts.declared.items():
         if (size := value(expr, env)) < 0:
             for place in places:
-                message = f"{place.what} is {size} bytes, less than none"
+                message = f"{what_of(place)} is {size} bytes, less than none"
                 diagnostics.append(Diagnostic("FB0802", message, place.span))
     for (expr, needed), places in amounts.filled.items():
         if 0 <= (size := value(expr, env)) < (least := value(needed, env)):
-            diagnostics += (too_small(place, size, least) for place in places)
+            diagnostics += (too_small(a, size, least) for a in places)
     sizes = amounts.at(env)
     for name, (ended, named) in statements.accumulates.items():
         a, b = sizes.anode[ended], sizes.anode[named]

@@ -26,7 +26,7 @@ class Statements:
     """A graph and its binding, as the proof sees them.
 
     `alias` gives the storage (an aNode) under every name that can be read, `behind` all
-    the storages that must be alive to read it. `kept` says, per storage that the caller
+    the storages that must be alive to read a view. `kept` says, per storage that the caller
     gets, what it is to him. `pending` are the new contents of buffers, `updated` the
     buffers that take them, `handed` the names of the model's results, which the caller
     holds from the loss on, and `results` the storages under them, and what the loss makes of
@@ -54,9 +54,13 @@ class Statements:
         """The storages that a call needs alive, each with the name that it reads."""
         found: dict[str, str] = {}
         for name in names_in(call):
-            for storage in self.behind[name]:
+            for storage in self.storages(name):
                 found.setdefault(storage, name)
         return found
+
+    def storages(self, name: str) -> tuple[str, ...]:
+        """What must be alive to read a name: an aNode itself, or what is behind a view."""
+        return self.behind.get(name, (name,))
 
 
 def names_in(call: Call) -> Iterator[str]:
@@ -116,7 +120,6 @@ class _StatementReader:
                 self.refuse(f"%{a.name} is declared twice", a.span)
             self.anodes[a.name] = a
             self.alias[a.name] = a.name
-            self.behind[a.name] = (a.name,)
         for c in self.graph.cnodes:
             if c.name in self.cnodes:
                 self.refuse(f"{c.name} is declared twice", c.span)
@@ -143,7 +146,7 @@ class _StatementReader:
                 self.refuse(message, view.span)
                 continue
             self.alias[view.name] = view.base
-            storages = (storage for name in names for storage in self.behind[name])
+            storages = (s for name in names for s in self.behind.get(name, (name,)))
             self.behind[view.name] = tuple(dict.fromkeys((view.base, *storages)))
 
     def known(self, names: Iterable[str], who: str, span: Span | None) -> bool:

@@ -15,7 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-__all__ = ["Function", "KernelError", "Layout", "Traced", "compile_traced", "missing", "trace"]
+__all__ = [
+    "Function",
+    "KernelError",
+    "Layout",
+    "Traced",
+    "compile_traced",
+    "missing",
+    "refuses_others",
+    "trace",
+]
 
 Function = Callable[..., tuple[Tensor, ...]]
 
@@ -26,16 +35,19 @@ class KernelError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A tensor without its values."""
+    """A tensor without its values. One that `is_flagged` is negated or conjugated by a mark only
+    (`Tensor.is_neg`, `Tensor.is_conj`), which a kernel does not see: it reads other values."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: str
+    is_flagged: bool = False
 
     @staticmethod
     def of(tensor: Tensor) -> Layout:
-        return Layout(tuple(tensor.shape), tensor.stride(), tensor.dtype, str(tensor.device))
+        shape, flagged = tuple(tensor.shape), tensor.is_neg() or tensor.is_conj()
+        return Layout(shape, tensor.stride(), tensor.dtype, str(tensor.device), flagged)
 
 
 @dataclass(frozen=True)
@@ -92,6 +104,7 @@ def compile_traced(traced: Traced) -> Callable[[list[Tensor]], Sequence[Tensor]]
     Results have the strides that the function gives them.
     """
     from torch._guards import TracingContext, tracing
+    from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
 
     output = traced.module.graph.output_node()
@@ -101,11 +114,27 @@ def compile_traced(traced: Traced) -> Callable[[list[Tensor]], Sequence[Tensor]]
     strides = [node.meta["val"].stride() for node in made if isinstance(node, fx.Node)]
     output.meta["original_output_strides"] = strides
     try:
-        with torch.no_grad(), tracing(TracingContext(traced.mode)):
+        with torch.no_grad(), tracing(TracingContext(traced.mode)), config.patch(size_asserts=True):
             compiled: Any = compile_fx_inner(traced.module, list(traced.inputs))
     except Exception as error:  # whatever a compiler may raise
         raise KernelError(_short(error)) from error
-    return compiled  # type: ignore[no-any-return]
+    # What is around it notes executions, and takes longer than a small kernel.
+    return getattr(compiled, "current_callable", None) or compiled  # type: ignore[no-any-return]
+
+
+def refuses_others(compiled: Callable[[list[Tensor]], object], args: Sequence[Tensor]) -> bool:
+    """Whether a kernel raises AssertionError for each argument with another layout than those of
+    `args`: Inductor writes `assert_size_stride` for what a kernel reads."""
+    for place, tensor in enumerate(args):
+        try:
+            # The same elements in one dimension more: without the assertion, it is read all right.
+            compiled([*args[:place], tensor.unsqueeze(0), *args[place + 1 :]])
+        except AssertionError:
+            continue
+        except Exception:  # whatever it is, it is not what is relied on
+            return False
+        return False
+    return True
 
 
 def _is_generated(target: object) -> bool:

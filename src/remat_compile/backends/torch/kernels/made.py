@@ -18,7 +18,7 @@ from ....ir.analysis.regions import ROUNDING, RegionFunction, region_function
 from ....ir.diagnostics import Diagnostic, render
 from ....ir.expr import Const
 from ....ir.graph import CNode
-from .inductor import Function, KernelError, Layout, compile_traced, trace
+from .inductor import Function, KernelError, Layout, compile_traced, refuses_others, trace
 
 __all__ = ["Kernel", "Kernels", "as_function", "made_up", "make_kernels"]
 
@@ -26,7 +26,8 @@ __all__ = ["Kernel", "Kernels", "as_function", "made_up", "make_kernels"]
 @dataclass
 class Kernel:
     """A compiled region. `difference` is the largest from its calls on made-up values,
-    `workspace_bytes` what it takes beside its results."""
+    `workspace_bytes` what it takes beside its results; one that `refuses` raises AssertionError
+    by itself for arguments of other layouts."""
 
     layouts: tuple[Layout, ...]
     calls: Function
@@ -35,19 +36,29 @@ class Kernel:
     workspace_bytes: int
     is_generated: bool = True
     is_told: bool = False
+    refuses: bool = False
 
     def __call__(self, *args: Tensor) -> tuple[Tensor, ...]:
         """The results; by the calls, with the warning FB0915 the first time, where an argument has
         other strides than at compilation (those of dimensions of one element mean nothing)."""
-        for tensor, layout in zip(args, self.layouts, strict=True):
-            if not _is_alike(tensor, layout):
-                if not self.is_told:
-                    self.is_told = True
-                    warnings.warn(
-                        render(_other_strides(tensor, layout), level="warning"), stacklevel=3
-                    )
-                return self.calls(*args)
-        return tuple(self.compiled([*args]))  # type: ignore[operator]
+        # Between two products of matrices each line of Python here costs microseconds.
+        if self.refuses:
+            try:
+                return self.compiled([*args])  # type: ignore[operator, no-any-return]
+            except AssertionError:
+                if self._differing(args) is None:
+                    raise
+        if (differing := self._differing(args)) is None:
+            return tuple(self.compiled([*args]))  # type: ignore[operator]
+        if not self.is_told:
+            self.is_told = True
+            warnings.warn(render(_other_strides(*differing), level="warning"), stacklevel=3)
+        return self.calls(*args)
+
+    def _differing(self, args: Sequence[Tensor]) -> tuple[Tensor, Layout] | None:
+        """The first argument that is not as at compilation."""
+        pairs = zip(args, self.layouts, strict=True)
+        return next((pair for pair in pairs if not _is_alike(*pair)), None)
 
 
 def _is_alike(tensor: Tensor, layout: Layout) -> bool:
@@ -113,6 +124,8 @@ class Kernels:
     def _make(self, function: RegionFunction, layouts: tuple[Layout, ...]) -> Kernel | None:
         if any(not isinstance(n, int) for at in layouts for n in (*at.shape, *at.stride)):
             raise KernelError("kernels are made for fixed sizes, and a dimension is dynamic")
+        if any(layout.is_flagged for layout in layouts):
+            raise KernelError("an argument is negated or conjugated by a mark that no kernel sees")
         calls = as_function(function)
         traced = trace(calls, layouts)
         if not traced.is_generated:
@@ -128,7 +141,8 @@ class Kernels:
             raise KernelError(problem)
         difference = max(map(_difference, found, wanted), default=0.0)
         workspace = max(0, use.peak_bytes_over_entry - own)
-        return Kernel(layouts, calls, compiled, difference, workspace)
+        refuses = refuses_others(compiled, args)
+        return Kernel(layouts, calls, compiled, difference, workspace, refuses=refuses)
 
 
 def _problem(
@@ -168,6 +182,8 @@ def made_up(layout: Layout) -> Tensor:
         storage = 0
     if layout.dtype.is_floating_point:
         flat = torch.randn(storage, dtype=torch.float32).to(layout.dtype)
+    elif layout.dtype.is_complex:
+        flat = torch.randn(storage, dtype=layout.dtype)
     else:
         flat = torch.zeros(storage, dtype=layout.dtype)
     return flat.to(layout.device).as_strided(layout.shape, layout.stride)

@@ -1,4 +1,8 @@
-"""What a region costs as one kernel of Inductor, measured."""
+"""What a region costs as one kernel of Inductor: measured beside its calls.
+
+The plan's times were measured before, in other company. So what counts is the share of the time of
+its calls that a kernel takes when both run in turn; its price is that share of theirs in the plan.
+"""
 
 from __future__ import annotations
 
@@ -14,41 +18,58 @@ from ...._torch.instances import plain_mode
 from ....ir.analysis.regions import region_function
 from ....ir.graph import FUSED_OP, Call, CNode, InnerCall, Ref
 from .inductor import KernelError, Layout, trace
-from .made import Kernels, as_function, made_up
+from .made import Kernel, Kernels, as_function, made_up
 
 __all__ = ["InductorPrice", "KernelCost"]
 
-_MOST_REPEATS = 15
-_ENOUGH_S = 0.02
+_LEAST_REPEATS, _MOST_REPEATS = 5, 25
+_ENOUGH_S = 0.04
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCost:
-    """Nanoseconds, and bytes beside the results."""
+    """Nanoseconds, on the scale of the plan's other times, and bytes beside the results."""
 
     time_ns: int
     workspace_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """The least nanoseconds of a kernel, and of its calls one after the other."""
+
+    kernel_ns: int
+    calls_ns: int
+
+    def at(self, planned_ns: int | None) -> int:
+        """Of the kernel where its calls are planned to take so many nanoseconds."""
+        if planned_ns is None:
+            return self.kernel_ns
+        return max(1, round(planned_ns * self.kernel_ns / max(1, self.calls_ns)))
 
 
 @dataclass
 class InductorPrice:
     """Prices regions until `time_limit_s` is spent, and none after that (`is_late`).
 
-    `values` has a tensor, maybe without values, for every name that a region may be given.
+    `values` has a tensor, maybe without values, for every name that a region may be given;
+    `origin` says of which of the first ones a name that was added is another instance.
     """
 
     kernels: Kernels
     values: dict[str, Tensor]
     time_limit_s: float
     is_late: bool = False
+    origin: dict[str, str] = field(default_factory=dict)
     _spent_s: float = 0.0
     _generated: dict[str, bool] = field(default_factory=dict)
-    _costs: dict[int, KernelCost] = field(default_factory=dict)
+    _times: dict[int, _Times] = field(default_factory=dict)
     """By kernel, all of which `kernels` holds: equal blocks share one."""
 
     def add(self, origin: Mapping[str, str]) -> None:
         """New names for what is like something that is known."""
         self.values |= {new: self.values[name] for new, name in origin.items()}
+        self.origin |= {new: self.origin.get(name, name) for new, name in origin.items()}
 
     def may_fuse(self, c: CNode) -> bool:
         """Whether Inductor generates code for the operator, rather than calling a library."""
@@ -71,28 +92,40 @@ class InductorPrice:
         return self._generated[key]
 
     def cost(self, c: CNode) -> KernelCost | None:
-        """Of the kernel of a fused cNode; None where there is none."""
+        """Of the kernel of a fused cNode, whose own time is that of its calls; None where there is
+        no kernel."""
         if self.is_late:
             return None
         start = time.perf_counter()
         kernel = self.kernels.kernel(c, [self.values[name] for name in c.call.refs()])
-        cost = None if kernel is None else self._costs.get(id(kernel))
-        if kernel is not None and cost is None:
+        times = None if kernel is None else self._times.get(id(kernel))
+        if kernel is not None and times is None:
             with plain_mode(self.kernels.device):  # a capture may be open, whose tensors are fake
-                args = [made_up(layout) for layout in kernel.layouts]
-                time_ns = _least_ns(lambda: kernel(*args), self.kernels.device)
-            cost = self._costs[id(kernel)] = KernelCost(time_ns, kernel.workspace_bytes)
+                times = self._times[id(kernel)] = _measured(kernel, self.kernels.device)
         self._spent_s += time.perf_counter() - start
         self.is_late = self._spent_s > self.time_limit_s
-        return cost
+        if kernel is None or times is None:
+            return None
+        return KernelCost(times.at(c.time_ns), kernel.workspace_bytes)
 
 
-def _least_ns(run: Callable[[], object], device: torch.device) -> int:
-    """The least of several runs: whatever else the machine does adds."""
-    times: list[int] = []
-    while len(times) < 3 or (len(times) < _MOST_REPEATS and sum(times) < _ENOUGH_S * 1e9):
-        start = time.perf_counter_ns()
-        run()
-        synchronize(device)
-        times.append(time.perf_counter_ns() - start)
-    return min(times)
+def _measured(kernel: Kernel, device: torch.device) -> _Times:
+    """The least of several runs in turn: whatever else the machine does adds.
+
+    Results live until the next ones are there: else an allocator that gives large blocks back to
+    the system at once measures page faults, of which a step has few.
+    """
+    args = [made_up(layout) for layout in kernel.layouts]
+    functions: tuple[Callable[..., object], ...] = kernel, kernel.calls
+    times: tuple[list[int], list[int]] = [], []
+    held: list[object] = [None, None]
+    while len(times[0]) < _LEAST_REPEATS or (
+        len(times[0]) < _MOST_REPEATS and sum(map(sum, times)) < _ENOUGH_S * 1e9
+    ):
+        for place, run in enumerate(functions):
+            start = time.perf_counter_ns()
+            made = run(*args)
+            synchronize(device)
+            times[place].append(time.perf_counter_ns() - start)
+            held[place] = made
+    return _Times(min(times[0]), min(times[1]))

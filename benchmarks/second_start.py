@@ -1,0 +1,81 @@
+"""How long the second start of a model takes, in a process of its own.
+
+    python benchmarks/second_start.py             # a GPT of 12 layers
+    python benchmarks/second_start.py --check     # exit code 1 above 2 s
+
+Processor time, from the call of `compile` to the module handed out, with PyTorch and remat-compile
+imported and the model built; the time up to there stands beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from _common import gpt2, machine
+from _tables import print_table
+
+LIMIT_S = 2.0
+
+
+def start(layers: int, width: int, seq: int) -> dict[str, float]:
+    """One start, in this process: seconds before it, of it, and whether it captured."""
+    import torch
+
+    from remat_compile.api import compile as planned
+
+    vocab = 97
+    model = gpt2(layers=layers, width=width, heads=4, vocab=vocab, seq=seq)
+    ids = torch.randint(0, vocab, (2, seq))
+    args = (ids, torch.roll(ids, -1, 1))
+    before = time.process_time()
+    planned(model, args, activation_budget="range:0.5", planner="dtr", progress=False)
+    end = time.process_time()
+    captured = "torch.export._trace" in sys.modules
+    return {"before": before, "start": end - before, "captured": float(captured)}
+
+
+def main(
+    layers: int = 12,
+    width: int = 64,
+    seq: int = 32,
+    starts: Annotated[int, typer.Option(help="After the first, of which the last counts.")] = 1,
+    check: Annotated[bool, typer.Option(help=f"Fail above {LIMIT_S:g} s.")] = False,
+    alone: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Starts a model in processes that share a cache of plans."""
+    if alone:
+        print(json.dumps(start(layers, width, seq)))
+        return
+    print(machine())
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(1 + starts):
+            sizes = ["--layers", layers, "--width", width, "--seq", seq]
+            done = subprocess.run(
+                [sys.executable, __file__, "--alone", *map(str, sizes)],
+                cwd=Path(__file__).parent,
+                env={**os.environ, "REMAT_COMPILE_CACHE": folder},
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            )
+            found.append(json.loads(done.stdout))
+    rows = [
+        (str(at + 1), f"{f['before']:.2f}", f"{f['start']:.2f}", "yes" if f["captured"] else "no")
+        for at, f in enumerate(found)
+    ]
+    print_table(("start", "imports, model (s)", "compile (s)", "captured"), rows)
+    if found[-1]["captured"] or (check and found[-1]["start"] > LIMIT_S):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

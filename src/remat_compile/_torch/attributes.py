@@ -1,0 +1,75 @@
+"""What the user keeps on modules, and what a call of the forward changes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from ..ir.diagnostics import Diagnostic
+from .places import Place
+from .whole import CONTAINERS
+
+__all__ = ["attributes_of", "changed_attributes", "state_warnings"]
+
+_OF_MODULES = frozenset(vars(nn.Module()))
+"""What PyTorch itself keeps on a module."""
+
+
+def attributes_of(model: nn.Module) -> dict[str, Any]:
+    """What the user keeps on modules, by path; of a container what it holds, in a tuple."""
+    return {
+        f"{path}.{key}" if path else key: _held(value)
+        for path, module in model.named_modules()
+        for key, value in vars(module).items()
+        if key not in _OF_MODULES
+    }
+
+
+def changed_attributes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Names of those that are new, or no longer what they were."""
+    return [n for n, v in after.items() if n not in before or _differ(before[n], v)]
+
+
+def state_warnings(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    drew: Sequence[str] = (),
+    drawn_at: Place | None = None,
+) -> tuple[Diagnostic, ...]:
+    """FB0514 for generators that a forward `drew` from, and for attributes that it changes."""
+    warnings = []
+    if drew:
+        at = f" ({drawn_at})" if drawn_at else ""
+        message = f"the forward draws from {' and '.join(drew)}{at}; a planned step does not"
+        hint = "draw with torch if it can change what is computed"
+        warnings.append(Diagnostic("FB0514", message, hint=hint))
+    if changed := changed_attributes(before, after):
+        names = [_change(name, before, after[name]) for name in changed]
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        message = f"the forward changes {', '.join(names[:5])}{more}; a planned step does not"
+        hint = "return it, or change it outside of the forward, if something reads it"
+        warnings.append(Diagnostic("FB0514", message, hint=hint))
+    return tuple(warnings)
+
+
+def _change(name: str, before: Mapping[str, Any], new: Any) -> str:
+    old = before.get(name)
+    return f"{name} (from {old!r} to {new!r})" if _is_scalar(old) and _is_scalar(new) else name
+
+
+def _held(value: Any) -> Any:
+    if isinstance(value, dict):
+        return (dict, *value, *value.values())
+    return (type(value), *value) if isinstance(value, CONTAINERS) else value
+
+
+def _differ(old: Any, new: Any) -> bool:
+    if isinstance(old, tuple) and isinstance(new, tuple):
+        return len(old) != len(new) or any(map(_differ, old, new))
+    return bool(old != new) if _is_scalar(old) and _is_scalar(new) else old is not new
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, bool | int | float | str | None)

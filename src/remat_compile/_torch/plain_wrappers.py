@@ -1,0 +1,117 @@
+"""The autograd node around the generated code of a step that needs none of AOTAutograd's care.
+
+AOTAutograd's wrappers see to results that are views of each other or of arguments, to arguments
+that are written to, and more; they are made from a trace, and PyTorch takes two seconds to import
+what makes them. `Joint.is_plain` says, where a step is captured, that it has none of that. Its
+wrapper is what is left: what autograd has to know of a function.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .strides import Strides
+
+__all__ = ["PlainWrappers"]
+
+
+@dataclass(frozen=True)
+class PlainWrappers:
+    """Stands for the `Joint` of a step that was captured by an earlier process.
+
+    `paths` are those of parameters and buffers, in the order in which the step takes them, before
+    its arguments. Its forward gives new contents of the inputs at `updated`, then results, of which
+    those at `constant` have no gradient, then what the backward needs. The backward gives None for
+    the inputs at `without_gradient`.
+    """
+
+    paths: tuple[str, ...]
+    tangents: tuple[Strides, ...]
+    updated: tuple[int, ...]
+    results: int
+    constant: tuple[int, ...]
+    without_gradient: tuple[int, ...]
+
+    def held(self) -> tuple[str, ...]:
+        return self.paths
+
+    def tangent_strides(self) -> tuple[Strides, ...]:
+        return self.tangents
+
+    def compile(
+        self,
+        partition: object,
+        forward: Callable[..., Callable[[list[Any]], Any]],
+        backward: Callable[..., Callable[[list[Any]], Any]],
+    ) -> Callable[[list[Any]], tuple[Tensor, ...]]:
+        """As `Joint.compile`; nothing is partitioned."""
+        node = _node(self, forward(), backward())
+
+        def run(leaves: list[Any]) -> tuple[Tensor, ...]:
+            # Autograd shall not go on behind an input to which no gradient flows.
+            for at in self.without_gradient:
+                if isinstance(leaves[at], Tensor) and leaves[at].requires_grad:
+                    leaves[at] = leaves[at].detach()
+            made: tuple[Tensor, ...] = _outside_of_dynamo(node)(*leaves)
+            with torch.no_grad():
+                for at, new in zip(self.updated, made, strict=False):
+                    leaves[at].copy_(new)
+            return made[len(self.updated) :]
+
+        # A `torch.compile` around the model does not look inside.
+        run._torchdynamo_disable = True  # type: ignore[attr-defined]
+        return run
+
+
+def _outside_of_dynamo(node: Any) -> Callable[..., Any]:
+    """The call of a node. Where TorchDynamo is in use, it does not look into it."""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None and node.hidden is None:
+        node.hidden = staticmethod(dynamo.disable(node.apply))
+    called: Callable[..., Any] = node.hidden or node.apply
+    return called
+
+
+def _node(
+    step: PlainWrappers,
+    run_forward: Callable[[list[Any]], Sequence[Any]],
+    run_backward: Callable[[list[Any]], Sequence[Any]],
+) -> type[torch.autograd.Function]:
+    first = len(step.updated)
+    end = first + step.results
+    without = frozenset((*range(first), *(first + at for at in step.constant)))
+
+    class CompiledFunction(torch.autograd.Function):  # the name of AOTAutograd's node
+        boxed_grads_call = True
+        hidden: Any = None
+
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+            made = run_forward([*inputs])
+            results, saved = made[:end], made[end:]
+            # A view, for instance of a parameter, would keep its base's node alive.
+            ctx.save_for_backward(*[t.detach() if t._is_view() else t for t in saved])
+            ctx.mark_non_differentiable(*[results[at] for at in sorted(without)])
+            ctx._materialize_non_diff_grads = False
+            ctx.was_deterministic = torch.are_deterministic_algorithms_enabled()
+            return tuple(results)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+            (boxed,) = gradients
+            if torch.are_deterministic_algorithms_enabled() and not ctx.was_deterministic:
+                message = "deterministic algorithms were switched on between forward and backward"
+                raise RuntimeError(message)
+            given = [*ctx.saved_tensors]
+            given += [g for at, g in enumerate(boxed) if at not in without]
+            boxed.clear()
+            ctx.maybe_clear_saved_tensors()
+            return tuple(run_backward(given))
+
+    return CompiledFunction
