@@ -16,14 +16,13 @@ computed again by the next run.
 
 from __future__ import annotations
 
-import json
-import resource
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from _kept import Kept
 from _layer_windows import layer_windows
 from zoo.published import NETWORKS, make
 
@@ -85,34 +84,6 @@ def time_ns(column: str, program: Program, budget: Budget, limit_s: float) -> in
         return BESIDE[column](program, budget, limit_s)
     result = parse_planner(column).plan(program, budget, time_limit_s=limit_s)
     return result.time_ns if getattr(result, "schedule", None) is not None else None  # type: ignore[union-attr]
-
-
-def processor_s() -> float:
-    """Of this process and of those that it waited for."""
-    uses = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(use.ru_utime + use.ru_stime for use in uses)
-
-
-class Kept:
-    """Figures by network, batch, device, budget and column: [nanoseconds, processor seconds]."""
-
-    def __init__(self, path: Path | None):
-        self.path = path
-        lines = path.read_text().splitlines() if path is not None and path.exists() else []
-        self.known = {tuple(key): figure for key, figure in map(json.loads, lines)}
-
-    def figure(
-        self, key: tuple[str | int, ...], compute: Callable[[], int | None]
-    ) -> tuple[int | None, float]:
-        if key not in self.known:
-            began = processor_s()
-            found = compute()
-            self.known[key] = [found, round(processor_s() - began, 2)]
-            if self.path is not None:
-                with self.path.open("a") as file:
-                    file.write(json.dumps([key, self.known[key]]) + "\n")
-        found, spent_s = self.known[key]
-        return found, spent_s
 
 
 def main(

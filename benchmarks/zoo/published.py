@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["NETWORKS", "make"]
+__all__ = ["NETWORKS", "GptBlock", "Heads", "attended", "make"]
 
 CLASSES = 1000
 Kernel = int | tuple[int, int]
@@ -218,13 +218,13 @@ class Heads:
     width: int
 
 
-def _attended(q: Tensor, k: Tensor, v: Tensor, heads: Heads) -> Tensor:
+def attended(q: Tensor, k: Tensor, v: Tensor, heads: Heads, *, is_causal: bool = True) -> Tensor:
     parts = [
         t.unflatten(2, (n, heads.width)).transpose(1, 2)
         for t, n in ((q, heads.queries), (k, heads.keys), (v, heads.keys))
     ]
     made = F.scaled_dot_product_attention(
-        *parts, is_causal=True, enable_gqa=heads.queries > heads.keys
+        *parts, is_causal=is_causal, enable_gqa=heads.queries > heads.keys
     )
     return made.transpose(1, 2).flatten(2)
 
@@ -242,7 +242,7 @@ class GptBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(self.norm1(x)).chunk(3, dim=2)
-        x = x + self.drop(self.out(_attended(q, k, v, self.heads)))
+        x = x + self.drop(self.out(attended(q, k, v, self.heads)))
         return x + self.drop(self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh")))
 
 
@@ -262,7 +262,7 @@ class LlamaBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.norm1(x)
-        x = x + self.out(_attended(self.q(h), self.k(h), self.v(h), self.heads))
+        x = x + self.out(attended(self.q(h), self.k(h), self.v(h), self.heads))
         h = self.norm2(x)
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
 
