@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from time import monotonic
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +26,8 @@ from remat_compile.planners import (
 )
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.programs.answer import saved_bytes_of
-from remat_compile.planners.programs.compact import compact_model
+from remat_compile.planners.programs import compact
+from remat_compile.planners.programs.compact import NotStated, compact_model
 from remat_compile.planners.programs.events import all_events, order_of, useful_pairs
 from remat_compile.planners.programs.rk_checkmate import thesis_model
 from remat_compile.planners.programs.solve_compact import solve_compact
@@ -228,6 +230,27 @@ def test_an_unreachable_budget_names_one_that_is_reached() -> None:
     assert refused.min_budget is not None
     result = parse_planner("rk-checkmate").plan(program, refused.min_budget)
     holds(program, refused.min_budget, result)
+
+
+def test_a_program_is_not_stated_that_is_too_large_or_late(
+    monkeypatch: pytest.MonkeyPatch, solver: MilpSolver
+) -> None:
+    """A thread that states one cannot be ended from outside, and its bytes grow with the cube
+    of the graph: 20 GB for an encoder-decoder of 2267 cNodes, long after the answer."""
+    program = transformer(2)
+    instance = Instance.of(program, "activation")
+    limit_bytes = budget_at(program, 0.5).bytes
+    events = all_events(useful_pairs(instance))
+    with pytest.raises(NotStated):
+        compact_model(instance, events, limit_bytes, deadline=monotonic() - 1)
+    monkeypatch.setattr(compact, "MOST_ENTRIES", 100)
+    with pytest.raises(NotStated):
+        compact_model(instance, events, limit_bytes)
+    answer = solve_compact(instance, limit_bytes, time_limit_s=60.0, solver=solver)
+    assert (answer.status, answer.order) == ("unknown", None)
+    assert answer.bound_ns == instance.base_time_ns
+    budget = Budget(limit_bytes, "activation")
+    holds(program, budget, RkCheckmate().plan(program, budget))  # what walks find
 
 
 def test_large_graphs_are_refused() -> None:

@@ -28,7 +28,8 @@ class ProgramAnswer:
 
     `optimal`: both agree (to 1e-6, the solver's tolerance). `feasible`: the time ended
     the search with an order. `infeasible`: the family has none (below the cutoff).
-    `unknown`: the time ended the search without one. All times in ns.
+    `unknown`: the time ended the search without one, or the program was too large to be stated.
+    All times in ns.
     """
 
     status: Status

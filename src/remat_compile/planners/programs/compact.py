@@ -36,6 +36,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
+from time import monotonic
 
 import numpy as np
 
@@ -43,6 +45,15 @@ from ..instance import Instance
 from ..solvers.milp import Milp, Vector
 from .events import PossibleRun
 from .liveness_rows import NO, YES, AliveSum, Definition, LivenessRows
+
+
+MOST_ENTRIES = 20_000_000
+"""Of all rows: 1.5 GB here and as much in the solver. They grow with the cube of the graph: 5.6
+million for an encoder-decoder of 575 cNodes."""
+
+
+class NotStated(Exception):
+    """The program is too large, or the time was over before it was stated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,13 +93,15 @@ def compact_model(
     events: Sequence[PossibleRun],
     limit_bytes: int,
     saved_bytes: int | None = None,
+    deadline: float = inf,
 ) -> CompactModel:
     """The program for a peak of at most `limit_bytes`.
 
     `saved_bytes` bounds what is alive when the loss starts. Both count as the instance
-    does, what the caller holds included. Linear in the events times what is alive.
+    does, what the caller holds included. Linear in the events times what is alive. NotStated
+    with more than `MOST_ENTRIES`, or after `deadline` (`time.monotonic`).
     """
-    return _Sweep(instance, events, limit_bytes, saved_bytes).run()
+    return _Sweep(instance, events, limit_bytes, saved_bytes).run(deadline)
 
 
 class _Sweep(LivenessRows):
@@ -105,13 +118,15 @@ class _Sweep(LivenessRows):
         again = [instance.retime_C[e.cnode] for e in events if e.optional]
         self.scale_ns = max(1.0, sum(again) / max(1, len(again)))
 
-    def run(self) -> CompactModel:
+    def run(self, deadline: float) -> CompactModel:
         inst = self.inst
         for a, kept in enumerate(inst.kept_A):
             if kept and inst.writer_A[a] >= 0:
                 self.set(a, YES)
         fixed_ns = 0
         for e in range(len(self.events) - 1, -1, -1):
+            if self.builder.entries > MOST_ENTRIES or monotonic() > deadline:
+                raise NotStated
             event = self.events[e]
             if event.optional:
                 self._maybe(e, event.cnode)

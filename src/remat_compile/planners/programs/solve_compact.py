@@ -13,7 +13,7 @@ from ..instance import Instance, Order
 from ..solvers import MilpSolver
 from ..solvers.milp import INFINITY, Milp, Vector
 from .answer import Incumbent, OnOrder, ProgramAnswer, saved_bytes_of
-from .compact import CompactModel, compact_model
+from .compact import CompactModel, NotStated, compact_model
 from .events import PossibleRun, all_events, order_of, useful_pairs
 
 
@@ -68,10 +68,14 @@ def solve_events(
     on_order: OnOrder | None = None,
     most_checks: int | None = None,
 ) -> ProgramAnswer:
-    """As `solve_compact` among any events; `start` names the optional ones that run."""
+    """As `solve_compact` among any events; `start` names the optional ones that run. `unknown`
+    where the program is too large to be stated, or the time too short for it."""
     deadline = monotonic() + time_limit_s
-    model = compact_model(instance, events, limit_bytes, saved_bytes)
     incumbent = Incumbent(instance, limit_bytes, on_order)
+    try:
+        model = compact_model(instance, events, limit_bytes, saved_bytes, deadline)
+    except NotStated:
+        return incumbent.answer("unknown", instance.base_time_ns)
     search = _PointSearch(incumbent, list(events), saved_bytes, model)
     if not model.fits:
         return incumbent.answer("infeasible", model.fixed_ns)

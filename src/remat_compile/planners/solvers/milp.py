@@ -91,6 +91,11 @@ class MilpBuilder:
     def columns(self) -> int:
         return len(self._cost)
 
+    @property
+    def entries(self) -> int:
+        """Of all rows so far: 70 bytes each until they are arrays."""
+        return len(self._index)
+
     def column(
         self, cost: float = 0.0, lower: float = 0.0, upper: float = 1.0, integer: bool = True
     ) -> int:
