@@ -25,8 +25,8 @@ from remat_compile.planners import (
     parse_planner,
 )
 from remat_compile.planners.instance import Instance
-from remat_compile.planners.programs.answer import saved_bytes_of
 from remat_compile.planners.programs import compact
+from remat_compile.planners.programs.answer import saved_bytes_of
 from remat_compile.planners.programs.compact import NotStated, compact_model
 from remat_compile.planners.programs.events import all_events, order_of, useful_pairs
 from remat_compile.planners.programs.rk_checkmate import thesis_model

@@ -46,7 +46,6 @@ from ..solvers.milp import Milp, Vector
 from .events import PossibleRun
 from .liveness_rows import NO, YES, AliveSum, Definition, LivenessRows
 
-
 MOST_ENTRIES = 20_000_000
 """Of all rows: 1.5 GB here and as much in the solver. They grow with the cube of the graph: 5.6
 million for an encoder-decoder of 575 cNodes."""
