@@ -1,4 +1,4 @@
-"""Orders by recursion over balanced separators (Kumar et al. 2019).
+"""Orders by recursion over balanced separators (Kumar et al. 2019, after a public implementation).
 
 What is needed of a part of the graph is made in two steps. First, one after the other in
 topological order, the needed cNodes of its separator: for each, what it reads in the parts that
@@ -7,8 +7,8 @@ made for it goes. Then, with the separator held, what the caller needs of the pa
 So at any time a separator of each level is held, and what one cNode reads beside it. The recursion
 ends early where the plain order, each needed cNode once, fits beside what the callers hold.
 
-Nodes are cNodes. Where the paper has values that may be made again at any time, a step has three
-more relations, which `Prerequisites` reads from the instance:
+Nodes are cNodes. The recursion is for nodes of which each may be computed again at any time. What
+a step has beside, `Prerequisites` reads from the instance:
 
 * what can run only once (the loss, sums, readers of what a sum ends), and what writes a result that
   stays (an output, a gradient of a parameter), need not be held by anyone: it *has run*, and the
