@@ -12,6 +12,7 @@ from helpers.execution.captures import BUDGETS, TIGHT, Captured, capture
 from helpers.models import BASE, FACTORIES, LOSS_INSIDE, MODELS, VARIANTS
 from helpers.slow import default_only
 from helpers.training import assert_bit_equal
+from remat_compile.planners.bounds.time_bounds import keeps_capture_order
 from remat_compile.planners.registry import parse_planner
 
 DTYPES = {"f32": torch.float32, "f64": torch.float64}
@@ -45,11 +46,21 @@ def test_relatives(name: str) -> None:
     capture(lambda: FACTORIES[name](torch.float32), TIGHT).check()
 
 
-@pytest.mark.parametrize("planner", ["rotor", "rockmate", "rk-checkmate", "polish", "reorder"])
+@pytest.mark.parametrize(
+    "planner", ["rotor", "rockmate", "rk-checkmate", "polish", "reorder", "twremat"]
+)
 def test_plans_of_planners(mlp: Captured, planner: str) -> None:
     plan = mlp.plan(mlp.budget("range:0.6"), parse_planner(planner))
     assert max(plan.trace.executions.values()) > 1, "nothing runs again"
     assert_bit_equal(mlp.train(plan.bind()), mlp.eager)
+
+
+def test_orders_other_than_that_of_capture() -> None:
+    """First executions stand elsewhere, sums of gradients in place among them."""
+    captured = capture(lambda: MODELS["two"](torch.float32))
+    plan = captured.plan(captured.budget("range:0.5"), parse_planner("twremat"))
+    assert not keeps_capture_order(plan.program, plan.schedule)
+    assert_bit_equal(captured.train(plan.bind()), captured.eager)
 
 
 @pytest.fixture(scope="module")

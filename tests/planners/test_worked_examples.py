@@ -9,6 +9,7 @@ import pytest
 
 from helpers.planners.exhaustive_chains import ThesisChain, counter_example
 from helpers.planners.graphs import chain, towers
+from remat_compile.ir.analysis.treewidth import separator_tree, tree_decomposition
 from remat_compile.planners.chains.chain import chain_of_program
 from remat_compile.planners.chains.persistent import Persistent
 from remat_compile.planners.chains.stages import save_all
@@ -31,6 +32,8 @@ GIVEN = {
     "all_events": all_events,
     "chain_of_program": chain_of_program,
     "save_all": save_all,
+    "separator_tree": separator_tree,
+    "tree_decomposition": tree_decomposition,
     "useful_pairs": useful_pairs,
 }
 
@@ -48,6 +51,7 @@ GIVEN = {
         "chains.towers",
         "eviction.keep",
         "eviction.segments",
+        "eviction.separator_order",
         "programs.checkmate",
         "programs.compact",
         "programs.events",
