@@ -126,3 +126,4 @@ def test_the_link_is_measured(queued: Accelerator) -> None:
     assert made.both_bytes_per_s
     assert made.both_bytes_per_s >= max(made.d2h_bytes_per_s, made.h2d_bytes_per_s)
     assert made.copy_latency_ns > 0
+    assert made.copy_issue_ns > 0

@@ -90,6 +90,7 @@ def test_missing_and_binary_files(tmp_path: Path) -> None:
             ["`both`"],
         ),
         ("launch_overhead_us", "copy_latency_us = -1\nlaunch_overhead_us", ["`copy_latency_us`"]),
+        ("launch_overhead_us", "copy_issue_us = -1\nlaunch_overhead_us", ["`copy_issue_us`"]),
         ('name = "mine"', 'nam = "mine"\nmemry = "1GiB"', ["`name`", "`nam`", "`memry`"]),
     ],
 )
@@ -108,10 +109,12 @@ def test_malformed_entries_are_all_reported(
 def test_the_link_of_a_file_is_that_of_its_target(tmp_path: Path) -> None:
     path = tmp_path / "linked.toml"
     link = 'd2h = "2GB/s"\nh2d = "1GB/s"\nboth = "2.5GB/s"\ncopy_latency_us = 12.5\n'
+    link += "copy_issue_us = 7\n"
     path.write_text(GOOD.replace("launch_overhead_us", f"{link}launch_overhead_us"))
     target = load_device(str(path)).target
     assert (target.d2h_bytes_per_s, target.h2d_bytes_per_s) == (2 * 10**9, 10**9)
     assert (target.both_bytes_per_s, target.copy_latency_ns) == (25 * 10**8, 12_500)
+    assert target.copy_issue_ns == 7000
     assert target.shared_bytes_per_s == 25 * 10**8
     assert load_device("v100-16gb").target.shared_bytes_per_s == 122 * 10**8
     assert load_device("gh200").target.shared_bytes_per_s is None

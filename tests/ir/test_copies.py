@@ -183,6 +183,23 @@ def test_books_balance(drawn: tuple[Program, Schedule]) -> None:
     assert trace.time_ns == compute_ns + trace.stall_ns
 
 
+@settings(max_examples=15)
+@given(copying(size=4), st.integers(1, 50))
+def test_each_copy_takes_the_compute_stream_its_issue(
+    drawn: tuple[Program, Schedule], issue: int
+) -> None:
+    """Bytes do not change; over a link of no time, the step takes so much more, and no more."""
+    program, schedule = drawn
+    no_time = Target(granularity_bytes=program.target.granularity_bytes)
+    free = replace(program, target=no_time)
+    paid = replace(program, target=replace(no_time, copy_issue_ns=issue))
+    without, with_ = simulate(free, schedule), simulate(paid, schedule)
+    assert with_.issuing_ns == issue * len(with_.copies)
+    assert with_.time_ns == without.time_ns + with_.issuing_ns
+    assert with_.stall_ns == without.issuing_ns == 0
+    assert (with_.during, with_.during_host) == (without.during, without.during_host)
+
+
 def test_ways_that_share_a_link_slow_each_other_down() -> None:
     """100 bytes out alone from 0 to 40; then both at half the rate; the last 10 alone again."""
     target = Target(

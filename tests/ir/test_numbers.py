@@ -109,6 +109,16 @@ def test_sums_are_rounded_up_as_allocated() -> None:
     assert codes(text.replace("1TiB", "2TiB")) == ["FB0221"]
 
 
+@pytest.mark.parametrize("entry", ["copy_latency", "copy_issue"])
+def test_times_of_copies_have_a_limit(entry: str) -> None:
+    def text(ns: int) -> str:
+        return TEXT.replace("graph @g", f'target "t" {{ {entry} {ns}ns }}\ngraph @g')
+
+    assert format_program(parse_program(text(1 << 40))).count(f" {entry} ") == 1
+    assert f" {entry} " not in format_program(parse_program(text(0)))
+    assert codes(text((1 << 40) + 1)) == ["FB0221"]
+
+
 @pytest.mark.parametrize(
     ("operator", "pure"),
     [

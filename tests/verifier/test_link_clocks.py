@@ -39,6 +39,15 @@ LINKS = (
     ),
     Target(d2h_bytes_per_s=10**6, h2d_bytes_per_s=3 * 10**6, both_bytes_per_s=3 * 10**6),
     Target(d2h_bytes_per_s=10**9, h2d_bytes_per_s=10**9, both_bytes_per_s=5 * 10**9),
+    Target(copy_issue_ns=5),
+    Target(d2h_bytes_per_s=10**9, h2d_bytes_per_s=3 * 10**8, copy_latency_ns=11, copy_issue_ns=9),
+    Target(
+        d2h_bytes_per_s=123456789,
+        h2d_bytes_per_s=3 * 10**8,
+        both_bytes_per_s=333333337,
+        copy_latency_ns=40,
+        copy_issue_ns=60,
+    ),
 )
 
 

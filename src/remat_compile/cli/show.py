@@ -254,6 +254,8 @@ def traffic(plan: Plan) -> list[str]:
         f"moved: {moved}; host peak {format_bytes(trace.host_peak_bytes)}",
         f"the step waits {trace.stall_ns / 1e6:.3f} ms for copies",
     ]
+    if trace.issuing_ns:
+        lines[-1] += f", and takes {trace.issuing_ns / 1e6:.3f} ms to issue them"
     target = plan.program.target
     rates = [r for r in (target.d2h_bytes_per_s, target.h2d_bytes_per_s) if r is not None]
     if (least := of.least_share) is None:

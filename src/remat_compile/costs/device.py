@@ -33,6 +33,7 @@ class Device:
     h2d_bytes_per_s: int | None = None
     both_bytes_per_s: int | None = None
     copy_latency_ns: int = 0
+    copy_issue_ns: int = 0
 
     @property
     def target(self) -> Target:
@@ -46,6 +47,7 @@ class Device:
             self.h2d_bytes_per_s,
             self.both_bytes_per_s,
             self.copy_latency_ns,
+            self.copy_issue_ns,
         )
 
     def peak_flops_per_s(self, dtype: str) -> float:
@@ -173,6 +175,7 @@ def _parse(text: str, file: str) -> Device:
     h2d = reader.quantity("h2d", per_second=True, required=False)
     both = reader.quantity("both", per_second=True, required=False)
     latency_us = reader.number("copy_latency_us", 0, required=False)
+    issue_us = reader.number("copy_issue_us", 0, required=False)
     launch_us = reader.number("launch_overhead_us", 0)
     flops = reader.flops()
     reader.check_unknown()
@@ -195,4 +198,5 @@ def _parse(text: str, file: str) -> Device:
         h2d,
         both,
         round((latency_us or 0) * 1000),
+        round((issue_us or 0) * 1000),
     )

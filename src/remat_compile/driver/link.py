@@ -1,5 +1,5 @@
 """A link to the host as users write it: `25GB/s`, or
-`d2h=25GB/s,h2d=11GB/s,both=30GB/s,latency=10us`."""
+`d2h=25GB/s,h2d=11GB/s,both=30GB/s,latency=10us,issue=5us`."""
 
 from __future__ import annotations
 
@@ -13,25 +13,29 @@ from ..ir.text.syntax import duration_ns
 __all__ = ["LinkText", "parse_link"]
 
 _FORM = (
-    "write 25GB/s for both ways, or d2h=25GB/s,h2d=11GB/s and, if known, both=30GB/s,latency=10us"
+    "write 25GB/s for both ways, or d2h=25GB/s,h2d=11GB/s and, if known, "
+    "both=30GB/s,latency=10us,issue=5us"
 )
-_WORDS = ("d2h", "h2d", "both", "latency")
+_TIMES = ("latency", "issue")
+_WORDS = ("d2h", "h2d", "both", *_TIMES)
 
 
 @dataclass(frozen=True)
 class LinkText:
-    """Rates in bytes per second; `both` is what the two ways move together."""
+    """Rates in bytes per second; `both` is what the two ways move together, `issue` the time of
+    the compute stream that each copy takes."""
 
     text: str
     d2h_bytes_per_s: int
     h2d_bytes_per_s: int
     both_bytes_per_s: int | None = None
     latency_ns: int = 0
+    issue_ns: int = 0
 
     def on(self, target: Target) -> Target:
         """The target with this link in place of its own."""
         rates = (self.d2h_bytes_per_s, self.h2d_bytes_per_s, self.both_bytes_per_s)
-        return target.with_link(*rates, self.latency_ns)
+        return target.with_link(*rates, self.latency_ns, self.issue_ns)
 
 
 def parse_link(text: str) -> LinkText:
@@ -48,7 +52,7 @@ def parse_link(text: str) -> LinkText:
             raise _unreadable(text, f'there is no "{word}".{nearest(word, _WORDS)}')
         if word in values:
             raise _unreadable(text, f"{word} is given twice")
-        values[word] = _latency(text, value) if word == "latency" else _rate(text, value)
+        values[word] = _time(text, value) if word in _TIMES else _rate(text, value)
     missing = [word for word in ("d2h", "h2d") if word not in values]
     if missing:
         raise _unreadable(text, f"{' and '.join(missing)} is missing")
@@ -57,7 +61,8 @@ def parse_link(text: str) -> LinkText:
         message = f'link "{text}": both ways together move {both} B/s, one alone {faster}'
         hint = "leave `both` out where the two ways do not slow each other down"
         raise FBError(Diagnostic("FB0477", message, hint=hint), usage=True)
-    return LinkText(text, values["d2h"], values["h2d"], both, values.get("latency", 0))
+    times = (values.get(word, 0) for word in _TIMES)
+    return LinkText(text, values["d2h"], values["h2d"], both, *times)
 
 
 def _rate(text: str, value: str) -> int:
@@ -66,7 +71,7 @@ def _rate(text: str, value: str) -> int:
     return rate
 
 
-def _latency(text: str, value: str) -> int:
+def _time(text: str, value: str) -> int:
     try:
         return duration_ns(value)
     except (ValueError, KeyError, TypeError):

@@ -64,7 +64,7 @@ MEANING = {
     "gradients, in the same forms",
     "host_budget": "bounds the bytes of copies on the host, for planners that make some",
     "link": 'the bandwidth between device and host, "25GB/s" or "d2h=25GB/s,h2d=11GB/s", with '
-    '"both=30GB/s" and "latency=10us" where known; in place of that of the device',
+    '"both=30GB/s", "latency=10us" and "issue=5us" where known; in place of that of the device',
     "offload": "whether planners may copy to the host, where the target has a link",
     "planner": 'a planner, or a text such as "periodic{segments=4}"',
     "workers": 'the address of a Dask cluster, "dask://host:8786", that programs of planners are '

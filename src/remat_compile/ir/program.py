@@ -68,6 +68,7 @@ class Target:
 
     `host_bytes` bounds the copies on the host of every plan for this target. `both_bytes_per_s` is
     what both directions move together while both are busy; None for the sum of their rates.
+    `copy_issue_ns` is the time of the compute stream that each copy takes.
     """
 
     name: str = "cpu"
@@ -78,13 +79,21 @@ class Target:
     h2d_bytes_per_s: int | None = None
     both_bytes_per_s: int | None = None
     copy_latency_ns: int = 0
+    copy_issue_ns: int = 0
 
     @property
     def has_link(self) -> bool:
         """Whether the bandwidth to and from the host is known."""
         return self.d2h_bytes_per_s is not None and self.h2d_bytes_per_s is not None
 
-    def with_link(self, d2h: int, h2d: int, both: int | None = None, latency_ns: int = 0) -> Target:
+    def with_link(
+        self,
+        d2h: int,
+        h2d: int,
+        both: int | None = None,
+        latency_ns: int = 0,
+        issue_ns: int = 0,
+    ) -> Target:
         """This device with another link to its host; rates in bytes per second."""
         return replace(
             self,
@@ -92,6 +101,7 @@ class Target:
             h2d_bytes_per_s=h2d,
             both_bytes_per_s=both,
             copy_latency_ns=latency_ns,
+            copy_issue_ns=issue_ns,
         )
 
     @property

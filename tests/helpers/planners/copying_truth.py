@@ -83,15 +83,18 @@ class CopyingTruth:
         at_rest = state.alive - frozenset(in_flight)
         for a in at_rest & self.again if self.recompute else ():
             yield 0, state._replace(alive=state.alive - {a})
+        issue = self.target.copy_issue_ns
+        issued = self._later(state, issue)
         for a in (at_rest & self.movable) - state.host:
-            takes = state.busy_out + self._takes(a, self.target.d2h_bytes_per_s)
-            flying = state.flying | {_flight(a, "d2h", takes)}
-            yield 0, state._replace(host=state.host | {a}, flying=flying, busy_out=takes)
+            takes = issued.busy_out + self._takes(a, self.target.d2h_bytes_per_s)
+            flying = issued.flying | {_flight(a, "d2h", takes)}
+            yield issue, issued._replace(host=state.host | {a}, flying=flying, busy_out=takes)
         for a in state.host - state.alive:
             if state.done > self.loss and self._bytes(state.alive | {a}) <= self.limit:
-                takes = state.busy_back + self._takes(a, self.target.h2d_bytes_per_s)
-                flying = state.flying | {_flight(a, "h2d", takes)}
-                yield 0, state._replace(alive=state.alive | {a}, flying=flying, busy_back=takes)
+                takes = issued.busy_back + self._takes(a, self.target.h2d_bytes_per_s)
+                flying = issued.flying | {_flight(a, "h2d", takes)}
+                alive = state.alive | {a}
+                yield issue, issued._replace(alive=alive, flying=flying, busy_back=takes)
         again = range(min(state.done, self.loss)) if self.recompute else ()
         for i in (*again, state.done):
             if i < len(self.cnodes) and self._may_run(i, state, in_flight):

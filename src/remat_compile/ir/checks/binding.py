@@ -17,7 +17,7 @@ from .steps import check_names
 
 __all__ = ["check_binding", "check_frame", "check_schedules"]
 
-MOST = {"granularity": 1 << 40, "threads": 1 << 16, "copy_latency": 1 << 40}
+MOST = {"granularity": 1 << 40, "threads": 1 << 16, "copy_latency": 1 << 40, "copy_issue": 1 << 40}
 MOST_BYTES = (1 << 63) - 1
 """Of bytes and of bytes per second: what 64-bit integers hold."""
 
@@ -134,6 +134,7 @@ def check_frame(program: Program, names: Names, findings: Findings) -> None:
         "h2d": (target.h2d_bytes_per_s, 1),
         "both": (target.both_bytes_per_s, 1),
         "copy_latency": (target.copy_latency_ns, 0),
+        "copy_issue": (target.copy_issue_ns, 0),
         "threads": (header.threads, 1),
     }
     for what, (value, least) in values.items():

@@ -51,6 +51,7 @@ class Copies:
         self.now_ns = 0
         """The time of the compute stream."""
         self._link = Link(target)
+        self._issue_ns = target.copy_issue_ns
         self.host: dict[str, None] = {}
         self.host_bytes = 0
         self.done: list[Copy] = []
@@ -85,7 +86,8 @@ class Copies:
         return False
 
     def issue(self, index: int, step: StorageStep, direction: Direction) -> None:
-        """Issues a copy. One to the host takes bytes there; one from it needs one up to date."""
+        """Issues a copy, which takes the compute stream its time. One to the host takes bytes
+        there; one from it needs one up to date."""
         name, span = step.anode, step.span
         if direction == "d2h" and name in self.host:
             message = f"{step.word} of %{name}, of which the host holds a copy already"
@@ -96,6 +98,7 @@ class Copies:
         elif self._on_host(step) and name in self._stale:
             message = f"{step.word} of %{name}, whose host copy is stale"
             self._report("FB0317", message, span, (self._stale[name],), "compute it again instead")
+        self.now_ns += self._issue_ns
         transfer = self._link.issue(direction, self.sizes[name], self.now_ns)
         self._flights[name] = _Flight(step.word, direction, index, transfer, span)
 

@@ -39,8 +39,9 @@ class Trace:
 
     `during` counts a step's transients; `after` what lives when it is done; the
     `_activation` lists leave out `NON_ACTIVATION_KINDS`; `during_host` counts host copies.
-    `time_ns` is when the compute stream is done: the sum over the computations, and the
-    time that it stood still to wait for copies, which `copies` lists as they ended.
+    `time_ns` is when the compute stream is done: the sum over the computations, the time that
+    issuing copies took, and that for which it stood still to wait for them; `copies` lists them
+    as they ended.
     """
 
     during: tuple[int, ...]
@@ -88,6 +89,11 @@ class Trace:
     def stall_ns(self) -> int:
         """How much of `time_ns` the compute stream stood still in waits."""
         return sum(copy.stall_ns for copy in self.copies)
+
+    @property
+    def issuing_ns(self) -> int:
+        """How much of `time_ns` the compute stream issued copies."""
+        return len(self.copies) * self._program.target.copy_issue_ns
 
     def host_at(self, step: int) -> tuple[tuple[str, int], ...]:
         """aNodes whose copies the host holds during a step, largest first, with bytes.

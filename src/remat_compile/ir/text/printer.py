@@ -116,6 +116,8 @@ def _target(target: Target) -> str:
         entries.append(f"both {format_amount(target.both_bytes_per_s, per_second=True)}")
     if target.copy_latency_ns:
         entries.append(f"copy_latency {format_duration(target.copy_latency_ns)}")
+    if target.copy_issue_ns:
+        entries.append(f"copy_issue {format_duration(target.copy_issue_ns)}")
     return f"target {quote(target.name)} {{ {' '.join(entries)} }}"
 
 

@@ -121,6 +121,9 @@ class StatementRules(GraphRules):
     def copy_latency(self, time: Token) -> Entry:
         return Entry("copy_latency", time, "copy_latency_ns", duration_of(time))
 
+    def copy_issue(self, time: Token) -> Entry:
+        return Entry("copy_issue", time, "copy_issue_ns", duration_of(time))
+
     def target(self, name: Token, *entries: Entry | None) -> Target:
         return Target(string(name), **once(filter(None, entries), "in this target"))
 

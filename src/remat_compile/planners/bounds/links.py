@@ -10,8 +10,9 @@ not on the device at it comes back over the link, having left before, or is made
     S[a] + R[maker of a] + O[a] >= 1     for what a later first execution reads
     S[a] + R[maker of a] + O[a] >= R[c]  for what a replay of c reads
     sum size[a] S[a] + results and workspace of k  <=  budget
-    before >= C_k                        before >= latencies + sum size[a] O[a] / d2h
-    after  >= C - C_k + sum R time       after  >= time of k + latencies + sum size[a] O[a] / h2d
+    before >= C_k + issues               before >= latencies + sum size[a] O[a] / d2h
+    after >= C - C_k + sum R time + issues
+    after >= time of k + latencies + sum size[a] O[a] / h2d
 
 and before + after is the least time. Device bytes are given back only behind the `wait` of an
 offload, so the copies out have ended when k starts, one after the other; and a copy back that
@@ -93,10 +94,10 @@ class _LinkRows(MomentRows):
         after = self.b.column(1.0, upper=INFINITY, integer=False)
         self.rows(set(range(k + 1, len(inst.names_C))))
         done = sum(inst.time_C[:k])
-        self.b.row([(before, 1.0)], lower=done / self.unit_ns)
+        self.b.row([(before, 1.0), *self._issues()], lower=done / self.unit_ns)
         again = [(column, -inst.retime_C[c] / self.unit_ns) for c, column in self.runs.items()]
         rest = (inst.base_time_ns - done) / self.unit_ns
-        self.b.row([(after, 1.0), *again], lower=rest)
+        self.b.row([(after, 1.0), *again, *self._issues()], lower=rest)
         self.b.row([(before, 1.0), *self._copies(self.target.d2h_bytes_per_s)], lower=0.0)
         own = inst.time_C[k] / self.unit_ns
         self.b.row([(after, 1.0), *self._copies(self.target.h2d_bytes_per_s)], lower=own)
@@ -105,6 +106,11 @@ class _LinkRows(MomentRows):
             held = [(column, inst.size_A[a] / unit) for a, column in self.away.items()]
             self.b.row(held, upper=host / unit)
         return self.b.build()
+
+    def _issues(self) -> list[tuple[int, float]]:
+        """Less the time that issuing one copy of all that is away takes."""
+        each = self.target.copy_issue_ns / self.unit_ns
+        return [(column, -each) for column in self.away.values()] if each else []
 
     def _copies(self, rate: int | None) -> list[tuple[int, float]]:
         """Less the time of one direction for all that is away."""

@@ -26,6 +26,7 @@ def time_ns(times: Sequence[int], moves: Sequence[Move], target: Target) -> int:
         now += begins[boundary] - begins[last]
         last = boundary
         if what in (_OUT, _ISSUE):
+            now += target.copy_issue_ns
             link.issue(k, "d2h" if what == _OUT else "h2d", moves[k].gap.size_bytes, now)
         else:
             now = max(now, link.end_of(k))

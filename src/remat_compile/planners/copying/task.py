@@ -23,7 +23,8 @@ __all__ = ["CopyTask", "Placed"]
 _MOST_THRESHOLDS = 24
 _LEAST_BYTES = 1 << 20
 _LEAST_NS = 20_000
-"""Smaller tensors, which take less than this on the link too, are moved only if need be."""
+"""Smaller tensors, which take less than this on the link too, are moved only if need be; so are
+those that take longer to issue than to copy."""
 
 
 @dataclass(frozen=True, order=True)
@@ -84,6 +85,7 @@ class CopyTask:
         target = self.instance.program.target
         rate = target.d2h_bytes_per_s or 0
         least = min(_LEAST_BYTES, _LEAST_NS * rate // 10**9)
+        least = max(least, target.copy_issue_ns * rate // 10**9)
         gaps = gaps_of(self.instance, order)
         return [g for g in gaps if g.size_bytes >= least] + [
             g for g in gaps if g.size_bytes < least

@@ -10,11 +10,12 @@ def time_ns(machine: Machine, size: Values) -> int:
     target, ends = machine.p.target, dict[str, int]()
     queues: dict[str, list[tuple[str, int, int]]] = {}
     out, back, latency = (target.get(word, 0) for word in ("d2h", "h2d", "copy_latency"))
+    issue = target.get("copy_issue", 0)
     rates, whole = {"offload": out, "prefetch": back}, max(1, out + back)
     both = min(target.get("both", whole), whole) if out and back else whole
     now = clock = 0
     for (_, what, a), took_ns in zip(machine.p.steps, machine.times_ns, strict=True):
-        now += took_ns
+        now += took_ns + (issue if what in rates else 0)
         while queues and ((flying := what == "wait" and a not in ends) or clock < now):
             share = both if [q[0][1] for q in queues.values()] == [0, 0] else whole
             speed = {w: rates[w] * share for w in queues}

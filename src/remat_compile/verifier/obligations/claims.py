@@ -128,6 +128,7 @@ class _Clock:
     def step(self, event: Event) -> None:
         if (copy := copy_ns(self.sizes, self.target, event)) is not None:
             lane, name, takes = copy
+            self.now += self.target.copy_issue_ns
             if self.shared is not None:
                 self.shared.issue(lane, name, self.sizes.anode[name], self.now)
             else:
@@ -258,6 +259,8 @@ class _TimeEncoder:
             self.now = self.define(f"(run.now {self.now} {form})")
 
     def copy(self, lane: str, name: str, rate: int | None) -> None:
+        if self.target.copy_issue_ns:
+            self.now = self.define(f"(+ {self.now} {self.target.copy_issue_ns})")
         if self.clock.shared is not None:
             return
         takes = f"(copy.takes {self.clock.sizes.anode[name]} {rate or 0})"
