@@ -54,6 +54,14 @@
 (check-sat)
 (pop 1)
 
+(push 1) ; time, step: nor is the time of issuing a copy negative
+(declare-const now Int) (declare-const least Int) (declare-const issue Int)
+(assert (! (<= least now) :named hypothesis))
+(assert (! (<= 0 issue) :named not_negative))
+(assert (not (<= least (issue.now now issue))))
+(check-sat)
+(pop 1)
+
 (push 1) ; time, step: a wait does not turn it back
 (declare-const now Int) (declare-const least Int) (declare-const end Int)
 (assert (! (<= least now) :named hypothesis))

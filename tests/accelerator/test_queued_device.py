@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+import remat_compile
 from helpers.accelerator import Accelerator
 from helpers.models import MODELS
 from helpers.training import train_steps
 from remat_compile.costs.measured_link import with_measured_link
+from remat_compile.driver.other_link import link_of_device
 from remat_compile.ir.program import Target
 
 pytestmark = pytest.mark.slow
@@ -127,3 +129,15 @@ def test_the_link_is_measured(queued: Accelerator) -> None:
     assert made.both_bytes_per_s >= max(made.d2h_bytes_per_s, made.h2d_bytes_per_s)
     assert made.copy_latency_ns > 0
     assert made.copy_issue_ns > 0
+
+
+def test_a_plan_for_another_link_is_told(queued: Accelerator) -> None:
+    """One over which copies take no time, beside one that takes longer than the whole step."""
+    module, args, _ = MODELS["two"](torch.float32)
+    plan = remat_compile.plan(
+        module, args, activation_budget="75%", link="1TB/s", planner="offload-greedy"
+    )
+    assert plan.schedule.has_copies
+    told = link_of_device(plan, queued.device)
+    assert told is not None
+    assert told.code == "FB0478"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 from random import Random
@@ -19,6 +21,8 @@ from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program, Target
 from remat_compile.ir.schedule import Compute, Offload, Prefetch
 from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.ir.text.parser import parse_program
+from remat_compile.ir.text.printer import format_program
 from remat_compile.planners import (
     Feasible,
     Infeasible,
@@ -31,6 +35,7 @@ from remat_compile.planners.bounds.links import joint_ns, joint_program
 from remat_compile.planners.bounds.moving import moving_ns
 from remat_compile.planners.bounds.subset_sums import SubsetSums
 from remat_compile.planners.contract import Progress, makes_copies
+from remat_compile.planners.copying import joint_answer
 from remat_compile.planners.copying.clock import time_ns
 from remat_compile.planners.copying.gaps import gaps_of
 from remat_compile.planners.copying.offload_table import Rates, best_sets
@@ -329,6 +334,52 @@ def test_answers_do_not_change_from_run_to_run() -> None:
         assert one == other, planner
 
 
+@pytest.mark.parametrize("make", [lambda: chain(9), lambda: chain(14, seed=2), unet])
+def test_a_link_that_moves_nothing_leaves_recomputation(make: Callable[[], Program]) -> None:
+    """Each is no slower than the planner that its tables are those of without a link."""
+    program = linked(make(), 1e-6)
+    for part in (0.3, 0.6):
+        budget = share(program, part)
+        pairs = {"pofo": "rotor", "rk-pofo": "rotor", "autocapper{of=rotor}": "rotor"}
+        pairs["autocapper"] = "dtr{rounds=0}"
+        for joint, alone in pairs.items():
+            plain = parse_planner(alone).plan(program, budget)
+            if isinstance(plain, Optimal | Feasible):
+                result = parse_planner(joint).plan(program, budget)
+                assert isinstance(result, Optimal | Feasible), joint
+                assert result.time_ns <= plain.time_ns, joint
+
+
+def test_issuing_that_takes_very_long_leaves_recomputation() -> None:
+    """Also where copies themselves take no time, and where there is no room for all plans."""
+    program = linked(chain(9), 1e6)
+    program = replace(program, target=replace(program.target, copy_issue_ns=10**9))
+    budget = share(program, 0.5)
+    for planner in ("pofo", "rk-pofo", "autocapper"):
+        result = parse_planner(planner).plan(program, budget)
+        assert isinstance(result, Optimal | Feasible)
+        assert not result.schedule.has_copies, planner
+    moved = parse_planner("offload-greedy").plan(program, budget)
+    assert isinstance(moved, Feasible)
+    assert moved.time_ns >= 2 * 10**9
+
+
+@pytest.mark.parametrize("planner", sorted(COPYING))
+def test_names_do_not_matter(planner: str) -> None:
+    """A renamed step, its names sorted another way, gets the same plan."""
+    text = format_program(linked(chain(9), 2.0))
+    other = re.sub(r"%([a-z]+)(\d+)", lambda m: f"%z{9 - int(m[2])}{m[1]}", text)
+    assert other != text
+    times = []
+    for program in map(parse_program, (text, other)):
+        result = parse_planner(planner).plan(program, share(program, 0.7))
+        assert isinstance(result, Optimal | Feasible)
+        assert result.schedule.has_copies
+        kinds = [type(step).__name__ for step in result.schedule.steps]
+        times.append((result.time_ns, kinds))
+    assert times[0] == times[1]
+
+
 def test_what_is_no_chain_is_said() -> None:
     program = linked(chain(1), 1.0)
     for planner in ("pofo", "rk-pofo", "offload-dp", "opportunist"):
@@ -617,3 +668,20 @@ def test_joined_blocks_are_not_the_last_word() -> None:
     assert isinstance(joined, Optimal | Feasible)
     assert isinstance(alone, Optimal | Feasible)
     assert joined.time_ns <= alone.time_ns
+
+
+def test_finer_blocks_make_no_plan_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What starts faster may end slower, so both are improved."""
+    gains = []
+    for seed, rate, part in ((1, 0.1, 0.4), (1, 0.3, 0.4), (2, 1.0, 0.4)):
+        program = linked(chain(30, seed=seed), rate)
+        budget = share(program, part)
+        times = []
+        for most in (6, 250):
+            monkeypatch.setattr(joint_answer, "_FINE_STAGES", most)
+            result = parse_planner("pofo{most_stages=6}").plan(program, budget)
+            assert isinstance(result, Optimal | Feasible)
+            times.append(result.time_ns)
+        assert times[1] <= times[0], seed
+        gains.append(times[0] - times[1])
+    assert max(gains) > 0

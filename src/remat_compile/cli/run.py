@@ -124,6 +124,7 @@ class _Asked:
 
 def _run(plan: Plan, asked: _Asked, quiet: bool) -> tuple[Plan, Exported, StepReport]:
     from ..driver.bind import bind
+    from ..driver.other_link import link_of_device
     from ..driver.recorded import load_as_planned
     from ._app import print_warnings
     from ._terminal import progress
@@ -142,7 +143,9 @@ def _run(plan: Plan, asked: _Asked, quiet: bool) -> tuple[Plan, Exported, StepRe
         if asked.profile is not None:
             say("measuring each computation")
             _write_profile(proven, compiled, source.exported, asked.repeats, asked.profile)
-    print_warnings((*source.warnings, *source.exported.warnings))
+    other = link_of_device(proven, source.exported.device)
+    here = () if other is None else (other,)
+    print_warnings((*source.warnings, *source.exported.warnings, *here))
     return proven, source.exported, report
 
 

@@ -101,6 +101,7 @@
 ; Time, in nanoseconds: `again` is whether the replay form runs.
 (define-fun run.now ((now Int) (again Bool) (first Int) (replay Int)) Int
   (+ now (ite again replay first)))
+(define-fun issue.now ((now Int) (issue Int)) Int (+ now issue))
 (define-fun copy.end ((now Int) (busy Int) (takes Int)) Int (+ (later now busy) takes))
 (define-fun copy.takes ((size Int) (rate Int)) Int
   (ite (= rate 0) 0 (ceildiv (* size 1000000000) rate)))

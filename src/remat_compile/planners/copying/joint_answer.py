@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import isfinite
 
 from ..chains.answer import Slots, chain_for, no_chain, order_of
@@ -34,7 +35,8 @@ def answer_jointly(
 ) -> PlanResult:
     """Of the graph as a chain of at most `most_stages` blocks, each with the options that
     `options_of` gives it; memory counts in `slots`. Tried too is what is found without copies for
-    finer blocks. NotApplicable for what is no chain."""
+    finer blocks, and improved by itself: what starts faster does not end so. NotApplicable for what
+    is no chain."""
     capture = task.instance.capture
     chain = chain_for(task.instance, most_stages)
     if (refusal := no_chain(task.task, chain)) is not None:
@@ -43,15 +45,17 @@ def answer_jointly(
     if not task.is_best_possible:
         options_N = [options_of(chain, i) for i in range(len(chain))]
         stages = stages_of(chain, options_N)
-        try:
+        with suppress(DeadlinePassed):
             _try_tables(task, chain, stages, options_N, slots)
             _try_persistent(task, stages)
-            if len(fine := chain_for(task.instance, _FINE_STAGES)) > len(chain):
-                finer = [options_of(fine, i) for i in range(len(fine))]
-                _try_persistent(task, stages_of(fine, finer))
-        except DeadlinePassed:
-            pass
         improve(task)
+        if len(fine := chain_for(task.instance, _FINE_STAGES)) > len(chain):
+            finer = [options_of(fine, i) for i in range(len(fine))]
+            apart = CopyTask(task.task)
+            with suppress(DeadlinePassed):
+                _try_persistent(apart, stages_of(fine, finer))
+            improve(apart)
+            task.take_in(apart)
     return task.answer()
 
 

@@ -109,6 +109,12 @@ class CopyTask:
         """The same for given moves."""
         return self._try_fastest(self._frame_of(order), [moves], ())
 
+    def take_in(self, other: CopyTask) -> None:
+        """What another search for the same task found, where it is faster."""
+        for placed in other.found:
+            if self.best is None or placed.time_ns < self.best.time_ns:
+                self.found.append(placed)
+
     def _try_fastest(
         self, frame: Frame, ways: Iterable[Sequence[Move]], gaps: Sequence[Gap]
     ) -> int | None:

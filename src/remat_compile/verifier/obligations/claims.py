@@ -260,7 +260,7 @@ class _TimeEncoder:
 
     def copy(self, lane: str, name: str, rate: int | None) -> None:
         if self.target.copy_issue_ns:
-            self.now = self.define(f"(+ {self.now} {self.target.copy_issue_ns})")
+            self.now = self.define(f"(issue.now {self.now} {self.target.copy_issue_ns})")
         if self.clock.shared is not None:
             return
         takes = f"(copy.takes {self.clock.sizes.anode[name]} {rate or 0})"
