@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
+from remat_compile import load
 from remat_compile.ir.program import Program
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.ir.text.parser import parse_program
+from remat_compile.report.trace import THREADS, trace_json
 from remat_compile.report.traffic import Traffic, slower
+
+VALID = Path(__file__).parents[2] / "spec" / "conformance" / "valid"
 
 # 100 bytes leave at 10 and are waited for at 10 + 1000; they come back at 1030.
 TEXT = """fbir 1
@@ -69,3 +75,18 @@ def test_without_rates_there_is_nothing_to_say(traffic: Traffic) -> None:
     bare = Traffic(made, traffic.schedule, simulate(made, traffic.schedule))
     assert bare.least_share is None
     assert bare.time_at(Fraction(1, 2)) == bare.trace.time_ns
+
+
+def test_a_trace_has_the_issue_of_each_copy() -> None:
+    """What the compute stream does follows without a gap, to the end of the step."""
+    plan = load(VALID / "copy_issue.fbir", "one_stream")
+    events = json.loads(trace_json(plan._subject))["traceEvents"]
+    lane = THREADS["compute"]
+    spans = sorted(
+        (e["ts"], round(e["ts"] + e["dur"], 6), e["name"])
+        for e in events
+        if e["ph"] == "X" and e["tid"] == lane and e["dur"]
+    )
+    assert [name for *_, name in spans].count("issue") == 3
+    assert [end for _, end, _ in spans[:-1]] == [begin for begin, *_ in spans[1:]]
+    assert (spans[0][0], spans[-1][1]) == (0, 8.5)

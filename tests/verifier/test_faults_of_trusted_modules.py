@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from helpers.verifier.module_faults import entries_for, mutants_of, try_fault
-from remat_compile.ir.program import Program
+from remat_compile.ir.program import Program, Target
 from remat_compile.ir.schedule import Compute, Free, Schedule, Wait
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.verifier import ProvenPlan, verify
@@ -97,6 +97,21 @@ def no_time(patch: Patch) -> None:
     patch.setattr(claims, "time_of", lambda event: 0)
 
 
+def issued_at_once(patch: Patch) -> None:
+    """Copies take the compute stream no time, in the plain clock and in z3's."""
+    for name in ("_Clock", "_TimeEncoder"):
+        kind: Any = claims.__dict__[name]
+
+        def free(self: Any, sizes: Sizes, target: Target, *, made: Any = kind.__init__) -> None:
+            made(self, sizes, replace(target, copy_issue_ns=0))
+
+        patch.setattr(kind, "__init__", free)
+
+
+def issuing() -> tuple[Program, Schedule]:
+    return right("spec/conformance/valid/copy_issue.fbir")
+
+
 FAULTS: list[tuple[Callable[[Patch], None], Callable[[], tuple[Program, Schedule]]]] = [
     (first_read_only, freed_too_early),
     (frees_ignored, freed_too_early),
@@ -104,8 +119,10 @@ FAULTS: list[tuple[Callable[[Patch], None], Callable[[], tuple[Program, Schedule
     (sizes_halved, mlp),
     (no_pairs, never_waited),
     (no_time, mlp),
+    (issued_at_once, issuing),
 ]
-"""The faults of the red team's `tcbfault.py`, and the plan of which each proved what is not so."""
+"""The faults of the red team's `tcbfault.py`, and the plan of which each proved what is not so; and
+one of ours."""
 
 
 @pytest.mark.parametrize(("fault", "plan"), FAULTS, ids=[f.__name__ for f, _ in FAULTS])

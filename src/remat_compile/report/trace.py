@@ -106,6 +106,7 @@ def _executions(subject: Subject) -> Iterator[Event]:
 
 def _copies(subject: Subject) -> Iterator[Event]:
     sizes = subject.trace._sizes.anode
+    issue_ns = subject.program.target.copy_issue_ns
     for copy in subject.trace.copies:
         lane = "to host" if copy.direction == "d2h" else "from host"
         name, size = shown(copy.anode), sizes[copy.anode]
@@ -116,6 +117,10 @@ def _copies(subject: Subject) -> Iterator[Event]:
         else:
             start, took = float(copy.issued), float(copy.waited - copy.issued)
         yield _complete(f"%{name}", "copy", lane, start, took, args)
+        if issue_ns:
+            begin = subject.timeline.clock_ns[copy.issued] / 1e3
+            args = {"copies": f"%{name}"}
+            yield _complete("issue", "issuing", "compute", begin, issue_ns / 1e3, args)
         if copy.stall_ns:
             begin = (copy.end_ns - copy.stall_ns) / 1e3
             args = {"waits_for": f"%{name}"}
