@@ -78,6 +78,7 @@ def _print_object(plan: Plan) -> None:
         host_peak_bytes=plan.host_peak_bytes,
         time_ns=trace.time_ns,
         stall_ns=trace.stall_ns,
+        issuing_ns=trace.issuing_ns,
         nothing_recomputed=plan.baseline,
         peak_step=trace.peak_step,
         held_at_peak=alive,
