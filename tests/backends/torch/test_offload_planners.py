@@ -28,16 +28,11 @@ from remat_compile.verifier import ProvenPlan, verify
 
 SHARES = (0.75, 0.6, 0.9)
 """Budgets to try, of the activations' range, until the planner has a plan that copies."""
-QUICK = {
-    ("offload-greedy", "mlp"),
-    ("offload-dp", "mlp"),
-    ("vdnn", "mlp"),
-    ("autocapper", "mlp"),
-    ("rk-pofo", "mlp"),
-}
-CELLS = [(planner, model) for planner in sorted(COPYING) for model in BASE]
+QUICK = ("offload-greedy", "offload-dp", "vdnn", "autocapper", "rk-pofo")
+"""Planners that every run tries, with the MLP and three patterns."""
 PATTERNS = 20
-"""Of delays of the copies, for each plan; three of them in every run."""
+"""Of delays of the copies, for each plan."""
+CELLS = [(planner, model) for planner in sorted(COPYING) for model in BASE]
 
 
 def delayed(seed: int) -> ThreadEngine:
@@ -64,10 +59,13 @@ def costed(model: str) -> Program:
 
 
 @pytest.mark.parametrize(
-    ("planner", "model"),
-    [c if c in QUICK else pytest.param(*c, marks=pytest.mark.slow) for c in CELLS],
+    ("planner", "model", "patterns"),
+    [
+        *((planner, "mlp", 3) for planner in QUICK),
+        *(pytest.param(*cell, PATTERNS, marks=pytest.mark.slow) for cell in CELLS),
+    ],
 )
-def test_plans_run_bit_equal_and_measure_as_proven(planner: str, model: str) -> None:
+def test_plans_run_bit_equal_and_measure_as_proven(planner: str, model: str, patterns: int) -> None:
     program = costed(model)
     base = Baseline.of(program)
     made: Any = None
@@ -92,7 +90,7 @@ def test_plans_run_bit_equal_and_measure_as_proven(planner: str, model: str) -> 
     eager, state = train_steps(module, args, kwargs), deepcopy(drop_in.state_dict())
     copies.engine = LateEngine()  # each copy runs at its wait; what is read too early is poisoned
     assert_bit_equal(train_steps(drop_in, args, kwargs), eager)
-    for seed in range(3 if (planner, model) in QUICK else PATTERNS):
+    for seed in range(patterns):
         copies.engine = delayed(seed)
         drop_in.load_state_dict(state)
         assert_bit_equal(train_steps(drop_in, args, kwargs), eager)
