@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
@@ -22,10 +22,9 @@ from helpers.programs.hand_built import (
     node,
     op,
 )
-from remat_compile._torch.devices import clock_ns
 from remat_compile._torch.execute import execute
 from remat_compile.backends.torch import emit, measure_peak
-from remat_compile.costs import _meter, measured
+from remat_compile.costs import measured
 from remat_compile.costs._meter import Meter
 from remat_compile.costs._symbolic import bound
 from remat_compile.frontends.torch_export import export, lower
@@ -248,33 +247,27 @@ def test_bound_covers_what_does_not() -> None:
     assert bound(both, []) == Const(9)
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_the_clock_is_not_stretched_by_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("threads", "resolution", "time_ns"), [(1, 1e-9, 7_000), (2, 1e-9, 11_000), (1, 1 / 64, 11_000)]
+)
+def test_the_clock_is_not_stretched_by_other_programs(
+    threads: int, resolution: float, time_ns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is the thread's own, where an operator runs on that thread alone and it is fine enough."""
-    cpu = torch.device("cpu")
-    assert clock_ns(cpu) is time.thread_time_ns
-    assert clock_ns(torch.device("cuda")) is time.perf_counter_ns
-    monkeypatch.setattr(time, "get_clock_info", lambda _: SimpleNamespace(resolution=1 / 64))
-    assert clock_ns(cpu) is time.perf_counter_ns
-    monkeypatch.undo()
-    torch.set_num_threads(2)
-    assert clock_ns(cpu) is time.perf_counter_ns
-
-
-def test_operators_are_timed_by_that_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = count(0, 7_000)
-    monkeypatch.setattr(_meter, "clock_ns", lambda _: lambda: next(ticks))
+    own, passed = count(0, 7_000), count(0, 11_000)
+    monkeypatch.setattr(time, "thread_time_ns", lambda: next(own))
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: next(passed))
+    info = SimpleNamespace(resolution=resolution)
+    monkeypatch.setattr(time, "get_clock_info", lambda _: info)
     program = loss_program()
     values = {"x": torch.randn(6, 10), "y": torch.randn(6, 10)}
-    assert {c.time_ns for c in measured(program, values).graph.cnodes} == {0, 7_000}
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        costed = measured(program, values)
+    finally:
+        torch.set_num_threads(before)
+    assert {c.time_ns for c in costed.graph.cnodes} == {0, time_ns}
 
 
 def test_views_count_where_the_code_derives_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ it, and with Inductor's own cache on disk (`TORCHINDUCTOR_CACHE_DIR`). It is pri
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -194,7 +194,7 @@ def _is_loop(operation: Any) -> bool:
 
     if not isinstance(operation, ir.ComputedBuffer):
         return isinstance(operation, ir.NopKernel)
-    touched: set[Any] = operation.get_read_writes().reads_and_writes()
+    touched: Iterable[Any] = operation.get_read_writes().reads_and_writes()
     return not any(at.is_indirect() for at in touched)
 
 
