@@ -124,6 +124,9 @@ def _as_before(
     from ..verifier.same_values import instances
 
     (schedule,) = known.schedules
+    was = plan.program
+    if (known.header, known.target) != (was.header, was.target):  # what a verdict rests on
+        return "its graph was captured elsewhere"
     proven = _proven(plan, Fused(replace(known, schedules=(), proven=()), schedule), request)
     if isinstance(proven, Diagnostic):
         return proven.message
