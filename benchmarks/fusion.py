@@ -3,9 +3,10 @@
     python benchmarks/fusion.py
     python benchmarks/fusion.py --budgets 100%,50% --shares 1.0 --rounds 5
 
-A GPT-2, a Llama, or a stack of gated layers, on the CPU, float32. Peaks are measured, in bytes of
-the device; times are medians of interleaved steps, relative to eager. `differs` is the largest
-difference of a gradient or output from eager, over the largest value of that tensor.
+A GPT-2, a Llama, or a stack of gated layers, on the CPU, float32 (`--double`: float64). Peaks are
+measured, in bytes of the device; times are medians of interleaved steps, relative to eager.
+`differs` is the largest difference of a gradient or output from eager, over the largest value of
+that tensor. `made in` is without the cache of plans, and with what Inductor kept on disk.
 
 Beside other programs, `--clock processor` counts the processor time of the step alone, and
 `--least` the least instead of the median. All run in a process whose allocator keeps what is freed
@@ -144,7 +145,13 @@ def planned(
 ) -> Entry:
     start = time.perf_counter()
     plan = remat_compile.plan(
-        model, args, activation_budget=budget, planner=planner, fuse=fuse, time_limit_s=120
+        model,
+        args,
+        activation_budget=budget,
+        planner=planner,
+        fuse=fuse,
+        time_limit_s=120,
+        cache=False,
     )
     module = plan.bind()
     seconds = time.perf_counter() - start
@@ -199,6 +206,7 @@ def main(
     clock: Annotated[str, typer.Option(help="wall or processor.")] = "wall",
     least: Annotated[bool, typer.Option("--least", help="The least, not the median.")] = False,
     keep: Annotated[bool, typer.Option(help="Let malloc keep what is freed.")] = True,
+    double: Annotated[bool, typer.Option("--double", help="float64.")] = False,
 ) -> None:
     """Builds all, then times them in turn."""
     print(machine())
@@ -206,6 +214,9 @@ def main(
         keep_what_is_freed()
     torch.manual_seed(0)
     model, args = built(kind, layers, width, batch, seq, vocab)
+    if double:
+        model.double()
+        args = tuple(a.double() if a.is_floating_point() else a for a in args)
     entries = [
         planned(model, args, budget, fuse, planner)
         for budget in budgets.split(",")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -242,6 +245,29 @@ def test_bound_covers_what_does_not() -> None:
     assert all(evaluate(found, env) >= value for env, value in points)
     both = [({"a": 1, "b": 2}, 5), ({"a": 2, "b": 3}, 9), ({"a": 1, "b": 1}, 3)]
     assert bound(both, []) == Const(9)
+
+
+@pytest.mark.parametrize(
+    ("threads", "resolution", "time_ns"), [(1, 1e-9, 7_000), (2, 1e-9, 11_000), (1, 1 / 64, 11_000)]
+)
+def test_the_clock_is_not_stretched_by_other_programs(
+    threads: int, resolution: float, time_ns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the thread's own, where an operator runs on that thread alone and it is fine enough."""
+    own, passed = count(0, 7_000), count(0, 11_000)
+    monkeypatch.setattr(time, "thread_time_ns", lambda: next(own))
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: next(passed))
+    info = SimpleNamespace(resolution=resolution)
+    monkeypatch.setattr(time, "get_clock_info", lambda _: info)
+    program = loss_program()
+    values = {"x": torch.randn(6, 10), "y": torch.randn(6, 10)}
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        costed = measured(program, values)
+    finally:
+        torch.set_num_threads(before)
+    assert {c.time_ns for c in costed.graph.cnodes} == {0, time_ns}
 
 
 def test_views_count_where_the_code_derives_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +17,18 @@ from torch import Tensor, nn
 import remat_compile
 from remat_compile import Plan
 from remat_compile.backends.torch import PlannedModule, kernels
-from remat_compile.backends.torch.kernels import InductorPrice, inductor, missing
+from remat_compile.backends.torch.kernels import (
+    InductorPrice,
+    Kernel,
+    Kernels,
+    inductor,
+    missing,
+)
 from remat_compile.backends.torch.kernels.price import KernelCost
 from remat_compile.backends.torch.measure import measure_step
 from remat_compile.driver import fuse
 from remat_compile.driver.compare_torch import compare_step
+from remat_compile.driver.plan_cache import FUSED_SUFFIX, VARIABLE, digest
 from remat_compile.driver.regions import rounding
 from remat_compile.driver.run_planner import Planned, run_planner
 from remat_compile.ir.diagnostics import FBError
@@ -84,6 +95,136 @@ def test_a_fused_plan_runs_within_its_bound(tmp_path: Path) -> None:
     assert plan._exported is not None
     check = read.check_model(plan._exported.original, plan._exported.args)
     assert "each the composition of the model's calls" in check.assumption
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "plans"))
+    return tmp_path / "plans"
+
+
+def was_found(plan: Plan) -> bool:
+    return "fuse" not in plan.phase_s
+
+
+ELSEWHERE = "its graph was captured elsewhere"
+
+
+def written(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Changes the one fused plan that is kept, whose checksum is right again."""
+    (path,) = folder.glob(f"*{FUSED_SUFFIX}")
+    held = json.loads(path.read_text())
+    change(held)
+    held["sha256"] = digest(held["plan"])
+    path.write_text(json.dumps(held))
+
+
+@needs_compiler
+def test_a_fused_plan_is_made_once(folder: Path) -> None:
+    first, second = made(), made()
+    assert not was_found(first)
+    assert was_found(second)
+    assert codes(second) == ["FB0470"]
+    assert second.schedule == first.schedule
+    assert second.program == first.program
+    assert second.budget == first.budget
+    check_step(second, 1e-5)
+    assert len(list(folder.iterdir())) == 2  # the plan, and what was fused from it
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda held: held.update(plan=held["plan"].replace("1.5", "2.5")), "is another step"),
+        (lambda held: held.update(plan=held["plan"].replace("fbir 1", "fbir 7")), "FB0102"),
+        (lambda held: held.update(plan=held["plan"].replace('"cpu" {', '"tpu" {')), ELSEWHERE),
+        (lambda held: held.update(plan=1 * held["plan"] + "{"), "FB0101"),
+        (
+            lambda held: held.update(
+                plan=re.sub(r"( *free %\w+\n)+}\n", "}\n", held["plan"].split("proven")[0], count=1)
+            ),
+            "is not proven",
+        ),
+    ],
+)
+def test_what_was_fused_before_is_not_believed(
+    folder: Path, change: Callable[[dict[str, Any]], object], says: str
+) -> None:
+    first = made()
+    written(folder, change)
+    again = made()
+    assert not was_found(again)
+    assert codes(again) == ["FB0470", "FB0959"]
+    assert says in again.warnings[1].message
+    assert again.peak_bytes <= first.peak_bytes
+    assert was_found(made())
+
+
+@needs_compiler
+def test_what_was_fused_from_another_plan_is_made_again(folder: Path) -> None:
+    made()
+    written(folder, lambda held: held.update(of=digest("other")))
+    again = made()
+    assert not was_found(again)
+    assert codes(again) == ["FB0470"]
+
+
+@needs_compiler
+def test_what_was_fused_before_needs_its_kernels(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many bytes as were proven, and what the calls give; else it is as if there was none."""
+    from remat_compile.backends.torch.kernels import made as made_kernels
+
+    made()
+    real = Kernels.kernel
+
+    def hungry(self: Kernels, c: CNode, args: Sequence[Tensor]) -> Kernel | None:
+        kernel = real(self, c, args)
+        return kernel and replace(kernel, workspace_bytes=kernel.workspace_bytes + 10**6)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Kernels, "kernel", hungry)
+        again = made()
+    (told,) = (d for d in again.warnings if d.code == "FB0959")
+    assert "bytes of workspace here" in told.message
+
+    def fails(_: object) -> object:
+        raise inductor.KernelError("CppCompileError")
+
+    monkeypatch.setattr(made_kernels, "compile_traced", fails)
+    without = made()
+    assert codes(without) == ["FB0469", "FB0959"]
+    assert "there is no kernel for" in without.warnings[1].message
+
+
+class Turned(nn.Module):
+    """The halves of each row turned, as for positions in attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(16, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        left, right = h.chunk(2, -1)
+        return (h * torch.cat((-right, left), -1)).square().mean()
+
+
+@needs_compiler
+def test_what_no_tag_tells_is_taken_into_kernels() -> None:
+    torch.manual_seed(0)
+    model, x = Turned(), torch.randn(512, 16)
+    plan, unfused = (
+        remat_compile.plan(model, (x,), planner="store-all", fuse=way)
+        for way in ("inductor", "none")
+    )
+    regions = [inner.call.op for c in plan.graph.cnodes for inner in c.call.region]
+    assert {"aten.cat.default", "aten.slice_backward.default"} & {*regions}
+    assert "aten.cat.default" in regions
+    assert plan.peak_bytes < unfused.peak_bytes
+    check_step(plan, 1e-5)
 
 
 class Spectral(nn.Module):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
 
 __all__ = [
+    "clock_ns",
     "counts_bytes",
     "forked_generators",
     "generator_module",
@@ -17,6 +20,8 @@ __all__ = [
 ]
 
 _WITH_GENERATORS = ("cuda", "mps", "mtia", "xpu")
+_FINE_S = 1e-6
+"""A clock that counts more coarsely than this times no operator."""
 
 
 def counts_bytes(device: torch.device) -> bool:
@@ -28,6 +33,18 @@ def synchronize(device: torch.device) -> None:
     """Returns when all that the device was given is done."""
     if counts_bytes(device):
         torch.accelerator.synchronize(device)
+
+
+def clock_ns(device: torch.device) -> Callable[[], int]:
+    """The clock to time operators of the device by, in nanoseconds.
+
+    Where all of an operator runs on the thread that calls it (on the CPU, with one thread) that
+    thread's processor time: other programs do not stretch it. Else the time that passes.
+    """
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    if alone and time.get_clock_info("thread_time").resolution <= _FINE_S:
+        return time.thread_time_ns
+    return time.perf_counter_ns
 
 
 def generator_module(device: str) -> str:

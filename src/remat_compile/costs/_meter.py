@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._torch.alloc import measure_peak
-from .._torch.devices import counts_bytes, get_rng_state, synchronize
+from .._torch.devices import clock_ns, counts_bytes, get_rng_state, synchronize
 from .._torch.instances import Instances, prepared, run_cnode
 from ..ir.analysis.regions import region_function
 from ..ir.diagnostics import fail
@@ -128,16 +128,15 @@ class Meter:
         the longer of issuing and computing it.
         """
         times: list[int] = []
-        spent, queued = 0.0, 1
+        spent, queued, clock = 0.0, 1, clock_ns(self.device)
         while True:
             synchronize(self.device)
-            start = time.perf_counter_ns()
+            begin, start = time.perf_counter(), clock()
             for _ in range(queued):
                 run()
             synchronize(self.device)
-            took = time.perf_counter_ns() - start
-            times.append(took // queued)
-            spent += took / 1e9
+            times.append((clock() - start) // queued)
+            spent += time.perf_counter() - begin
             enough = len(times) >= _LEAST_REPEATS and spent >= _ENOUGH_S
             if enough or len(times) == _MOST_REPEATS or spent >= self._left_s / 4:
                 break

@@ -24,18 +24,21 @@ from ..ir.expr import Const
 from ..ir.schedule import Schedule
 from ..ir.semantics.simulate import simulate
 from .budget import Baseline
+from .plan import Plan
 from .prove import Prover
 from .regions import lacking, new_kernels
 from .run_planner import PROOF_S, Planned, run_planner
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from .._torch.lowered import Lowered
-    from ..backends.torch.kernels import InductorPrice
+    from ..backends.torch.kernels import InductorPrice, Kernels
     from ..fusion import Fused, Priced
     from ..ir.graph import CNode
     from ..ir.program import Budget, Program
     from ..ir.schedule import Step
-    from .plan import Plan
+    from .fused_cache import FusedCache
     from .request import PlanRequest
     from .run_planner import Phases
 
@@ -58,8 +61,15 @@ def refuse_without_model(request: PlanRequest) -> None:
         raise FBError(Diagnostic("FB0471", message, hint=hint), usage=True)
 
 
-def fused_plan(plan: Plan, lowered: Lowered, request: PlanRequest, phases: Phases) -> Plan:
+def fused_plan(
+    plan: Plan,
+    lowered: Lowered,
+    request: PlanRequest,
+    phases: Phases,
+    kept: FusedCache | None = None,
+) -> Plan:
     """The plan with runs of it fused and proven anew, or as it was with the reason as a warning.
+    As it was fused before, where that is `kept`.
 
     FB0468 where nothing can be fused here, FB0469 where it was not worth it or not proven, FB0470
     for what was fused and how far its bits are from those of the calls. The peak is never higher
@@ -73,6 +83,14 @@ def fused_plan(plan: Plan, lowered: Lowered, request: PlanRequest, phases: Phase
 
     kernels = new_kernels(plan.program)
     values = {name: node.meta["val"] for name, node in lowered.nodes.items()}
+    told: tuple[Diagnostic, ...] = ()
+    if kept is not None:
+        with phases.phase("cache", "looking for what was fused before"):
+            known, told = kept.find(plan)
+            done = None if known is None else _as_before(plan, known, request, kernels, values)
+        if isinstance(done, Plan):
+            return _with(done, _told(plan, done, kernels))
+        told = told if done is None else kept.unused(done)
     measured = InductorPrice(kernels, values, request.time_limit_s)
     pass_ = _Fusion(plan, request, phases, measured)
     ways = [(simulate(way.program, way.schedule).time_ns, way) for way in pass_.ways()]
@@ -87,12 +105,48 @@ def fused_plan(plan: Plan, lowered: Lowered, request: PlanRequest, phases: Phase
         if isinstance(proven, Diagnostic):
             reason = proven
             continue
-        program = replace(proven, schedules=(fused.schedule,))
-        done = replace(
-            plan, program=program, schedule=fused.schedule, lower_bound_s=None, _kernels=kernels
-        )
-        return _with(done, _told(plan, done, measured))
-    return _with(plan, reason)
+        done = _fused_from(plan, proven, fused.schedule, kernels)
+        told = told if kept is None else (*told, *kept.keep(plan, done))
+        return _with(done, _told(plan, done, kernels), *told)
+    return _with(plan, reason, *told)
+
+
+def _as_before(
+    plan: Plan,
+    known: Program,
+    request: PlanRequest,
+    kernels: Kernels,
+    values: Mapping[str, Tensor],
+) -> Plan | str:
+    """What was fused before, proven again and with its kernels; why it cannot be used, where it is
+    another step, or where this machine lacks a kernel or one takes more than was proven."""
+    from ..fusion import Fused
+    from ..verifier.same_values import instances
+
+    (schedule,) = known.schedules
+    was = plan.program
+    if (known.header, known.target) != (was.header, was.target):  # what a verdict rests on
+        return "its graph was captured elsewhere"
+    proven = _proven(plan, Fused(replace(known, schedules=(), proven=()), schedule), request)
+    if isinstance(proven, Diagnostic):
+        return proven.message
+    origin = instances(plan.program, proven)
+    for c in proven.graph.cnodes:
+        if not c.is_fused:
+            continue
+        kernel = kernels.kernel(c, [values[origin.get(name, name)] for name in c.call.refs()])
+        if kernel is None:
+            return f"there is no kernel for {c.name} here"
+        planned = c.workspace.value if isinstance(c.workspace, Const) else 0
+        if kernel.workspace_bytes > planned:
+            taken = f"{kernel.workspace_bytes} bytes of workspace here, {planned} were planned"
+            return f"the kernel for {c.name} needs {taken}"
+    return _fused_from(plan, proven, schedule, kernels)
+
+
+def _fused_from(plan: Plan, proven: Program, schedule: Schedule, kernels: Kernels) -> Plan:
+    program = replace(proven, schedules=(schedule,))
+    return replace(plan, program=program, schedule=schedule, lower_bound_s=None, _kernels=kernels)
 
 
 @dataclass(frozen=True)
@@ -240,10 +294,10 @@ def _proven(plan: Plan, made: Fused, request: PlanRequest) -> Program | Diagnost
         return Diagnostic("FB0469", message, hint="the plan runs unfused")
 
 
-def _told(plan: Plan, fused: Plan, measured: InductorPrice) -> Diagnostic:
+def _told(plan: Plan, fused: Plan, kernels: Kernels) -> Diagnostic:
     """What was fused, and how far its bits are from those of its calls."""
     regions = [c.call.region for c in fused.graph.cnodes if c.is_fused]
-    made = [kernel for kernel in measured.kernels.made.values() if kernel is not None]
+    made = [kernel for kernel in kernels.made.values() if kernel is not None]
     worst = max((kernel.difference for kernel in made), default=0.0)
     saved_ms = (plan.trace.time_ns - fused.trace.time_ns) / 1e6
     shown = "1 kernel" if len(regions) == 1 else f"{len(regions)} kernels"
@@ -255,5 +309,5 @@ def _told(plan: Plan, fused: Plan, measured: InductorPrice) -> Diagnostic:
     return Diagnostic("FB0470", message, hint='fuse="none" keeps every bit')
 
 
-def _with(plan: Plan, warning: Diagnostic) -> Plan:
-    return replace(plan, warnings=(*plan.warnings, warning))
+def _with(plan: Plan, *warnings: Diagnostic) -> Plan:
+    return replace(plan, warnings=(*plan.warnings, *warnings))

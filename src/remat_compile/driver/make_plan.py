@@ -12,10 +12,11 @@ from ..ir.program import Budget, Program
 from ..ir.wording import worded
 from .budget import Baseline, resolve_budget
 from .fuse import fused_plan, refuse_without_model
+from .fused_cache import FusedCache
 from .least import run_for_least
 from .model_source import Source
 from .plan import Plan
-from .plan_cache import plan_cache
+from .plan_cache import PlanCache, plan_cache
 from .request import PlanRequest
 from .run_planner import Phases, run_planner
 
@@ -49,8 +50,11 @@ def planned_source(
     With `request.cache` it is one that was made before, where there is one for that graph.
     """
     with _lowered(source, request.device, phases) as lowered:
-        found, told = _cached_or_made(lowered, request, phases)
-        plan = fused_plan(found, lowered, request, phases)
+        cache = plan_cache() if request.cache else None
+        key = None if cache is None else cache.key(lowered.program, request)
+        found, told = _cached_or_made(lowered, request, phases, cache, key)
+        kept = None if cache is None or key is None else FusedCache(cache, key)
+        plan = fused_plan(found, lowered, request, phases, kept)
         warnings = (
             *source.warnings,
             *source.exported.warnings,
@@ -64,11 +68,13 @@ def planned_source(
 
 
 def _cached_or_made(
-    lowered: Lowered, request: PlanRequest, phases: Phases
+    lowered: Lowered,
+    request: PlanRequest,
+    phases: Phases,
+    cache: PlanCache | None,
+    key: str | None,
 ) -> tuple[Plan, tuple[Diagnostic, ...]]:
     """The plan, and what is to be said of the cache."""
-    cache = plan_cache() if request.cache else None
-    key = None if cache is None else cache.key(lowered.program, request)
     told: tuple[Diagnostic, ...] = ()
     if cache is not None and key is not None:
         with phases.phase("cache", "looking for a plan that was made before"):

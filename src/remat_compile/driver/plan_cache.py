@@ -34,7 +34,19 @@ if TYPE_CHECKING:
     from ..ir.program import Program
     from .request import PlanRequest
 
-__all__ = ["VARIABLE", "PlanCache", "asked_and_around", "one_plan", "plan_cache", "proven_plan"]
+__all__ = [
+    "FUSED_SUFFIX",
+    "VARIABLE",
+    "PlanCache",
+    "asked_and_around",
+    "cache_warning",
+    "digest",
+    "first_line",
+    "one_plan",
+    "plan_cache",
+    "plan_of",
+    "proven_plan",
+]
 
 VARIABLE = "REMAT_COMPILE_CACHE"
 """The environment variable with the folder of the cache; `off` for none."""
@@ -48,7 +60,8 @@ SETTINGS = (
 """Variables that change what a computation takes, in bytes or in time."""
 FORMAT = 1
 SUFFIX = ".remat-plan"
-SUFFIXES = (SUFFIX, ".remat-start")
+FUSED_SUFFIX = ".remat-fused"
+SUFFIXES = (SUFFIX, ".remat-start", FUSED_SUFFIX)
 """Of our files: others in the folder, which may be anybody's, are left alone."""
 MOST_BYTES = 256 * 2**20
 """Of all files together; those that were used longest ago go first."""
@@ -102,13 +115,13 @@ class PlanCache:
         (FB0959) where what is there is no such plan."""
         path = self.path(key)
         try:
-            text, bound_ns = _plan_of(self.read(key))
+            text, bound_ns = plan_of(self.read(key))
             plan = _proven_again(text, str(path), bound_ns, captured, request)
         except FileNotFoundError:
             return None, ()
         except (OSError, ValueError, RecursionError, FBError) as error:
-            message = f"{path} is not used: {_first_line(error)}"
-            return None, (_warning(message, "it is written again"),)
+            message = f"{path} is not used: {first_line(error)}"
+            return None, (cache_warning(message, "it is written again"),)
         return plan, ()
 
     def keep(self, key: str, plan: Plan) -> tuple[Diagnostic, ...]:
@@ -117,12 +130,16 @@ class PlanCache:
 
         text = format_program(plan.program)
         bound_ns = None if plan.lower_bound_s is None else round(plan.lower_bound_s * 1e9)
-        held = {"sha256": _sha256(text), "lower_bound_ns": bound_ns, "plan": text}
+        held = {"sha256": digest(text), "lower_bound_ns": bound_ns, "plan": text}
+        return self.hold(key, held, SUFFIX)
+
+    def hold(self, key: str, held: Mapping[str, Any], suffix: str) -> tuple[Diagnostic, ...]:
+        """Writes it; FB0959 where it cannot."""
         try:
-            self.write(key, held)
+            self.write(key, held, suffix)
         except OSError as error:
             message = f"the plan is not kept in {self.folder}: {error.strerror or error}"
-            return (_warning(message, f"name a folder that can be written in {VARIABLE}"),)
+            return (cache_warning(message, f"name a folder that can be written in {VARIABLE}"),)
         return ()
 
     def path(self, key: str, suffix: str = SUFFIX) -> Path:
@@ -182,11 +199,11 @@ def _read(path: Path, key: str) -> dict[str, Any]:
     raise ValueError("it is no plan")
 
 
-def _plan_of(held: Mapping[str, Any]) -> tuple[str, int | None]:
+def plan_of(held: Mapping[str, Any]) -> tuple[str, int | None]:
     """The text of the plan and the bound on the time of any other."""
     match held:
-        case {"sha256": str(digest), "plan": str(text), "lower_bound_ns": bound}:
-            if digest != _sha256(text):
+        case {"sha256": str(known), "plan": str(text), "lower_bound_ns": bound}:
+            if known != digest(text):
                 raise ValueError("it was changed or cut short")
             if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int)):
                 raise ValueError("its bound is no number")
@@ -272,7 +289,7 @@ def _own_files() -> str:
     """Tells this state of the package from another, also where it is being worked on."""
     folder = Path(__file__).parents[1]
     states = [(str(p.relative_to(folder)), p.stat()) for p in sorted(folder.rglob("*.py"))]
-    return _sha256(repr([(name, s.st_size, s.st_mtime_ns) for name, s in states]))
+    return digest(repr([(name, s.st_size, s.st_mtime_ns) for name, s in states]))
 
 
 @cache
@@ -284,15 +301,15 @@ def _cpu() -> str:
     return next((line for line in lines if line.startswith("model name")), "")
 
 
-def _sha256(text: str) -> str:
+def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     if isinstance(error, FBError):
         return f"{error.diagnostics[0].code}: {error.diagnostics[0].message}"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _warning(message: str, hint: str) -> Diagnostic:
+def cache_warning(message: str, hint: str) -> Diagnostic:
     return Diagnostic("FB0959", f"cache of plans: {message}", hint=hint)

@@ -17,6 +17,7 @@ from remat_compile.backends.torch.kernels import (
     make_kernels,
     missing,
 )
+from remat_compile.backends.torch.kernels import price as price_module
 from remat_compile.backends.torch.kernels.inductor import KernelError, Layout, refuses_others, trace
 from remat_compile.ir.expr import Const
 from remat_compile.ir.graph import Call, CNode, InnerCall, Ref
@@ -37,6 +38,7 @@ REGION = CNode(
     ),
     time_ns=10**9,
 )
+CONVOLVED = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
 VALUES = {"x": torch.randn(64, 32).t(), "w": torch.randn(64)}
 
 
@@ -150,7 +152,7 @@ def test_what_a_kernel_asserts_of_its_own_is_no_question_of_layouts() -> None:
         kernel(torch.ones(2))
 
 
-def test_a_price_is_measured(kernels: Kernels) -> None:
+def test_a_price_is_measured(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     price = InductorPrice(kernels, VALUES, 60.0)
     found = price.cost(REGION)
     assert found is not None
@@ -160,6 +162,11 @@ def test_a_price_is_measured(kernels: Kernels) -> None:
     half = price.cost(replace(REGION, time_ns=5 * 10**8))  # a share of the time of its calls
     assert half is not None
     assert half.time_ns == pytest.approx(found.time_ns / 2, abs=1)
+    ticks = iter(range(0, 10**6, 10))  # one clock for both, here as fast for the calls
+    monkeypatch.setattr(price_module, "clock_ns", lambda _: lambda: next(ticks))
+    even = InductorPrice(kernels, VALUES, 60.0).cost(REGION)
+    assert even is not None
+    assert even.time_ns == REGION.time_ns
     price.time_limit_s = 0.0
     price.cost(REGION)
     assert price.is_late
@@ -174,15 +181,46 @@ def test_a_price_is_measured(kernels: Kernels) -> None:
         ("aten.mm.default", (Ref("x"), Ref("m")), False),
         ("aten.cumsum.default", (Ref("x"), 0), False),
         ("aten.bernoulli.default", (Ref("x"),), False),
+        # Those that no tag tells: what Inductor lowers them to does.
+        ("aten.cat.default", ((Ref("x"), Ref("x")), 1), True),
+        ("aten.constant_pad_nd.default", (Ref("x"), (1, 2)), True),
+        ("aten.slice_backward.default", (Ref("x"), (32, 128), 1, 0, 64, 1), True),
+        ("aten.convolution.default", (*map(Ref, "cc"), None, *CONVOLVED), False),
+        ("aten.sort.default", (Ref("x"),), False),
+        # An index that is out of range would end the process where several threads run the loop.
+        ("aten.embedding.default", (Ref("x"), Ref("i")), False),
+        ("aten.gather.default", (Ref("x"), 1, Ref("j")), False),
+        ("aten.nll_loss_forward.default", (Ref("x"), Ref("i"), None, 1, -100), False),
+        ("aten.scatter.value", (Ref("x"), 1, Ref("j"), 1.0), False),
+        ("aten.embedding_dense_backward.default", (Ref("x"), Ref("i"), 9, -1, False), False),
     ],
 )
 def test_only_generated_code_is_fused(
     operator: str, args: tuple[object, ...], generated: bool
 ) -> None:
-    writes = ("a", "b", "c") if "layer_norm" in operator else ("a",)
-    c = CNode("F", "fwd", writes, Call(operator, args))  # type: ignore[arg-type]
-    values = {**VALUES, "m": torch.randn(64, 8)}
+    several = {"layer_norm": "abc", "sort": "ab", "nll_loss": "ab"}
+    names = next((names for part, names in several.items() if part in operator), "a")
+    c = CNode("F", "fwd", tuple(names), Call(operator, args))  # type: ignore[arg-type]
+    index = torch.zeros(32, dtype=torch.int64)
+    values = {**VALUES, "m": torch.randn(64, 8), "i": index, "j": index[:, None]}
+    values["c"] = torch.randn(2, 2, 3, 3)
     assert InductorPrice(Kernels(CPU), values, 1.0).may_fuse(c) == generated
+
+
+def test_what_inductor_cannot_lower_has_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.graph import GraphLowering
+
+    def padded(x: Tensor) -> tuple[Tensor, ...]:
+        return (torch.constant_pad_nd(x, (1, 2)),)
+
+    traced = trace(padded, [Layout((4,), (1,), torch.float32, "cpu")])
+    assert traced.is_generated
+
+    def fails(*_: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(GraphLowering, "run", fails)
+    assert not traced.is_generated
 
 
 def broken(change: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]) -> object:

@@ -8,7 +8,8 @@ it, and with Inductor's own cache on disk (`TORCHINDUCTOR_CACHE_DIR`). It is pri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +53,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Traced:
-    """A function as Inductor takes it; `is_generated` says that all of it becomes generated
-    code: pointwise operators, reductions and views, and no call of a library."""
+    """A function as Inductor takes it."""
 
     module: fx.GraphModule
     inputs: Sequence[Tensor]
@@ -61,8 +61,17 @@ class Traced:
 
     @property
     def is_generated(self) -> bool:
-        nodes = [n for n in self.module.graph.nodes if n.op == "call_function"]
-        return all(_is_generated(node.target) for node in nodes)
+        """Whether all of it becomes generated code that raises no errors and gives the same bits
+        each time: no call of a library, no random numbers, no sum in the order of threads, nothing
+        that is picked by an index in a tensor.
+
+        Tags say so of pointwise operators, reductions and views; of others (`cat`, padding, the
+        gradient of a slice), what Inductor lowers them to.
+        """
+        targets = [n.target for n in self.module.graph.nodes if n.op == "call_function"]
+        if not all(map(_is_repeatable, targets)):
+            return False
+        return all(map(_is_tagged, targets)) or _is_lowered_to_code(self)
 
 
 def missing(device: torch.device) -> str | None:
@@ -137,16 +146,56 @@ def refuses_others(compiled: Callable[[list[Tensor]], object], args: Sequence[Te
     return True
 
 
-def _is_generated(target: object) -> bool:
+def _is_repeatable(target: object) -> bool:
+    tags = getattr(target, "tags", ())
+    return torch.Tag.nondeterministic_seeded not in tags and (
+        torch.Tag.dynamic_output_shape not in tags
+    )
+
+
+def _is_tagged(target: object) -> bool:
     schema = getattr(target, "_schema", None)
     if schema is None:
         return getattr(target, "__name__", "") == "getitem"
     tags = getattr(target, "tags", ())
-    if torch.Tag.nondeterministic_seeded in tags or torch.Tag.dynamic_output_shape in tags:
-        return False
     views = any(returned.alias_info is not None for returned in schema.returns)
     takes = any("Tensor" in str(argument.type) for argument in schema.arguments)
     return views or not takes or torch.Tag.pointwise in tags or torch.Tag.reduction in tags
+
+
+def _is_lowered_to_code(traced: Traced) -> bool:
+    """Whether Inductor lowers the function to loops alone; to nothing where it fails."""
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.virtualized import V
+
+    graph = fx.Graph()  # lowering writes into the graph that it is given
+    graph.output(graph.graph_copy(traced.module.graph, {}))
+    inputs = list(traced.inputs)
+    try:
+        with torch.no_grad(), warnings.catch_warnings(), tracing(TracingContext(traced.mode)):
+            warnings.simplefilter("ignore")  # of what is not lowered
+            lowering = GraphLowering(fx.GraphModule(traced.module, graph), example_inputs=inputs)
+            with V.set_graph_handler(lowering), V.set_fake_mode(traced.mode):
+                lowering.run(*inputs)
+                return all(map(_is_loop, lowering.operations))
+    except Exception:  # whatever lowering may raise: then there is no kernel
+        return False
+
+
+def _is_loop(operation: Any) -> bool:
+    """Whether it is computed by loops that are written for it, or only has its place.
+
+    Not one that reads or writes where a tensor says: an index that is out of range, of which eager
+    raises an error, ends the process where several threads run the loop, and what is added there
+    is added in the order of threads.
+    """
+    from torch._inductor import ir
+
+    if not isinstance(operation, ir.ComputedBuffer):
+        return isinstance(operation, ir.NopKernel)
+    touched: Iterable[Any] = operation.get_read_writes().reads_and_writes()
+    return not any(at.is_indirect() for at in touched)
 
 
 def _short(error: Exception) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ...._torch.devices import synchronize
+from ...._torch.devices import clock_ns, synchronize
 from ...._torch.instances import plain_mode
 from ....ir.analysis.regions import region_function
 from ....ir.graph import FUSED_OP, Call, CNode, InnerCall, Ref
@@ -119,13 +119,14 @@ def _measured(kernel: Kernel, device: torch.device) -> _Times:
     functions: tuple[Callable[..., object], ...] = kernel, kernel.calls
     times: tuple[list[int], list[int]] = [], []
     held: list[object] = [None, None]
+    clock = clock_ns(device)
     while len(times[0]) < _LEAST_REPEATS or (
         len(times[0]) < _MOST_REPEATS and sum(map(sum, times)) < _ENOUGH_S * 1e9
     ):
         for place, run in enumerate(functions):
-            start = time.perf_counter_ns()
+            start = clock()
             made = run(*args)
             synchronize(device)
-            times[place].append(time.perf_counter_ns() - start)
+            times[place].append(clock() - start)
             held[place] = made
     return _Times(min(times[0]), min(times[1]))
