@@ -1,5 +1,5 @@
-"""What all tests share: golden files, solvers' processes, the ONNX exporter's operators, and
-Hypothesis without time limits per example."""
+"""What all tests share: golden files, solvers' processes, the ONNX exporter's operators, patience,
+and Hypothesis without time limits per example."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from helpers.clock import patient
 from helpers.onnx.operators_once import operators_read_once
 from helpers.planners.kept_processes import kept_processes
 
@@ -45,7 +46,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _shared() -> Iterator[None]:
-    with kept_processes(), operators_read_once():
+    with kept_processes(), operators_read_once(), patient():
         yield
 
 
