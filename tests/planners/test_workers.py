@@ -265,6 +265,7 @@ def cluster(running: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Is given all the time that a busy machine needs to answer."""
     for patience in ("CONNECT_S", "WORKER_S", "_ASKED_S"):
         monkeypatch.setattr(dask_workers, patience, HANGS_S)
+    monkeypatch.setattr(pool, "_GONE_S", HANGS_S)
     return running
 
 
@@ -343,7 +344,10 @@ def test_ctrl_c_leaves_nothing_behind(cluster: Any, tmp_path: Path) -> None:
     for where in ([], ["--workers", address_of(cluster)]):
         code = (
             "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-            "import sys; from remat_compile.cli import main; sys.exit(main(sys.argv[1:]))"
+            "import sys; from remat_compile.cli import main;"
+            "from remat_compile.planners.workers import dask_workers as dask;"
+            f"dask.CONNECT_S = dask.WORKER_S = dask._ASKED_S = {HANGS_S};"
+            "sys.exit(main(sys.argv[1:]))"
         )
         words = [str(tmp_path / "graph.fbir"), "-o", str(tmp_path / "plan.fbir"), *where]
         words += ["--activation-budget", "45%", "--planner", "hiremate"]
