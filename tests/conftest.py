@@ -26,8 +26,8 @@ settings.load_profile("shared-machine")  # `make check` has the other
 
 # Of this process and of those that it starts: no test takes a plan that an earlier run has made.
 os.environ["REMAT_COMPILE_CACHE"] = "off"
-# XLA makes its machine code without optimising it: a fifth less for all tests of JAX. What the tests
-# look at (executions, bytes, values) is decided before that. `make check` leaves XLA as it is.
+# XLA makes its machine code without optimising it: a fifth less for all tests of JAX. What they
+# look at (executions, bytes, values) is decided before that. The slow tests have XLA as it is.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 
