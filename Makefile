@@ -53,7 +53,7 @@ check-accelerator: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -rs tests/gpu
 
 check-slow: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow $(addprefix --deselect ,$(SEEN_THERE)) --ignore tests/accelerator --ignore tests/gpu
+	XLA_FLAGS= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow $(addprefix --deselect ,$(SEEN_THERE)) --ignore tests/accelerator --ignore tests/gpu
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --hypothesis-profile=breadth tests/ir
 
 check-runners: mutants

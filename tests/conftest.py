@@ -1,16 +1,17 @@
-"""What all tests share: golden files, solvers' processes, the ONNX exporter's operators, and
-Hypothesis without time limits per example."""
+"""What all tests share: golden files, solvers' processes, the ONNX exporter's operators, patience,
+and Hypothesis without time limits per example."""
 
 from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from helpers.clock import patient
 from helpers.onnx.operators_once import operators_read_once
 from helpers.planners.kept_processes import kept_processes
 
@@ -25,6 +26,9 @@ settings.load_profile("shared-machine")  # `make check` has the other
 
 # Of this process and of those that it starts: no test takes a plan that an earlier run has made.
 os.environ["REMAT_COMPILE_CACHE"] = "off"
+# XLA makes its machine code without optimising it: a fifth less for all tests of JAX. What they
+# look at (executions, bytes, values) is decided before that. The slow tests have XLA as it is.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,12 +44,25 @@ def pytest_collection_finish() -> None:
     time. Graphs of PyTorch and JAX are many small objects that stay."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
+    gc.set_threshold(50_000, 20, 100)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """What a file of tests leaves behind stays, and is not looked at again: every `gc.collect` of a
+    later test, of the package's measurements and of `torch._dynamo.reset` took half a second."""
+    done = yield
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+    return done
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _shared() -> Iterator[None]:
-    with kept_processes(), operators_read_once():
+    with kept_processes(), operators_read_once(), patient():
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import remat_compile
 from helpers.cli import chain_text
+from helpers.clock import HANGS_S
 from remat_compile import FBError
 from remat_compile.driver import progress
 from remat_compile.driver.progress import shown
@@ -19,6 +21,20 @@ from remat_compile.driver.progress import shown
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+class AtOnce:
+    """A timer that needs no thread: it is due when it starts, or never."""
+
+    def __init__(self, interval: float, function: Callable[[], None]):
+        self.due = function if interval == 0 else None
+
+    def start(self) -> None:
+        if self.due is not None:
+            self.due()
+
+    def cancel(self) -> None:
+        pass
 
 
 @pytest.fixture
@@ -47,8 +63,10 @@ def test_slow_work_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> No
     with shown(None) as say:
         assert say is not None
         say("proving \x1b[31mthe plan[/]")
-        time.sleep(0.3)
-    assert "proving \\x1b[31mthe plan[/]" in terminal.getvalue()
+        until = time.monotonic() + HANGS_S
+        while "proving \\x1b[31mthe plan[/]" not in terminal.getvalue():
+            assert time.monotonic() < until
+            time.sleep(0.01)
     before = len(terminal.getvalue())
     say("too late")
     assert len(terminal.getvalue()) == before
@@ -56,6 +74,7 @@ def test_slow_work_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_plans_show_it_and_quick_work_does_not(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = looked_at(monkeypatch)
+    monkeypatch.setattr(threading, "Timer", AtOnce)
     planned(path)
     assert "bounding the time of any plan" in terminal.getvalue()  # what is said last
     monkeypatch.setattr(progress, "SLOW_S", 60.0)
@@ -83,12 +102,12 @@ def test_nothing_is_shown_where_it_is_not_wanted_or_nobody_looks(
 
 def test_another_display_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at(monkeypatch)
+    monkeypatch.setattr(threading, "Timer", AtOnce)
     from rich.console import Console
 
     with Console(stderr=True).status("of the user"), shown(None) as say:
         assert say is not None
         say("ours")
-        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("wrong", ["yes", 1, []])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers.cli import Cli, chain_text
+from helpers.clock import HANGS_S
 from remat_compile import __version__
 from remat_compile.cli import COMMANDS
 
@@ -59,7 +60,7 @@ def test_reader_that_goes_away(tmp_path: Path) -> None:
     assert piped.stderr is not None
     piped.stdout.close()
     assert "Traceback" not in piped.stderr.read()
-    assert piped.wait(timeout=60) == 1
+    assert piped.wait(timeout=HANGS_S) == 1
 
 
 WITHOUT = """

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers.cli import Cli, chain_text
+from helpers.clock import HANGS_S
 from helpers.slow import default_only
 
 MAIN = "from remat_compile.cli import main; raise SystemExit(main())"
@@ -30,7 +31,7 @@ def shell(redirected: str, words: str, folder: Path, **environment: str) -> tupl
         cwd=folder,
         env={**os.environ, **environment},
         capture_output=True,
-        timeout=60,
+        timeout=HANGS_S,
     )
     return ran.returncode, ran.stdout + ran.stderr
 

@@ -17,6 +17,7 @@ import pytest
 
 import remat_compile
 from helpers.cli import Cli
+from helpers.clock import HANGS_S
 from helpers.planners.plugin import install_module
 from remat_compile import FBError
 from remat_compile.driver import sweep as _sweep
@@ -323,7 +324,7 @@ def test_ctrl_c_keeps_what_was_done(chain: Path, tmp_path: Path) -> None:
             if "asleep" in line:
                 break
         process.send_signal(signal.SIGINT)
-        printed, said = process.communicate(timeout=30)
+        printed, said = process.communicate(timeout=HANGS_S)
     assert process.returncode == 130
     assert "--resume goes on" in said
     assert "dtr" in printed

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.clock import HANGS_S, ends_soon, skips
 from helpers.planners.graph_builder import Builder
 from helpers.planners.graphs import (
     chain,
@@ -188,17 +189,22 @@ def test_a_budget_that_fits_anyway_and_none() -> None:
 
 
 @pytest.mark.parametrize("limit_s", [0.1, -1.0])
-def test_hardly_any_time(limit_s: float) -> None:
+def test_hardly_any_time(limit_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The best so far, said so; and soon."""
     program = transformer(8)
     budget = budget_of(program, 0.3)
-    began = monotonic()
-    result = Hiremate().plan(program, budget, time_limit_s=limit_s)
-    assert monotonic() - began < 15
+    with ends_soon(15):
+        result = Hiremate().plan(program, budget, time_limit_s=limit_s)
     assert isinstance(result, TimedOut)
     check(program, budget, result)
     if limit_s > 0:
-        enough = Hiremate().plan(program, budget, time_limit_s=3.0)
+        skip = skips(monkeypatch)
+
+        def over(line: str) -> None:
+            if line.startswith("hiremate: walks"):
+                skip(2 * HANGS_S)
+
+        enough = Hiremate().plan(program, budget, time_limit_s=HANGS_S, progress=over)
         assert isinstance(enough, TimedOut)
         assert enough.schedule is not None
 
@@ -372,17 +378,18 @@ def test_no_long_step_is_begun_for_which_there_is_no_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As on 10^5 computations, where a walk takes seconds and the tree as long as two of them."""
-    walk = Search.walk
+    program = transformer(2)
+    budget = budget_of(program, 0.5)
+    walk, skip = Search.walk, skips(monkeypatch)
 
     def slow(self: Search, heuristic: Heuristic, limit_bytes: int) -> Order | None:
-        sleep(0.3)
+        skip(300)
         return walk(self, heuristic, limit_bytes)
 
     monkeypatch.setattr(Search, "walk", slow)
     monkeypatch.setattr(Search, "heuristics", lambda self: [Heuristic()])
     monkeypatch.setattr("remat_compile.planners.hiremate.tree_of", None)
-    program = transformer(2)
-    result = Hiremate().plan(program, budget_of(program, 0.5), time_limit_s=0.6)
+    result = Hiremate().plan(program, budget, time_limit_s=600)
     assert isinstance(result, TimedOut)
     assert result.schedule is not None
 
@@ -391,13 +398,14 @@ def test_no_order_is_looked_at_that_takes_longer_than_the_time_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     instance = Instance.of(chain(6), "activation")
+    skip = skips(monkeypatch)
 
     def slow(instance: Instance, order: Order, *_: object) -> Order:
-        sleep(0.2)
+        skip(200)
         return order
 
     monkeypatch.setattr("remat_compile.planners.hierarchy.search.keep_what_fits", slow)
-    found = Candidates(instance, 1 << 40, monotonic() + 0.3, lambda line: None)
+    found = Candidates(instance, 1 << 40, monotonic() + 300, lambda line: None)
     assert found.offer(instance.capture, "one")
     assert not found.late
     found.offer(instance.capture, "another")

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import pytest
 
+from helpers.clock import HANGS_S
 from helpers.planners.copying_truth import least_time_ns
 from helpers.planners.graphs import chain, random_dag, residual, transformer, unet
 from helpers.planners.matrix import COPYING, check, linked
@@ -392,8 +393,8 @@ def test_what_is_no_chain_is_said() -> None:
 def test_auto_takes_what_copies_where_there_is_a_link(rate: float) -> None:
     program = linked(chain(9), rate)
     budget = share(program, 0.5)
-    with_link = parse_planner("auto").plan(program, budget, time_limit_s=2.0)
-    without = parse_planner("auto{offload=false}").plan(program, budget, time_limit_s=2.0)
+    with_link = parse_planner("auto").plan(program, budget, time_limit_s=HANGS_S)
+    without = parse_planner("auto{offload=false}").plan(program, budget, time_limit_s=HANGS_S)
     assert isinstance(with_link, Optimal | Feasible)
     assert isinstance(without, Optimal | Feasible)
     assert not without.schedule.has_copies
@@ -402,7 +403,7 @@ def test_auto_takes_what_copies_where_there_is_a_link(rate: float) -> None:
     assert with_link.lower_bound_ns is not None
     assert with_link.lower_bound_ns <= with_link.time_ns
     bare = replace(program, target=Target(granularity_bytes=program.target.granularity_bytes))
-    plain = parse_planner("auto").plan(bare, budget, time_limit_s=2.0)
+    plain = parse_planner("auto").plan(bare, budget, time_limit_s=HANGS_S)
     assert isinstance(plain, Optimal | Feasible)
     assert not plain.schedule.has_copies
 
@@ -652,7 +653,7 @@ def test_polish_and_reorder_leave_copies_as_they_are() -> None:
     assert given.schedule.has_copies
     for outer in ("polish", "reorder"):
         result = parse_planner(f"{outer}{{of=offload-greedy}}").plan(
-            program, budget, time_limit_s=3.0
+            program, budget, time_limit_s=HANGS_S
         )
         check(program, budget, result)
         assert isinstance(result, Optimal | Feasible)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.clock import HANGS_S
 from helpers.planners.graphs import chain
 from helpers.planners.plugin import install_module
 from remat_compile.ir.diagnostics import Diagnostic, FBError
@@ -212,7 +213,7 @@ def test_a_plugin_that_does_not_load_is_named_and_stops_nobody() -> None:
         assert name in found.message
     told: list[str] = []
     result = parse_planner("auto").plan(
-        chain(6), Budget(700, "activation"), time_limit_s=5, progress=told.append
+        chain(6), Budget(700, "activation"), time_limit_s=HANGS_S, progress=told.append
     )
     assert isinstance(result, Feasible | Optimal)
     assert any("gone left out" in line for line in told)
@@ -246,12 +247,12 @@ def test_no_plain_file_is_left_behind(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_auto_says_who_won_and_asks_for_acceptance() -> None:
     program = chain(8)
     budget = Budget(820, "activation")
-    best = Auto().plan(program, budget, time_limit_s=2)
+    best = Auto().plan(program, budget, time_limit_s=HANGS_S)
     assert not isinstance(best, Infeasible)
     assert best.schedule is not None
     winner = best.schedule.planner
     assert parse_planner(winner).name in available()
-    other = Auto().plan(program, budget, time_limit_s=2, accept=lambda s: s.planner != winner)
+    other = Auto().plan(program, budget, time_limit_s=HANGS_S, accept=lambda s: s.planner != winner)
     assert not isinstance(other, Infeasible)
     assert other.schedule is not None
     assert other.schedule.planner != winner

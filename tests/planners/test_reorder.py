@@ -6,8 +6,10 @@ from time import monotonic
 
 import pytest
 
+from helpers.clock import HANGS_S
 from helpers.planners.exact_claims import holds, reachable
 from helpers.planners.graphs import Builder, chain, random_dag, residual, stochastic, unet
+from helpers.planners.stop import stop_at
 from remat_compile.driver.run_planner import Attempt, Phases
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program
@@ -65,7 +67,8 @@ def test_auto_takes_the_better_order_and_claims_no_bound_of_the_other() -> None:
     exact = parse_planner("rk-checkmate").plan(program, BUDGET)
     assert isinstance(exact, Optimal)
     said: list[str] = []
-    found = Auto().plan(program, BUDGET, time_limit_s=6, progress=said.append)
+    progress = stop_at("auto: rk-checkmate raises the bound", said)
+    found = Auto().plan(program, BUDGET, time_limit_s=HANGS_S, progress=progress)
     assert isinstance(found, Optimal | Feasible)
     assert found.time_ns < exact.time_ns, said
     assert "reorder" in found.schedule.planner
@@ -120,11 +123,11 @@ def test_a_moved_order_is_a_plan_of_the_captured_program(seed: int) -> None:
 
 def test_a_plan_of_another_order_claims_only_bounds_of_all_orders() -> None:
     program = tied()
-    task = Task.of(program, BUDGET, "x", monotonic() + 60)
+    task = Task.of(program, BUDGET, "x", monotonic() + HANGS_S)
     inst = task.instance
     with MilpSolver() as solver:
         search = Reordering(inst, BUDGET.bytes, solver)
-        order = search.run(monotonic() + 20)
+        order = search.run(monotonic() + HANGS_S)
     assert order is not None
     moved = parse_planner("dtr").plan(search.program(order), BUDGET)
     assert isinstance(moved, Optimal | Feasible)
@@ -148,9 +151,9 @@ def test_reorder_of_reorder_is_refused() -> None:
 
 def test_auto_goes_on_in_the_order_that_leads() -> None:
     said: list[str] = []
-    found = Auto().plan(tied(20), BUDGET, time_limit_s=6, progress=said.append)
+    progress = stop_at("auto: reorder{of=rk-checkmate}, for", said)
+    found = Auto().plan(tied(20), BUDGET, time_limit_s=HANGS_S, progress=progress)
     assert isinstance(found, Optimal | Feasible)
     assert "reorder" in found.schedule.planner
-    started = [line for line in said if ", for " in line]
-    assert any("auto: reorder{of=rk-checkmate}" in line for line in started), said
+    assert any(line.startswith("auto: reorder{of=rk-checkmate}, for") for line in said), said
     assert isinstance(verify(tied(20), found.schedule, (BUDGET,)), ProvenPlan)

@@ -15,6 +15,7 @@ import pytest
 
 import remat_compile
 from helpers.cli import chain_text
+from helpers.clock import HANGS_S
 from remat_compile.driver.look import read_plan, read_subject
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.graph import ANode, CNode, Ref
@@ -329,7 +330,7 @@ def test_a_browser_draws_it_without_a_word(tmp_path: Path, monkeypatch: pytest.M
     command = [browser, "--headless=new", "--no-sandbox", "--disable-gpu"]
     command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=8000"]
     command += ["--enable-logging=stderr", "--dump-dom", path.as_uri()]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_S, check=False)
     assert 'data-drawn="yes"' in ran.stdout
     assert ran.stdout.count("<canvas") == 4
     assert "CONSOLE" not in ran.stderr, ran.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.clock import HANGS_S
 from remat_compile.verifier.smt import machine
 
 FOLDER = Path(__file__).parents[2] / "spec" / "lemmas"
@@ -36,7 +37,7 @@ FILES = sorted(FOLDER.glob("*.smt2"))
 BLOCKS = [block for path in FILES for block in _blocks(path)]
 
 
-def _z3(script: str, limit_s: float = 5.0) -> str:
+def _z3(script: str, limit_s: float = HANGS_S) -> str:
     import z3
 
     solver = z3.Solver(ctx=z3.Context())
@@ -71,7 +72,7 @@ def test_is_proven_and_needs_each_premise(block: Block) -> None:
 def test_is_proven_by_cvc5(block: Block) -> None:
     cvc5 = pytest.importorskip("cvc5")
     solver = cvc5.Solver()
-    solver.setOption("tlimit-per", "5000")
+    solver.setOption("tlimit-per", str(int(1000 * HANGS_S)))
     solver.setOption("enum-inst", "true")
     parser = cvc5.InputParser(solver)
     script = f"(set-logic ALL)\n{machine()}{block.text}"

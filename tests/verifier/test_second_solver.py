@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from helpers.clock import HANGS_S, ends_soon
 from helpers.paths import ROOT
 from helpers.verifier.second_solver import FAST, rows_of
 from remat_compile.cli import main
@@ -246,10 +247,9 @@ def test_a_part_is_smt_lib_whatever_it_asks(goals: int) -> None:
 
 
 def test_cvc5_keeps_to_the_time_limit() -> None:
-    began = time.monotonic()
-    answer = Cvc5().check(HARD, Deadline(1.5))
+    with ends_soon(3):
+        answer = Cvc5().check(HARD, Deadline(1.5))
     assert isinstance(answer, OutOfTime)
-    assert time.monotonic() - began < 6  # the start of a process on a busy machine included
     assert isinstance(Cvc5().check("(assert true)", Deadline(0)), OutOfTime)
 
 
@@ -260,7 +260,7 @@ def test_ctrl_c_ends_cvc5() -> None:
         "import signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "print('asking', flush=True)\n"
-        "try: Cvc5().check(sys.argv[1], Deadline(100))\n"
+        "try: Cvc5().check(sys.argv[1], Deadline(1000))\n"
         "except KeyboardInterrupt: print('interrupted')\n"
     )
     ran = subprocess.Popen(
@@ -272,10 +272,8 @@ def test_ctrl_c_ends_cvc5() -> None:
     assert ran.stdout is not None
     assert ran.stdout.readline() == "asking\n"
     time.sleep(2.5)  # past what cvc5 gets inside of the process
-    began = time.monotonic()
     os.killpg(ran.pid, signal.SIGINT)
-    assert ran.communicate(timeout=20)[0] == "interrupted\n"
-    assert time.monotonic() - began < 5
+    assert ran.communicate(timeout=HANGS_S)[0] == "interrupted\n"
 
 
 # Scripts and proofs as files.

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from helpers.clock import ends_soon
 from helpers.verifier.step_text import GRAPH, PLAN, schedule
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Add, Const, Expr, Max, Mul, RoundUp, Sym
@@ -265,10 +266,9 @@ def test_the_time_limit_holds_in_plain_arithmetic() -> None:
         "%h : act f32[8] bytes 100", f"%h : act f32[8] bytes max({bomb}) + 10000000000000"
     )
     made, plan = schedule(PLAN, graph)
-    start = time.monotonic()
-    answer = verify(made, plan, time_limit_s=2, scope="range")
+    with ends_soon(10):
+        answer = verify(made, plan, time_limit_s=2, scope="range")
     assert isinstance(answer, Undecided)
-    assert time.monotonic() - start < 10  # the limit, and what a shared machine adds
 
 
 # What is assumed.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.clock import HANGS_S
 from remat_compile.backends.jax.lowerings import FAMILIES, IMPORTS, missing, source_of, table
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +31,7 @@ def test_all_of_it_runs_alone(tmp_path: Path) -> None:
     )
     path.write_text(f"{EVERYTHING}\n\n{check}", encoding="utf-8")
     ran = subprocess.run(
-        [sys.executable, "-I", str(path)], capture_output=True, text=True, timeout=120
+        [sys.executable, "-I", str(path)], capture_output=True, text=True, timeout=HANGS_S
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == "[0.8413447 0.8413447] [0.5 0.5]\n"

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from helpers.clock import HANGS_S
 from helpers.execution.copy_engines import LateEngine
 from helpers.models import MODELS
 from helpers.programs.offloading import offload_everything
@@ -392,12 +393,12 @@ def _soak(count: int) -> None:
     gc.collect()
     drop_in(x).sum().backward()
     assert copies_of(drop_in).arenas == 1
-    for _ in range(50):  # threads end when their engine is gone, in their own time
-        gc.collect()
-        if threading.active_count() <= threads:
-            return
+    until = time.monotonic() + HANGS_S  # threads end when their engine is gone, in their own time
+    gc.collect()
+    while threading.active_count() > threads:
+        assert time.monotonic() < until, f"{threading.active_count()} threads, {threads} before"
         time.sleep(0.02)
-    pytest.fail(f"{threading.active_count()} threads, {threads} before")
+        gc.collect()
 
 
 def test_soak() -> None:

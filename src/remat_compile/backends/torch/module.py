@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import warnings
-import weakref
 from collections.abc import Callable
 from copy import copy, deepcopy
 from functools import wraps
@@ -13,10 +12,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 from torch._C import _TorchDispatchModeKey
-from torch.autograd.graph import Node
 from torch.utils._pytree import tree_flatten
 
-from ..._torch.alloc import Mark
 from ..._torch.autocast import Autocast
 from ..._torch.lowered import Lowered
 from ..._torch.parallel import check_not_spread
@@ -26,12 +23,11 @@ from ...ir.diagnostics import Diagnostic, FBError, render
 from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
 from .arguments import OTHERS, Arguments
+from .flight import Flight
 from .guards import ModuleGuards, Slot
-from .layouts import LayoutWatch
 from .runtime import PlanCopies
-from .unused import UnusedOutputs, step_node
 
-__all__ = ["Flight", "GuardFailure", "PlannedModule", "PlannedStep", "planned_module"]
+__all__ = ["GuardFailure", "PlannedModule", "PlannedStep", "planned_module"]
 
 OnNewShape = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 """Runs a call that differs from the plan in shapes only; of the module and its arguments."""
@@ -43,59 +39,6 @@ _OWN = ("forward", "_is_full_backward_hook")
 
 class GuardFailure(FBError):
     """A call that the plan was not made for (FB0910): other shapes, dtypes or modes."""
-
-
-class Flight:
-    """What the generated functions and the module share while a step runs.
-
-    Knows whether a forward still waits for its backward: the bound covers one call at a
-    time. `mark`, when set, is entered around each of the two functions (to measure them).
-    """
-
-    def __init__(self, unused: UnusedOutputs, layouts: LayoutWatch) -> None:
-        self.unused = unused
-        self.layouts = layouts
-        self.mark: Mark | None = None
-        self._waiting: weakref.ref[Any] | None = None
-        self._warned = False
-
-    def end(self) -> None:
-        self._waiting = None
-
-    def start(self, outputs: Any, autocast: Autocast) -> None:
-        """Warns once if the graph of an earlier forward is still alive and unused."""
-        waiting = self._waiting() if self._waiting is not None else None
-        if waiting is not None and not self._warned:
-            self._warned = True
-            message = (
-                "remat-compile: a second forward runs before the backward of the first; "
-                "the memory bound covers one call in flight"
-            )
-            if autocast.dtype is not None and autocast.caches_weights:
-                message += (
-                    "; forwards in one autocast block share the casts of weights in eager and not "
-                    "here, so gradients of their sum may differ: give each a block of its own"
-                )
-            warnings.warn(message, stacklevel=4)
-        node = self.watch(outputs)
-        if node is not None:
-            self._waiting = weakref.ref(node)
-
-    def watch(self, outputs: Any) -> Node | None:
-        """Hooks the autograd node that made these outputs of one call, and gives it."""
-        node = step_node(outputs)
-        if node is not None:
-            node.register_prehook(_refuse_create_graph)
-            self.unused.watch(node)
-            self.layouts.watch(node, outputs)
-        return node
-
-
-def _refuse_create_graph(_: Any) -> None:
-    if torch.is_grad_enabled():
-        message = "create_graph=True: the backward of a planned step cannot be differentiated again"
-        hint = "compute that term with the model itself, which shares its parameters"
-        raise FBError(Diagnostic("FB0949", message, hint=hint))
 
 
 class PlannedStep:

@@ -16,25 +16,24 @@ import hashlib
 import logging
 import operator
 import re
-import struct
 import sys
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .contents import constant, functions_of, is_patch, parts_of, shows_all, slots_of
 from .libraries import is_library, is_library_module, stamp
 
 __all__ = ["Description", "Unknown"]
 
 MOST = 200_000
 """Values that are looked at."""
-POINTER_BYTES = struct.calcsize("P")
 
 HIDING = frozenset(("eval", "exec", "compile", "globals", "locals", "__import__", "open", "input"))
 """Built-in functions through which code reaches what is not seen in it."""
@@ -211,7 +210,7 @@ class Description:
         """Of a class in Python all there is stands in its attributes and slots."""
         kind = type(value)
         for base in kind.__mro__:
-            if not _shows_all(base) and base not in (object, *CONTAINERS, *MAPPINGS, *SCALARS):
+            if not shows_all(base) and base not in (object, *CONTAINERS, *MAPPINGS, *SCALARS):
                 raise self._unknown(f"is a {kind.__name__}, whose state is not seen")
         self._add(kind)
         if isinstance(value, dict):
@@ -221,7 +220,7 @@ class Description:
         elif isinstance(value, bool | int | float | complex | str | bytes):
             scalar: Any = next(b for b in kind.__mro__ if b in SCALARS)
             self.say(scalar.__repr__(value))
-        slots = [s for base in kind.__mro__ for s in _slots(base)]
+        slots = [s for base in kind.__mro__ for s in slots_of(base)]
         held = {slot: getattr(value, slot) for slot in slots if hasattr(value, slot)}
         self._mapping({**held, **getattr(value, "__dict__", {})})
 
@@ -262,20 +261,20 @@ class Description:
         if is_library(code.co_filename):
             self.say(code.co_name, code.co_firstlineno, stamp(code.co_filename))
             return
-        for part in _parts(code):
+        for part in parts_of(code):
             self.say(
                 *(part.co_filename, part.co_name, part.co_firstlineno, part.co_code),
                 *(part.co_linetable, part.co_exceptiontable, part.co_names, part.co_varnames),
                 *(part.co_freevars, part.co_cellvars, part.co_flags, part.co_argcount),
                 *(part.co_kwonlyargcount, part.co_posonlyargcount),
-                [_constant(c) for c in part.co_consts],
+                [constant(c) for c in part.co_consts],
             )
 
     def _names(self, code: types.CodeType) -> tuple[set[str], frozenset[str]]:
         """The globals that code reads, and all names and texts in it."""
         names: set[str] = set()
         texts: set[str] = set()
-        for part in _parts(code):
+        for part in parts_of(code):
             texts.update(part.co_names, (c for c in part.co_consts if isinstance(c, str)))
             if hidden := OUTSIDE & set(part.co_names):
                 raise self._unknown(f"uses {min(hidden)}")
@@ -305,7 +304,7 @@ class Description:
             found = vars(module)[name]
             if isinstance(found, types.ModuleType):
                 self._module(found, names)
-            elif not is_installed or _is_patch(found):
+            elif not is_installed or is_patch(found):
                 self.add(found, f"{module.__name__}.{name}")
 
     def _class(self, kind: type) -> None:
@@ -336,64 +335,10 @@ class Description:
         """By its file; what others put into it, by its content."""
         self.say(stamp(getattr(sys.modules.get(kind.__module__), "__file__", None) or ""))
         for base in kind.__mro__:
-            for name, function in _functions(base):
+            for name, function in functions_of(base):
                 code = function.__code__
                 self.say(name, code.co_name, code.co_firstlineno)
                 if not is_library(code.co_filename):
                     self.add(function, f"{base.__name__}.{name}")
             if not is_library_module(sys.modules.get(base.__module__)):
                 self._add(base)
-
-
-def _functions(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
-    for name, value in vars(kind).items():
-        inner: Callable[..., Any] | None = value
-        if isinstance(value, staticmethod | classmethod):
-            inner = value.__func__
-        elif isinstance(value, property):
-            inner = value.fget
-        if isinstance(inner, types.FunctionType):
-            yield name, inner
-
-
-def _is_patch(found: object) -> bool:
-    """Whether somebody else put a function of their own into a library."""
-    return isinstance(found, types.FunctionType) and not is_library(found.__code__.co_filename)
-
-
-def _parts(code: types.CodeType) -> Iterator[types.CodeType]:
-    """The code of a function and of the functions in it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _parts(constant)
-
-
-def _constant(value: object) -> object:
-    match value:
-        case types.CodeType():
-            return "code"
-        case frozenset():
-            return "frozenset", sorted(map(repr, value))
-        case tuple():
-            return tuple(map(_constant, value))
-        case _:
-            return type(value).__name__, repr(value)
-
-
-def _shows_all(kind: type) -> bool:
-    """Whether a class adds no more to its objects than attributes and slots. Classes in C, also
-    those that look like one in Python (`array.array`), have room for what is not seen."""
-    names = {*_slots(kind), *(n for n in ("__dict__", "__weakref__") if n in vars(kind))}
-    before = 0 if kind.__base__ is None else kind.__base__.__basicsize__
-    is_in_python = kind.__flags__ & (1 << 9)  # Py_TPFLAGS_HEAPTYPE
-    return bool(is_in_python) and kind.__basicsize__ <= before + POINTER_BYTES * len(names)
-
-
-def _slots(kind: type) -> Iterable[str]:
-    """Names under which they are found: private ones have that of their class in front."""
-    slots = vars(kind).get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    private = [name.startswith("__") and not name.endswith("__") for name in names]
-    before = f"_{kind.__name__.lstrip('_')}"
-    return [f"{before}{n}" if own else n for n, own in zip(names, private, strict=True)]

@@ -1,0 +1,71 @@
+"""A call of a planned step that waits for its backward, and what its autograd node is asked."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from typing import Any
+
+import torch
+from torch.autograd.graph import Node
+
+from ..._torch.alloc import Mark
+from ..._torch.autocast import Autocast
+from ...ir.diagnostics import Diagnostic, FBError
+from .layouts import LayoutWatch
+from .unused import UnusedOutputs, step_node
+
+__all__ = ["Flight"]
+
+
+class Flight:
+    """What the generated functions and the module share while a step runs.
+
+    Knows whether a forward still waits for its backward: the bound covers one call at a
+    time. `mark`, when set, is entered around each of the two functions (to measure them).
+    """
+
+    def __init__(self, unused: UnusedOutputs, layouts: LayoutWatch) -> None:
+        self.unused = unused
+        self.layouts = layouts
+        self.mark: Mark | None = None
+        self._waiting: weakref.ref[Any] | None = None
+        self._warned = False
+
+    def end(self) -> None:
+        self._waiting = None
+
+    def start(self, outputs: Any, autocast: Autocast) -> None:
+        """Warns once if the graph of an earlier forward is still alive and unused."""
+        waiting = self._waiting() if self._waiting is not None else None
+        if waiting is not None and not self._warned:
+            self._warned = True
+            message = (
+                "remat-compile: a second forward runs before the backward of the first; "
+                "the memory bound covers one call in flight"
+            )
+            if autocast.dtype is not None and autocast.caches_weights:
+                message += (
+                    "; forwards in one autocast block share the casts of weights in eager and not "
+                    "here, so gradients of their sum may differ: give each a block of its own"
+                )
+            warnings.warn(message, stacklevel=4)
+        node = self.watch(outputs)
+        if node is not None:
+            self._waiting = weakref.ref(node)
+
+    def watch(self, outputs: Any) -> Node | None:
+        """Hooks the autograd node that made these outputs of one call, and gives it."""
+        node = step_node(outputs)
+        if node is not None:
+            node.register_prehook(_refuse_create_graph)
+            self.unused.watch(node)
+            self.layouts.watch(node, outputs)
+        return node
+
+
+def _refuse_create_graph(_: Any) -> None:
+    if torch.is_grad_enabled():
+        message = "create_graph=True: the backward of a planned step cannot be differentiated again"
+        hint = "compute that term with the model itself, which shares its parameters"
+        raise FBError(Diagnostic("FB0949", message, hint=hint))
