@@ -39,6 +39,7 @@ from ..ir.diagnostics import fail
 from .kernels import kept_whole
 from .places import error_in_model
 from .strides import Strides
+from .symbolic_sizes import sizes_as_values
 from .whole import as_if_compiling
 
 __all__ = ["HANDS_GRADIENTS_OVER", "Joint", "Strides", "as_if_compiling", "trace_joint"]
@@ -197,8 +198,10 @@ def trace_joint(
         stack.enter_context(torch.enable_grad())
         if fake_mode is not None:
             stack.enter_context(fake_mode)
+        env = None if fake_mode is None else fake_mode.shape_env
+        sizes = contextlib.nullcontext() if env is None else sizes_as_values(env)
         try:
-            with kept_whole(), _tangents_laid_out(tangents):
+            with kept_whole(), _tangents_laid_out(tangents), sizes:
                 descriptors, compiling = _trace(stack, module, args, kwargs)
         except Exception as error:  # whatever an operator's fake kernel or derivative raises
             model = getattr(module, "_model", module)  # of a `WholeModel`

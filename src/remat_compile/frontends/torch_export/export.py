@@ -23,6 +23,7 @@ from ..._torch.lowered import Exported
 from ..._torch.parallel import check_not_spread, replica_of
 from ..._torch.places import error_in_model
 from ..._torch.results import Results, without_cache
+from ..._torch.symbolic_sizes import shared_sizes
 from ..._torch.wanted import ALL_RESULTS, Wanted
 from ..._torch.whole import StandIn, as_forward_sees, has_values, unalias, unchanged
 from ...ir.diagnostics import Diagnostic, FBError, fail
@@ -64,7 +65,7 @@ def export(
         seen = observe(module, args, kwargs, wanted)
     results = None if strict else seen.results
     try:
-        with _quiet(), unchanged(module):
+        with _quiet(), unchanged(module), shared_sizes():
             if results is not None:
                 _return_what_can_be_exported(module, results)
             program = torch.export.export(
