@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from torch import SymBool, SymFloat, SymInt
@@ -210,7 +210,7 @@ def _fetched(inner: Callable[..., Any]) -> Callable[..., Any]:
 def _replaced() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
     """Owner, name, and what makes the replacement of what is there."""
     for method in OPERATIONS:
-        yield SymNode, f"_{method}", lambda inner, method=method: _binary(method, inner)
+        yield SymNode, f"_{method}", partial(_binary, method)
     yield SymNode, "wrap_int", _wrap_int
     yield SymNode, "maybe_as_int", _maybe_as_int
     yield proxy_tensor, "handle_sym_dispatch", _computed
