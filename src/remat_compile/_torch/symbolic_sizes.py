@@ -38,7 +38,12 @@ which looks at the ranges of symbols."""
 _VERSION = "_replacements_version_counter"
 """Of a `ShapeEnv`: another number whenever a symbol is replaced by an expression."""
 
-_OF_PROXIES = ("handle_sym_dispatch", "fetch_sym_proxy", "get_proxy_mode")
+_OF_PROXIES = (
+    "handle_sym_dispatch",
+    "fetch_sym_proxy",
+    "get_proxy_mode",
+    "disable_proxy_modes_tracing",
+)
 _OF_NODES = ("wrap_int", "maybe_as_int", *(f"_{name}" for name in OPERATIONS))
 
 _PATCHING = threading.Lock()

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -16,11 +17,10 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from helpers.models import FACTORIES
-from remat_compile._torch import symbolic_sizes
-from remat_compile._torch.symbolic_sizes import is_supported, shared_sizes, sizes_as_values
 from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.text.printer import format_program
 
+symbolic_sizes = import_module("remat_compile._torch.symbolic_sizes")
 BATCH, SEQ = Dim("batch", min=2, max=64), Dim("seq", min=2, max=16)
 CASES = {
     "small-gpt": {0: BATCH, 1: SEQ},
@@ -65,7 +65,7 @@ def sizes(env: ShapeEnv, *values: int) -> list[torch.SymInt]:
 
 def test_the_canary_of_what_is_replaced() -> None:
     """Where this fails, a new PyTorch has other private parts and captures take longer."""
-    assert is_supported()
+    assert symbolic_sizes.is_supported()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -106,7 +106,8 @@ def _fails_inside(size: torch.SymInt, methods: dict[str, Any]) -> None:
 def test_pytorch_is_left_as_it_was() -> None:
     before = dict(vars(SymNode)), dict(vars(proxy_tensor))
     (size,) = sizes(env := ShapeEnv(), 5)
-    with pytest.raises(ZeroDivisionError), shared_sizes(), sizes_as_values(env):
+    inside = symbolic_sizes.sizes_as_values(env)
+    with pytest.raises(ZeroDivisionError), symbolic_sizes.shared_sizes(), inside:
         _fails_inside(size, before[0])
     assert (dict(vars(SymNode)), dict(vars(proxy_tensor))) == before
     assert not symbolic_sizes._known
@@ -116,7 +117,7 @@ def test_pytorch_is_left_as_it_was() -> None:
 def test_a_symbol_that_is_replaced_is_computed_again() -> None:
     env = ShapeEnv(duck_shape=False)
     a, b = sizes(env, 5, 5)
-    with shared_sizes():
+    with symbolic_sizes.shared_sizes():
         product = a * b
         assert (a * b).node is product.node
         assert len((a * b).node.expr.free_symbols) == 2
@@ -132,7 +133,7 @@ def test_another_thread_is_left_alone() -> None:
     (a,) = sizes(env, 5)
     seen: list[bool] = []
     thread = threading.Thread(target=lambda: seen.append((a * 3).node is (a * 3).node))
-    with shared_sizes():
+    with symbolic_sizes.shared_sizes():
         thread.start()
         thread.join()
         assert seen == [False]
@@ -142,5 +143,5 @@ def test_another_thread_is_left_alone() -> None:
 def test_a_size_that_depends_on_data_is_never_shared() -> None:
     env = ShapeEnv()
     size = env.create_unbacked_symint()
-    with shared_sizes():
+    with symbolic_sizes.shared_sizes():
         assert (size * 3).node is not (size * 3).node
