@@ -42,8 +42,6 @@ LONG = ("rk-checkmate", "rockmate", "dtr", "auto")
 """Who is given much time where `hiremate` is not near the bound."""
 LEVELS = ("hiremate{levels=1}", "hiremate{levels=2}", "hiremate{levels=3}")
 ON_CHAINS, ON_OTHERS = 1.01, 1.02
-MOST_RELAXED = 200
-"""Up to so many cNodes the bound is by the linear program, above by single moments."""
 
 Figure = tuple[int, bool] | None
 """Nanoseconds, and whether the time limit ended the search; None: no plan."""
@@ -73,7 +71,7 @@ def planned(planner: str, program: Program, budget: Budget, limit_s: float) -> F
 def bounded(program: Program, budget: Budget, limit_s: float) -> int:
     with MilpSolver() as solver:
         instance = Instance.of(program, "activation")
-        return lower_bound_ns(instance, budget.bytes, solver, limit_s, MOST_RELAXED)
+        return lower_bound_ns(instance, budget.bytes, solver, limit_s)
 
 
 def least_bytes(program: Program) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,12 +13,17 @@ from remat_compile.planners.solvers import MilpSolver
 
 
 @pytest.fixture(scope="session")
-def drop_largest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def site_of_drop_largest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder into which the example plug-in is installed."""
+    return install(tmp_path_factory.mktemp("plugin"))
+
+
+@pytest.fixture(scope="module")
+def drop_largest(site_of_drop_largest: Path) -> Iterator[None]:
     """While it holds, `drop-largest` is registered by its entry point."""
-    site = str(install(tmp_path_factory.mktemp("plugin")))
-    sys.path.insert(0, site)
+    sys.path.insert(0, str(site_of_drop_largest))
     yield
-    sys.path.remove(site)
+    sys.path.remove(str(site_of_drop_largest))
     sys.modules.pop("my_planner", None)
 
 

@@ -61,7 +61,7 @@ def is_supported() -> bool:
 
 
 @dataclass(eq=False)
-class _Known:
+class _KnownSizes:
     """What came of operations on the sizes of one `ShapeEnv`, as long as its symbols stand.
 
     A result is kept for each tracer, which records it when it is first made. What is known by its
@@ -76,7 +76,7 @@ class _Known:
     numbers: dict[int, tuple[Any, int | None]] = field(default_factory=dict)
     constants: dict[int, Any] = field(default_factory=dict)
 
-    def refresh(self) -> _Known:
+    def refresh(self) -> _KnownSizes:
         self.of_nodes, self.of_values, self.nodes, self.numbers = {}, {}, {}, {}
         self.version = getattr(self.env, _VERSION)
         return self
@@ -122,14 +122,14 @@ def _value(node: Any) -> tuple[Any, ...] | None:
     return (node.expr, node.pytype, type(hint), hint, node.constant, is_sum)
 
 
-_known: dict[int, _Known] = {}
+_known: dict[int, _KnownSizes] = {}
 _threads: list[int] = []
 """Those inside: what they trace first is shared, also by the threads of their backwards."""
 _as_values: list[ShapeEnv] = []
 _originals: list[tuple[Any, str, Any]] = []
 
 
-def _known_of(node: Any) -> _Known | None:
+def _known_of(node: Any) -> _KnownSizes | None:
     env = node.shape_env
     known = _known.get(id(env))
     if known is not None:
@@ -138,7 +138,7 @@ def _known_of(node: Any) -> _Known | None:
         return None  # another trace, of this package or not
     if env._translation_validation_enabled:
         return None  # which follows each operation
-    return _known.setdefault(id(env), _Known(env)).refresh()
+    return _known.setdefault(id(env), _KnownSizes(env)).refresh()
 
 
 def _binary(method: str, inner: Binary) -> Binary:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, gcd, isfinite
+from time import monotonic
 
 from ..instance import Instance
 from ..solvers import MilpSolver
@@ -46,10 +47,11 @@ def lower_bound_ns(
     any_order: bool = False,
 ) -> int:
     """Nanoseconds that no plan under the budget can beat, the first executions being in
-    the order of capture: by the relaxation, or above `most_cnodes` by single moments
-    (`moments`). At least the time with nothing recomputed, which is the answer too where the
-    graph is larger than 3000 cNodes or the limit (wall clock) passes. With `any_order` it
-    holds for every plan, and is of single moments.
+    the order of capture: by single moments (`moments`), which take replays whole, or up to
+    `most_cnodes` by the relaxation, which adds up moments, where that is more. At least the time
+    with nothing recomputed, which is the answer too where the graph is larger than 3000 cNodes
+    or the limit (wall clock) passes. With `any_order` it holds for every plan, and is of
+    single moments.
     """
     base = instance.base_time_ns
     unplanned = instance.peak(instance.capture) <= limit_bytes
@@ -58,11 +60,13 @@ def lower_bound_ns(
         return base
     if any_order or size > most_cnodes:
         return moments_ns(instance, limit_bytes, solver, time_limit_s, any_order=any_order)
+    until = monotonic() + time_limit_s
+    by_moments_ns = moments_ns(instance, limit_bytes, solver, time_limit_s)
     milp, scale_ns = relaxation(instance, limit_bytes)
-    answer = solver.solve(milp, time_limit_s)
+    answer = solver.solve(milp, until - monotonic())
     if answer.status != "optimal" or not isfinite(answer.bound):
-        return base
-    return _rounded(instance, answer.bound * scale_ns)
+        return by_moments_ns
+    return max(by_moments_ns, _rounded(instance, answer.bound * scale_ns))
 
 
 def moments_ns(
