@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from ..ir.checks.binding import MOST, MOST_BYTES
 from ..ir.diagnostics import Diagnostic, FBError, fail, nearest
 from ..ir.graph import DTYPE_BYTES
 from ..ir.program import Target
@@ -89,11 +90,16 @@ _QUANTITY = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT]|[KMGT]i)?B(/s)?")
 
 
 def parse_rate(text: str) -> int | None:
-    """Bytes per second of text such as `25GB/s`; None where it is no positive rate."""
+    """Bytes per second of text such as `25GB/s`; None where it is no rate from 1 B/s to those that
+    a program may have."""
     match = _QUANTITY.fullmatch(text)
-    if match is None or not match[3] or float(match[1]) <= 0:
-        return None
-    return round(float(match[1]) * _UNITS[match[2] or ""]) or None
+    return _amount(match) if match is not None and match[3] else None
+
+
+def _amount(match: re.Match[str]) -> int | None:
+    """What a quantity says, None where that is 0 or more than a program may have."""
+    value = float(match[1]) * _UNITS[match[2] or ""]
+    return round(value) or None if value < MOST_BYTES else None
 
 
 class _TableReader:
@@ -121,20 +127,29 @@ class _TableReader:
         if value is None:
             return None
         match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
-        if match is None or bool(match[3]) != per_second or float(match[1]) <= 0:
+        amount = None if match is None or bool(match[3]) != per_second else _amount(match)
+        if amount is None:
             example = '"4.8TB/s"' if per_second else '"139GiB"'
             self.report(f"`{key}` is {value!r}, not an amount", f"write it like {example}")
-            return None
-        return round(float(match[1]) * _UNITS[match[2] or ""])
+        return amount
 
-    def number(self, key: str, least: float, required: bool = True) -> float | None:
+    def number(
+        self, key: str, least: float, required: bool = True, most: float = MOST_BYTES
+    ) -> float | None:
         value = self.take(key, required)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
             self.report(f"`{key}` is {value!r}, not a number of at least {least:g}")
             return None
+        if not value <= most:  # nor is `nan`
+            self.report(f"`{key}` is {value!r}, not a number of at most {most:g}")
+            return None
         return float(value)
+
+    def copy_us(self, key: str) -> float:
+        """A time of each copy, which a target may have; 0 if left out."""
+        return self.number(key, 0, required=False, most=MOST[key.removesuffix("_us")] / 1000) or 0
 
     def flops(self) -> dict[str, float]:
         table = self.take("flops", True)
@@ -145,7 +160,7 @@ class _TableReader:
         for dtype, rate in table.items():
             if dtype not in DTYPE_BYTES:
                 self.report(f"`flops.{dtype}` is no dtype.{nearest(dtype, DTYPE_BYTES)}")
-            elif isinstance(rate, bool) or not isinstance(rate, int | float) or rate <= 0:
+            elif not isinstance(rate, int | float) or rate is True or not 0 < rate < 1e30:
                 self.report(f"`flops.{dtype}` is {rate!r}, not a positive number")
         return {dtype: float(rate) for dtype, rate in table.items() if not self.problems}
 
@@ -174,8 +189,7 @@ def _parse(text: str, file: str) -> Device:
     d2h = reader.quantity("d2h", per_second=True, required=False)
     h2d = reader.quantity("h2d", per_second=True, required=False)
     both = reader.quantity("both", per_second=True, required=False)
-    latency_us = reader.number("copy_latency_us", 0, required=False)
-    issue_us = reader.number("copy_issue_us", 0, required=False)
+    latency_us, issue_us = reader.copy_us("copy_latency_us"), reader.copy_us("copy_issue_us")
     launch_us = reader.number("launch_overhead_us", 0)
     flops = reader.flops()
     reader.check_unknown()
@@ -197,6 +211,6 @@ def _parse(text: str, file: str) -> Device:
         d2h,
         h2d,
         both,
-        round((latency_us or 0) * 1000),
-        round((issue_us or 0) * 1000),
+        round(latency_us * 1000),
+        round(issue_us * 1000),
     )

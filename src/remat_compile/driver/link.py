@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..costs.device import parse_rate
+from ..ir.checks.binding import MOST
 from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ..ir.program import Target
 from ..ir.text.syntax import duration_ns
@@ -73,9 +74,12 @@ def _rate(text: str, value: str) -> int:
 
 def _time(text: str, value: str) -> int:
     try:
-        return duration_ns(value)
+        time_ns = duration_ns(value)
     except (ValueError, KeyError, TypeError):
         raise _unreadable(text, f'"{value}" is no time, as 10us is') from None
+    if not 0 <= time_ns <= MOST["copy_latency"]:
+        raise _unreadable(text, f'"{value}" is no time from 0 to {MOST["copy_latency"]}ns')
+    return time_ns
 
 
 def _unreadable(text: str, why: str) -> FBError:
