@@ -304,6 +304,36 @@ def test_sizes_that_depend_on_data() -> None:
         pass
 
 
+class NumberInData(nn.Module):
+    """A tensor's number as a factor: no size hangs on it."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(2))
+        self.dtype = dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w * x.sum().to(self.dtype).item()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+def test_numbers_that_depend_on_data(dtype: torch.dtype) -> None:
+    with refused("FB0506"):
+        export(NumberInData(dtype), (torch.ones(2),))
+
+
+class Halves(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.reshape(x.shape[0] // 2, 2, 4))
+
+
+def test_a_dimension_that_is_worked_out_from_another() -> None:
+    """As PyTorch itself proposes for what must be even."""
+    twice = 2 * torch.export.Dim("half", min=2, max=8)
+    with refused("FB0506"):
+        export(Halves(4, 2), (torch.randn(6, 4),), dynamic_shapes=({0: twice},))
+
+
 def test_a_dynamic_dimension_without_upper_bound() -> None:
     batch = torch.export.Dim("batch")
     with refused("FB0505"):

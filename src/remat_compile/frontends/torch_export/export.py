@@ -232,6 +232,13 @@ def _symbols(program: ExportedProgram) -> tuple[dict[str, str], dict[str, tuple[
         sizes: tuple[Any, ...] = tuple(fake.shape)
         for size in sizes:
             free |= size.node.expr.free_symbols if isinstance(size, torch.SymInt) else set()
+    for size in program.range_constraints:
+        if not size.is_Symbol:
+            fail(
+                "FB0506",
+                f"a dynamic dimension is {size}, which is worked out from another one",
+                hint="give it a torch.export.Dim of its own, or export without it",
+            )
     if any(symbol not in free for symbol in program.range_constraints):
         raise _data_dependent(program, free)
     symbols = sorted(free & set(program.range_constraints), key=str)
@@ -250,23 +257,27 @@ def _symbols(program: ExportedProgram) -> tuple[dict[str, str], dict[str, tuple[
 
 
 def _data_dependent(program: ExportedProgram, known: set[Any]) -> FBError:
-    """FB0506 naming every operation whose result has a size that the inputs do not fix."""
+    """FB0506 naming every operation whose result has a size, or is a number, that the inputs do not
+    fix."""
     found = []
     for node in program.graph.nodes:
         value = node.meta.get("val")
-        sizes: tuple[Any, ...] = tuple(value.shape) if isinstance(value, Tensor) else ()
+        is_tensor = isinstance(value, Tensor)
+        sizes: tuple[Any, ...] = tuple(value.shape) if is_tensor else (value,)
         symbols = {
-            x for s in sizes if isinstance(s, torch.SymInt) for x in s.node.expr.free_symbols
+            x
+            for size in sizes
+            if isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool)
+            for x in size.node.expr.free_symbols
         }
         if symbols - known:
             known = known | symbols
-            found.append(
-                Diagnostic(
-                    "FB0506",
-                    f"the size of what {node.target} returns depends on data ({place_of(node)})",
-                    hint="use a form of fixed size, such as torch.where",
-                )
-            )
+            what = f"the size of what {node.target} returns" if is_tensor else f"{node.target}"
+            hint = "use a form of fixed size, such as torch.where"
+            if not is_tensor:
+                hint = "compute with the tensor, not with the number in it"
+            where = f" ({place})" if (place := place_of(node)) is not None else ""
+            found.append(Diagnostic("FB0506", f"{what} depends on data{where}", hint=hint))
     return FBError(found)
 
 
