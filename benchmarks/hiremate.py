@@ -38,8 +38,8 @@ from remat_compile.planners.solvers import MilpSolver
 
 SHARES = (0.8, 0.5, 0.3, 0.1)
 PLANNERS = ("hiremate", "rockmate", "rotor", "dtr")
-LONG = ("rk-checkmate", "rockmate", "dtr", "auto")
-"""Who is given much time where `hiremate` is not near the bound."""
+LONG = ("auto{offload=false}", "rk-checkmate", "rockmate", "dtr")
+"""Who is given much time where `hiremate` is not near the bound; none of them copies."""
 LEVELS = ("hiremate{levels=1}", "hiremate{levels=2}", "hiremate{levels=3}")
 ON_CHAINS, ON_OTHERS = 1.01, 1.02
 
