@@ -141,6 +141,27 @@ def test_the_graph_is_part_of_the_key(known: Known) -> None:
     assert cache.key(changed, known.request) != cache.key(known.captured, known.request)
 
 
+class StridedConv(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(4, 8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.layer(x)).square().mean()
+
+
+def test_how_tensors_lie_is_part_of_the_key(folder: Path) -> None:
+    """A convolution takes other bytes of workspace for the same shapes in another order."""
+    x = torch.ones(4, 4, 16, 16)
+    turned = x.contiguous(memory_format=torch.channels_last)
+    found = [remat_compile.plan(StridedConv(), (t,), planner="store-all") for t in (x, turned)]
+    assert not any(map(was_found, found))
+    assert len(list(folder.iterdir())) == 2
+    again = remat_compile.plan(StridedConv(), (turned,), planner="store-all")
+    assert was_found(again)
+    assert again.peak_bytes == found[1].peak_bytes
+
+
 def test_a_planner_of_somebody_else_has_no_key(known: Known) -> None:
     class Mine(type(known.request.planner)):  # type: ignore[misc]
         pass

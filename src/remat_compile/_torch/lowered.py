@@ -110,6 +110,16 @@ class Lowered:
         added = {new: self.nodes[name] for new, name in (origin or {}).items()}
         return replace(self, program=program, nodes={**self.nodes, **added})
 
+    def layouts(self) -> tuple[tuple[str, str], ...]:
+        """How every tensor lies in memory, by name, as text: operators take other bytes and times
+        for other strides, and the program tells of shapes only."""
+        values = ((name, node.meta.get("val")) for name, node in sorted(self.nodes.items()))
+        return tuple(
+            (name, f"{value.stride()} at {value.storage_offset()}")
+            for name, value in values
+            if isinstance(value, Tensor) and value.layout is torch.strided
+        )
+
     def values(self) -> dict[str, Tensor]:
         """The caller's own tensors of everything it holds, by aNode name.
 

@@ -51,7 +51,7 @@ def planned_source(
     """
     with _lowered(source, request.device, phases) as lowered:
         cache = plan_cache() if request.cache else None
-        key = None if cache is None else cache.key(lowered.program, request)
+        key = None if cache is None else cache.key(lowered.program, request, lowered.layouts())
         found, told = _cached_or_made(lowered, request, phases, cache, key)
         kept = None if cache is None or key is None else FusedCache(cache, key)
         plan = fused_plan(found, lowered, request, phases, kept)

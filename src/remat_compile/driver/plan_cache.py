@@ -1,10 +1,10 @@
 """Plans that were made before, on disk: the second start of a model plans nothing.
 
-A plan is looked up by the graph that was captured, by everything that planning it depends on, and
-by what was asked. What is found is held against the captured graph and proven again, as a plan
-from any file is; costs are taken as they were measured then, on this machine with these versions.
-Where a file of the cache cannot be used, planning goes on without it, and one warning (FB0959)
-says why.
+A plan is looked up by the graph that was captured and how its tensors lie in memory, by everything
+else that planning it depends on, and by what was asked. What is found is held against the captured
+graph and proven again, as a plan from any file is; costs are taken as they were measured then, on
+this machine with these versions. Where a file of the cache cannot be used, planning goes on without
+it, and one warning (FB0959) says why.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import platform
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -97,15 +97,18 @@ class PlanCache:
     folder: Path
     most_bytes: int = MOST_BYTES
 
-    def key(self, captured: Program, request: PlanRequest) -> str | None:
-        """For the graph as it was captured, without costs; None for a planner that has no text
-        that says all of it, or that others wrote, and for `least`, which is no bound to prove."""
+    def key(
+        self, captured: Program, request: PlanRequest, layouts: Sequence[tuple[str, str]] = ()
+    ) -> str | None:
+        """For the graph as it was captured, without costs, and the layouts of its tensors; None
+        for a planner that has no text that says all of it, or that others wrote, and for `least`,
+        which is no bound to prove."""
         from ..ir.text.printer import format_program
 
         asked = asked_and_around(request)
         if asked is None:
             return None
-        what = (FORMAT, format_program(captured), *asked)
+        what = (FORMAT, format_program(captured), layouts, *asked)
         return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
     def find(

@@ -185,6 +185,15 @@ def test_a_price_is_measured(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) 
         ("aten.cat.default", ((Ref("x"), Ref("x")), 1), True),
         ("aten.constant_pad_nd.default", (Ref("x"), (1, 2)), True),
         ("aten.slice_backward.default", (Ref("x"), (32, 128), 1, 0, 64, 1), True),
+        ("aten.avg_pool2d.default", (Ref("c"), (2, 2)), True),
+        # A window of -inf and padding gives Inductor a place outside of the tensor.
+        ("aten.max_pool2d_with_indices.default", (Ref("c"), (2, 2), (1, 1), (1, 1)), False),
+        ("aten.adaptive_max_pool2d.default", (Ref("c"), (2, 2)), False),
+        ("aten.remainder.Scalar", (Ref("i"), 7), True),
+        # A 0 among the divisors would end the process.
+        ("aten.remainder.Tensor", (Ref("i"), Ref("i")), False),
+        ("aten.floor_divide.default", (Ref("i"), Ref("i")), False),
+        ("aten.remainder.Tensor", (Ref("w"), Ref("w")), True),
         ("aten.convolution.default", (*map(Ref, "cc"), None, *CONVOLVED), False),
         ("aten.sort.default", (Ref("x"),), False),
         # An index that is out of range would end the process where several threads run the loop.
@@ -198,7 +207,7 @@ def test_a_price_is_measured(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) 
 def test_only_generated_code_is_fused(
     operator: str, args: tuple[object, ...], generated: bool
 ) -> None:
-    several = {"layer_norm": "abc", "sort": "ab", "nll_loss": "ab"}
+    several = {"layer_norm": "abc", "sort": "ab", "nll_loss": "ab", "max_pool": "ab"}
     names = next((names for part, names in several.items() if part in operator), "a")
     c = CNode("F", "fwd", tuple(names), Call(operator, args))  # type: ignore[arg-type]
     index = torch.zeros(32, dtype=torch.int64)

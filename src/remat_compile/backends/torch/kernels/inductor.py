@@ -29,6 +29,9 @@ __all__ = [
 
 Function = Callable[..., tuple[Tensor, ...]]
 
+_ATEN = torch.ops.aten
+_DIVISIONS = (_ATEN.div, _ATEN.floor_divide, _ATEN.remainder, _ATEN.fmod)
+
 
 class KernelError(Exception):
     """Why a function has no kernel."""
@@ -66,12 +69,16 @@ class Traced:
         that is picked by an index in a tensor.
 
         Tags say so of pointwise operators, reductions and views; of others (`cat`, padding, the
-        gradient of a slice), what Inductor lowers them to.
+        gradient of a slice), what Inductor lowers them to. Of those none that finds places, as max
+        pooling does.
         """
-        targets = [n.target for n in self.module.graph.nodes if n.op == "call_function"]
-        if not all(map(_is_repeatable, targets)):
+        nodes = [n for n in self.module.graph.nodes if n.op == "call_function"]
+        if not all(_is_repeatable(n.target) for n in nodes) or any(map(_may_divide_by_0, nodes)):
             return False
-        return all(map(_is_tagged, targets)) or _is_lowered_to_code(self)
+        untagged = [n for n in nodes if not _is_tagged(n.target)]
+        if any(map(_finds_places, untagged)):
+            return False
+        return not untagged or _is_lowered_to_code(self)
 
 
 def missing(device: torch.device) -> str | None:
@@ -161,6 +168,33 @@ def _is_tagged(target: object) -> bool:
     views = any(returned.alias_info is not None for returned in schema.returns)
     takes = any("Tensor" in str(argument.type) for argument in schema.arguments)
     return views or not takes or torch.Tag.pointwise in tags or torch.Tag.reduction in tags
+
+
+def _may_divide_by_0(node: fx.Node) -> bool:
+    """Whether it divides integers by a tensor: where that holds a 0 eager raises an error, and
+    generated code ends the process."""
+    packet = getattr(node.target, "overloadpacket", None)
+    divides = packet is not None and packet in _DIVISIONS
+    return divides and isinstance(node.args[1], fx.Node) and _is_integer(node.meta["val"])
+
+
+def _finds_places(node: fx.Node) -> bool:
+    """Whether an operator makes integers of what are none.
+
+    Inductor's max pooling gives a place outside of the tensor, -10 say, for a window that is
+    -inf all over and reaches into the padding. Eager's gradient writes there without a look.
+    """
+    made = node.meta["val"]
+    several = made if isinstance(made, tuple | list) else (made,)
+    read = [n.meta["val"] for n in node.all_input_nodes]
+    return any(map(_is_integer, several)) and not all(map(_is_integer, read))
+
+
+def _is_integer(value: object) -> bool:
+    """Whether it is a tensor of integers, or of `bool`."""
+    if not isinstance(value, Tensor):
+        return False
+    return not value.dtype.is_floating_point and not value.dtype.is_complex
 
 
 def _is_lowered_to_code(traced: Traced) -> bool:
