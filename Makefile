@@ -3,7 +3,7 @@
 # make mutants: seeds faults into correct plans and counts those that the verifier misses (some minutes).
 # make redteam: what was found against the verifier, the reader and the generated code must not come back (minutes).
 # make docs: the documentation as a site, without a warning.
-# make test: every promise at a small size, in JOBS processes of one thread each; thirteen minutes on two quiet cores.
+# make test: every promise at a small size, in JOBS processes of one thread each; under ten minutes on two quiet cores.
 # make check: that and what takes longer: slow tests, matrix, mutants, red team; before a change is called done; on a
 #   machine with nothing else to do, since planners and proofs have limits of time.
 # Each makes the virtual environment if there is none.
