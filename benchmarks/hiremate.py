@@ -121,6 +121,8 @@ class Row:
         else:
             names, most = tuple(self.times_ns), ON_OTHERS
         known = {name: self.times_ns[name] for name in names if name in self.times_ns}
+        if not self.times_ns:
+            return f"{self.net} at {self.f:g}: no plan of anyone"
         if not known or (ours is not None and ours <= most * bound_ns):
             return None
         best = min(known, key=lambda name: known[name])
@@ -140,6 +142,8 @@ def main(
     check: Annotated[bool, typer.Option("--check", help="exit code 1 if worse")] = False,
 ) -> None:
     """Prints a table in Markdown."""
+    if levels and check:
+        raise typer.BadParameter("the table of levels promises nothing: leave out one of both")
     known = Kept(kept)
     columns: tuple[str, ...] = LEVELS if levels else PLANNERS
     head = ["network", "cNodes", "f", "saved", *(f"`{column}`" for column in columns)]

@@ -90,14 +90,14 @@ def behaviour(
             if _generators() != drawn:
                 raise Unseen("the forward draws from Python's or NumPy's generators")
             after = attributes_of(model)
-            told = (*state_warnings(before, after), *notes)
+            diagnostics = (*state_warnings(before, after), *notes)
             changing = frozenset(changed_attributes(before, after))
             own = hooks_of(model) - hooks_before
             return Behaviour(
                 recorder.digest(compiling),
                 compiling,
                 results,
-                told,
+                diagnostics,
                 changing,
                 own,
                 frozenset(recorder.literals),
@@ -237,8 +237,8 @@ class _ShadowMode(TorchDispatchMode):
             known = None if self._known is None else self._known[call]
             self.shapes[call] = known or _shapes(func, leaves, spec)
         kind, *parts = self.shapes[call]
-        found = func._schema.arguments
-        device = kwargs.get("device") if any(a.name == "device" for a in found) else None
+        arguments = func._schema.arguments
+        device = kwargs.get("device") if any(a.name == "device" for a in arguments) else None
         made = [self._made(part, leaves, device or self._device) for part in parts]
         return made[0] if kind == "one" else tuple(made) if kind == "tuple" else made
 

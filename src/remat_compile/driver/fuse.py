@@ -83,14 +83,14 @@ def fused_plan(
 
     kernels = new_kernels(plan.program)
     values = {name: node.meta["val"] for name, node in lowered.nodes.items()}
-    told: tuple[Diagnostic, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
     if kept is not None:
         with phases.phase("cache", "looking for what was fused before"):
-            known, told = kept.find(plan)
+            known, diagnostics = kept.find(plan)
             done = None if known is None else _as_before(plan, known, request, kernels, values)
         if isinstance(done, Plan):
-            return _with(done, _told(plan, done, kernels))
-        told = told if done is None else kept.unused(done)
+            return _with(done, _what_was_fused(plan, done, kernels))
+        diagnostics = diagnostics if done is None else kept.unused(done)
     measured = InductorPrice(kernels, values, request.time_limit_s)
     pass_ = _Fusion(plan, request, phases, measured)
     ways = [(simulate(way.program, way.schedule).time_ns, way) for way in pass_.ways()]
@@ -106,9 +106,9 @@ def fused_plan(
             reason = proven
             continue
         done = _fused_from(plan, proven, fused.schedule, kernels)
-        told = told if kept is None else (*told, *kept.keep(plan, done))
-        return _with(done, _told(plan, done, kernels), *told)
-    return _with(plan, reason, *told)
+        diagnostics = diagnostics if kept is None else (*diagnostics, *kept.keep(plan, done))
+        return _with(done, _what_was_fused(plan, done, kernels), *diagnostics)
+    return _with(plan, reason, *diagnostics)
 
 
 def _as_before(
@@ -294,7 +294,7 @@ def _proven(plan: Plan, made: Fused, request: PlanRequest) -> Program | Diagnost
         return Diagnostic("FB0469", message, hint="the plan runs unfused")
 
 
-def _told(plan: Plan, fused: Plan, kernels: Kernels) -> Diagnostic:
+def _what_was_fused(plan: Plan, fused: Plan, kernels: Kernels) -> Diagnostic:
     """What was fused, and how far its bits are from those of its calls."""
     regions = [c.call.region for c in fused.graph.cnodes if c.is_fused]
     made = [kernel for kernel in kernels.made.values() if kernel is not None]

@@ -52,15 +52,15 @@ def planned_source(
     with _lowered(source, request.device, phases) as lowered:
         cache = plan_cache() if request.cache else None
         key = None if cache is None else cache.key(lowered.program, request, lowered.layouts())
-        found, told = _cached_or_made(lowered, request, phases, cache, key)
+        plan, diagnostics = _cached_or_made(lowered, request, phases, cache, key)
         kept = None if cache is None or key is None else FusedCache(cache, key)
-        plan = fused_plan(found, lowered, request, phases, kept)
+        plan = fused_plan(plan, lowered, request, phases, kept)
         warnings = (
             *source.warnings,
             *source.exported.warnings,
             *lowered.warnings,
             *plan.warnings,
-            *told,
+            *diagnostics,
         )
         plan = replace(plan, warnings=warnings, phase_s=phases.seconds)
         plan = replace(plan, _exported=source.exported, _reads=source.reads)
@@ -75,16 +75,16 @@ def _cached_or_made(
     key: str | None,
 ) -> tuple[Plan, tuple[Diagnostic, ...]]:
     """The plan, and what is to be said of the cache."""
-    told: tuple[Diagnostic, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
     if cache is not None and key is not None:
         with phases.phase("cache", "looking for a plan that was made before"):
-            found, told = cache.find(key, lowered.program, request)
-        if found is not None:
-            return found, told
+            known, diagnostics = cache.find(key, lowered.program, request)
+        if known is not None:
+            return known, diagnostics
     plan = plan_costed(_with_costs(lowered, request.device, phases), request, phases)
     if cache is not None and key is not None and not plan.warnings:
-        told = (*told, *cache.keep(key, plan))
-    return plan, told
+        diagnostics = (*diagnostics, *cache.keep(key, plan))
+    return plan, diagnostics
 
 
 def plan_program(program: Program, request: PlanRequest, phases: Phases) -> Plan:

@@ -30,7 +30,7 @@ def recomputation_shares(
 
     `origin` says of what in `graph` a new name is another instance.
     """
-    found: dict[str, float] = {}
+    share_of: dict[str, float] = {}
     for c in fused.graph.cnodes:
         again = _again(c, origin)
         writers = _writers(again, origin, graph)
@@ -45,8 +45,8 @@ def recomputation_shares(
                 continue
             share = ((c.time_ns or 0) - priced.time_ns) / alone_ns
         share = min(1.0, max(LEAST_SHARE, share))
-        found |= {name: max(share, found.get(name, 0.0)) for name in writers}
-    return found
+        share_of |= {name: max(share, share_of.get(name, 0.0)) for name in writers}
+    return share_of
 
 
 def _again(c: CNode, origin: Mapping[str, str]) -> set[str]:

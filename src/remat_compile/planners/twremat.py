@@ -77,9 +77,11 @@ class Twremat(Checked):
             for elimination in eliminations:
                 if width >= _WIDEST:
                     break
-                found = tree_decomposition(needs.neighbours(), elimination, search.check_time)
-                width = found.width
-                yield needs, separator_tree(found, needs.bytes_C, search.check_time)
+                decomposition = tree_decomposition(
+                    needs.neighbours(), elimination, search.check_time
+                )
+                width = decomposition.width
+                yield needs, separator_tree(decomposition, needs.bytes_C, search.check_time)
 
 
 class _OutOfTime(Exception):

@@ -246,16 +246,16 @@ class Description:
             if name in HIDING and name not in function.__globals__:
                 raise self._unknown(f"calls {name}")
             if name in function.__globals__:
-                found = function.__globals__[name]
+                value = function.__globals__[name]
             elif name in vars(builtins):
-                found = vars(builtins)[name]
+                value = vars(builtins)[name]
             else:
                 raise self._unknown(f"uses {name}, which is not there yet")
-            if isinstance(found, types.ModuleType):
+            if isinstance(value, types.ModuleType):
                 self.say(name)
-                self._module(found, texts)
+                self._module(value, texts)
             else:
-                self.add(found, name)
+                self.add(value, name)
 
     def _code(self, code: types.CodeType) -> None:
         if is_library(code.co_filename):
@@ -301,11 +301,11 @@ class Description:
         self._modules.add((id(module), names))
         is_installed = is_library_module(module)
         for name in sorted(names & vars(module).keys()):
-            found = vars(module)[name]
-            if isinstance(found, types.ModuleType):
-                self._module(found, names)
-            elif not is_installed or is_patch(found):
-                self.add(found, f"{module.__name__}.{name}")
+            value = vars(module)[name]
+            if isinstance(value, types.ModuleType):
+                self._module(value, names)
+            elif not is_installed or is_patch(value):
+                self.add(value, f"{module.__name__}.{name}")
 
     def _class(self, kind: type) -> None:
         self.say(kind.__module__, kind.__qualname__)

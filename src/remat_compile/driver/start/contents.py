@@ -26,9 +26,9 @@ def functions_of(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
             yield name, inner
 
 
-def is_patch(found: object) -> bool:
+def is_patch(value: object) -> bool:
     """Whether somebody else put a function of their own into a library."""
-    return isinstance(found, types.FunctionType) and not is_library(found.__code__.co_filename)
+    return isinstance(value, types.FunctionType) and not is_library(value.__code__.co_filename)
 
 
 def parts_of(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -88,8 +88,8 @@ def _read(one: object) -> tuple[str, Tensor]:
     raise ValueError("a constant is none")
 
 
-def _sizes(found: Sequence[object]) -> tuple[int, ...]:
-    sizes = tuple(s for s in found if isinstance(s, int) and not isinstance(s, bool) and s >= 0)
-    if not isinstance(found, list) or len(sizes) != len(found):
+def _sizes(values: Sequence[object]) -> tuple[int, ...]:
+    sizes = tuple(s for s in values if isinstance(s, int) and not isinstance(s, bool) and s >= 0)
+    if not isinstance(values, list) or len(sizes) != len(values):
         raise ValueError("sizes are none")
     return sizes

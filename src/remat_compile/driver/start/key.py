@@ -135,16 +135,16 @@ def _installed() -> list[tuple[str, int]]:
     """Which versions of packages are there; an installation leaves a folder with a new time."""
     paths = sysconfig.get_paths()
     folders = {paths["purelib"], paths["platlib"], site.getusersitepackages()}
-    found = []
+    installations = []
     for folder in sorted(folders):
         if os.path.isdir(folder):
             with os.scandir(folder) as entries:
-                found += [
+                installations += [
                     (entry.path, entry.stat().st_mtime_ns)
                     for entry in entries
                     if entry.name.endswith((".dist-info", ".egg-info", ".pth", ".egg-link"))
                 ]
-    return sorted(found)
+    return sorted(installations)
 
 
 def _environment() -> list[tuple[str, str]]:

@@ -23,12 +23,12 @@ def is_library(file: str) -> bool:
 @cache
 def _folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
-    found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    found.update((*site.getsitepackages(), site.getusersitepackages()))
-    found.update(os.path.dirname(x) for x in (torch.__file__, os.__file__))
-    found.add(str(Path(__file__).parents[2]))
-    real = {os.path.realpath(folder) for folder in found if folder}
-    return tuple(f"{folder}{os.sep}" for folder in sorted(found | real) if folder)
+    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders.update((*site.getsitepackages(), site.getusersitepackages()))
+    folders.update(os.path.dirname(x) for x in (torch.__file__, os.__file__))
+    folders.add(str(Path(__file__).parents[2]))
+    real = {os.path.realpath(folder) for folder in folders if folder}
+    return tuple(f"{folder}{os.sep}" for folder in sorted(folders | real) if folder)
 
 
 def is_library_module(module: object) -> bool:

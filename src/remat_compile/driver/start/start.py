@@ -85,10 +85,10 @@ class Start:
 
     def _behaviour(self, entry: StartEntry) -> Behaviour | None:
         """What the model does, where that is what it did."""
-        found = behaviour(
+        behaved = behaviour(
             self.model, self.args, self.kwargs, self.device, self.wanted, entry.shapes
         )
-        return found if found.digest == entry.behaviour else None
+        return behaved if behaved.digest == entry.behaviour else None
 
     def _started(self, entry: StartEntry, seen: Behaviour, name: str) -> Started:
         from ...backends.torch import build

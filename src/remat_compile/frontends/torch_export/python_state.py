@@ -106,8 +106,8 @@ def observe(
         only_first = places[1:] == [None] * len(places[1:]) and not replaces
         raise FBError(_refusal(differing[0], first.drew, only_first))
     changed = frozenset(changed_attributes(before, first.attributes))
-    told = state_warnings(before, first.attributes, first.drew, drawn_at)
-    return Observed((*told, *first.notes), changed, first.hooks - hooks_before, first.results)
+    warnings = state_warnings(before, first.attributes, first.drew, drawn_at)
+    return Observed((*warnings, *first.notes), changed, first.hooks - hooks_before, first.results)
 
 
 def _not_looked_at() -> Diagnostic:

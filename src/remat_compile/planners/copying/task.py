@@ -43,7 +43,7 @@ class CopyTask:
     """A task on a target with a link, and the best plan so far. Only the answer is simulated."""
 
     task: Task
-    found: list[Placed] = field(default_factory=list)
+    improvements: list[Placed] = field(default_factory=list)
     """Each faster than the one before."""
     least: Order | None = None
     """The order of least bytes without copies that was tried."""
@@ -68,7 +68,7 @@ class CopyTask:
 
     @property
     def best(self) -> Placed | None:
-        return self.found[-1] if self.found else None
+        return self.improvements[-1] if self.improvements else None
 
     @property
     def late(self) -> bool:
@@ -111,9 +111,9 @@ class CopyTask:
 
     def take_in(self, other: CopyTask) -> None:
         """What another search for the same task found, where it is faster."""
-        for placed in other.found:
+        for placed in other.improvements:
             if self.best is None or placed.time_ns < self.best.time_ns:
-                self.found.append(placed)
+                self.improvements.append(placed)
 
     def _try_fastest(
         self, frame: Frame, ways: Iterable[Sequence[Move]], gaps: Sequence[Gap]
@@ -129,7 +129,7 @@ class CopyTask:
             return None
         takes, moves = min(fitting, key=lambda way: way[0])
         if self.best is None or takes < self.best.time_ns:
-            self.found.append(Placed(takes, tuple(frame.order), tuple(moves), tuple(gaps)))
+            self.improvements.append(Placed(takes, tuple(frame.order), tuple(moves), tuple(gaps)))
         return takes
 
     def _frame_of(self, order: Order) -> Frame:
@@ -151,7 +151,7 @@ class CopyTask:
 
     def _simulated(self) -> Iterator[tuple[Schedule, Trace]]:
         """What was found, the fastest first."""
-        for placed in reversed(self.found):
+        for placed in reversed(self.improvements):
             schedule = steps_of(self.instance, list(placed.order), placed.moves, self.task.planner)
             yield schedule, simulate(self.instance.program, schedule)
 
