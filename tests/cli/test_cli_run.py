@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -144,7 +145,10 @@ def test_other_model(cli: Cli, plan: Path, model: Path) -> None:
     ran = cli("run", plan, "--model", f"{model}:make")
     assert ran.code == 0
     recorded = plan.read_text()
+    # As long as before and of the same second: Python would take the bytecode it has.
+    before = model.stat()
     model.write_text(MODEL.replace("GELU", "ReLU"))
+    os.utime(model, ns=(before.st_atime_ns, before.st_mtime_ns))
     from remat_compile.driver.files import sha256_of
 
     digest = recorded.partition('sha256 "')[2].partition('"')[0]
