@@ -352,6 +352,30 @@ def test_a_branch_that_was_not_captured_stands_for_nothing(
     assert len(captures) == 2
 
 
+class Masked(nn.Module):
+    """Looks at numbers unless it is compiled, as the masks of `transformers` do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and bool((x[:, -1] == 0).all()):
+            return self.a(x)
+        return torch.tanh(self.a(x))
+
+
+def test_a_forward_that_looks_at_numbers_unless_compiled_starts_again(
+    folder: Path, captures: list[object]
+) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 4)
+    model = Masked()
+    for _ in range(2):
+        assert torch.equal(compiled(model, x, activation_budget="100%")(x), model(x))
+    assert len(captures) == 1
+
+
 def test_hooks_of_the_model_run_as_often_as_without_a_cache(folder: Path) -> None:
     found = []
     for cache in (False, True, True):

@@ -130,6 +130,29 @@ def test_two_models_of_one_class_have_one_key(tmp_path: Path) -> None:
         assert first == key(user.Net())
 
 
+class Generation:
+    """As the `GenerationConfig` of `transformers` knows whether it was changed."""
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        self.temperature = temperature
+        self._original_object_hash = id(self)  # `first` and `second` live side by side
+
+
+def test_an_attribute_that_no_process_repeats_is_left_out_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def of(generation: Generation) -> str | None:
+        model = nn.Linear(4, 4)
+        model.generation_config = generation  # type: ignore[assignment]
+        return key(model)
+
+    first, second = Generation(), Generation()
+    assert of(first) != of(second)
+    name = (Generation.__module__, "Generation", "_original_object_hash")
+    monkeypatch.setattr("remat_compile.driver.start.code.OF_THE_PROCESS", frozenset({name}))
+    assert of(first) == of(second) != of(Generation(temperature=0.5))
+
+
 EDITS = {
     "forward": ("self.slope * TABLE", "2 * self.slope * TABLE"),
     "method of a base": ("return bend(x)", "return bend(x) + 1"),

@@ -38,8 +38,16 @@ _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layou
 _SETTINGS = (torch.memory_format, slice, type(None), type(...))
 
 
+NO_SHAPES = ["nothing"]
+"""Of a call that needs numbers."""
+
+
 class Unseen(Exception):
     """The model cannot be run on shadows; why."""
+
+
+class _NoNumbers(RuntimeError):
+    """A call needs numbers: of PyTorch's kind, since the model's Python may go on from there."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +81,15 @@ def behaviour(
     """Of one step at a sample; nothing of the model changes. Unseen where Python must see numbers,
     draws from its own or NumPy's generators, or uses tensors or operators that are not told here,
     and where an operator's shapes are not among the `known` of an earlier run.
+
+    A forward that asks for numbers unless it is compiled runs a second time, as if compiling; its
+    first run belongs to what is known, up to where it asked.
     """
+    shapes: dict[str, list[Any]] = {}
     for compiling in (False, True):
         with unchanged(model), as_if_compiling() if compiling else nullcontext():
             before, hooks_before = attributes_of(model), hooks_of(model)
-            recorder = _ShadowMode(device, known)
+            recorder = _ShadowMode(device, known, shapes)
             drawn = _generators()
             try:
                 with recorder, torch.enable_grad():
@@ -101,7 +113,7 @@ def behaviour(
                 changing,
                 own,
                 frozenset(recorder.literals),
-                recorder.shapes,
+                shapes,
             )
     raise Unseen(f"the forward does not run without numbers ({type(failed).__name__})")
 
@@ -179,9 +191,9 @@ class _Shadow(Tensor):
 class _ShadowMode(TorchDispatchMode):
     """Gives shadows for what operators give, and notes each call."""
 
-    def __init__(self, device: torch.device, known: Shapes | None):
+    def __init__(self, device: torch.device, known: Shapes | None, shapes: dict[str, list[Any]]):
         super().__init__()  # type: ignore[no-untyped-call]
-        self.shapes: dict[str, list[Any]] = {}
+        self.shapes = shapes
         self.literals: set[str] = set()
         self._device = device
         self._known = known
@@ -236,6 +248,8 @@ class _ShadowMode(TorchDispatchMode):
                 raise Unseen(f"{func} was not called in that way before")
             known = None if self._known is None else self._known[call]
             self.shapes[call] = known or _shapes(func, leaves, spec)
+        if self.shapes[call] == NO_SHAPES:
+            raise _NoNumbers(f"{func} has no result without numbers")
         kind, *parts = self.shapes[call]
         arguments = func._schema.arguments
         device = kwargs.get("device") if any(a.name == "device" for a in arguments) else None
@@ -270,13 +284,16 @@ _DTYPES = {str(x): x for x in vars(torch).values() if isinstance(x, torch.dtype)
 
 
 def _shapes(func: OpOverload, leaves: list[Any], spec: Any) -> list[Any]:
-    """What a call gives, found on `meta`."""
+    """What a call gives, as `meta` tells it; `NO_SHAPES` where it cannot."""
     on_meta = [_on_meta(leaf) for leaf in leaves]
     args, options = tree_unflatten(on_meta, spec)
     if any(a.name == "device" for a in func._schema.arguments):
         options["device"] = torch.device("meta")
         options.pop("pin_memory", None)
-    made = func(*args, **options)
+    try:
+        made = func(*args, **options)
+    except Exception:  # of PyTorch, where numbers decide
+        return NO_SHAPES
     parts = list(made) if isinstance(made, tuple | list) else [made]
     kind = "tuple" if isinstance(made, tuple) else "list" if isinstance(made, list) else "one"
     return [kind, *(_part(part, on_meta, leaves) for part in parts)]

@@ -67,6 +67,11 @@ UNREACHED = frozenset(
     )
 )
 """Methods with a special name that no forward calls without naming them."""
+OF_THE_PROCESS = frozenset(
+    {("transformers.generation.configuration_utils", "GenerationConfig", "_original_object_hash")}
+)
+"""Attributes (module, class, name) that hold Python's hash of their own object, which no other
+process repeats; what it was made of stands in the other attributes."""
 
 
 class Unknown(Exception):
@@ -222,7 +227,9 @@ class Description:
             self.say(scalar.__repr__(value))
         slots = [s for base in kind.__mro__ for s in slots_of(base)]
         held = {slot: getattr(value, slot) for slot in slots if hasattr(value, slot)}
-        self._mapping({**held, **getattr(value, "__dict__", {})})
+        held |= getattr(value, "__dict__", {})
+        of = (kind.__module__, kind.__qualname__)
+        self._mapping({name: v for name, v in held.items() if (*of, name) not in OF_THE_PROCESS})
 
     # -- code ---------------------------------------------------------------------------
 
