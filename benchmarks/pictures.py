@@ -34,7 +34,7 @@ def gpt2_12() -> tuple[nn.Module, tuple[Tensor, ...]]:
 
 
 def unet() -> tuple[nn.Module, tuple[Tensor, ...]]:
-    from helpers.models import UNet
+    from helpers.networks.convolutions import UNet
 
     torch.manual_seed(0)
     return UNet(16).train(), (torch.rand(8, 3, 64, 64),)

@@ -13,7 +13,8 @@ import torch
 
 from helpers.jax.arrays import quick_compilation, to_numpy
 from helpers.jax.torch_reference import Reference, interpreted, reference
-from helpers.models import BASE, GPT, LOSS_INSIDE, MODELS, SMALL
+from helpers.models import BASE, LOSS_INSIDE, MODELS, SMALL
+from helpers.networks.transformers import GPT
 from helpers.slow import default_only
 from remat_compile.backends.jax.runtime.interpret import Interpreted
 from remat_compile.frontends.torch_export import Lowered, export, lower
