@@ -27,7 +27,7 @@ class Outcome:
     budget: str = ""
     parameters: int = 0
     reason: str = ""
-    told: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()
     tensors: int = 0
     different: tuple[str, ...] = ()
     same_as: str = ""
@@ -90,33 +90,33 @@ def loss_of(out: Any) -> Any:
     return torch.stack(terms).sum()
 
 
-Found = dict[str, Any]
+Tensors = dict[str, Any]
 
 
-def train(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
+def train(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensors:
     """Tensors by name: of each step results, loss, gradients and generator; then the state."""
     import numpy as np
     import torch
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-    found: Found = {}
+    tensors: Tensors = {}
     for step in range(STEPS):
         for seed in (torch.manual_seed, random.seed, np.random.seed):
             seed(100 + step)
         optimizer.zero_grad()
         out = model(*args, **kwargs)
         loss = loss_of(out)
-        found |= {f"{step} result {n}": t.detach().clone() for n, t in results(out)}
-        found[f"{step} loss"] = loss.detach().clone()
+        tensors |= {f"{step} result {n}": t.detach().clone() for n, t in results(out)}
+        tensors[f"{step} loss"] = loss.detach().clone()
         loss.backward()
-        found |= {f"{step} gradient {n}": p.grad for n, p in _named(model.named_parameters())}
-        found = {n: None if t is None else t.detach().clone() for n, t in found.items()}
-        found[f"{step} generator"] = torch.get_rng_state()
+        tensors |= {f"{step} gradient {n}": p.grad for n, p in _named(model.named_parameters())}
+        tensors = {n: None if t is None else t.detach().clone() for n, t in tensors.items()}
+        tensors[f"{step} generator"] = torch.get_rng_state()
         optimizer.step()
     state = {"parameter": model.named_parameters(), "buffer": model.named_buffers()}
     for kind, named in state.items():
-        found |= {f"{kind} {n}": t.detach().clone() for n, t in _named(named)}
-    return found
+        tensors |= {f"{kind} {n}": t.detach().clone() for n, t in _named(named)}
+    return tensors
 
 
 def _named(named: Any) -> Iterator[tuple[str, Any]]:
@@ -135,7 +135,7 @@ def same(ours: Any, theirs: Any) -> bool:
     return torch.equal(ours, theirs)
 
 
-def compare(ours: Found, theirs: Found) -> tuple[int, tuple[str, ...]]:
+def compare(ours: Tensors, theirs: Tensors) -> tuple[int, tuple[str, ...]]:
     """How many were compared, and which differ. Results that were left out, which a warning
     told, are not compared."""
     names = [n for n in theirs if n in ours or " result " not in n]
@@ -233,7 +233,7 @@ def run_one(origin: str, name: str) -> Outcome:
             share, ours = compiled(model, args, kwargs)
             tensors, different = compare(train(ours, args, kwargs), theirs)
             return ended(
-                told=codes(caught),
+                codes=codes(caught),
                 budget=share,
                 tensors=tensors,
                 different=different,
@@ -247,14 +247,14 @@ def run_one(origin: str, name: str) -> Outcome:
         options = {"activation_budget": "100%", "planner": "dtr", "report": reports.append}
         by_regions = torch.compile(model, backend="remat", options=options)
         try:
-            found = train(by_regions, args, kwargs)
+            actual = train(by_regions, args, kwargs)
         except FBError as error:
             return ended(way="refused", reason=f"{reason}; by regions: {said(error)}")
         except TorchDynamoException as error:
             first = " ".join(str(error).split())[:120]
             return ended(way="refused", reason=f"{reason}; TorchDynamo refuses it too: {first}")
-        tensors, different = compare(found, theirs)
-        same_as = pytorch_that_gives(found, origin, name) if different else ""
+        tensors, different = compare(actual, theirs)
+        same_as = pytorch_that_gives(actual, origin, name) if different else ""
     regions = reports[-1].regions if reports else ()
     planned = sum(region.status == "planned" for region in regions)
     way = "regions" if planned else "refused"
@@ -263,13 +263,13 @@ def run_one(origin: str, name: str) -> Outcome:
         way=way,
         reason=f"{reason}; {counted}",
         same_as=same_as,
-        told=codes(caught),
+        codes=codes(caught),
         tensors=tensors,
         different=different,
     )
 
 
-def pytorch_that_gives(found: Found, origin: str, name: str) -> str:
+def pytorch_that_gives(actual: Tensors, origin: str, name: str) -> str:
     """The backend of PyTorch's own under which `torch.compile` gives these bits, where one does:
     the difference from eager is then that of TorchDynamo or of AOTAutograd."""
     import torch
@@ -278,7 +278,7 @@ def pytorch_that_gives(found: Found, origin: str, name: str) -> str:
         torch._dynamo.reset()
         model, args, kwargs = sample(origin, name)
         theirs = train(torch.compile(model, backend=backend), args, kwargs)
-        if not compare(found, theirs)[1]:
+        if not compare(actual, theirs)[1]:
             return f'torch.compile(backend="{backend}")'
     return ""
 

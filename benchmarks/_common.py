@@ -47,7 +47,7 @@ def interleave(
         for _ in range(warmup):
             run()
     names = list(runs)
-    found: dict[str, list[float]] = {name: [] for name in names}
+    seconds: dict[str, list[float]] = {name: [] for name in names}
     for index in range(rounds):
         shift = index % len(names)
         for name in names[shift:] + names[:shift]:
@@ -56,9 +56,9 @@ def interleave(
             start = clock()
             for _ in range(repeat):
                 runs[name]()
-            found[name].append((clock() - start) / repeat)
+            seconds[name].append((clock() - start) / repeat)
             gc.enable()
-    return found
+    return seconds
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:

@@ -31,23 +31,23 @@ class Falling:
     name: str
     floor: int
     predicted: tuple[int, ...]
-    found: tuple[int, ...]
+    compiled: tuple[int, ...]
     scratch: int
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        return tuple(f / p for f, p in zip(self.found, self.predicted, strict=True))
+        return tuple(f / p for f, p in zip(self.compiled, self.predicted, strict=True))
 
     @property
     def share(self) -> float:
         """Where the bytes at `range:0.5` lie between the floor (0) and those without a plan (1)."""
-        at_half = self.found[1 + BUDGETS.index("range:0.5")]
-        return (at_half - self.floor) / (self.found[0] - self.floor)
+        at_half = self.compiled[1 + BUDGETS.index("range:0.5")]
+        return (at_half - self.floor) / (self.compiled[0] - self.floor)
 
     @property
     def rise(self) -> float:
         """The largest step up as the budget falls, as a share."""
-        return max(after / before - 1 for before, after in itertools.pairwise(self.found))
+        return max(after / before - 1 for before, after in itertools.pairwise(self.compiled))
 
     @property
     def holds(self) -> bool:
@@ -59,13 +59,13 @@ def report(names: tuple[str, ...]) -> bool:
     """Prints the table; whether all that is promised of the bytes holds."""
     sys.path.insert(0, str(TESTS))
     with jax.enable_x64(True):
-        found = [measured(name) for name in names]
+        curves = [measured(name) for name in names]
     plans = ("store-all", *BUDGETS)
     print_table(
         ("", "predicted KiB", "XLA KiB", *plans, "share at range:0.5", "scratch KiB", ""),
-        [row(f) for f in found],
+        [row(f) for f in curves],
     )
-    return all(f.holds for f in found)
+    return all(f.holds for f in curves)
 
 
 def measured(name: str) -> Falling:
@@ -86,7 +86,7 @@ def row(f: Falling) -> tuple[str, ...]:
     return (
         f.name,
         f"{f.predicted[0] / 1024:.0f}",
-        f"{f.found[0] / 1024:.0f}",
+        f"{f.compiled[0] / 1024:.0f}",
         *(f"{ratio:.2f}" for ratio in f.ratios),
         f"{f.share:.2f}",
         f"{f.scratch / 1024:.0f}",

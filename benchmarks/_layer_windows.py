@@ -56,8 +56,8 @@ class _Layers:
     def _layer(self, c: int) -> int:
         """By the module that the line of source ran in; -1 outside the layers."""
         loc = self.inst.program.graph.cnodes[c].loc
-        found = _LAYER.search(loc.module or "") if loc is not None else None
-        return int(found[1]) if found else -1
+        match = _LAYER.search(loc.module or "") if loc is not None else None
+        return int(match[1]) if match else -1
 
     def recomputable(self) -> list[int]:
         """Those that may be dropped, the cheapest for a byte first."""

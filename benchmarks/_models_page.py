@@ -27,9 +27,9 @@ def row(o: Outcome) -> str:
         if o.same_as:
             bits += f"; all equal to PyTorch's own `{o.same_as}`"
     way = {"late": "out of time", "error": "**error**"}.get(o.way, o.way)
-    told = ", ".join(o.told)
+    codes = ", ".join(o.codes)
     known = "" if o.equal else KNOWN.get(o.name, "")
-    parts = (known, o.reason.replace("|", "/")[:240], told)
+    parts = (known, o.reason.replace("|", "/")[:240], codes)
     note = "; ".join(part for part in parts if part)
     cells = (
         o.name,

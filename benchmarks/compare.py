@@ -206,13 +206,13 @@ class _SavedOnHost(nn.Module):
             return self.call(*args)
 
 
-def _difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
-    if found.keys() != expected.keys():
+def _difference(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    if actual.keys() != expected.keys():
         return float("inf")
     worst = 0.0
     for name, wanted in expected.items():
         scale = float(wanted.detach().abs().max()) or 1.0
-        worst = max(worst, float((found[name].detach() - wanted.detach()).abs().max()) / scale)
+        worst = max(worst, float((actual[name].detach() - wanted.detach()).abs().max()) / scale)
     return worst
 
 
@@ -251,8 +251,8 @@ def jax_rows(shape: Shape, rounds: int, clock: Clock) -> list[Row]:
     times = interleave(runs, rounds=rounds, warmup=1, clock=clock)
     base_s = median(times["no checkpoint"])
 
-    def difference(found: Any) -> float:
-        pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    def difference(actual: Any) -> float:
+        pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
         return max(float(abs(a - b).max() / (abs(b).max() + 1e-30)) for a, b in pairs)
 
     return [

@@ -47,20 +47,20 @@ def main(
         chosen = graphs.split(",") if graphs else all_graphs
         partly = bool(planners or graphs)
         broken: list[str] = []
-        found = [o for o in matrix.read(output) if o.graph in all_graphs] if partly else []
+        outcomes = [o for o in matrix.read(output) if o.graph in all_graphs] if partly else []
         for graph in chosen:
             for name in names:
                 row = _row(matrix, name, graph, time_limit, broken)
-                found = [o for o in found if (o.graph, o.planner) != (graph, name)] + row
-                matrix.write(output, found)
+                outcomes = [o for o in outcomes if (o.graph, o.planner) != (graph, name)] + row
+                matrix.write(output, outcomes)
     when = datetime.now(UTC).strftime("%Y-%m-%d")
     if partly:
         when += f" ({', '.join([*names, *chosen])}; other cells are of earlier runs)"
-    text = matrix.summary(found, when)
+    text = matrix.summary(outcomes, when)
     output.with_suffix(".md").write_text(text, encoding="utf-8")
     print(text)
     print(*broken, sep="\n")
-    if broken or median(matrix.gaps(found)) > MOST_GAP:
+    if broken or median(matrix.gaps(outcomes)) > MOST_GAP:
         raise SystemExit(1)
 
 
@@ -69,7 +69,7 @@ def _row(matrix: Any, planner: str, graph: str, time_limit: float, broken: list[
 
     What breaks its word is said and added to `broken`.
     """
-    found = []
+    cells = []
     for share in matrix.SHARES:
         try:
             cell = matrix.outcome(planner, graph, share, time_limit)
@@ -79,10 +79,10 @@ def _row(matrix: Any, planner: str, graph: str, time_limit: float, broken: list[
             continue
         time = "" if cell.time is None else f" {cell.time:.4f}"
         print(f"{graph:16} {share:.2f} {planner:16} {cell.status}{time}", flush=True)
-        found.append(cell)
+        cells.append(cell)
         if cell.status == "refused":
             break
-    return found
+    return cells
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from _tables import print_table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from helpers.models import GPT
+from helpers.networks.transformers import GPT
 
 LIMIT = 2.0
 KINDS = ("static", "batch", "seq", "both")

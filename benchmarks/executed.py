@@ -215,7 +215,7 @@ def peers(bench: Bench, rounds: int) -> list[Peer]:
     binding = bench.program.binding
     held = held_bytes(bench.program, "device", Sizes.of(bench.program))
     eager = StepRunner(bench.exported.module, bench.exported, binding)
-    found: list[Peer] = []
+    measured: list[Peer] = []
 
     def measure(name: str, module: nn.Module) -> Peer:
         runner = StepRunner(module, bench.exported, binding)
@@ -224,16 +224,16 @@ def peers(bench: Bench, rounds: int) -> list[Peer]:
         times = [runner.time_s() / eager.time_s() for _ in range(rounds)]
         return Peer(name, peak, median(times))
 
-    found.append(Peer("autograd", held + eager.peak_bytes(), 1.0))
-    found.append(measure("checkpoint per block", checkpointed(bench.model)))
+    measured.append(Peer("autograd", held + eager.peak_bytes(), 1.0))
+    measured.append(measure("checkpoint per block", checkpointed(bench.model)))
     budgeted = [
         measure(f"memory budget {share}", budgeted_step(bench.model, bench.exported.args, share))
         for share in PEER_BUDGETS
     ]
     fits = [p for p in budgeted if p.measured_bytes <= bench.budget.bytes]
     lowest = min(budgeted, key=lambda p: p.measured_bytes)
-    found.append(min(fits, key=lambda p: p.time) if fits else lowest)
-    return found
+    measured.append(min(fits, key=lambda p: p.time) if fits else lowest)
+    return measured
 
 
 def main(
@@ -250,19 +250,19 @@ def main(
     """Runs the plan of every planner."""
     print(machine())
     names = planners.split(",") if planners else list(available())
-    found: dict[str, Line | None] = dict.fromkeys(names)
+    lines: dict[str, Line | None] = dict.fromkeys(names)
     beside: list[Peer] = []
     for index, case in enumerate(cases(layers, width, seq)):
-        waiting = [name for name in names if found[name] is None]
+        waiting = [name for name in names if lines[name] is None]
         if not waiting and index:
             break
         bench = Bench(case)
         bench.prepare(waiting, time_limit)
         for name in bench.ready:
-            found[name] = bench.run(name, rounds)
+            lines[name] = bench.run(name, rounds)
         if index == 0 and peer:
             beside, asked = peers(bench, rounds), bench
-    rows = [_shown(name, line) for name, line in found.items()]
+    rows = [_shown(name, line) for name, line in lines.items()]
     head = (
         "planner",
         "model",
@@ -280,9 +280,9 @@ def main(
         cells = [(p.name, format_bytes(p.measured_bytes), f"{p.time:.2f} ×") for p in beside]
         print_table(("", "measured", "time"), cells)
     if out is not None:
-        data = {"machine": machine(), "plans": [asdict(v) for v in found.values() if v]}
+        data = {"machine": machine(), "plans": [asdict(v) for v in lines.values() if v]}
         out.write_text(json.dumps(data | {"peers": [asdict(p) for p in beside]}, indent=1))
-    if check and not all(line is not None and line.holds for line in found.values()):
+    if check and not all(line is not None and line.holds for line in lines.values()):
         raise SystemExit(1)
 
 

@@ -182,13 +182,13 @@ class Bench:
         held = held_bytes(self.program, "device", Sizes.of(self.program))
         wanted = runners[0].run()
         for (line, _), runner in zip(self.entries, runners, strict=True):
-            found = runner.run()
-            apart = differences(found, wanted, runner.run, runners[0].run)
-            line.difference = largest_difference(found, wanted)
+            tensors = runner.run()
+            apart = differences(tensors, wanted, runner.run, runners[0].run)
+            line.difference = largest_difference(tensors, wanted)
             changing = len(apart.changing)
             but = f" ({changing} of {len(wanted)} change from step to step)" if changing else ""
             line.bits = "differ" if apart.real else f"equal{but}"
-            del found
+            del tensors
             planned = line.predicted is not None
             line.peak_bytes = runner.planned_peak_bytes() if planned else held + runner.peak_bytes()
         for _ in range(rounds):
@@ -246,7 +246,7 @@ def main(
     torch.backends.cuda.enable_cudnn_sdp(not deterministic)
     kernels = ", deterministic kernels" if deterministic else ""
     print(f"{properties.name}, torch {torch.__version__}{kernels}")
-    found = {}
+    by_model = {}
     for name in models.split(","):
         bench = Bench(name, time_limit)
         for budget in budgets.split(","):
@@ -259,13 +259,13 @@ def main(
             bench.compiled(float(share))
         lines = bench.measure(rounds)
         bench.report(lines)
-        found[name] = lines
+        by_model[name] = lines
         del bench
         torch.cuda.empty_cache()
     if out is not None:
-        data = {name: [asdict(line) for line in lines] for name, lines in found.items()}
+        data = {name: [asdict(line) for line in lines] for name, lines in by_model.items()}
         out.write_text(json.dumps({"machine": properties.name, "models": data}, indent=1))
-    if check and not all(line.holds for lines in found.values() for line in lines):
+    if check and not all(line.holds for lines in by_model.values() for line in lines):
         raise SystemExit(1)
 
 

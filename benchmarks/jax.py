@@ -102,13 +102,13 @@ def measure(
     start = time.perf_counter()
     compiled = jax.jit(function).lower(*arguments).compile(compiler_options=options)
     compile_s = time.perf_counter() - start
-    temp = compiled.memory_analysis().temp_size_in_bytes
+    temp_bytes = compiled.memory_analysis().temp_size_in_bytes
     return Measured(
         name,
         emit_s,
         compile_s,
         predicted,
-        temp,
+        temp_bytes,
         lambda: jax.block_until_ready(compiled(*arguments)) and None,
     )
 

@@ -49,13 +49,13 @@ def _import_everything() -> None:
 def versions() -> tuple[str, ...]:
     from importlib.metadata import PackageNotFoundError, version
 
-    found = []
+    installed = []
     for package in ("torch", "transformers"):
         try:
-            found.append(f"{package} {version(package)}")
+            installed.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             continue
-    return tuple(found)
+    return tuple(installed)
 
 
 def in_own_process(origin: str, name: str) -> Outcome:

@@ -40,26 +40,26 @@ def least_makespan(length: int) -> int:
 
 def against_memory(length: int) -> Curves:
     """Figure 1.8: (memory over the least for Span*, makespan over Span*)."""
-    found: Curves = {}
+    curves: Curves = {}
     for name, lengths in branches(length).items():
         table = MultiChain(lengths)
         enough = 6 * length + len(lengths)
-        found[name] = [
+        curves[name] = [
             (slots / enough, table.time(slots) / least_makespan(length))
             for slots in range(least_slots(lengths, table.kept), enough + 1)
         ]
-    return found
+    return curves
 
 
 def against_length(slots: int, most: int) -> Curves:
     """Figure 1.9: (L, makespan over Span*) for a fixed memory."""
-    found: Curves = {name: [] for name in branches(1)}
+    curves: Curves = {name: [] for name in branches(1)}
     for length in range(1, most + 1):
         for name, lengths in branches(length).items():
             if slots >= least_slots(lengths, (False,) * len(lengths)):
                 makespan = MultiChain(lengths, slots=slots).time(slots)
-                found[name].append((length, makespan / least_makespan(length)))
-    return {name: curve for name, curve in found.items() if curve}
+                curves[name].append((length, makespan / least_makespan(length)))
+    return {name: curve for name, curve in curves.items() if curve}
 
 
 def rows(key: str, plots: Mapping[int, Curves]) -> Iterator[dict[str, object]]:

@@ -149,11 +149,11 @@ def _rows(
         budget = resolve_budget(text, base)
         cells = []
         for column in columns:
-            found, spent_s = kept.figure(
+            plan_ns, spent_s = kept.figure(
                 (*of, program.target.name, text.text, column),
                 partial(time_ns, column, program, budget, limit_s),
             )
-            ratio = "–" if found is None else f"{found / base.time_ns:.3f}"
+            ratio = "–" if plan_ns is None else f"{plan_ns / base.time_ns:.3f}"
             cells.append(f"{ratio} ({spent_s:.1f} s)" if spent_s >= 1 else ratio)
         yield text.text, cells
 

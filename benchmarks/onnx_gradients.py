@@ -159,13 +159,13 @@ def compare(module: nn.Module, args: tuple[Tensor, ...], folder: Path) -> tuple[
     weights = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1))
     torch.autograd.backward([wanted], [weights])
     torch.autograd.backward([got], [weights])
-    found = dict(built.named_parameters(remove_duplicate=False))
+    parameters = dict(built.named_parameters(remove_duplicate=False))
     largest, worst, count = 0.0, 0.0, 0
     for name, parameter in module.named_parameters():
         if parameter.grad is None:
             continue
         count += 1
-        grad = found[name].grad
+        grad = parameters[name].grad
         assert grad is not None, f"{name} has no gradient"
         worst = max(worst, float((grad - parameter.grad).abs().max()))
         largest = max(largest, float(parameter.grad.abs().max()))

@@ -104,7 +104,7 @@ def measure(case: Case, rounds: int, clock: Callable[[], float]) -> Outcome:
     predicted_ms = simulate(step.program, step.schedule).time_ns / 1e6
     steps = {"ours": step_of(ours, args), "eager": step_of(eager, args)}
     times = interleave(steps, rounds=rounds, repeat=case.repeat, clock=clock)
-    medians = {name: statistics.median(found) * 1e3 for name, found in times.items()}
+    medians = {name: statistics.median(seconds) * 1e3 for name, seconds in times.items()}
     if medians["eager"] < case.least_ms:
         raise SystemExit(
             f"{case.name}: a step takes {medians['eager']:.0f} ms here, not the "
@@ -125,7 +125,7 @@ def main(
     """Times `store-all` against eager."""
     clock = time.process_time if processor_time else time.perf_counter
     print(machine())
-    found = [measure(case, rounds, clock) for case in CASES if not only or only in case.name]
+    outcomes = [measure(case, rounds, clock) for case in CASES if not only or only in case.name]
     print_table(
         ("case", "eager ms", "ours ms", "predicted ms", "ratio", "quartiles", "limit"),
         [
@@ -138,12 +138,12 @@ def main(
                 f"{o.ratio_low:.3f}-{o.ratio_high:.3f}",
                 f"{o.limit:.2f}",
             )
-            for o in found
+            for o in outcomes
         ],
     )
     if out is not None:
-        out.write_text(json.dumps({"machine": machine(), "cases": [asdict(o) for o in found]}))
-    if check and any(o.ratio > o.limit for o in found):
+        out.write_text(json.dumps({"machine": machine(), "cases": [asdict(o) for o in outcomes]}))
+    if check and any(o.ratio > o.limit for o in outcomes):
         raise SystemExit(1)
 
 

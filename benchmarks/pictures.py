@@ -34,7 +34,7 @@ def gpt2_12() -> tuple[nn.Module, tuple[Tensor, ...]]:
 
 
 def unet() -> tuple[nn.Module, tuple[Tensor, ...]]:
-    from helpers.models import UNet
+    from helpers.networks.convolutions import UNet
 
     torch.manual_seed(0)
     return UNet(16).train(), (torch.rand(8, 3, 64, 64),)
@@ -75,7 +75,7 @@ def report(model: nn.Module, args: tuple[Tensor, ...], budget: str) -> str:
 
 def frontier() -> str:
     model, args = gpt2_12()
-    found = remat_compile.sweep(
+    sweep = remat_compile.sweep(
         model,
         args,
         planners="auto,dtr,rotor,periodic",
@@ -84,7 +84,7 @@ def frontier() -> str:
         device=DEVICE,
         time_limit_s=10,
     )
-    return found.to_html()
+    return sweep.to_html()
 
 
 def shoot(browser: str, text: str, image: Path) -> float:

@@ -65,7 +65,7 @@ def read_best() -> dict[tuple[int, float], Best]:
     if not BEST_KNOWN.exists():
         return {}
     with BEST_KNOWN.open(encoding="utf-8", newline="") as file:
-        found = [
+        best = [
             Best(
                 int(row["blocks"]),
                 float(row["f"]),
@@ -76,7 +76,7 @@ def read_best() -> dict[tuple[int, float], Best]:
             )
             for row in csv.DictReader(file)
         ]
-    return {(b.blocks, b.f): b for b in found}
+    return {(b.blocks, b.f): b for b in best}
 
 
 def write_best(best: dict[tuple[int, float], Best]) -> None:
@@ -122,18 +122,18 @@ def quality(
         names = planners.split(",") if planners else list(available())
         names = [n for n in names if CPU_ONLY.get(n, count) >= count]
         budgets = budgets_of(program)
-        found = run_sweep(
+        sweep = run_sweep(
             program,
             [parse_planner(name) for name in names],
             [text for _, text in budgets],
             time_limit_s=time_limit,
             progress=_only_results,
         )
-        _learn(known, count, budgets, found)
+        _learn(known, count, budgets, sweep)
         write_best(known)
         print(f"\n{count} blocks, {len(program.graph.cnodes)} computations")
-        print(_table(found, known, count, budgets))
-        wrong += _misses(found, known, count, budgets)
+        print(_table(sweep, known, count, budgets))
+        wrong += _misses(sweep, known, count, budgets)
     print("\n".join(wrong))
     if check and wrong:
         raise SystemExit(1)
@@ -144,23 +144,23 @@ def _only_results(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-def _at(found: Sweep, text: BudgetText) -> list[Cell]:
-    return [cell for cell in found.cells if cell.budget == text.text]
+def _at(sweep: Sweep, text: BudgetText) -> list[Cell]:
+    return [cell for cell in sweep.cells if cell.budget == text.text]
 
 
 def _learn(
     known: dict[tuple[int, float], Best],
     count: int,
     budgets: Sequence[tuple[float, BudgetText]],
-    found: Sweep,
+    sweep: Sweep,
 ) -> None:
-    base_s = found.baseline.time_ns / 1e9
+    base_s = sweep.baseline.time_ns / 1e9
     for f, text in budgets:
         size = int(text.amount)
         old = known.get((count, f))
         if old is None or old.budget_bytes != size:
             old = Best(count, f, size, float("inf"), 0.0, "")
-        for cell in _at(found, text):
+        for cell in _at(sweep, text):
             if cell.overhead is not None and cell.overhead < old.overhead - 1e-9:
                 old = replace(old, overhead=cell.overhead, planner=cell.winner or cell.planner)
             if cell.lower_bound_s is not None:
@@ -169,7 +169,7 @@ def _learn(
 
 
 def _table(
-    found: Sweep,
+    sweep: Sweep,
     known: dict[tuple[int, float], Best],
     count: int,
     budgets: Sequence[tuple[float, BudgetText]],
@@ -179,8 +179,8 @@ def _table(
     best = [known[count, f] for f, _ in budgets]
     lines.append(["best known", *(f"{100 * b.overhead:.2f}" for b in best), "", ""])
     lines.append(["bound", *(f"{100 * b.bound:.2f}" for b in best), "", ""])
-    for name in dict.fromkeys(c.planner for c in found.cells):
-        mine = [c for c in found.cells if c.planner == name]
+    for name in dict.fromkeys(c.planner for c in sweep.cells):
+        mine = [c for c in sweep.cells if c.planner == name]
         shown = ["-" if c.overhead is None else f"{100 * c.overhead:.2f}" for c in mine]
         least = [c.least_bytes for c in mine if c.least_bytes is not None]
         reach = [c.budget_bytes for c in mine if c.overhead is not None]
@@ -198,14 +198,14 @@ def _table(
 
 
 def _misses(
-    found: Sweep,
+    sweep: Sweep,
     known: dict[tuple[int, float], Best],
     count: int,
     budgets: Sequence[tuple[float, BudgetText]],
 ) -> list[str]:
     wrong = []
     for f, text in budgets:
-        for cell in _at(found, text):
+        for cell in _at(sweep, text):
             if cell.planner != "auto" or f < 0.3:
                 continue
             limit = NEAR * known[count, f].overhead + POINTS
@@ -252,7 +252,7 @@ def _has_plan(result: Any) -> bool:
 @app.command()
 def timings(check: bool = False, gpt: bool = True) -> None:
     """The speed that is promised: limits are wall clock on two idle cores."""
-    found: list[Timing] = []
+    timed: list[Timing] = []
     two = transformer(2)
     for f, text in budgets_of(two):
         if f >= 0.3:
@@ -260,22 +260,22 @@ def timings(check: bool = False, gpt: bool = True) -> None:
             exact = parse_planner("rk-checkmate")
             what = f"compact ILP, 2 blocks, f = {f}, proven"
             run = _planning(exact, two, budget, 60.0)
-            found.append(_timed(what, 15, run, lambda r: isinstance(r, Optimal)))
+            timed.append(_timed(what, 15, run, lambda r: isinstance(r, Optimal)))
     from helpers.planners.graphs import chain
 
     rotor = parse_planner("rotor{slots=500}")
     _half(rotor, chain(12, seed=1))()  # compiles what is compiled
-    found.append(
+    timed.append(
         _timed("rotor, 340 blocks, 500 slots", 5, _half(rotor, chain(340, seed=1)), _has_plan)
     )
     large = transformer(2942)
     size = len(large.graph.cnodes)
-    found.append(
+    timed.append(
         _timed(f"dtr, {size} computations", 10, _half(parse_planner("dtr"), large), _has_plan)
     )
     if gpt:
-        found += _rockmate()
-    if check and not all(t.ok for t in found):
+        timed += _rockmate()
+    if check and not all(t.ok for t in timed):
         raise SystemExit(1)
 
 
@@ -325,16 +325,16 @@ def half_of_gpt2(
 ) -> None:
     """GPT-2 of 12 layers, 50 257 words, batch 4, sequence 256, the loss outside."""
     program = gpt2_program(layers, width=768, vocab=50257)
-    found = run_sweep(
+    sweep = run_sweep(
         program,
         [parse_planner(name) for name in planners.split(",")],
         [parse_budget(text, "activation") for text in budgets.split(",")],
         time_limit_s=time_limit,
         progress=_only_results,
     )
-    print(found.table())
+    print(sweep.table())
     instance = Instance.of(program, "activation")
-    for cell in {c.budget: c for c in found.cells}.values():
+    for cell in {c.budget: c for c in sweep.cells}.values():
         size, base_ns = cell.budget_bytes, instance.base_time_ns
         with MilpSolver() as solver:
             ordered, free = (
@@ -344,7 +344,7 @@ def half_of_gpt2(
             f"{cell.budget}: no plan takes less than {100 * (free / base_ns - 1):.2f} % extra "
             f"time, in the order of capture none less than {100 * (ordered / base_ns - 1):.2f} %"
         )
-    first = found.cells[0]
+    first = sweep.cells[0]
     if check and (first.overhead is None or first.overhead > 0.05):
         raise SystemExit(1)
 

@@ -66,10 +66,10 @@ def offloading(layers: int, late_every: int = 0) -> tuple[Program, Schedule]:
     for i in reversed(range(layers)):
         if i - 1 - UNDER_WAY >= 0:
             steps.append(Prefetch(f"a{i - 1 - UNDER_WAY}"))
-        landing: list[Step] = [Wait(f"a{i - 1}"), HostFree(f"a{i - 1}")] if i else []
+        arrival: list[Step] = [Wait(f"a{i - 1}"), HostFree(f"a{i - 1}")] if i else []
         late = bool(late_every) and i % late_every == 0
         back: list[Step] = [Compute(f"B{i}")]
-        steps += [*back, *landing] if late else [*landing, *back]
+        steps += [*back, *arrival] if late else [*arrival, *back]
         steps += [Free("t" if i == last else f"d{i + 1}"), Free(f"p{i}")]
         if i:
             steps.append(Free(f"a{i - 1}"))

@@ -27,7 +27,7 @@ def random_stages(length: int, seed: int = 0) -> list[Stage]:
     """A chain of `length` layers and a loss, all with different times and sizes."""
     rng = random.Random(seed)
     a = [rng.randint(500_000, 1_500_000) for _ in range(length + 2)]
-    found = []
+    stages = []
     for i in range(length + 1):
         time_ns = rng.randint(100, 10_000)
         saved = a[i + 1] + rng.randint(500_000, 6_000_000)
@@ -35,8 +35,8 @@ def random_stages(length: int, seed: int = 0) -> list[Stage]:
         way = StageRun(time_ns, saved)
         back = StageRun(2 * time_ns, saved + a[i] + a[i + 1])
         option = SavingOption(way, way, way, back, saved)
-        found.append(Stage(skim, skim, (option,), a[i + 1], 0, a[length + 1], a[i + 1]))
-    return found
+        stages.append(Stage(skim, skim, (option,), a[i + 1], 0, a[length + 1], a[i + 1]))
+    return stages
 
 
 def measure(name: str, length: int, slots: int, share: float) -> tuple[str, ...]:

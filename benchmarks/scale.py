@@ -169,7 +169,7 @@ def _aside(function: str, *args: str) -> tuple[str, float]:
     """What one of the functions below prints, in a process of its own; and the most memory, in
     GiB, that it and those it started held at one time (0 where that is not known)."""
     command = [sys.executable, __file__, function, *args]
-    most, start, told = 0.0, perf_counter(), 60.0
+    most, start, report_at_s = 0.0, perf_counter(), 60.0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             while True:
@@ -179,10 +179,10 @@ def _aside(function: str, *args: str) -> tuple[str, float]:
                     break
                 except subprocess.TimeoutExpired:
                     pass
-                if perf_counter() - start >= told:
+                if perf_counter() - start >= report_at_s:
                     held = f", {_gib(process.pid):.2f} GiB" if most else ""
-                    print(f"{told:8.0f} s  still at it{held}", file=sys.stderr, flush=True)
-                    told += 60
+                    print(f"{report_at_s:8.0f} s  still at it{held}", file=sys.stderr, flush=True)
+                    report_at_s += 60
         except BaseException:
             process.kill()
             raise
@@ -197,16 +197,16 @@ def _aside(function: str, *args: str) -> tuple[str, float]:
 
 def _gib(process: int) -> float:
     """Held by a process and by those that it started, as far as /proc tells."""
-    found, todo = 0, [process]
+    pages, todo = 0, [process]
     while todo:
         folder = Path("/proc") / str(todo.pop())
         try:
-            found += int((folder / "statm").read_text().split()[1])
+            pages += int((folder / "statm").read_text().split()[1])
             for task in (folder / "task").iterdir():
                 todo += map(int, (task / "children").read_text().split())
         except OSError:  # it has ended, or there is no /proc
             continue
-    return found * resource.getpagesize() / 2**30
+    return pages * resource.getpagesize() / 2**30
 
 
 CURVES: dict[str, tuple[str, Callable[[dict[str, Any]], float]]] = {

@@ -55,7 +55,7 @@ def main(
         print(json.dumps(start(layers, width, seq)))
         return
     print(machine())
-    found = []
+    runs = []
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(1 + starts):
             sizes = ["--layers", layers, "--width", width, "--seq", seq]
@@ -67,13 +67,13 @@ def main(
                 text=True,
                 check=True,
             )
-            found.append(json.loads(done.stdout))
+            runs.append(json.loads(done.stdout))
     rows = [
         (str(at + 1), f"{f['before']:.2f}", f"{f['start']:.2f}", "yes" if f["captured"] else "no")
-        for at, f in enumerate(found)
+        for at, f in enumerate(runs)
     ]
     print_table(("start", "imports, model (s)", "compile (s)", "captured"), rows)
-    if found[-1]["captured"] or (check and found[-1]["start"] > LIMIT_S):
+    if runs[-1]["captured"] or (check and runs[-1]["start"] > LIMIT_S):
         raise SystemExit(1)
 
 

@@ -108,8 +108,8 @@ def test_plans_are_bit_equal_in_every_order_within_their_bytes(
     for order in ORDERS:
         module.load_state_dict(of.state)
         with order.of(engine_of(copies)), at_limit(queued, module):
-            found = train_steps(module, of.args, of.kwargs)
-        assert_bit_equal(found, of.eager)
+            trained = train_steps(module, of.args, of.kwargs)
+        assert_bit_equal(trained, of.eager)
     use = measure_step(module, of.args, of.kwargs)
     assert use.forward_measured_bytes == use.forward_predicted_bytes
     assert use.backward_measured_bytes == use.backward_predicted_bytes
@@ -134,11 +134,11 @@ def caught(step: CopiedStep, make: Make = AcceleratorEngine, source: str = "") -
         engine = make(torch.device(NAME, 0))
         with order.of(engine):
             try:
-                found, copies = step.run(engine, source or None)
-                right = step.is_right(found) and not copies.flights and not copies.host_bytes
+                values, copies = step.run(engine, source or None)
+                right = step.is_right(values) and not copies.flights and not copies.host_bytes
             except Exception:  # poison may be an index that is none, a name may be unbound
                 right = False
-        found = {}
+        values = {}
         if not right:
             yield order
 
@@ -323,8 +323,8 @@ def test_what_a_user_writes(queued: Accelerator) -> None:
     for order in LATE:
         compiled.load_state_dict(of.state)
         with order.of(engine_of(copies_of(compiled))):
-            found = train_steps(compiled, args)
-        assert_bit_equal(found, of.eager)
+            trained = train_steps(compiled, args)
+        assert_bit_equal(trained, of.eager)
 
 
 def test_dropout_again_from_the_generator_of_the_device(queued: Accelerator) -> None:
@@ -334,6 +334,6 @@ def test_dropout_again_from_the_generator_of_the_device(queued: Accelerator) -> 
     module = built(of, plan)
     queued.starve({0})
     state = torch.get_rng_state()
-    found = train_steps(module, of.args, of.kwargs)
+    trained = train_steps(module, of.args, of.kwargs)
     assert torch.equal(torch.get_rng_state(), state)
-    assert_bit_equal(found, of.eager)
+    assert_bit_equal(trained, of.eager)

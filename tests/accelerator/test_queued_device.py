@@ -103,11 +103,11 @@ def test_three_steps_have_the_bits_of_the_cpu(queued: Accelerator, name: str) ->
     wanted = train_steps(module, args, kwargs)
     module, args, kwargs = MODELS[name](torch.float32)
     queued.starve({0})
-    found = train_steps(module.to(queued.device), [a.to(queued.device) for a in args], kwargs)
-    for mine, its in zip(found.steps, wanted.steps, strict=True):
+    trained = train_steps(module.to(queued.device), [a.to(queued.device) for a in args], kwargs)
+    for mine, its in zip(trained.steps, wanted.steps, strict=True):
         for a, b in zip(mine.outputs, its.outputs, strict=True):
             assert torch.equal(a.cpu(), b)
-    for parameter, tensor in found.params.items():
+    for parameter, tensor in trained.params.items():
         assert torch.equal(tensor.cpu(), wanted.params[parameter])
 
 
@@ -138,6 +138,6 @@ def test_a_plan_for_another_link_is_told(queued: Accelerator) -> None:
         module, args, activation_budget="75%", link="1TB/s", planner="offload-greedy"
     )
     assert plan.schedule.has_copies
-    told = link_of_device(plan, queued.device)
-    assert told is not None
-    assert told.code == "FB0478"
+    warning = link_of_device(plan, queued.device)
+    assert warning is not None
+    assert warning.code == "FB0478"

@@ -109,9 +109,9 @@ def test_malformed_entries_are_all_reported(
     path.write_text(GOOD.replace(old, new))
     with pytest.raises(FBError) as caught:
         load_device(str(path))
-    found = caught.value.diagnostics
-    assert [d.code for d in found] == ["FB0907"] * len(problems)
-    assert all(problem in d.message for problem, d in zip(problems, found, strict=True))
+    diagnostics = caught.value.diagnostics
+    assert [d.code for d in diagnostics] == ["FB0907"] * len(problems)
+    assert all(problem in d.message for problem, d in zip(problems, diagnostics, strict=True))
 
 
 def test_the_link_of_a_file_is_that_of_its_target(tmp_path: Path) -> None:
@@ -141,10 +141,10 @@ def test_text_that_is_not_toml_has_a_place(tmp_path: Path) -> None:
     path.write_text('name = "x"\nmemory = = 3\n')
     with pytest.raises(FBError) as caught:
         load_device(str(path))
-    (found,) = caught.value.diagnostics
-    assert found.code == "FB0907"
-    assert found.span is not None
-    assert (found.span.line, found.span.column) == (2, 10)
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "FB0907"
+    assert diagnostic.span is not None
+    assert (diagnostic.span.line, diagnostic.span.column) == (2, 10)
 
 
 def test_importing_and_roofline_need_no_torch() -> None:

@@ -241,8 +241,8 @@ def test_bound_prefers_what_fits_exactly() -> None:
 
 def test_bound_covers_what_does_not() -> None:
     points = [({"b": 8}, 0), ({"b": 9}, 900), ({"b": 64}, 6400), ({"b": 2}, 700)]
-    found = bound(points, [])
-    assert all(evaluate(found, env) >= value for env, value in points)
+    expr = bound(points, [])
+    assert all(evaluate(expr, env) >= value for env, value in points)
     both = [({"a": 1, "b": 2}, 5), ({"a": 2, "b": 3}, 9), ({"a": 1, "b": 1}, 3)]
     assert bound(both, []) == Const(9)
 

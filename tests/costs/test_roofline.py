@@ -121,10 +121,10 @@ def test_operations_agree_with_pytorchs_counter(
     operator = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
     tensors = [torch.ones(shape) for shape in shapes]
     with FlopCounterMode(display=False) as counter:
-        found = operator(*tensors, *extra)
+        output = operator(*tensors, *extra)
     results = [
         tuple(t.shape)
-        for t in (found if isinstance(found, tuple) else (found,))
+        for t in (output if isinstance(output, tuple) else (output,))
         if isinstance(t, torch.Tensor)
     ]
     names = [f"t{i}" for i in range(len(shapes))]
@@ -182,8 +182,8 @@ def test_shapes_of_views_agree_with_pytorch(call: str, index: int | None) -> Non
     args = [eval(text) for text in texts]
     namespace, packet, overload = name.split(".")
     operator = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
-    found = operator(torch.ones(4, 6), *[list(a) if isinstance(a, tuple) else a for a in args])
-    expected = tuple((found if index is None else found[index]).shape)
+    output = operator(torch.ones(4, 6), *[list(a) if isinstance(a, tuple) else a for a in args])
+    expected = tuple((output if index is None else output[index]).shape)
     view = View("v", "x", Call(name, (Ref("x"), *args)), index)
     graph = Graph("views", (node("x", "input", 4, 6),), (view,), ())
     assert shapes_of(graph, {})["v"] == expected

@@ -95,8 +95,8 @@ def test_copies_in_twenty_patterns(gpu: torch.device, planner: str, model: str) 
     for delay in PATTERNS:
         module.load_state_dict(of.state)
         with delay.of(engine_of(copies_of(module))):
-            found = train_steps(module, of.args, of.kwargs)
-        assert_bit_equal(found, of.eager)
+            trained = train_steps(module, of.args, of.kwargs)
+        assert_bit_equal(trained, of.eager)
     assert_as_proven(of, plans[0], module)
 
 
@@ -105,15 +105,15 @@ def test_copies_in_twenty_patterns(gpu: torch.device, planner: str, model: str) 
 
 def caught(step: CopiedStep, make: Any) -> list[Delay]:
     """The delays under which a step gives other bits, or does not run."""
-    found = []
+    delays = []
     for delay in (AT_ONCE, *LATE):
         engine = make(torch.device("cuda", 0))
         with delay.of(engine):
             values, _ = step.run(engine)
             torch.cuda.synchronize()
             if not step.is_right(values):
-                found.append(delay)
-    return found
+                delays.append(delay)
+    return delays
 
 
 def test_waits_that_are_removed_show(gpu: torch.device) -> None:

@@ -54,15 +54,15 @@ class Tab:
 
     def open(self, address: str) -> None:
         target = self.ask("Target.createTarget", url=address)["targetId"]
-        found = self.ask("Target.attachToTarget", targetId=target, flatten=True)
-        self._session = found["sessionId"]
+        attached = self.ask("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
         self.ask("Page.bringToFront")
 
     def value(self, script: str) -> Any:
         """Of a JavaScript expression."""
-        found = self.ask("Runtime.evaluate", expression=script, returnByValue=True)
-        assert "exceptionDetails" not in found, found
-        return found["result"].get("value")
+        answer = self.ask("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
 
     def wait_for(self, script: str) -> None:
         """Until an expression is true."""

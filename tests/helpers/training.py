@@ -170,10 +170,10 @@ def assert_same_tensors(
         f"{what}: names {sorted(set(ours) ^ set(theirs))} are on one side only, "
         "or the order differs"
     )
-    found = [
+    reasons = [
         f"{what} {name}: {why}" for name in ours if (why := difference(ours[name], theirs[name]))
     ]
-    assert not found, "not bit-equal\n  " + "\n  ".join(found)
+    assert not reasons, "not bit-equal\n  " + "\n  ".join(reasons)
 
 
 def _numbered(tensors: Sequence[Tensor | None]) -> dict[str, Tensor | None]:

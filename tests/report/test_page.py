@@ -84,9 +84,9 @@ def read(text: str) -> Reader:
 
 
 def data_of(text: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
-    assert found is not None
-    data: dict[str, Any] = json.loads(found[1])
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    assert match is not None
+    data: dict[str, Any] = json.loads(match[1])
     return data
 
 

@@ -107,9 +107,9 @@ def test_text_is_readable(shown: Tab, scheme: str) -> None:
     """A contrast of 4.5, as WCAG 2 asks of text; of 3 where it marks what is said by words too."""
     shown.prefer(scheme)
     shown.wait_for(f"matchMedia('(prefers-color-scheme: {scheme})').matches")
-    found = shown.value(CONTRASTS)
-    assert len(found) >= 8
-    for what, contrast in found.items():
+    contrasts = shown.value(CONTRASTS)
+    assert len(contrasts) >= 8
+    for what, contrast in contrasts.items():
         assert contrast >= (3 if what == "span.again" else 4.5), f"{what} in {scheme}: {contrast}"
     grounds = shown.value("getComputedStyle(document.body).backgroundColor")
     assert grounds == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(22, 25, 29)")

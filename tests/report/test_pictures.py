@@ -66,7 +66,7 @@ def test_what_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @DRAWS
 def test_a_frontier(tmp_path: Path) -> None:
-    found = remat_compile.sweep(OFFLOAD, planners="store-all", budgets="100%")
-    found.plot(tmp_path / "frontier.svg")
-    assert (found._repr_svg_() or "").rstrip().endswith("</svg>")
+    sweep = remat_compile.sweep(OFFLOAD, planners="store-all", budgets="100%")
+    sweep.plot(tmp_path / "frontier.svg")
+    assert (sweep._repr_svg_() or "").rstrip().endswith("</svg>")
     assert b"store-all" in (tmp_path / "frontier.svg").read_bytes()

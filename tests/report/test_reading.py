@@ -42,11 +42,11 @@ def test_the_parts_of_every_step_are_the_simulated_bytes(name: str) -> None:
     steps = range(len(made.schedule.steps))
     if name in ("least", "segments"):
         steps = range(0, len(made.schedule.steps), 17)
-    found = moments(made.program, made.schedule, steps)
+    full = moments(made.program, made.schedule, steps)
     few = moments(made.program, made.schedule, steps, most=2)
     lives = made.timeline.lives
     for step in steps:
-        moment, largest = found[step], few[step]
+        moment, largest = full[step], few[step]
         assert sum(h.bytes for h in moment.holdings) == made.trace.during[step]
         assert sum(moment.by_kind.values()) == made.trace.during[step]
         names = [h.name for h in moment.holdings]
@@ -115,16 +115,16 @@ def test_a_module_is_kept_as_a_whole() -> None:
 def test_prices_are_of_one_planner_around_the_peak() -> None:
     made = subject("least")
     peak, floor = made.trace.peak_bytes, made.floor[0]
-    found = prices_around(made, 60.0)
-    assert found.is_complete
-    assert all(floor <= p.budget_bytes <= made.without.trace.peak_bytes for p in found.prices)
-    for p in found.prices:
+    priced = prices_around(made, 60.0)
+    assert priced.is_complete
+    assert all(floor <= p.budget_bytes <= made.without.trace.peak_bytes for p in priced.prices)
+    for p in priced.prices:
         assert p.more_bytes == p.budget_bytes - peak
         took = cheap_plan(made.program, Budget(p.budget_bytes, "device"), 60.0)
-        if found.own_ns is not None and took is not None:
-            assert p.more_ns == took - found.own_ns
+        if priced.own_ns is not None and took is not None:
+            assert p.more_ns == took - priced.own_ns
             assert p.ns_per_gib == pytest.approx(p.more_ns / abs(p.more_bytes) * 2**30)
-    assert any(p.more_ns is not None and p.more_ns < 0 < p.more_bytes for p in found.prices)
+    assert any(p.more_ns is not None and p.more_ns < 0 < p.more_bytes for p in priced.prices)
     nothing = prices_around(made, 0.0)
     assert (nothing.prices, nothing.is_complete) == ((), False)
 
@@ -161,10 +161,10 @@ def test_stretches_cover_every_step_once_and_have_the_peak(most: int) -> None:
 
 def test_the_peak_is_explained() -> None:
     made = subject("copies")
-    found = of_peak(made)
-    assert found.step == made.trace.peak_step
-    assert sum(h.holding.bytes for h in found.held) == made.trace.peak_bytes
-    (best, *_) = found.remedies
+    peak = of_peak(made)
+    assert peak.step == made.trace.peak_step
+    assert sum(h.holding.bytes for h in peak.held) == made.trace.peak_bytes
+    (best, *_) = peak.remedies
     assert (best.anode, best.how, best.effect.more_bytes) == ("g1", "move", -16)
     # With nothing recomputed, there is a tensor to recompute, and the figures are exact.
     eager = subject("least").without
@@ -210,11 +210,11 @@ def test_tensors_are_treated_as_the_plan_says() -> None:
 def test_changed_plans_of_one_graph() -> None:
     same = differences(subject("least"), subject("least"))
     assert (same.same, same.changes) == (True, ())
-    found = differences(subject("least").without, subject("least"))
-    assert (found.same, found.same_graph, found.same_costs) == (False, True, True)
-    (gelu,) = [c for c in found.changes if (c.what, c.name) == ("kept", "%gelu")]
+    diff = differences(subject("least").without, subject("least"))
+    assert (diff.same, diff.same_graph, diff.same_costs) == (False, True, True)
+    (gelu,) = [c for c in diff.changes if (c.what, c.name) == ("kept", "%gelu")]
     assert (gelu.before, gelu.after, gelu.bytes) == (1, 0, 32768)
-    again = {c.name: c.after for c in found.changes if c.what == "recomputed"}
+    again = {c.name: c.after for c in diff.changes if c.what == "recomputed"}
     counts = subject("least").trace.executions
     assert again == {name: n - 1 for name, n in counts.items() if n > 1}
 

@@ -35,8 +35,8 @@ def read(data: bytes) -> dict[str, Any]:
 @pytest.mark.parametrize("name", PLANS)
 def test_the_bytes_are_those_of_the_plan(name: str) -> None:
     made = subject(name)
-    found = read(snapshot(made))
-    (events,) = found["device_traces"]
+    data = read(snapshot(made))
+    (events,) = data["device_traces"]
     now, most, held = 0, 0, {}
     for event in events:
         if event["action"] == "alloc":
@@ -51,7 +51,7 @@ def test_the_bytes_are_those_of_the_plan(name: str) -> None:
             assert event["action"] == "free_requested"
     assert most == made.trace.peak_bytes
     assert now == made.trace.after[-1]
-    blocks = [b for b in found["segments"][0]["blocks"] if b["state"] == "active_allocated"]
+    blocks = [b for b in data["segments"][0]["blocks"] if b["state"] == "active_allocated"]
     assert {b["address"]: b["size"] for b in blocks} == held
     times = [event["time_us"] for event in events]
     assert times == sorted(times)
@@ -74,16 +74,16 @@ def test_nothing_overlaps(name: str) -> None:
 def test_the_reader_of_pytorch_takes_it(name: str) -> None:
     viz = pytest.importorskip("torch.cuda._memory_viz")
     made = subject(name)
-    found = read(snapshot(made))
+    data = read(snapshot(made))
     held = viz.Bytes(made.trace.after[-1])
-    assert f"total_allocated: {held}\n" in viz.segsum(found)
-    written = viz.trace(found)
+    assert f"total_allocated: {held}\n" in viz.segsum(data)
+    written = viz.trace(data)
     assert written.count("# free completed") == written.count("\ndel ")
-    lines = viz.memory(found, lambda text: text).splitlines()
+    lines = viz.memory(data, lambda text: text).splitlines()
     assert sum(int(line.rsplit(" ", 1)[1]) for line in lines if "active_allocated" in line) == sum(
-        b["size"] for b in found["segments"][0]["blocks"] if b["state"] == "active_allocated"
+        b["size"] for b in data["segments"][0]["blocks"] if b["state"] == "active_allocated"
     )
-    assert "MemoryViz.js" in viz.trace_plot(found)
+    assert "MemoryViz.js" in viz.trace_plot(data)
 
 
 def test_stacks_name_tensor_step_and_line() -> None:

@@ -108,7 +108,7 @@ class _AcceleratorRecorder:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._found: dict[str, MemoryUse] = {}
+        self._uses: dict[str, MemoryUse] = {}
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
@@ -117,7 +117,7 @@ class _AcceleratorRecorder:
         entry = torch.accelerator.memory_allocated(self._device)
         yield
         synchronize(self._device)
-        self._found[name] = MemoryUse(
+        self._uses[name] = MemoryUse(
             torch.accelerator.max_memory_allocated(self._device) - entry,
             torch.accelerator.memory_allocated(self._device) - entry,
         )
@@ -127,7 +127,7 @@ class _AcceleratorRecorder:
         yield
 
     def uses(self) -> dict[str, MemoryUse]:
-        return self._found
+        return self._uses
 
 
 @contextmanager

@@ -104,7 +104,7 @@ def check_inside(call: Call) -> None:
 def check_operators(graph: Graph) -> None:
     """FB0901, FB0914, FB0942 and FB0944 with every call that PyTorch lacks, a plan may not make (or
     not inside a region), or has fewer results or none to pick, each operator once."""
-    found: dict[tuple[str, str], Diagnostic] = {}
+    diagnostics: dict[tuple[str, str], Diagnostic] = {}
     for owner, call, writes, index, span in _calls(graph):
         try:
             callable_op(call.op)
@@ -117,9 +117,9 @@ def check_operators(graph: Graph) -> None:
             for d in error.diagnostics:
                 message = f"{owner}: {d.message}"
                 placed = Diagnostic(d.code, message, span, d.notes, d.hint)
-                found.setdefault((d.code, call.op), placed)
-    if found:
-        raise FBError(found.values())
+                diagnostics.setdefault((d.code, call.op), placed)
+    if diagnostics:
+        raise FBError(diagnostics.values())
 
 
 def _calls(

@@ -81,38 +81,40 @@ def ones(program: Program, env: Mapping[str, int], device: str | None = None) ->
     result_of = {r.tangent: r.name for r in program.binding.results if r.tangent is not None}
 
     def loss(results: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        found = {}
+        tangents = {}
         for name in program.graph.loss.results:
             node = program.graph.anode[name]
             shape = [to_torch(extent, env, {}) for extent in node.shape]
             if name in result_of and list(results[result_of[name]].shape) == shape:
-                found[name] = torch.ones_like(results[result_of[name]])
+                tangents[name] = torch.ones_like(results[result_of[name]])
             else:
                 dtype = torch_dtype(node.dtype)
-                found[name] = torch.ones(shape, dtype=dtype, device=device or program.header.device)
-        return found
+                tangents[name] = torch.ones(
+                    shape, dtype=dtype, device=device or program.header.device
+                )
+        return tangents
 
     return loss
 
 
 def check_values(program: Program, values: Mapping[str, Tensor], env: Mapping[str, int]) -> None:
     """Raises FBError FB0905 with every caller-held aNode whose tensor is missing or differs."""
-    found = []
+    problems = []
     for node in program.graph.anodes:
         if node.kind not in CALLER_KINDS or node.kind == "opt_state":
             continue
         if node.name not in values:
-            found.append(f"no tensor for {node.kind} %{node.name}")
+            problems.append(f"no tensor for {node.kind} %{node.name}")
             continue
         tensor = values[node.name]
         shape = tuple(to_torch(extent, env, {}) for extent in node.shape)
         if tuple(tensor.shape) != shape or from_torch_dtype(tensor.dtype) != node.dtype:
-            found.append(
+            problems.append(
                 f"{node.kind} %{node.name} is {node.dtype}{list(shape)} in the graph and "
                 f"{from_torch_dtype(tensor.dtype)}{list(tensor.shape)} here"
             )
-    if found:
-        raise FBError(Diagnostic("FB0905", problem) for problem in found)
+    if problems:
+        raise FBError(Diagnostic("FB0905", problem) for problem in problems)
 
 
 def execute(

@@ -75,10 +75,10 @@ class Instances(Mapping[str, Tensor]):
         return partial(callable_op(view.call.op)._op, *args, **kwargs)
 
     def _derive(self, view: View) -> Tensor:
-        found = self.deriving(view)()
+        derived = self.deriving(view)()
         if view.index is not None:
-            found = found[view.index]
-        if _storage_key(found) != _storage_key(self[view.base]):
+            derived = derived[view.index]
+        if _storage_key(derived) != _storage_key(self[view.base]):
             fail(
                 "FB0904",
                 f"%{view.name} is declared a view of %{view.base}, but "
@@ -86,7 +86,7 @@ class Instances(Mapping[str, Tensor]):
                 view.span,
                 hint="declare it as the result of a cNode",
             )
-        tensor: Tensor = found
+        tensor: Tensor = derived
         return tensor
 
 
@@ -123,8 +123,8 @@ def run_cnode(
     if c.is_accumulate:
         into, part = (instances[ref] for ref in call.refs())
         return (into.add_(part),)
-    found = prepared(c, execution, instances, token=token, device=device)()
-    results = tuple(found) if isinstance(found, tuple | list) else (found,)
+    output = prepared(c, execution, instances, token=token, device=device)()
+    results = tuple(output) if isinstance(output, tuple | list) else (output,)
     _check_results(c, call, writes, results, instances)
     return tuple(
         result if name is not None else None for name, result in zip(writes, results, strict=True)

@@ -94,11 +94,11 @@ class Joint:
         """Of the tangents, in order, as they were traced; None where sizes are dynamic. Where they
         are known, who compiles sees to the layout of what arrives, and else AOTAutograd does."""
         metadata = self._descriptors._aot_state.fw_metadata
-        found = [tangent.stride() for tangent in metadata.traced_tangents]
+        strides = [tangent.stride() for tangent in metadata.traced_tangents]
         is_plain = all(isinstance(m, PlainTensorMeta) for m in metadata.subclass_tangent_meta)
-        if not is_plain or not all(isinstance(s, int) for of_one in found for s in of_one):
+        if not is_plain or not all(isinstance(s, int) for of_one in strides for s in of_one):
             return None
-        return tuple(found)
+        return tuple(strides)
 
     def held(self) -> tuple[str, ...]:
         """Paths of the parameters and buffers, in the order in which the step takes them."""

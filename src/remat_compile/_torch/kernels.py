@@ -21,7 +21,7 @@ _TAKEN_APART = re.compile("dropout|.*_batch_norm|_?upsample_nearest.*")
 @cache
 def _operators() -> tuple[OpOverload, ...]:
     """Interpolations, recurrent layers and others whose form in Python differs in bits."""
-    found = []
+    operators = []
     for qualified in torch._C._dispatch_get_all_op_names():
         space, _, name = qualified.partition("::")
         name, _, overload = name.partition(".")
@@ -29,8 +29,8 @@ def _operators() -> tuple[OpOverload, ...]:
         if isinstance(packet, OpOverloadPacket) and not _TAKEN_APART.fullmatch(name):
             op = getattr(packet, overload or "default", None)
             if isinstance(op, OpOverload) and DispatchKey.Autograd in op.py_kernels:
-                found.append(op)
-    return tuple(found)
+                operators.append(op)
+    return tuple(operators)
 
 
 @contextmanager

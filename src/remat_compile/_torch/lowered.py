@@ -129,15 +129,15 @@ class Lowered:
             message = "the model lies on the meta device and has no values to compute with"
             fail("FB0516", message, hint="plan it for a device, or give it values (to_empty)")
         exported, binding = self.exported, self.program.binding
-        found: dict[str, Tensor] = {}
+        values: dict[str, Tensor] = {}
         for param in binding.params:
-            found[param.name] = exported.original.get_parameter(param.names[0])
+            values[param.name] = exported.original.get_parameter(param.names[0])
         for buffer in binding.buffers:
             if buffer.name in self.constants:
-                found[buffer.name] = self.constants[buffer.name]
+                values[buffer.name] = self.constants[buffer.name]
             else:
-                found[buffer.name] = exported.module.get_buffer(buffer.names[0])
+                values[buffer.name] = exported.module.get_buffer(buffer.names[0])
         tensors = [leaf for leaf in exported.flat_args if isinstance(leaf, Tensor)]
         for argument, tensor in zip(binding.arguments, tensors, strict=True):
-            found[argument.name] = tensor
-        return found
+            values[argument.name] = tensor
+        return values

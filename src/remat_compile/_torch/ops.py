@@ -89,21 +89,21 @@ def resolve_op(name: str) -> OpOverload | HigherOrderOperator:
     Raises FBError FB0901 when this PyTorch does not have it (with the nearest name).
     """
     parts = name.split(".")
-    found: object = None
+    op: object = None
     try:
         if len(parts) == 2 and parts[0] == "higher_order":
-            found = getattr(torch.ops.higher_order, parts[1])
+            op = getattr(torch.ops.higher_order, parts[1])
         elif len(parts) == 3:
             packet = getattr(getattr(torch.ops, parts[0]), parts[1])
             if isinstance(packet, OpOverloadPacket):
-                found = getattr(packet, parts[2])
+                op = getattr(packet, parts[2])
     except (AttributeError, RuntimeError):
-        found = None
-    if not isinstance(found, OpOverload | HigherOrderOperator):
+        op = None
+    if not isinstance(op, OpOverload | HigherOrderOperator):
         message = f"PyTorch {torch.__version__} has no operator {name}."
         hint = "import the library that registers it, or use the PyTorch version of the capture"
         fail("FB0901", message + nearest(name, _known_ops()), hint=hint)
-    return found
+    return op
 
 
 def _known_ops() -> list[str]:

@@ -86,8 +86,8 @@ def place_of(
             if not file and _is_users(code.co_filename):
                 file, line = code.co_filename, frame.f_lineno
             if not module and code.co_varnames[:1] == ("self",):
-                found = paths.get(id(frame.f_locals.get("self")))
-                module = found[0] if found is not None else ""
+                entry = paths.get(id(frame.f_locals.get("self")))
+                module = entry[0] if entry is not None else ""
         frame = frame.f_back
     return Place(file, line, module)
 
@@ -104,10 +104,10 @@ def _is_users(file: str) -> bool:
 
 def paths_of(model: nn.Module) -> dict[int, tuple[str, type]]:
     """Path and class of each module by its `id`; the first path of one that is shared."""
-    found: dict[int, tuple[str, type]] = {}
+    paths: dict[int, tuple[str, type]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
-        found.setdefault(id(module), (path, type(module)))
-    return found
+        paths.setdefault(id(module), (path, type(module)))
+    return paths
 
 
 def error_in_model(error: BaseException, model: nn.Module | None = None) -> str:
@@ -116,10 +116,10 @@ def error_in_model(error: BaseException, model: nn.Module | None = None) -> str:
     place = Place("", 0, "")
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
-        found = paths.get(id(frame.f_locals.get("self")))
-        if found is not None:
-            place = Place(place.file, place.line, found[0])
-        if not file.startswith((*LIBRARIES, "<")) and found is not None:
+        entry = paths.get(id(frame.f_locals.get("self")))
+        if entry is not None:
+            place = Place(place.file, place.line, entry[0])
+        if not file.startswith((*LIBRARIES, "<")) and entry is not None:
             place = Place(file, line, place.module)
     said = (str(error).strip() or type(error).__name__).splitlines()[0]
     return f"{said} ({place})" if str(place) else said

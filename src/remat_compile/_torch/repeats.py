@@ -104,5 +104,5 @@ def _distance(one: Tensor | None, other: Tensor | None, *, counts: bool = False)
             return 0.0
         one, other = one.double(), other.double()
     apart = (one - other).detach().abs().double()
-    found = float(apart.masked_fill(_equal(one, other), 0.0).max())
-    return found if found == found else inf
+    distance = float(apart.masked_fill(_equal(one, other), 0.0).max())
+    return distance if distance == distance else inf

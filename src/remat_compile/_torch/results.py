@@ -129,8 +129,8 @@ def _trained(made: Any, kept: Mapping[_Path, Tensor], wanted: Wanted) -> list[_P
         return _used_by(wanted.loss, made, kept)
     if wanted.loss is not None:
         return _at(wanted.loss, kept, "loss")
-    found = kept.get(("loss",))
-    if found is not None and found.dim() == 0 and found.requires_grad:
+    loss = kept.get(("loss",))
+    if loss is not None and loss.dim() == 0 and loss.requires_grad:
         return [("loss",)]
     return list(kept)
 
@@ -138,12 +138,12 @@ def _trained(made: Any, kept: Mapping[_Path, Tensor], wanted: Wanted) -> list[_P
 def _at(name: str | int, tensors: Mapping[_Path, Tensor], option: str) -> list[_Path]:
     """The tensors at a path, or below it."""
     asked = str(name)
-    found = [p for p in tensors if _name(p) == asked or _name(p).startswith(f"{asked}.")]
-    if not found:
+    paths = [p for p in tensors if _name(p) == asked or _name(p).startswith(f"{asked}.")]
+    if not paths:
         names = [_name(path) for path in tensors]
         message = f"{option}={name!r}: the model returns no such tensor.{nearest(asked, names)}"
         fail("FB0517", message, hint=f"it returns {_listed(names)}", usage=True)
-    return found
+    return paths
 
 
 def _used_by(loss: Callable[[Any], Tensor], made: Any, kept: Mapping[_Path, Tensor]) -> list[_Path]:
@@ -189,11 +189,13 @@ def what_to_know(results: Results, original: Any) -> tuple[Diagnostic, ...]:
 
 def _left_out(results: Results, original: Any) -> list[str]:
     whole, parts = results._whole, _children(original)
-    found = {p: x for p, x in _leaves(original, ()) if not _is_plain(x)}
+    left_out = {p: x for p, x in _leaves(original, ()) if not _is_plain(x)}
     if isinstance(whole, _Opened) and parts is not None:
         gone = {(key,): part for key, part in parts.items() if key not in whole.parts}
-        found = gone | {p: x for p, x in found.items() if p[:1] not in gone}
-    return [f"{_name(p)} ({type(x).__name__})" if p else type(x).__name__ for p, x in found.items()]
+        left_out = gone | {p: x for p, x in left_out.items() if p[:1] not in gone}
+    return [
+        f"{_name(p)} ({type(x).__name__})" if p else type(x).__name__ for p, x in left_out.items()
+    ]
 
 
 # -- containers ------------------------------------------------------------------------

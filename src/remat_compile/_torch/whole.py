@@ -144,7 +144,7 @@ def _ties(model: nn.Module) -> list[tuple[Slot, list[Slot]]]:
             for key, tensor in held.items():
                 if isinstance(tensor, Tensor):
                     slots.setdefault(id(tensor), {})[id(held), key] = (held, key)
-    of_each = [list(found.values()) for found in slots.values()]
+    of_each = [list(by_key.values()) for by_key in slots.values()]
     return [(first, rest) for first, *rest in of_each if rest]
 
 

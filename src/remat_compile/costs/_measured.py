@@ -215,8 +215,8 @@ def _target(target: Target, device: torch.device) -> Target:
     if target.memory_bytes is not None or target.has_link or device.type != "cuda":
         return target
     properties = torch.cuda.get_device_properties(device)
-    found = Target(properties.name, properties.total_memory, granularity_bytes=512)
-    return with_measured_link(found, device)
+    actual = Target(properties.name, properties.total_memory, granularity_bytes=512)
+    return with_measured_link(actual, device)
 
 
 def _fits(program: Program, device: torch.device) -> bool:

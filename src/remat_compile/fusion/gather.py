@@ -168,22 +168,22 @@ def _is_related(
 
 def freed_early(graph: Graph, steps: Sequence[Step]) -> list[Step]:
     """The steps with each `free` right after the last that touches its aNode."""
-    found: list[Step] = []
+    ordered: list[Step] = []
     touched: dict[str, int] = {}
     behind: dict[int, list[Step]] = {}
     for step in steps:
         if isinstance(step, Free):
-            behind.setdefault(touched.get(step.anode, len(found)), []).append(step)
+            behind.setdefault(touched.get(step.anode, len(ordered)), []).append(step)
             continue
-        found.append(step)
+        ordered.append(step)
         if isinstance(step, Compute):
             c = graph.cnode[step.cnode]
             names = {*graph.reads(c), *graph.reads(c, 2), *c.results, c.token}
         else:
             names = {step.anode}
-        touched |= {name: len(found) for name in names if name is not None}
+        touched |= {name: len(ordered) for name in names if name is not None}
     return [
         step
-        for place in range(len(found) + 1)
-        for step in (*behind.get(place, ()), *found[place : place + 1])
+        for place in range(len(ordered) + 1)
+        for step in (*behind.get(place, ()), *ordered[place : place + 1])
     ]

@@ -45,8 +45,8 @@ def with_fused(
 def _members(c: CNode, graph: Graph) -> Set[str]:
     """The cNodes whose results a forward region makes."""
     made = {name for inner in c.call.region for name in inner.writes if name is not None}
-    found = {graph.writer[name].name for name in made if name in graph.writer}
-    return found if c.phase == "fwd" else set()
+    writers = {graph.writer[name].name for name in made if name in graph.writer}
+    return writers if c.phase == "fwd" else set()
 
 
 def _belonging(c: CNode, forward: Set[str], holder: dict[str, str]) -> CNode:

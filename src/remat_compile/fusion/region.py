@@ -86,14 +86,14 @@ def views_to(name: str, graph: Graph) -> Iterator[View]:
     """The views that `name` is derived through, itself last, each after what it reads; none for
     an aNode."""
     todo = [name] if name in graph.view else []
-    found: set[str] = set()
+    visited: set[str] = set()
     while todo:
         view = graph.view[todo[-1]]
-        before = (n for n in view.call.refs() if n in graph.view and n not in found)
+        before = (n for n in view.call.refs() if n in graph.view and n not in visited)
         if (source := next(before, None)) is not None:
             todo.append(source)
             continue
-        found.add(todo.pop())
+        visited.add(todo.pop())
         yield view
 
 

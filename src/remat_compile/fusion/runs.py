@@ -137,13 +137,13 @@ class _RunSearch:
 
     def runs(self, decisions: _Decisions) -> list[_FusedRun]:
         """The runs that are worth it, in order."""
-        found: list[_FusedRun] = []
+        accepted: list[_FusedRun] = []
         for candidate in self._candidates(decisions.alone):
             if len(candidate.members) > 1:
-                found += self._accepted(candidate, decisions)
+                accepted += self._accepted(candidate, decisions)
             elif self._is_worth_alone(candidate, decisions):
-                found.append(candidate)
-        return found
+                accepted.append(candidate)
+        return accepted
 
     def _candidates(self, alone: set[tuple[str, int]]) -> Iterator[_FusedRun]:
         """The longest runs of executions that may be fused, frees between them included."""
@@ -283,7 +283,7 @@ class _RunSearch:
                 if (step.cnode, n) not in inside:
                     for name in self.graph.cnode[step.cnode].results:
                         writers.setdefault(name, set()).add(step.cnode)
-        several = {name for name, found in writers.items() if len(found) > 1}
+        several = {name for name, keys in writers.items() if len(keys) > 1}
         alone = {
             (m.cnode.name, m.execution)
             for run in runs

@@ -45,14 +45,14 @@ def charts(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> dict[str
     """Vega-Lite specifications by name: `memory`, `streams`, `lives`, `operators`. `held` are the
     `stretch_moments`."""
     graph = subject.program.graph
-    found = {
+    specs = {
         "memory": _memory(subject, held),
         "streams": streams(subject),
         "lives": lives(subject),
     }
     if subject.has_times:
-        found["operators"] = _operators(by_operator(graph, subject.timeline.runs))
-    return found
+        specs["operators"] = _operators(by_operator(graph, subject.timeline.runs))
+    return specs
 
 
 def _memory(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> Spec:

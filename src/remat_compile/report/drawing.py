@@ -87,18 +87,18 @@ def stretches(subject: Subject, most: int = MOST_STRETCHES) -> list[Stretch]:
     """The steps in at most about `most` stretches; a step that takes no time joins the next."""
     during, count = subject.trace.during, len(subject.schedule.steps)
     least = -(-count // most)
-    found: list[Stretch] = []
+    parts: list[Stretch] = []
     first = 0
     for last in range(count):
         start, end = at(subject, first), at(subject, last + 1)
         full = end > start and last + 1 - first >= least
         if full or last == count - 1:
-            if end == start and found:  # steps at the end that take no time join the one before
-                first, start = found[-1].first, found.pop().start
+            if end == start and parts:  # steps at the end that take no time join the one before
+                first, start = parts[-1].first, parts.pop().start
             largest = max(range(first, last + 1), key=during.__getitem__)
-            found.append(Stretch(first, last, largest, start, end))
+            parts.append(Stretch(first, last, largest, start, end))
             first = last + 1
-    return found
+    return parts
 
 
 def at(subject: Subject, step: int) -> float:

@@ -158,15 +158,15 @@ def _passing(
         return (_holding(state.graph, step.anode, size, again, flying),) if arrives else ()
     c = state.graph.cnode[step.cnode]
     n = state.executions.get(c.name, 0) + 1
-    found = [
+    holdings = [
         Holding(f"(dropped %{name})", "workspace", state.sizes.anode[name])
         if name in state.live
         else _holding(state.graph, name, state.sizes.anode[name], again, flying)
         for name in state.allocated(c, n)
     ]
     if size := state.sizes.workspace_at(c, n):
-        found.append(Holding("(workspace)", "workspace", size))
-    return tuple(found)
+        holdings.append(Holding("(workspace)", "workspace", size))
+    return tuple(holdings)
 
 
 def _holding(

@@ -218,11 +218,11 @@ def _node_figures(node: ModuleTime, root: ModuleTime) -> str:
 
 def _again(subject: Subject) -> Iterator[str]:
     graph, counts = subject.program.graph, subject.trace.executions
-    found = [c for c in graph.cnodes if counts.get(c.name, 0) > 1]
-    cost = {c.name: c.time_ns_at(2) * (counts[c.name] - 1) for c in found}
-    found.sort(key=lambda c: (-cost[c.name], c.name))
+    recomputed = [c for c in graph.cnodes if counts.get(c.name, 0) > 1]
+    cost = {c.name: c.time_ns_at(2) * (counts[c.name] - 1) for c in recomputed}
+    recomputed.sort(key=lambda c: (-cost[c.name], c.name))
     yield _section("again")
-    if not found:
+    if not recomputed:
         yield "<p>Nothing is recomputed.</p></section>"
         return
     rows = [
@@ -233,10 +233,10 @@ def _again(subject: Subject) -> Iterator[str]:
             _time(cost[c.name], subject),
             shown(str(c.loc or "")),
         )
-        for c in found[:RECOMPUTED]
+        for c in recomputed[:RECOMPUTED]
     ]
     total = format_ns(sum(cost.values()))
-    caption = f"{len(found)} computations run again, which adds {total}"
+    caption = f"{len(recomputed)} computations run again, which adds {total}"
     yield (
         table(caption, ("computation", "operator", "times", "adds", "made at"), rows) + "</section>"
     )

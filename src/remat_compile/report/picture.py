@@ -73,17 +73,17 @@ def _still(spec: Spec) -> Spec:
 
 def _without_hover(spec: Spec) -> Spec:
     """Nobody hovers over a picture: no texts with each rectangle, which are most of an SVG."""
-    found: Spec = {}
+    stripped: Spec = {}
     for key, value in spec.items():
         match key, value:
             case "encoding", dict():
-                found[key] = {
+                stripped[key] = {
                     channel: what for channel, what in value.items() if channel != "tooltip"
                 }
             case "mark", dict():
-                found[key] = {**value, "tooltip": None, "aria": False}
+                stripped[key] = {**value, "tooltip": None, "aria": False}
             case "layer", list():
-                found[key] = [_without_hover(part) for part in value]
+                stripped[key] = [_without_hover(part) for part in value]
             case _:
-                found[key] = value
-    return found
+                stripped[key] = value
+    return stripped

@@ -56,13 +56,13 @@ class ModuleTime:
 
 def by_operator(graph: Graph, runs: Iterable[Run]) -> list[OperatorTime]:
     """One entry per operator, the slowest first."""
-    found: dict[str, ModuleTime] = {}
+    by_name: dict[str, ModuleTime] = {}
     for run in runs:
         name = graph.cnode[run.cnode].call.op
-        found.setdefault(name, ModuleTime(name))._add(run)
+        by_name.setdefault(name, ModuleTime(name))._add(run)
     times = [
         OperatorTime(t.name, t.runs - t.again_runs, t.first_ns, t.again_runs, t.again_ns)
-        for t in found.values()
+        for t in by_name.values()
     ]
     return sorted(times, key=lambda t: (-t.first_ns - t.again_ns, t.operator))
 

@@ -151,14 +151,16 @@ class _AllocationRecorder:
     def _frames(self, index: int) -> list[Frame]:
         """The step, and its line of the model, as a stack of two calls."""
         text = f"step {index + 1}: {self.subject.step_text(index)}"
-        found: list[Frame] = [{"filename": "", "line": 0, "name": text}]
+        frames: list[Frame] = [{"filename": "", "line": 0, "name": text}]
         step, program = self.subject.schedule.steps[index], self.subject.program
         if not isinstance(step, Compute):
             if place := place_of(program, step.anode):
-                found.append({"filename": "", "line": 0, "name": f"made by {place}"})
+                frames.append({"filename": "", "line": 0, "name": f"made by {place}"})
         elif (loc := program.graph.cnode[step.cnode].loc) is not None:
-            found.append({"filename": shown(loc.file), "line": loc.line, "name": shown(loc.module)})
-        return found
+            frames.append(
+                {"filename": shown(loc.file), "line": loc.line, "name": shown(loc.module)}
+            )
+        return frames
 
 
 def _named(state: Machine, c: CNode) -> tuple[str, ...]:

@@ -64,10 +64,10 @@ class Subject:
     @cached_property
     def lives_of(self) -> Mapping[str, tuple[Life, ...]]:
         """The instances of each aNode that the step makes, in order."""
-        found: dict[str, list[Life]] = {}
+        by_anode: dict[str, list[Life]] = {}
         for life in sorted(self.timeline.lives, key=lambda life: life.born):
-            found.setdefault(life.anode, []).append(life)
-        return {name: tuple(lives) for name, lives in found.items()}
+            by_anode.setdefault(life.anode, []).append(life)
+        return {name: tuple(lives) for name, lives in by_anode.items()}
 
     @cached_property
     def touched(self) -> tuple[frozenset[str], ...]:
@@ -83,8 +83,8 @@ class Subject:
     @property
     def proven(self) -> Proven | None:
         """What is recorded as proven of the schedule."""
-        found = [p for p in self.program.proven if p.schedule == self.schedule.name]
-        return found[-1] if found else None
+        records = [p for p in self.program.proven if p.schedule == self.schedule.name]
+        return records[-1] if records else None
 
     @property
     def budgets(self) -> Mapping[str, int]:

@@ -66,22 +66,22 @@ def measured_events(subject: Subject, measured: Sequence[MeasuredStep]) -> Itera
     yield {**_named("process_name", 0, name), "pid": MEASURED}
     yield {**_named("thread_name", THREADS["compute"], "compute"), "pid": MEASURED}
     runs = {run.step: run for run in subject.timeline.runs}
-    for found in measured:
-        run = runs[found.step]
+    for measurement in measured:
+        run = runs[measurement.step]
         c = subject.program.graph.cnode[run.cnode]
         args = {
             "step": run.step + 1,
             "computation": shown(c.name),
             "execution": run.execution,
-            "device_bytes": found.bytes,
+            "device_bytes": measurement.bytes,
             "predicted_bytes": subject.trace.during[run.step],
             "predicted_us": (run.end_ns - run.start_ns) / 1e3,
             "at": subject.step_place(run.step),
         }
-        start, took = found.start_ns / 1e3, found.took_ns / 1e3
+        start, took = measurement.start_ns / 1e3, measurement.took_ns / 1e3
         made = _complete(shown(c.call.op), run.role, "compute", start, took, args)
         yield {**made, "pid": MEASURED}
-        yield {**_counter("device bytes", start, {"bytes": found.bytes}), "pid": MEASURED}
+        yield {**_counter("device bytes", start, {"bytes": measurement.bytes}), "pid": MEASURED}
 
 
 def _named(what: str, thread: int, name: str) -> Event:

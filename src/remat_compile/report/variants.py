@@ -53,7 +53,10 @@ def gap_at(subject: Subject, life: Life, step: int) -> HeldGap | None:
         last = index
     if after is None or after == step or last >= step:
         return None
-    if isinstance(found := subject.schedule.steps[after], Free) and found.anode == life.anode:
+    if (
+        isinstance(next_touch := subject.schedule.steps[after], Free)
+        and next_touch.anode == life.anode
+    ):
         return None
     return HeldGap(life.anode, last, after)
 

@@ -118,11 +118,11 @@ def rules(form: str) -> Allowed:
 
 @cache
 def generated(form: str) -> str:
-    found = source(form, *planned())
+    text = source(form, *planned())
     if form == "torch":
-        head, rest = re.split(r"(?=\ndef replay)", found)
-        found = head + "\n" + HELPER + rest[rest.index("\n\ndef forward") :]
-    return check_generated(found, rules(form))
+        head, rest = re.split(r"(?=\ndef replay)", text)
+        text = head + "\n" + HELPER + rest[rest.index("\n\ndef forward") :]
+    return check_generated(text, rules(form))
 
 
 def refused(text: str, form: str) -> FBError:

@@ -66,9 +66,9 @@ def test_each_line_of_generated_code_can_be_printed(form: str) -> None:
 
 
 def test_long_text_is_cut_in_comments_and_kept_in_literals() -> None:
-    found = source("jax", *filled("x" * 5000))
-    assert f"# {'x' * LONGEST}…" in found
-    assert repr("x" * 5000 + "0") in found
+    text = source("jax", *filled("x" * 5000))
+    assert f"# {'x' * LONGEST}…" in text
+    assert repr("x" * 5000 + "0") in text
     assert len(docstring('"' * 5000)) < 2 * LONGEST + 9
 
 

@@ -40,8 +40,8 @@ def named(*names: str, symbols: tuple[str, ...] = ()) -> Program:
 
 
 def check(names: list[str], program: Program, reserved: frozenset[str]) -> None:
-    found = VariableNames(program, reserved)
-    variables = [found.variable(name) for name in names]
+    naming = VariableNames(program, reserved)
+    variables = [naming.variable(name) for name in names]
     assert len(set(variables)) == len(names)
     for variable in variables:
         assert variable.isidentifier()
@@ -65,9 +65,9 @@ def test_any_names(names: list[str]) -> None:
 def test_host_copies_have_names_of_their_own() -> None:
     names = ("x", "x_host", "x_host_", "x_host_host")
     text = JaxText(named(*names, symbols=("x_host__",)), frozenset(("x_host_host_",)))
-    found = [text.host(n) for n in names] + [text.variable(n) for n in names]
-    found += [text.variable(symbol_key("x_host__")), "x_host_host_"]
-    assert len(set(found)) == len(found)
+    variables = [text.host(n) for n in names] + [text.variable(n) for n in names]
+    variables += [text.variable(symbol_key("x_host__")), "x_host_host_"]
+    assert len(set(variables)) == len(variables)
 
 
 def test_a_symbol_and_a_tensor_of_the_same_name_are_two() -> None:

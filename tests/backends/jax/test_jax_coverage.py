@@ -61,11 +61,11 @@ def test_no_operator_is_missing(name: str) -> None:
 
 
 def test_no_recorded_operator_is_missing() -> None:
-    found = recorded()
-    assert set(CASES) <= set(found)
+    by_model = recorded()
+    assert set(CASES) <= set(by_model)
     models = ("gpt2", "llama", "t5", "bart", "bert", "vit", "convnext")
-    assert set(found) >= {f"hf-{name}{p0}" for name in models for p0 in ("", "-p0")}
-    assert missing(op for ops in found.values() for op in ops) == []
+    assert set(by_model) >= {f"hf-{name}{p0}" for name in models for p0 in ("", "-p0")}
+    assert missing(op for ops in by_model.values() for op in ops) == []
 
 
 if __name__ == "__main__":

@@ -208,8 +208,8 @@ def test_a_parameter_may_have_a_bar_in_its_name(tmp_path: Path) -> None:
         write_npz(file, stored)
     space: dict[str, Any] = {"np": np, "jnp": jax.numpy, "KINDS": tuple(stored), "__name__": "step"}
     exec(compile(CHECK, "<check>", "exec"), space)
-    found = space["load"](tmp_path / "step.npz")
-    assert {kind: [*arrays] for kind, arrays in found.items()} == {"param": ["a|b"], "grad": ["|"]}
+    loaded = space["load"](tmp_path / "step.npz")
+    assert {kind: [*arrays] for kind, arrays in loaded.items()} == {"param": ["a|b"], "grad": ["|"]}
 
 
 @pytest.mark.parametrize("version", [None, (0, 9, 2)])

@@ -38,8 +38,8 @@ INT64 = 4
 UNDEFINED_CONTENTS = {op for op in table() if "empty" in op}
 
 
-def results(found: Any) -> tuple[Any, ...]:
-    return tuple(found) if isinstance(found, tuple | list) else (found,)
+def results(output: Any) -> tuple[Any, ...]:
+    return tuple(output) if isinstance(output, tuple | list) else (output,)
 
 
 def assert_same(ours: Any, theirs: Any, dtype: torch.dtype, *, values: bool = True) -> None:

@@ -13,7 +13,8 @@ import torch
 
 from helpers.jax.arrays import quick_compilation, to_numpy
 from helpers.jax.torch_reference import Reference, interpreted, reference
-from helpers.models import BASE, GPT, LOSS_INSIDE, MODELS, SMALL
+from helpers.models import BASE, LOSS_INSIDE, MODELS, SMALL
+from helpers.networks.transformers import GPT
 from helpers.slow import default_only
 from remat_compile.backends.jax.runtime.interpret import Interpreted
 from remat_compile.frontends.torch_export import Lowered, export, lower
@@ -67,13 +68,13 @@ def assert_equal(ours: Interpreted, ref: Reference, tolerance: float) -> None:
         if name in ours.values and theirs.dtype != torch.uint8:  # a generator's state
             assert str(ours.values[name].dtype) == dtype_here(theirs.dtype), name
             assert tuple(ours.values[name].shape) == tuple(theirs.shape), name
-    found = {
+    differences = {
         "results": difference(dict(enumerate(ours.results)), dict(enumerate(ref.results))),
         "gradients": difference(ours.param_grads, ref.param_grads),
         "gradients of inputs": difference(ours.input_grads, ref.input_grads),
         "buffers": difference(ours.buffers, ref.buffers),
     }
-    assert {what: d for what, d in found.items() if not d <= tolerance} == {}
+    assert {what: d for what, d in differences.items() if not d <= tolerance} == {}
 
 
 DEFAULT = ("mlp", "small-gpt")

@@ -119,9 +119,9 @@ def test_annotated_keeps_what_the_plan_names(planner: str) -> None:
     assert made.model.difference(grads) <= 1e-12
     program, schedule = made.plan.program, made.plan.schedule
     kept, offloaded = names_of(program, form_of(program.graph, schedule))
-    found = residuals_of_source(program, made.step.source)
-    assert found.names == frozenset(kept)
-    assert (offloaded, found.offloaded, found.unnamed) == ((), frozenset(), ())
+    residuals = residuals_of_source(program, made.step.source)
+    assert residuals.names == frozenset(kept)
+    assert (offloaded, residuals.offloaded, residuals.unnamed) == ((), frozenset(), ())
     seen = inspect_step(made.step, made.plan)
     assert seen.defects() == []
 

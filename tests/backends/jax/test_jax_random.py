@@ -47,8 +47,8 @@ MOMENTS: dict[str, tuple[float, float]] = {
 
 
 def draw(op: str, key: jax.Array) -> tuple[np.ndarray[Any, Any], ...]:
-    found = table()[op](*DRAWS[op], key=key)
-    return tuple(np.asarray(f) for f in (found if isinstance(found, tuple) else (found,)))
+    output = table()[op](*DRAWS[op], key=key)
+    return tuple(np.asarray(f) for f in (output if isinstance(output, tuple) else (output,)))
 
 
 @pytest.mark.parametrize("op", sorted(RANDOM))

@@ -52,8 +52,8 @@ def test_each_function_stands_once() -> None:
     assert [name for name, n in Counter(helpers).items() if n > 1] == []
 
 
-def is_helper(found: object, family: object) -> bool:
-    return getattr(found, "__module__", None) == getattr(family, "__name__", "") and callable(found)
+def is_helper(value: object, family: object) -> bool:
+    return getattr(value, "__module__", None) == getattr(family, "__name__", "") and callable(value)
 
 
 @pytest.mark.parametrize("op", sorted(table()))

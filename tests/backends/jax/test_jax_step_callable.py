@@ -217,8 +217,8 @@ def test_parameters_of_another_shape_are_all_named(plan: Plan) -> None:
     wrong["again.weight"] = jnp.ones((6, 6))
     wrong["nrom.bias"] = jnp.ones(6)
     del wrong["inner.bias"]
-    found = refused("FB0934", lambda: step(wrong, x, y))
-    assert len(found) == 5
+    messages = refused("FB0934", lambda: step(wrong, x, y))
+    assert len(messages) == 5
     for part in (
         "inner.weight is float64[6, 7]; the plan is for float64[6, 6]",
         "norm.bias is float32[6]; the plan is for float64[6]",
@@ -226,7 +226,7 @@ def test_parameters_of_another_shape_are_all_named(plan: Plan) -> None:
         'no parameter nrom.bias. Did you mean "norm.bias"?',
         "no parameter inner.bias is given",
     ):
-        assert any(part in message for message in found), (part, found)
+        assert any(part in message for message in messages), (part, messages)
     assert refused("FB0934", lambda: step(step.params, x))
     assert refused("FB0934", lambda: step(step.params, x[:4], y))
 
@@ -277,5 +277,7 @@ def test_compiling_without_the_options_warns_once(plan: Plan) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         jax.jit(lambda *given: step(*given)).lower(step.params, x, y)
-        told = remat_compile.jax_step(plan)
-        jax.jit(told, compiler_options=told.compiler_options).lower(told.params, x, y)
+        with_options = remat_compile.jax_step(plan)
+        jax.jit(with_options, compiler_options=with_options.compiler_options).lower(
+            with_options.params, x, y
+        )

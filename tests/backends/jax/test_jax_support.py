@@ -33,13 +33,13 @@ def test_all_operators_are_named_with_their_lines() -> None:
         program = lowered.program
     with pytest.raises(FBError) as refused:
         require_lowerings(program.graph)
-    found = {d.message.split()[0]: d for d in refused.value.diagnostics}
-    assert {"aten.lgamma.default", "aten.special_i0e.default"} <= set(found)
-    assert {d.code for d in found.values()} == {"FB0920"}
-    lgamma = found["aten.lgamma.default"].message
+    by_operator = {d.message.split()[0]: d for d in refused.value.diagnostics}
+    assert {"aten.lgamma.default", "aten.special_i0e.default"} <= set(by_operator)
+    assert {d.code for d in by_operator.values()} == {"FB0920"}
+    lgamma = by_operator["aten.lgamma.default"].message
     assert lgamma.count("test_jax_support.py:") == 2  # two lines of the model
-    assert all(d.hint and "jax-operators.md" in d.hint for d in found.values())
-    assert set(found) < operators(program.graph)
+    assert all(d.hint and "jax-operators.md" in d.hint for d in by_operator.values())
+    assert set(by_operator) < operators(program.graph)
 
 
 def test_a_file_shows_where_it_is_used() -> None:

@@ -46,13 +46,13 @@ def x64() -> Iterator[None]:
 def test_bytes_fall_with_the_budget(name: str) -> None:
     """Never up by more than 5 %, 0.6 to 1.4 of the prediction, and low at half the range."""
     made = [case(name, "store-all"), *(case(name, "dtr", budget) for budget in BUDGETS)]
-    found = [c.looked_at()[0].temp_bytes for c in made]
-    ratios = [bytes_ / c.predicted for bytes_, c in zip(found, made, strict=True)]
-    print(name, found, [f"{ratio:.2f}" for ratio in ratios])
-    assert all(after <= before * 1.05 for before, after in itertools.pairwise(found))
+    measured = [c.looked_at()[0].temp_bytes for c in made]
+    ratios = [bytes_ / c.predicted for bytes_, c in zip(measured, made, strict=True)]
+    print(name, measured, [f"{ratio:.2f}" for ratio in ratios])
+    assert all(after <= before * 1.05 for before, after in itertools.pairwise(measured))
     assert all(0.6 <= ratio <= 1.4 for ratio in ratios)
     floor = made[0].floor
-    assert found[1 + BUDGETS.index("range:0.5")] <= floor + 0.65 * (found[0] - floor)
+    assert measured[1 + BUDGETS.index("range:0.5")] <= floor + 0.65 * (measured[0] - floor)
 
 
 def passes_on(made: Case, name: str) -> bool:
@@ -68,8 +68,8 @@ def passes_on(made: Case, name: str) -> bool:
     taken = honoured(c.call)
     args = [to_jax(arg, env, reads) for arg in taken.args]
     kwargs = {k: to_jax(arg, env, reads) for k, arg in taken.kwargs}
-    found = table()[c.call.op](*args, **kwargs)
-    return np.array_equal(found, next(iter(reads.values())))
+    output = table()[c.call.op](*args, **kwargs)
+    return np.array_equal(output, next(iter(reads.values())))
 
 
 def is_read(made: Case, name: str, but_by: list[str]) -> bool:
@@ -120,10 +120,10 @@ def test_names_without_a_trace_stand_for_nothing(
         assert any("backward" in c.call.op for c in readers)
     assert [n for n in of[Absence.DEAD] if is_read(made, n, of[Absence.DEAD])] == []
     assert print_report(made.plan, JaxReport(seen, made.predicted, None, 0.0), "") == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for why, names in of.items():
-        assert (f"{why.value}: {', '.join(names)}\n" in told) == bool(names)
-    assert "of what results will fill" in told
+        assert (f"{why.value}: {', '.join(names)}\n" in printed) == bool(names)
+    assert "of what results will fill" in printed
 
 
 def test_scratch_is_what_results_hold_before_they_are_made() -> None:

@@ -21,10 +21,10 @@ PLANS = [(name, seed) for name in ("resnet", "conv-bn-dropout-tied") for seed in
 def caught(step: CopiedStep, engine: LateEngine, source: str | None = None) -> str:
     """What the late engine says of code; nothing where it is right."""
     try:
-        found, copies = step.run(engine, source)
+        values, copies = step.run(engine, source)
     except Exception as error:  # poison may be an index that is none, a name may be unbound
         return f"{type(error).__name__}: {error}"
-    if not step.is_right(found):
+    if not step.is_right(values):
         return "wrong data"
     left = engine.pending or copies.flights or copies.host_bytes
     return "left under way" if left else ""
@@ -34,15 +34,15 @@ def caught(step: CopiedStep, engine: LateEngine, source: str | None = None) -> s
 def test_random_plans_are_right_with_every_engine(name: str, seed: int) -> None:
     step = copied_step(name, seed)
     with traced() as (engine, races):
-        found, _ = step.run(engine)
-        assert step.is_right(found)
-        del found
-    assert races.found == []
+        values, _ = step.run(engine)
+        assert step.is_right(values)
+        del values
+    assert races.reports == []
     late: list[CopyEngine] = [LateEngine(), ThreadEngine(lambda *_: 2e-4), ThreadEngine()]
     peak = simulate(step.program, step.schedule).host_peak_bytes
     for one in late:
-        found, copies = step.run(one)
-        assert step.is_right(found)
+        values, copies = step.run(one)
+        assert step.is_right(values)
         assert copies.host_peak_bytes == peak
         assert copies.host_bytes == 0
 
@@ -64,18 +64,18 @@ def test_each_wait_that_is_removed_is_a_race() -> None:
     for wait in waits:
         assert caught(step, LateEngine(wait))
         with traced(wait) as (clocks, races):
-            found, _ = step.run(clocks)
-            del found
-        assert races.found, f"wait {wait}"
+            values, _ = step.run(clocks)
+            del values
+        assert races.reports, f"wait {wait}"
 
 
 def test_clocks_miss_no_event_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the event before a copy, it may start before its source is written."""
     step = offloading_step("two-towers")
     with traced() as (engine, races):
-        found, _ = step.run(engine)
-        del found
-    assert races.found == []
+        values, _ = step.run(engine)
+        del values
+    assert races.reports == []
     issue = AcceleratorEngine.issue
 
     def too_early(self: AcceleratorEngine, *given: Any) -> Any:
@@ -86,9 +86,9 @@ def test_clocks_miss_no_event_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(AcceleratorEngine, "issue", too_early)
     with traced() as (engine, races):
-        found, _ = step.run(engine)
-        del found
-    assert races.found
+        values, _ = step.run(engine)
+        del values
+    assert races.reports
 
 
 @pytest.mark.parametrize(

@@ -197,12 +197,12 @@ class Shaped(nn.Module):
 
 
 def steps(module: nn.Module, sizes: tuple[int, ...]) -> list[Tensor]:
-    found = []
+    gradients = []
     for size in sizes:
         module.zero_grad()
         module(torch.full((size, 4), 0.5)).backward()
-        found += [p.grad.clone() for p in module.parameters() if p.grad is not None]
-    return found
+        gradients += [p.grad.clone() for p in module.parameters() if p.grad is not None]
+    return gradients
 
 
 @pytest.mark.parametrize("way", ["eager", "replan"])
@@ -212,11 +212,11 @@ def test_other_shapes_run_as_asked(way: Any) -> None:
     options: dict[str, Any] = {"activation_budget": "100%", "planner": "store-all"}
     drop_in = remat_compile.compile(model, (x,), on_new_shape=way, **options)
     expected = steps(model, (3, 2, 5, 2))
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = steps(drop_in, (3, 2, 5, 2))
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-    assert sum("FB0913" in str(w.message) for w in told) == (1 if way == "eager" else 0)
+        actual = steps(drop_in, (3, 2, 5, 2))
+    assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
+    assert sum("FB0913" in str(w.message) for w in caught) == (1 if way == "eager" else 0)
     for other in (x.double(), x.clone().requires_grad_()):
         with pytest.raises(GuardFailure):
             drop_in(other)

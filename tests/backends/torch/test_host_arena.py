@@ -14,18 +14,18 @@ from remat_compile.backends.torch.runtime.call import Arena
 from remat_compile.ir.semantics.simulate import simulate
 
 
-def check_placed(found: list[Tenancy]) -> tuple[int, int]:
+def check_placed(copies: list[Tenancy]) -> tuple[int, int]:
     """Bytes of the arena and how many copies lie in several pieces."""
-    size, placed = place(found)
-    peak = max((sum(t.size_bytes for t in found if t.begin <= now < t.end)) for now in range(100))
+    size, placed = place(copies)
+    peak = max((sum(t.size_bytes for t in copies if t.begin <= now < t.end)) for now in range(100))
     assert size == peak
-    for mine, pieces in zip(found, placed, strict=True):
+    for mine, pieces in zip(copies, placed, strict=True):
         assert sum(length for _, length in pieces) == mine.size_bytes
         assert all(address >= 0 and address + length <= size for address, length in pieces)
     for now in range(100):
         taken = sorted(
             piece
-            for tenancy, pieces in zip(found, placed, strict=True)
+            for tenancy, pieces in zip(copies, placed, strict=True)
             if tenancy.begin <= now < tenancy.end
             for piece in pieces
         )
@@ -34,12 +34,12 @@ def check_placed(found: list[Tenancy]) -> tuple[int, int]:
 
 
 def random_tenancies(rng: Random) -> list[Tenancy]:
-    found = []
+    copies = []
     for index in range(rng.randrange(1, 25)):
         begin = rng.randrange(0, 90)
         size = rng.choice((0, 1, 3, 8, 40, rng.randrange(100)))
-        found.append(Tenancy(f"a{index}", size, begin, rng.randrange(begin + 1, 100)))
-    return sorted(found, key=lambda tenancy: tenancy.begin)
+        copies.append(Tenancy(f"a{index}", size, begin, rng.randrange(begin + 1, 100)))
+    return sorted(copies, key=lambda tenancy: tenancy.begin)
 
 
 def test_random_copies_fit_into_their_peak() -> None:
@@ -48,18 +48,18 @@ def test_random_copies_fit_into_their_peak() -> None:
 
 
 def test_the_example_of_the_documentation() -> None:
-    found = [
+    copies = [
         Tenancy("a", 2, 0, 2),
         Tenancy("b", 2, 0, 4),
         Tenancy("c", 2, 0, 2),
         Tenancy("d", 4, 2, 4),
     ]
-    assert in_order_of_issue(found, 6)[3] == ((0, 2), (4, 2))
-    assert check_placed(found) == (6, 0)  # the largest first: %d at 0..4, %b behind it
+    assert in_order_of_issue(copies, 6)[3] == ((0, 2), (4, 2))
+    assert check_placed(copies) == (6, 0)  # the largest first: %d at 0..4, %b behind it
 
 
 def test_copies_that_come_and_go() -> None:
-    found = [
+    copies = [
         Tenancy("a", 1, 0, 2),
         Tenancy("b", 1, 0, 5),
         Tenancy("c", 1, 1, 3),
@@ -67,7 +67,7 @@ def test_copies_that_come_and_go() -> None:
         Tenancy("e", 2, 5, 7),
         Tenancy("f", 2, 3, 5),
     ]
-    check_placed(sorted(found, key=lambda t: t.begin))
+    check_placed(sorted(copies, key=lambda t: t.begin))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -94,8 +94,8 @@ def test_other_strides_run_by_the_calls(kernels: Kernels, refuses: bool) -> None
         twice = [kernel(dense, VALUES["w"]) for _ in range(2)]
     assert len(said) == 1
     for results in twice:
-        for found, wanted in zip(results, kernel.calls(dense, VALUES["w"]), strict=True):
-            assert torch.equal(found, wanted)
+        for result, wanted in zip(results, kernel.calls(dense, VALUES["w"]), strict=True):
+            assert torch.equal(result, wanted)
 
 
 @pytest.mark.parametrize("mark", [torch._neg_view, torch.conj])
@@ -154,14 +154,14 @@ def test_what_a_kernel_asserts_of_its_own_is_no_question_of_layouts() -> None:
 
 def test_a_price_is_measured(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     price = InductorPrice(kernels, VALUES, 60.0)
-    found = price.cost(REGION)
-    assert found is not None
-    assert 0 < found.time_ns < 10**9
+    cost = price.cost(REGION)
+    assert cost is not None
+    assert 0 < cost.time_ns < 10**9
     alike = replace(REGION, name="other")  # the same kernel, which is not measured again
-    assert price.cost(alike) == found
+    assert price.cost(alike) == cost
     half = price.cost(replace(REGION, time_ns=5 * 10**8))  # a share of the time of its calls
     assert half is not None
-    assert half.time_ns == pytest.approx(found.time_ns / 2, abs=1)
+    assert half.time_ns == pytest.approx(cost.time_ns / 2, abs=1)
     ticks = iter(range(0, 10**6, 10))  # one clock for both, here as fast for the calls
     monkeypatch.setattr(price_module, "clock_ns", lambda _: lambda: next(ticks))
     even = InductorPrice(kernels, VALUES, 60.0).cost(REGION)
@@ -304,8 +304,8 @@ def test_a_kernel_that_takes_more_than_was_proven_is_not_used(planned: int, is_u
 
     kernel = Kernel((), lambda *args: args, object(), 0.0, 64)
     known = Known(CPU)
-    found = make_kernels(known, {"fused1": [(replace(REGION, workspace=Const(planned)), [])]})
-    assert (found == {"fused1": kernel}) is is_used
+    by_name = make_kernels(known, {"fused1": [(replace(REGION, workspace=Const(planned)), [])]})
+    assert (by_name == {"fused1": kernel}) is is_used
     assert known.by_calls == (0 if is_used else 1)
     assert ["needs 64 bytes of workspace here, 63 were planned" in f for f in known.failures] == (
         [] if is_used else [True]

@@ -120,9 +120,9 @@ def test_code_of_another_region_is_refused(was: str, now: str) -> None:
     check_source(text, program, program.schedules[0])
     with pytest.raises(FBError) as refused:
         check_source(text.replace(was, now), program, program.schedules[0])
-    (found,) = refused.value.diagnostics
-    assert found.code == "FB0945"
-    assert found.span is not None
+    (diagnostic,) = refused.value.diagnostics
+    assert diagnostic.code == "FB0945"
+    assert diagnostic.span is not None
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,12 @@ def refusal(text: str) -> tuple[str, int | None, str]:
     program = read(text)
     with pytest.raises(FBError) as refused:
         emit(program, program.schedules[0])
-    (found,) = refused.value.diagnostics
-    return found.code, None if found.span is None else found.span.line, found.message
+    (diagnostic,) = refused.value.diagnostics
+    return (
+        diagnostic.code,
+        None if diagnostic.span is None else diagnostic.span.line,
+        diagnostic.message,
+    )
 
 
 def test_random_operators_do_not_stand_inside() -> None:
@@ -162,9 +166,9 @@ def test_random_operators_do_not_stand_inside() -> None:
     [("aten.nothing.default", "FB0901"), ("c10d.broadcast_.default", "FB0942")],
 )
 def test_operators_inside_are_looked_at(operator: str, code: str) -> None:
-    found = refusal(TEXT.replace("aten.mul.Tensor(%xv", f"{operator}(%xv"))
-    assert found[:2] == (code, 11)
-    assert "F1, inside" in found[2]
+    summary = refusal(TEXT.replace("aten.mul.Tensor(%xv", f"{operator}(%xv"))
+    assert summary[:2] == (code, 11)
+    assert "F1, inside" in summary[2]
 
 
 def test_jax_says_whose_kernels_they_are() -> None:
@@ -173,6 +177,6 @@ def test_jax_says_whose_kernels_they_are() -> None:
 
     with pytest.raises(FBError) as refused:
         require_lowerings(read().graph)
-    (found,) = refused.value.diagnostics
-    assert (found.code, found.span and found.span.line) == ("FB0917", 11)
-    assert "without fusion" in (found.hint or "")
+    (diagnostic,) = refused.value.diagnostics
+    assert (diagnostic.code, diagnostic.span and diagnostic.span.line) == ("FB0917", 11)
+    assert "without fusion" in (diagnostic.hint or "")

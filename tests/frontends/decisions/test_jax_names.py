@@ -77,9 +77,9 @@ def bytes_saved_here(names: list[str]) -> int:
             tanhs = [c.results[0] for c in cnodes if c.call.op == "aten.tanh.default"]
             assert len(tanhs) == DEPTH
             chosen += [f"act={name}" for name in tanhs]
-        found = decide_names(lowered.program, chosen, ["blocks.*"]).claimed_bytes
-        assert found is not None
-        return found
+        claimed = decide_names(lowered.program, chosen, ["blocks.*"]).claimed_bytes
+        assert claimed is not None
+        return claimed
 
 
 @pytest.mark.parametrize("names", [[], ["up"], ["act"]], ids=str)

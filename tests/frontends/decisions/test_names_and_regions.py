@@ -122,14 +122,14 @@ def test_a_saved_set_that_does_not_suffice(gpt: Program) -> None:
     short = replace(whole, backward=tuple(backward), by="hand")
     with pytest.raises(FBError) as refused:
         schedule_of(gpt.graph, short)
-    found = refused.value.diagnostics
-    assert {d.code for d in found} == {"FB0480"}
+    diagnostics = refused.value.diagnostics
+    assert {d.code for d in diagnostics} == {"FB0480"}
     missing = gpt.graph.cnode[dropped].results
     assert any(f"needs %{name}, made by {dropped}" in d.message
-               for d in found for name in missing)  # fmt: skip
-    assert any(d.hint == f"save %{missing[0]}, or recompute {dropped}" for d in found)
+               for d in diagnostics for name in missing)  # fmt: skip
+    assert any(d.hint == f"save %{missing[0]}, or recompute {dropped}" for d in diagnostics)
     # Saving what is missing makes it a plan.
-    named = {d.message.split("needs %")[1].split(",")[0] for d in found}
+    named = {d.message.split("needs %")[1].split(",")[0] for d in diagnostics}
     proven(gpt, replace(short, saved=short.saved | named))
 
 

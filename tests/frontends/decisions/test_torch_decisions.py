@@ -137,27 +137,27 @@ def test_a_budget_is_part_of_the_proof() -> None:
     assert ask(budget=peak).plan.budget == Budget(peak)
     with pytest.raises(FBError) as refused:
         ask(budget=peak - 1)
-    found = refused.value.diagnostics
-    assert [d.code for d in found] == ["FB0485", "FB0820"]
-    assert "1 bytes more than the budget" in found[1].message
-    assert found[1].span is not None
-    assert found[1].span.file == "<plan of partitioner{memory_budget=0.5, solver=dp}>"
+    diagnostics = refused.value.diagnostics
+    assert [d.code for d in diagnostics] == ["FB0485", "FB0820"]
+    assert "1 bytes more than the budget" in diagnostics[1].message
+    assert diagnostics[1].span is not None
+    assert diagnostics[1].span.file == "<plan of partitioner{memory_budget=0.5, solver=dp}>"
 
 
 def test_the_partitioner_redraws_dropout_and_is_refuted_where_it_does() -> None:
     """pytorch#190758. A later release may keep the state or save the mask: then it is proven."""
     model, args = make(checkpointed=False)
-    found: tuple[Diagnostic, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
     try:
         remat_compile.import_plan(model, args, tool="partitioner", memory_budget=0.0, **COSTS)
     except FBError as error:
-        found = error.diagnostics
-    if not found:
+        diagnostics = error.diagnostics
+    if not diagnostics:
         assert torch.__version__ >= "2.14"
         return
-    assert found[0].code == "FB0485"
-    assert {d.code for d in found[1:]} == {"FB0806"}
-    assert all(any(n.message == "drawn first here" for n in d.notes) for d in found[1:])
+    assert diagnostics[0].code == "FB0485"
+    assert {d.code for d in diagnostics[1:]} == {"FB0806"}
+    assert all(any(n.message == "drawn first here" for n in d.notes) for d in diagnostics[1:])
 
 
 def test_a_partitioner_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,9 +168,9 @@ def test_a_partitioner_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     model, args = make(checkpointed=False)
     with pytest.raises(FBError) as refused:
         remat_compile.import_plan(model, args, tool="partitioner", **COSTS)
-    (found,) = refused.value.diagnostics
-    assert found.code == "FB0484"
-    assert found.message.endswith("at a memory budget of 0.5: Node was invalid")
+    (diagnostic,) = refused.value.diagnostics
+    assert diagnostic.code == "FB0484"
+    assert diagnostic.message.endswith("at a memory budget of 0.5: Node was invalid")
 
 
 def test_wrong_options_are_refused_all_at_once() -> None:

@@ -32,8 +32,8 @@ def evaluated(nodes: list[Any], values: dict[str, Any], opset: int = 20) -> torc
     for name, value in values.items():
         builder.add_initialiser(numpy_helper.from_array(np.asarray(value), name), Role.CONSTANT)
     builder.run(helper.make_graph(nodes, "g", [], []), {"y"})
-    found: torch.Tensor = builder.values["y"].data  # type: ignore[union-attr]
-    return found
+    y: torch.Tensor = builder.values["y"].data  # type: ignore[union-attr]
+    return y
 
 
 def test_resize_of_opset_10_shrinks_as_its_stored_tests_do() -> None:
@@ -159,8 +159,8 @@ def test_sparse_weights_train_their_values_alone(indices: Any, tmp_path: Path) -
 
 
 def test_sparse_weights_outside_their_tensor(tmp_path: Path) -> None:
-    found = refusal(lambda: build_module(sparse(tmp_path / "m.onnx", [1, 12])))
-    assert found.code == "FB0606"
+    diagnostic = refusal(lambda: build_module(sparse(tmp_path / "m.onnx", [1, 12])))
+    assert diagnostic.code == "FB0606"
 
 
 def test_minus_one_is_a_dynamic_dimension(tmp_path: Path) -> None:
@@ -181,12 +181,12 @@ def constant_of_shape(path: Path, sizes: list[int]) -> Path:
 
 @pytest.mark.parametrize("sizes", [[10**9], [2**40, 2**20]])
 def test_what_is_computed_while_building_is_capped(sizes: list[int], tmp_path: Path) -> None:
-    found = refusal(lambda: build_module(constant_of_shape(tmp_path / "m.onnx", sizes)))
-    assert found.code in ("FB0618", "FB0606")
-    assert '"huge"' in found.message
+    diagnostic = refusal(lambda: build_module(constant_of_shape(tmp_path / "m.onnx", sizes)))
+    assert diagnostic.code in ("FB0618", "FB0606")
+    assert '"huge"' in diagnostic.message
     if sizes == [10**9]:
-        assert found.code == "FB0618"
-        assert f"{4 * 10**9:,} bytes" in found.message
+        assert diagnostic.code == "FB0618"
+        assert f"{4 * 10**9:,} bytes" in diagnostic.message
 
 
 def test_views_count_in_full(tmp_path: Path) -> None:
@@ -198,16 +198,18 @@ def test_views_count_in_full(tmp_path: Path) -> None:
     ]
     one = np.ones(1, np.int64)
     weights = {"one": one, "shape": np.array([2**28]), "w": np.ones(1, np.float32)}
-    found = refusal(lambda: build_module(write(tmp_path / "m.onnx", nodes, {"x": [1]}, weights)))
-    assert found.code == "FB0618"
-    assert '"wide"' in found.message
+    diagnostic = refusal(
+        lambda: build_module(write(tmp_path / "m.onnx", nodes, {"x": [1]}, weights))
+    )
+    assert diagnostic.code == "FB0618"
+    assert '"wide"' in diagnostic.message
 
 
 def test_sample_inputs_are_capped(tmp_path: Path) -> None:
     file = linear(tmp_path / "m.onnx", batch="n")
-    found = refusal(lambda: build_module(file, dims={"n": LARGEST_BYTES // 12 + 1}))
-    assert found.code == "FB0618"
-    assert "--sample" in (found.hint or "")
+    diagnostic = refusal(lambda: build_module(file, dims={"n": LARGEST_BYTES // 12 + 1}))
+    assert diagnostic.code == "FB0618"
+    assert "--sample" in (diagnostic.hint or "")
 
 
 def test_nothing_leaves_without_a_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,10 +218,10 @@ def test_nothing_leaves_without_a_code(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("remat_compile.frontends.onnx.build.classify", broken)
     file = linear(tmp_path / "m.onnx")
-    found = refusal(lambda: build_module(file))
-    assert found.code == "FB0620"
-    assert "m.onnx" in found.message
-    assert "unforeseen" in found.message
+    diagnostic = refusal(lambda: build_module(file))
+    assert diagnostic.code == "FB0620"
+    assert "m.onnx" in diagnostic.message
+    assert "unforeseen" in diagnostic.message
 
 
 def test_shapes_that_do_not_fit_come_without_torchs_traceback(
@@ -238,21 +240,21 @@ def test_products_of_different_types(tmp_path: Path) -> None:
     node = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
     weights = {"w": np.ones((3, 2), np.float64)}
     file = write(tmp_path / "m.onnx", [node], {"x": [4, 3]}, weights)
-    found = refusal(lambda: build_module(file))
-    assert found.code == "FB0606"
-    assert '"product"' in found.message
-    assert "float32, float64" in found.message
+    diagnostic = refusal(lambda: build_module(file))
+    assert diagnostic.code == "FB0606"
+    assert '"product"' in diagnostic.message
+    assert "float32, float64" in diagnostic.message
 
 
 def test_statistics_that_are_no_floats(tmp_path: Path) -> None:
     node = helper.make_node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y"])
     weights: dict[str, Any] = {n: np.ones(3, np.float32) for n in "sbm"}
     weights["v"] = np.ones(3, np.int64)
-    found = refusal(
+    diagnostic = refusal(
         lambda: build_module(write(tmp_path / "m.onnx", [node], {"x": [2, 3]}, weights))
     )
-    assert found.code == "FB0606"
-    assert "floating-point" in found.message
+    assert diagnostic.code == "FB0606"
+    assert "floating-point" in diagnostic.message
 
 
 def stored(step: int) -> list[Any]:
@@ -281,5 +283,5 @@ def test_all_stored_models() -> None:
 
 @pytest.mark.parametrize("part", default_only(range(8), [0]))
 def test_damaged_files_end_in_a_code_or_a_module(part: int, tmp_path: Path) -> None:
-    found = {check(data, tmp_path) for data in mutants(1, 250 * part, 250)}
-    assert {"built", "FB0603", "FB0606"} <= found
+    outcomes = {check(data, tmp_path) for data in mutants(1, 250 * part, 250)}
+    assert {"built", "FB0603", "FB0606"} <= outcomes

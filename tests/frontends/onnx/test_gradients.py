@@ -44,11 +44,11 @@ def compare(original: nn.Module, args: tuple[Tensor, ...], built: OnnxModel, lim
         assert (a - b).abs().max() <= limit * max(1.0, float(a.abs().max()))
     wanted, got = gradients(original, reference), gradients(built.module, outputs)
     tied = {n: id(p) for n, p in original.named_parameters(remove_duplicate=False)}
-    found = {tied[name]: grad for name, grad in got.items()}
+    grads = {tied[name]: grad for name, grad in got.items()}
     largest = max(float(g.abs().max()) for g in wanted.values())
-    assert len(found) == len(wanted)
+    assert len(grads) == len(wanted)
     for name, grad in wanted.items():
-        assert (grad - found[tied[name]]).abs().max() <= limit * largest, name
+        assert (grad - grads[tied[name]]).abs().max() <= limit * largest, name
     buffers = dict(original.named_buffers())
     for name, buffer in built.module.named_buffers():
         if name in buffers:
@@ -145,13 +145,13 @@ def test_a_default_export_is_repaired(name: str, tmp_path: Path) -> None:
     got = gradients(built.module, leaves(built.module(*args)))
     largest = max(float(g.abs().max()) for g in wanted.values())
     tied = {n: id(p) for n, p in module.named_parameters(remove_duplicate=False)}
-    found = {tied[n]: g for n, g in got.items()}
+    grads = {tied[n]: g for n, g in got.items()}
     for parameter, grad in wanted.items():
-        if tied[parameter] in found:
-            assert (grad - found[tied[parameter]]).abs().max() <= 1e-5 * largest, parameter
+        if tied[parameter] in grads:
+            assert (grad - grads[tied[parameter]]).abs().max() <= 1e-5 * largest, parameter
         else:
             assert f'"{parameter}"' in lost
-    assert len(found) >= len(wanted) - 2
+    assert len(grads) >= len(wanted) - 2
 
 
 def built_names(path: Path) -> tuple[str, ...]:

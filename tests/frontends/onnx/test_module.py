@@ -249,10 +249,10 @@ def test_made_up_names_and_shared_vectors_are_warned_about(tmp_path: Path) -> No
     ]
     weights = {"val_12": ONES, "ln.bias": np.ones(2, np.float32)}
     built = build_module(write(tmp_path / "m.onnx", nodes, {"x": [4, 3]}, weights))
-    found = {w.code: w.message for w in built.warnings}
-    assert set(found) == {"FB0652", "FB0653", "FB0631"}
-    assert '"val_12"' in found["FB0652"]
-    assert '"ln.bias"' in found["FB0653"]
+    messages = {w.code: w.message for w in built.warnings}
+    assert set(messages) == {"FB0652", "FB0653", "FB0631"}
+    assert '"val_12"' in messages["FB0652"]
+    assert '"ln.bias"' in messages["FB0653"]
 
 
 def test_attention_dropout_that_the_exporter_left_out(tmp_path: Path) -> None:
@@ -298,8 +298,8 @@ def test_doubles_are_recovered_from_singles() -> None:
 
 def test_exporting_needs_onnxscript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remat_compile.frontends.onnx.export.find_spec", lambda name: None)
-    found = refusal(lambda: export_trainable(nn.Linear(1, 1), (), tmp_path / "m.onnx"))
-    assert found.code == "FB0617"
+    diagnostic = refusal(lambda: export_trainable(nn.Linear(1, 1), (), tmp_path / "m.onnx"))
+    assert diagnostic.code == "FB0617"
     assert not (tmp_path / "m.onnx").exists()
 
 

@@ -188,10 +188,10 @@ def test_a_deformed_convolution_that_is_not_deformed(tmp_path: Path) -> None:
 def test_an_offset_for_another_image_is_refused(tmp_path: Path) -> None:
     wrong = {"w": table(4, 2, 3, 3), "offset": np.zeros((1, 18, 3, 3), np.float32)}
     case = Case("DeformConv", (1, 2, 4, 4), wrong, {"pads": [1, 1, 1, 1]})
-    found = refusal(lambda: made(tmp_path, case))
-    assert found.code == "FB0606"
-    assert "[1, 18, 3, 3]" not in found.message
-    assert "offset is [18, 3, 3], not [18, 4, 4]" in found.message
+    diagnostic = refusal(lambda: made(tmp_path, case))
+    assert diagnostic.code == "FB0606"
+    assert "[1, 18, 3, 3]" not in diagnostic.message
+    assert "offset is [18, 3, 3], not [18, 4, 4]" in diagnostic.message
 
 
 def test_the_grid_of_a_computed_region_is_refused(tmp_path: Path) -> None:
@@ -201,16 +201,16 @@ def test_the_grid_of_a_computed_region_is_refused(tmp_path: Path) -> None:
     ]
     inputs = {"x": [1, 2, 5, 5], "boxes": [1, 4]}
     file = write(tmp_path / "m.onnx", nodes, inputs, {"image": np.array([0])})
-    found = refusal(lambda: build_module(file))
-    assert found.code == "FB0613"
-    assert '"align"' in found.message
+    diagnostic = refusal(lambda: build_module(file))
+    assert diagnostic.code == "FB0613"
+    assert '"align"' in diagnostic.message
 
 
 def test_the_rule_of_a_linear_attention_needs_its_inputs(tmp_path: Path) -> None:
     case = Case("LinearAttention", (2, 3, 8), STEPS, {**HEADS, "update_rule": "gated"}, ("y", "s"))
-    found = refusal(lambda: made(tmp_path, case))
-    assert found.code == "FB0606"
-    assert '"gated"' in found.message
+    diagnostic = refusal(lambda: made(tmp_path, case))
+    assert diagnostic.code == "FB0606"
+    assert '"gated"' in diagnostic.message
 
 
 def test_mel_weights(tmp_path: Path) -> None:
@@ -331,9 +331,9 @@ def test_what_only_running_would_refuse_is_refused(name: str, tmp_path: Path) ->
     model = onnx.load(file)
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     onnx.save(model, file)
-    found = refusal(lambda: build_module(file))
-    assert found.code == "FB0606"
-    assert '"bad"' in found.message
+    diagnostic = refusal(lambda: build_module(file))
+    assert diagnostic.code == "FB0606"
+    assert '"bad"' in diagnostic.message
 
 
 def test_bernoulli_of_what_is_no_probability(tmp_path: Path) -> None:

@@ -86,8 +86,8 @@ def test_recurrent_layers_are_pytorchs(op: str, both: bool, tmp_path: Path) -> N
         layer.get_parameter(name).data = parameter
     halves = [stacked("bias_ih"), stacked("bias_hh")]
     expected = [stacked("weight_ih"), stacked("weight_hh"), torch.cat(halves, 1)]
-    for found, one in zip(mine, expected, strict=True):
-        torch.testing.assert_close(found, one.detach(), rtol=1e-5, atol=1e-6)
+    for gradient, one in zip(mine, expected, strict=True):
+        torch.testing.assert_close(gradient, one.detach(), rtol=1e-5, atol=1e-6)
 
 
 def test_activations_with_parameters_are_refused(tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ def test_activations_with_parameters_are_refused(tmp_path: Path) -> None:
     node = helper.make_node(
         "RNN", ["x", "w", "r"], ["y"], hidden_size=3, activations=["Elu"], activation_alpha=[0.5]
     )
-    found = refusal(lambda: build(tmp_path, [node], {"x": [6, 2, 4]}, {"w": w, "r": r}))
-    assert found.code == "FB0612"
+    diagnostic = refusal(lambda: build(tmp_path, [node], {"x": [6, 2, 4]}, {"w": w, "r": r}))
+    assert diagnostic.code == "FB0612"
 
 
 def body(trips: bool) -> Any:
@@ -134,8 +134,8 @@ def test_a_loop_is_unrolled(tmp_path: Path) -> None:
     wanted = torch.stack(outs).sum(0) + state
     got = built.module(x)
     torch.testing.assert_close(got, wanted)
-    (found,) = gradients(got, [built.module.get_parameter("w")])
-    torch.testing.assert_close(found, gradients(wanted, [weight])[0])
+    (gradient,) = gradients(got, [built.module.get_parameter("w")])
+    torch.testing.assert_close(gradient, gradients(wanted, [weight])[0])
 
 
 @pytest.mark.parametrize("backwards", [0, 1])
@@ -163,9 +163,9 @@ def test_a_scan_is_unrolled(backwards: int, tmp_path: Path) -> None:
 def test_loops_that_do_not_end_are_refused(tmp_path: Path) -> None:
     node = helper.make_node("Loop", ["n", "", "x"], ["last", "y"], body=body(True), name="spin")
     values = {"w": np.ones((3, 3), np.float32), "n": np.array(2**40)}
-    found = refusal(lambda: build(tmp_path, [node], {"x": [2, 3]}, values))
-    assert found.code == "FB0618"
-    assert '"spin"' in found.message
+    diagnostic = refusal(lambda: build(tmp_path, [node], {"x": [2, 3]}, values))
+    assert diagnostic.code == "FB0618"
+    assert '"spin"' in diagnostic.message
 
 
 def quantised(path: Path, notes: dict[str, str] | None = None) -> OnnxModel:
@@ -180,9 +180,9 @@ def quantised(path: Path, notes: dict[str, str] | None = None) -> OnnxModel:
 
 
 def test_rounding_a_parameter_is_refused_unless_asked_for(tmp_path: Path) -> None:
-    found = refusal(lambda: quantised(tmp_path))
-    assert found.code == "FB0612"
-    assert STRAIGHT_THROUGH in (found.hint or "")
+    diagnostic = refusal(lambda: quantised(tmp_path))
+    assert diagnostic.code == "FB0612"
+    assert STRAIGHT_THROUGH in (diagnostic.hint or "")
     built = quantised(tmp_path, {STRAIGHT_THROUGH: "yes"})
     x = built.args[0]
     got = built.module(x)

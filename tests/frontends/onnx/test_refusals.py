@@ -16,9 +16,9 @@ from remat_compile.ir.diagnostics import FBError
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    found = refusal(lambda: build_module(tmp_path / "none.onnx"))
-    assert found.code == "FB0601"
-    assert "none.onnx" in found.message
+    diagnostic = refusal(lambda: build_module(tmp_path / "none.onnx"))
+    assert diagnostic.code == "FB0601"
+    assert "none.onnx" in diagnostic.message
 
 
 def test_empty_file(tmp_path: Path) -> None:
@@ -44,9 +44,9 @@ def test_opset_out_of_range(tmp_path: Path, opset: int, word: str) -> None:
     model = onnx.load(file)
     model.opset_import[0].version = opset
     file.write_bytes(model.SerializeToString())
-    found = refusal(lambda: build_module(file))
-    assert found.code == "FB0604"
-    assert word in found.message
+    diagnostic = refusal(lambda: build_module(file))
+    assert diagnostic.code == "FB0604"
+    assert word in diagnostic.message
 
 
 def test_no_opset(tmp_path: Path) -> None:
@@ -74,10 +74,10 @@ def test_external_weights_are_read(tmp_path: Path) -> None:
 def test_missing_external_weights(tmp_path: Path) -> None:
     file = external(tmp_path)
     (tmp_path / "w.bin").unlink()
-    found = refusal(lambda: build_module(file))
-    assert found.code == "FB0605"
-    assert '"fc.weight"' in found.message
-    assert "1 other" in found.message
+    diagnostic = refusal(lambda: build_module(file))
+    assert diagnostic.code == "FB0605"
+    assert '"fc.weight"' in diagnostic.message
+    assert "1 other" in diagnostic.message
 
 
 def test_external_weights_that_are_too_short(tmp_path: Path) -> None:
@@ -95,9 +95,9 @@ def test_external_weights_outside_the_folder(tmp_path: Path, location: str) -> N
         tensor.external_data[0].value = location
     inner = tmp_path / "sub" / "m.onnx"
     inner.write_bytes(model.SerializeToString())
-    found = refusal(lambda: build_module(inner))
-    assert found.code == "FB0605"
-    assert "outside" in found.message
+    diagnostic = refusal(lambda: build_module(inner))
+    assert diagnostic.code == "FB0605"
+    assert "outside" in diagnostic.message
 
 
 PLACES = {
@@ -137,24 +137,24 @@ def test_external_weights_of_every_tensor(tmp_path: Path, place: str, where: str
     for key, value in PLACES[place]:
         weight.external_data.add(key=key, value=value)
     (folder / "bad.onnx").write_bytes(model.SerializeToString())
-    found = refusal(lambda: build_module(folder / "bad.onnx"))
-    assert found.code == "FB0605", found
+    diagnostic = refusal(lambda: build_module(folder / "bad.onnx"))
+    assert diagnostic.code == "FB0605", diagnostic
 
 
 def test_invalid_model(tmp_path: Path) -> None:
     node = helper.make_node("Gemm", ["x", "w", "nowhere"], ["y"])
     file = write(tmp_path / "m.onnx", [node], {"x": [4, 3]}, {"w": np.ones((3, 2), np.float32)})
-    found = refusal(lambda: build_module(file))
-    assert found.code == "FB0606"
-    assert "nowhere" in found.message
+    diagnostic = refusal(lambda: build_module(file))
+    assert diagnostic.code == "FB0606"
+    assert "nowhere" in diagnostic.message
 
 
 def test_shapes_that_do_not_fit_name_the_node(tmp_path: Path) -> None:
     node = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
     file = write(tmp_path / "m.onnx", [node], {"x": [4, 3]}, {"w": np.ones((5, 2), np.float32)})
-    found = refusal(lambda: build_module(file))
-    assert found.code == "FB0606"
-    assert '"product"' in found.message
+    diagnostic = refusal(lambda: build_module(file))
+    assert diagnostic.code == "FB0606"
+    assert '"product"' in diagnostic.message
 
 
 def test_unsupported_operators_all_at_once(tmp_path: Path) -> None:
@@ -168,19 +168,19 @@ def test_unsupported_operators_all_at_once(tmp_path: Path) -> None:
     model = onnx.load(file)
     model.opset_import.append(helper.make_opsetid("com.example", 3))
     file.write_bytes(model.SerializeToString())
-    found = refusal(lambda: build_module(file))
-    assert found.code == "FB0607"
-    assert "3 operators" in found.message
-    assert 'com.example.Strange (opset 3) at node "odd"' in found.message
-    assert 'NonMaxSuppression (opset 20) at node "nms" and 1 other' in found.message
-    assert "Fantasy (opset 20)" in found.message
+    diagnostic = refusal(lambda: build_module(file))
+    assert diagnostic.code == "FB0607"
+    assert "3 operators" in diagnostic.message
+    assert 'com.example.Strange (opset 3) at node "odd"' in diagnostic.message
+    assert 'NonMaxSuppression (opset 20) at node "nms" and 1 other' in diagnostic.message
+    assert "Fantasy (opset 20)" in diagnostic.message
 
 
 def test_unbound_dimensions_are_listed(tmp_path: Path) -> None:
     file = linear(tmp_path / "m.onnx", batch="batch")
-    found = refusal(lambda: build_module(file))
-    assert found.code == "FB0608"
-    assert found.hint == "give --dim batch=N"
+    diagnostic = refusal(lambda: build_module(file))
+    assert diagnostic.code == "FB0608"
+    assert diagnostic.hint == "give --dim batch=N"
     nameless = linear(tmp_path / "n.onnx", batch=None)
     assert '"x[0]"' in refusal(lambda: build_module(nameless)).message
     assert build_module(nameless, dims={"x[0]": "5"}).args[0].shape == (5, 3)
@@ -197,9 +197,9 @@ def test_unbound_dimensions_are_listed(tmp_path: Path) -> None:
 )
 def test_wrong_dimension_options(tmp_path: Path, dims: Any, word: str) -> None:
     file = linear(tmp_path / "m.onnx", batch="batch")
-    found = refusal(lambda: build_module(file, dims=dims))
-    assert found.code == "FB0609"
-    assert word in found.message
+    diagnostic = refusal(lambda: build_module(file, dims=dims))
+    assert diagnostic.code == "FB0609"
+    assert word in diagnostic.message
 
 
 @pytest.mark.parametrize(
@@ -247,9 +247,9 @@ def test_unsupported_attributes(tmp_path: Path) -> None:
     node = helper.make_node("BitShift", ["x", "x"], ["y"], name="shift", direction="UP")
     weights = {"w": np.ones(4, np.float32)}
     file = write(tmp_path / "m.onnx", [node], {"x": [4]}, weights, elem_type=TensorProto.UINT8)
-    found = refusal(lambda: build_module(file))
-    assert found.code == "FB0612"
-    assert '"shift"' in found.message
+    diagnostic = refusal(lambda: build_module(file))
+    assert diagnostic.code == "FB0612"
+    assert '"shift"' in diagnostic.message
 
 
 def test_shape_that_depends_on_values(tmp_path: Path) -> None:
@@ -258,9 +258,9 @@ def test_shape_that_depends_on_values(tmp_path: Path) -> None:
         helper.make_node("Reshape", ["w", "s"], ["y"], name="shaped"),
     ]
     file = write(tmp_path / "m.onnx", nodes, {"x": [1]}, {"w": np.ones(4, np.float32)})
-    found = refusal(lambda: build_module(file))
-    assert found.code == "FB0613"
-    assert '"shaped"' in found.message
+    diagnostic = refusal(lambda: build_module(file))
+    assert diagnostic.code == "FB0613"
+    assert '"shaped"' in diagnostic.message
 
 
 def test_size_that_depends_on_values(tmp_path: Path) -> None:
@@ -275,16 +275,16 @@ def test_size_that_depends_on_values(tmp_path: Path) -> None:
 
 def test_input_types(tmp_path: Path) -> None:
     file = linear(tmp_path / "m.onnx", elem_type=TensorProto.STRING)
-    found = refusal(lambda: build_module(file))
-    assert found.code == "FB0614"
-    assert "STRING" in found.message
+    diagnostic = refusal(lambda: build_module(file))
+    assert diagnostic.code == "FB0614"
+    assert "STRING" in diagnostic.message
 
 
 def test_trainable_pattern_without_match(tmp_path: Path) -> None:
     file = linear(tmp_path / "m.onnx")
-    found = refusal(lambda: build_module(file, trainable=["fc.wight"]))
-    assert found.code == "FB0615"
-    assert 'Did you mean "fc.weight"' in found.message
+    diagnostic = refusal(lambda: build_module(file, trainable=["fc.wight"]))
+    assert diagnostic.code == "FB0615"
+    assert 'Did you mean "fc.weight"' in diagnostic.message
 
 
 def test_half_precision_weights_keep_their_bits(tmp_path: Path) -> None:

@@ -64,11 +64,11 @@ def test_gradients_are_those_of_the_original(fold: bool, tmp_path: Path) -> None
     torch.testing.assert_close(got, wanted)
     (wanted * weights).sum().backward()
     (got * weights).sum().backward()
-    found = dict(built.module.named_parameters(remove_duplicate=False))
+    parameters = dict(built.module.named_parameters(remove_duplicate=False))
     for name, parameter in module.named_parameters(remove_duplicate=False):
-        assert found[name].requires_grad == parameter.requires_grad, name
+        assert parameters[name].requires_grad == parameter.requires_grad, name
         if parameter.grad is not None:
-            torch.testing.assert_close(found[name].grad, parameter.grad, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(parameters[name].grad, parameter.grad, rtol=1e-6, atol=1e-6)
 
 
 def test_every_part_of_the_record_matters(tmp_path: Path) -> None:
@@ -83,12 +83,12 @@ def test_every_part_of_the_record_matters(tmp_path: Path) -> None:
     built = build_module(tmp_path / "bare.onnx", sample=tmp_path / "s.npz")
     module(ids).sum().backward()
     built.module(ids).sum().backward()
-    found = dict(built.module.named_parameters())
-    assert found["frozen.weight"].requires_grad
+    parameters = dict(built.module.named_parameters())
+    assert parameters["frozen.weight"].requires_grad
     for name in ("mix.weight", "head.weight"):
         wanted = module.get_parameter(name).grad
         assert wanted is not None
-        assert not torch.allclose(found[name].grad, wanted)
+        assert not torch.allclose(parameters[name].grad, wanted)
     (warning,) = (w for w in built.warnings if w.code == "FB0631")
     assert "frozen" in warning.message
     assert "detach" in warning.message
@@ -134,9 +134,9 @@ def record(file: Path, text: str) -> None:
 def test_a_record_that_cannot_be_read(text: str, tmp_path: Path) -> None:
     file = linear(tmp_path / "m.onnx")
     record(file, text)
-    found = refusal(lambda: build_module(file))
-    assert found.code == "FB0619"
-    assert TRAINING in found.message
+    diagnostic = refusal(lambda: build_module(file))
+    assert diagnostic.code == "FB0619"
+    assert TRAINING in diagnostic.message
 
 
 class Nested(nn.Module):
@@ -161,18 +161,18 @@ def test_regions_within_regions(outside: bool, tmp_path: Path) -> None:
     module(x).sum().backward()
     built.module(x).sum().backward()
     for name, parameter in module.named_parameters():
-        found = built.module.get_parameter(name).grad
-        assert (found is None) == (parameter.grad is None), name
-        if found is not None:
-            torch.testing.assert_close(found, parameter.grad)
+        gradient = built.module.get_parameter(name).grad
+        assert (gradient is None) == (parameter.grad is None), name
+        if gradient is not None:
+            torch.testing.assert_close(gradient, parameter.grad)
 
 
 def test_what_cannot_be_captured_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remat_compile.frontends.onnx.export.captured", lambda *given: None)
     export_trainable(Nested(), (torch.ones(1, 2),), tmp_path / "m.onnx")
-    found = training_record(onnx.load(tmp_path / "m.onnx"))
-    assert found is not None
-    assert not found.cuts
+    recorded = training_record(onnx.load(tmp_path / "m.onnx"))
+    assert recorded is not None
+    assert not recorded.cuts
     (warning,) = (w for w in build_module(tmp_path / "m.onnx").warnings if w.code == "FB0631")
     assert "detach" in warning.message
     assert "frozen" not in warning.message

@@ -133,8 +133,8 @@ def _noisy(monkeypatch: pytest.MonkeyPatch, whose: str, noise: list[float]) -> N
 
     def run(*args: object) -> dict[str, Tensor]:
         more = next(left)
-        found: dict[str, Tensor] = of(*args)
-        return {n: t + more if n.startswith("gradient") else t for n, t in found.items()}
+        outputs: dict[str, Tensor] = of(*args)
+        return {n: t + more if n.startswith("gradient") else t for n, t in outputs.items()}
 
     monkeypatch.setattr(check, whose, run)
 

@@ -107,9 +107,9 @@ def test_a_pt2_file_of_a_model_on_meta_gives_its_graph(tmp_path: Path) -> None:
     loaded = _in_file(on_meta, (x,), tmp_path / "m.pt2")
     there = _in_file(Tables(), (torch.ones(4, 8),), tmp_path / "c.pt2")
     assert _text(loaded) == _text(there)
-    (told,) = loaded.warnings
-    assert told.code == "FB0522"
-    assert "first.weight and second.weight" in told.message
+    (warning,) = loaded.warnings
+    assert warning.code == "FB0522"
+    assert "first.weight and second.weight" in warning.message
 
 
 @pytest.mark.parametrize("name", default_only(FACTORIES, ["small-resnet-loss"]))

@@ -124,9 +124,9 @@ def gradients(model: nn.Module, loss: Tensor) -> list[Tensor | None]:
 
 
 def loss_of(made: Any) -> Tensor:
-    found = made["loss"] if isinstance(made, dict) else made.loss
-    assert isinstance(found, Tensor)
-    return found
+    loss = made["loss"] if isinstance(made, dict) else made.loss
+    assert isinstance(loss, Tensor)
+    return loss
 
 
 @pytest.mark.parametrize("case", WITH_LOSS)
@@ -143,8 +143,8 @@ def test_the_loss_is_found_and_the_container_is_the_models_own(case: str) -> Non
     assert torch.equal(
         logits, expected["logits"] if isinstance(expected, dict) else expected.logits
     )
-    found = gradients(model, loss_of(made))
-    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    actual = gradients(model, loss_of(made))
+    assert all(torch.equal(a, b) for a, b in zip(actual, wanted, strict=True))
     with pytest.raises(RuntimeError, match="does not have a grad_fn"):
         logits.sum().backward()
 
@@ -194,8 +194,8 @@ def test_without_a_loss_every_result_is_differentiated() -> None:
     wanted = gradients(model, expected.logits.sum() + expected.states[0].exp().sum())
     made = built(model, x)(x)
     assert made.loss is None
-    found = gradients(model, made.logits.sum() + made.states[0].exp().sum())
-    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    actual = gradients(model, made.logits.sum() + made.states[0].exp().sum())
+    assert all(torch.equal(a, b) for a, b in zip(actual, wanted, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -339,5 +339,5 @@ def test_transformers_as_their_constructors_give_them() -> None:
     made = drop_in(input_ids=ids, labels=ids)
     assert type(made) is type(expected)
     assert torch.equal(made.logits, expected.logits)
-    found = gradients(model, made.loss)
-    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True) if a is not None)
+    actual = gradients(model, made.loss)
+    assert all(torch.equal(a, b) for a, b in zip(actual, wanted, strict=True) if a is not None)

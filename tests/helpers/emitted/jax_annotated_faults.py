@@ -96,7 +96,7 @@ FAULTS: dict[str, tuple[str, str]] = {
 
 def faulty(name: str, source: str) -> str | None:
     """The module with a fault at the first place that has room for it; None where none has."""
-    head, found, rest = source.partition("\nNEEDS_X64 = ")
+    head, separator, rest = source.partition("\nNEEDS_X64 = ")
     pattern, new = FAULTS[name]
-    changed, count = re.subn(pattern, new, found + rest, count=1)
-    return head + changed if count and changed != found + rest else None
+    changed, count = re.subn(pattern, new, separator + rest, count=1)
+    return head + changed if count and changed != separator + rest else None

@@ -78,15 +78,15 @@ class Captured:
     def plans(self, budgets: Iterable[str], planner: str) -> dict[str, Plan]:
         """A plan for each budget. `planner` plans for half of the range; only `dtr` reaches the
         least, and is quick for the others."""
-        found: dict[str, Plan] = {}
+        plans: dict[str, Plan] = {}
         for text in budgets:
             bound = self.budget(text)
             plan = self.plan(bound, parse_planner(planner if text == "range:0.5" else "dtr"))
             assert plan.peak_bytes <= bound.bytes
             if text in TIGHT:
                 assert max(plan.trace.executions.values()) > 1, f"{text}: nothing runs again"
-            found[f"{text} by {plan.planner}"] = plan
-        return found
+            plans[f"{text} by {plan.planner}"] = plan
+        return plans
 
     def check(self) -> None:
         """Trains what was built; fails with all that is not as in eager."""

@@ -50,21 +50,21 @@ class CopiedStep:
         with torch.no_grad():
             args = [None if n is None else self.values[n].detach() for n in interface.inputs]
             made = space["forward"]([*args, copies], constants)
-            found = dict(zip(interface.outputs, made, strict=False))
+            values = dict(zip(interface.outputs, made, strict=False))
             saved = list(made[len(interface.outputs) :])
             del made
             loss = ones(program, program.sample)
-            results = {r.name: found[r.name] for r in program.binding.results}
+            results = {r.name: values[r.name] for r in program.binding.results}
             tangents = dict(loss(results))
             args = [*saved, *(tangents.pop(name) for name in interface.tangents)]
             saved.clear()
             grads = space["backward"](args, constants)
         named = zip(interface.grads, grads, strict=True)
-        found |= {name: grad for name, grad in named if name is not None}
-        return {name: found[name] for name in self.wanted}, copies
+        values |= {name: grad for name, grad in named if name is not None}
+        return {name: values[name] for name in self.wanted}, copies
 
-    def is_right(self, found: Mapping[str, Tensor]) -> bool:
-        return all(torch.equal(found[name], wanted) for name, wanted in self.wanted.items())
+    def is_right(self, values: Mapping[str, Tensor]) -> bool:
+        return all(torch.equal(values[name], wanted) for name, wanted in self.wanted.items())
 
 
 def step_of(program: Program, schedule: Schedule, values: Mapping[str, Tensor]) -> CopiedStep:

@@ -122,7 +122,7 @@ class Races(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.now = "compute"
-        self.found: list[str] = []
+        self.reports: list[str] = []
         self.host: set[int] = set()
         self._clocks: dict[str, Clock] = {}
         self._accesses: dict[int, list[_Access]] = {}
@@ -142,7 +142,7 @@ class Races(TorchDispatchMode):  # type: ignore[no-untyped-call]
             meets = other.begin < mine.end and mine.begin < other.end
             unordered = clock.get(other.stream, 0) < other.time
             if meets and other.stream != name and (write or other.write) and unordered:
-                self.found.append(f"{what} on {name} races with {other.what} on {other.stream}")
+                self.reports.append(f"{what} on {name} races with {other.what} on {other.stream}")
         self._accesses.setdefault(key, []).append(mine)
 
     def touch(self, tensor: Tensor, write: bool, what: str) -> None:

@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.models import GPT, Llama, ResBlock, TwoInTwoOut
+from helpers.networks.convolutions import ResBlock
+from helpers.networks.linear import TwoInTwoOut
+from helpers.networks.llama import Llama
+from helpers.networks.transformers import GPT
 
 __all__ = ["RANDOM_MODELS", "Sample"]
 

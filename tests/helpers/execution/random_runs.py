@@ -140,10 +140,10 @@ def executed_in_jax(base: Plan) -> Execute:
         kinds = kinds_of(plan.program, plan.schedule)
         try:
             with float64():
-                found, allowed = difference(plan.trusted(), stored)
+                distance, allowed = difference(plan.trusted(), stored)
         except (FBError, RuntimeError, NameError, TypeError, ValueError, SystemExit) as error:
             return Outcome(model, seed, f"{type(error).__name__}: {error}", kinds)
-        failure = "" if found <= allowed else f"differs from PyTorch by {found:.2e}"
+        failure = "" if distance <= allowed else f"differs from PyTorch by {distance:.2e}"
         return Outcome(model, seed, failure, kinds, results)
 
     return execute_one

@@ -75,10 +75,10 @@ def reference(
                 continue
             if c.is_accumulate:
                 into, part = c.call.refs()
-                found: tuple[Tensor | None, ...] = (live[into] + live[part],)
+                outputs: tuple[Tensor | None, ...] = (live[into] + live[part],)
             else:
-                found = run_cnode(c, 1, live, token=None, device=CPU)
-            for write, result in zip(c.writes, found, strict=True):
+                outputs = run_cnode(c, 1, live, token=None, device=CPU)
+            for write, result in zip(c.writes, outputs, strict=True):
                 if write is not None and result is not None:
                     live.put(write, result)
         return Reference(
@@ -102,9 +102,9 @@ def interpreted(ref: Reference) -> Interpreted:
     key = jax.random.key(0)
 
     def step(held: Any, tangents: Any, draws: Draws) -> tuple[Any, ...]:
-        found = interpret(
+        outcome = interpret(
             ref.program, held, lambda results: tangents, draws=draws, key=key, env=ref.env
         )
-        return tuple(getattr(found, field.name) for field in fields(found))
+        return tuple(getattr(outcome, field.name) for field in fields(outcome))
 
     return Interpreted(*jax.jit(step, compiler_options=plain_code())(held, tangents, ref.draws))

@@ -83,26 +83,26 @@ def _is_float(value: Any) -> bool:
 def of_wheel(path: Path) -> Iterator[Case]:
     """The cases in a wheel; those of operators written out as functions are left out."""
     archive = zipfile.ZipFile(path)
-    found: dict[str, dict[str, str]] = defaultdict(dict)
+    by_case: dict[str, dict[str, str]] = defaultdict(dict)
     for entry in archive.namelist():
         match = _FILE.fullmatch(entry)
         if match and "_expanded" not in match[2]:
-            found[f"{match[1]}/{match[2]}"][match[3]] = entry
-    yield from _cases(found, archive.read)
+            by_case[f"{match[1]}/{match[2]}"][match[3]] = entry
+    yield from _cases(by_case, archive.read)
 
 
 def of_folder(data: Path) -> Iterator[Case]:
     """The cases in an unpacked data folder."""
-    found: dict[str, dict[str, str]] = defaultdict(dict)
+    by_case: dict[str, dict[str, str]] = defaultdict(dict)
     for file in sorted(data.rglob("*.*")):
         match = _FILE.fullmatch("onnx/backend/test/data/" + file.relative_to(data).as_posix())
         if match and "_expanded" not in match[2]:
-            found[f"{match[1]}/{match[2]}"][match[3]] = str(file)
-    yield from _cases(found, lambda place: Path(place).read_bytes())
+            by_case[f"{match[1]}/{match[2]}"][match[3]] = str(file)
+    yield from _cases(by_case, lambda place: Path(place).read_bytes())
 
 
-def _cases(found: dict[str, dict[str, str]], content: Callable[[str], bytes]) -> Iterator[Case]:
-    for name, files in sorted(found.items()):
+def _cases(by_case: dict[str, dict[str, str]], content: Callable[[str], bytes]) -> Iterator[Case]:
+    for name, files in sorted(by_case.items()):
         if "model.onnx" not in files:
             continue
         model = content(files["model.onnx"])

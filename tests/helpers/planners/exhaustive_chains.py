@@ -31,17 +31,17 @@ class ThesisChain:
     def stages(self) -> list[Stage]:
         """As the dynamic programs take them: table 2.1 and the thresholds of 2.3."""
         n = len(self.u_f)
-        found = []
+        stages = []
         for i in range(n):
             keeping = self.a[i + 1] + self.o_f[i]
             skim = Skim(self.u_f[i], keeping, self.a[i] + keeping)
             way = StageRun(self.u_f[i], self.a_bar[i + 1] + self.o_f[i])
             peak = self.a_bar[i + 1] + self.delta[i + 1] + self.delta[i] + self.o_b[i]
             option = SavingOption(way, way, way, StageRun(self.u_b[i], peak), self.a_bar[i + 1])
-            found.append(
+            stages.append(
                 Stage(skim, skim, (option,), self.a[i + 1], 0, self.delta[n], self.delta[i + 1])
             )
-        return found
+        return stages
 
 
 def counter_example(n: int) -> ThesisChain:
@@ -91,8 +91,8 @@ def least_time(chain: ThesisChain, memory: int, mode: Mode) -> float:
             yield chain.u_b[turn - 1], (left, turn - 1, pinned - {turn - 1})
 
     start = (frozenset([("a", 0)]), n, frozenset[int]())
-    found = least_cost(start, 0.0, lambda state: state[1] == 0, moves)
-    return inf if found is None else found
+    least = least_cost(start, 0.0, lambda state: state[1] == 0, moves)
+    return inf if least is None else least
 
 
 def least_multi_time(lengths: Sequence[int], slots: int) -> float:
@@ -119,5 +119,5 @@ def least_multi_time(lengths: Sequence[int], slots: int) -> float:
             yield 1, (left, tuple(lengths), True)
 
     start = (frozenset((k, 0) for k in branches), tuple(lengths), False)
-    found = least_cost(start, 0.0, lambda s: s[2] and not any(s[1]), moves)
-    return inf if found is None else found
+    least = least_cost(start, 0.0, lambda s: s[2] and not any(s[1]), moves)
+    return inf if least is None else least

@@ -123,7 +123,7 @@ def program_of(graph: str) -> Program:
 
 
 def models() -> tuple[str, ...]:
-    """The models of `tests/models.py`, which take a framework to capture."""
+    """The models of `tests/helpers/models.py`, which take a framework to capture."""
     from helpers.models import BASE
 
     return tuple(CAPTURED + name for name in BASE)

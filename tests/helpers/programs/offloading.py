@@ -45,13 +45,13 @@ def offload_everything(program: Program) -> Schedule:
         ahead = computed[computed.index(backward[0]) - 1]
         (before if ahead != graph.loss.name else after).setdefault(ahead, []).append(Prefetch(name))
         before.setdefault(backward[0], []).extend((Wait(name), HostFree(name)))
-    found: list[Step] = []
+    scheduled: list[Step] = []
     for step in steps:
         if isinstance(step, Compute):
             # What a computation begins ahead of itself comes behind the waits for its own reads.
             own = before.get(step.cnode, [])
-            found += sorted(own, key=lambda s: isinstance(s, Prefetch))
-            found += [step, *after.get(step.cnode, ())]
+            scheduled += sorted(own, key=lambda s: isinstance(s, Prefetch))
+            scheduled += [step, *after.get(step.cnode, ())]
         else:
-            found.append(step)
-    return Schedule("plan", "by hand", tuple(found))
+            scheduled.append(step)
+    return Schedule("plan", "by hand", tuple(scheduled))

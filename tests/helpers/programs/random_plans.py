@@ -176,7 +176,7 @@ def _uses(graph: Graph, steps: list[Step]) -> dict[str, list[int]]:
 def kinds_of(program: Program, schedule: Schedule) -> Counter[str]:
     """How many steps of each of `KINDS` a schedule has."""
     graph = program.graph
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     runs: Counter[str] = Counter()
     live: set[str] = set()
     last: dict[str, int] = {}
@@ -191,19 +191,19 @@ def kinds_of(program: Program, schedule: Schedule) -> Counter[str]:
                 first += [name] if n == 1 else []
                 results = c.results_at(n)
                 phantoms = {r for r in results if graph.anode[r].kind == "phantom"}
-                found["accumulate"] += c.is_accumulate
-                found["accumulate, again"] += c.is_accumulate and n > 1
+                counts["accumulate"] += c.is_accumulate
+                counts["accumulate, again"] += c.is_accumulate and n > 1
                 if n > 1:
-                    found[f"computed again in the {'backward' if after_loss else 'forward'}"] += 1
-                    found["backward computed again"] += c.phase == "bwd"
-                    found["computed while alive"] += bool(set(results) & live)
-                    found["random operator replayed"] += c.token is not None
-                    found["replay form of its own"] += (
+                    counts[f"computed again in the {'backward' if after_loss else 'forward'}"] += 1
+                    counts["backward computed again"] += c.phase == "bwd"
+                    counts["computed while alive"] += bool(set(results) & live)
+                    counts["random operator replayed"] += c.token is not None
+                    counts["replay form of its own"] += (
                         c.replay is not None and c.replay.call != c.call
                     )
                 if nosave and phantoms:
-                    found[f"nosave, {'first' if n == 1 else 'later'} execution"] += 1
-                    found["nosave of what was alive"] += bool(phantoms & live)
+                    counts[f"nosave, {'first' if n == 1 else 'later'} execution"] += 1
+                    counts["nosave of what was alive"] += bool(phantoms & live)
                 last.update(dict.fromkeys((*graph.reads(c, n), *results), index))
                 live.update(results)
                 live -= phantoms if nosave else set()
@@ -213,17 +213,17 @@ def kinds_of(program: Program, schedule: Schedule) -> Counter[str]:
             case Free(name):
                 live.discard(name)
                 between = schedule.steps[last.get(name, index) + 1 : index]
-                found["freed later than its last use"] += any(
+                counts["freed later than its last use"] += any(
                     isinstance(s, Compute) for s in between
                 )
             case Offload():
-                found["copy to the host"] += 1
+                counts["copy to the host"] += 1
             case Prefetch(name):
-                found["copy back"] += 1
+                counts["copy back"] += 1
                 live.add(name)
             case Wait():
-                found["wait for a copy"] += 1
+                counts["wait for a copy"] += 1
             case HostFree():
-                found["host copy freed"] += 1
-    found["other order than captured"] += first != [c.name for c in graph.cnodes]
-    return found
+                counts["host copy freed"] += 1
+    counts["other order than captured"] += first != [c.name for c in graph.cnodes]
+    return counts

@@ -176,11 +176,11 @@ class _Builder:
         self.readable.append(name)
 
     def literals(self) -> tuple[Arg, ...]:
-        found: list[Arg] = [self.rng.choice(LITERALS) for _ in range(self.rng.randrange(3))]
+        literals: list[Arg] = [self.rng.choice(LITERALS) for _ in range(self.rng.randrange(3))]
         if self.symbols and self.chance(0.3):
             symbol = Sym(self.rng.choice(self.symbols))
-            found.append(self.rng.choice((symbol, add(mul(Const(2), symbol), Const(-1)))))
-        return tuple(found)
+            literals.append(self.rng.choice((symbol, add(mul(Const(2), symbol), Const(-1)))))
+        return tuple(literals)
 
     def call(self, reads: Sequence[str]) -> Call:
         op = self.rng.choice(("aten.mm.default", "aten.add.Tensor", "my_ns.op_1.out", "prims.neg"))

@@ -43,8 +43,8 @@ def programs(draw: st.DrawFn, *, size: int = 5, schedules: int = 0) -> Program:
         if rng.random() < 0.5:
             budgets = (Budget(10**9), Budget(12345, "activation"))
             ranges = tuple((s.name, s.low, s.high) for s in program.symbols)
-            found = Certificate(1500, 1000, 77, budgets, ranges, "0.1.0", "cd" * 32)
-            proven = replace(proven, certificate=found)
+            certificate = Certificate(1500, 1000, 77, budgets, ranges, "0.1.0", "cd" * 32)
+            proven = replace(proven, certificate=certificate)
         program = replace(program, proven=(proven,))
     return program
 

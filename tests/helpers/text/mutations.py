@@ -58,29 +58,29 @@ def by_structure(rng: Random, text: str) -> str:
 
 def by_token(rng: Random, text: str, pool: Sequence[str]) -> str:
     """One to six tokens deleted, doubled, swapped or replaced by others out of `pool`."""
-    found = tokens(text)
+    words = tokens(text)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
-        if not found:
+        if not words:
             break
-        at = rng.randrange(len(found))
+        at = rng.randrange(len(words))
         match rng.randrange(6):
             case 0:
-                del found[at]
+                del words[at]
             case 1:
-                found.insert(at, found[at])
+                words.insert(at, words[at])
             case 2:
-                other = rng.randrange(len(found))
-                found[at], found[other] = found[other], found[at]
+                other = rng.randrange(len(words))
+                words[at], words[other] = words[other], words[at]
             case 3:
-                found[at] = rng.choice(pool)
+                words[at] = rng.choice(pool)
             case 4:
-                found.insert(
+                words.insert(
                     at, rng.choice((*SECTION_LIKE, *WORDS, "\r", "\ufeff", "\\", '"', "max(", "["))
                 )
             case _:
-                numbers = [i for i, word in enumerate(found) if word.isdigit()] or [at]
-                found[rng.choice(numbers)] = rng.choice(NUMBERS)
-    return "".join(found)
+                numbers = [i for i, word in enumerate(words) if word.isdigit()] or [at]
+                words[rng.choice(numbers)] = rng.choice(NUMBERS)
+    return "".join(words)
 
 
 def tokens(text: str) -> list[str]:
@@ -183,8 +183,8 @@ _OF_LINES: tuple[Callable[[Random, Lines], None], ...] = (
 
 
 def _somewhere(rng: Random, pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    found = list(pattern.finditer(text))
-    return rng.choice(found) if found else None
+    matches = list(pattern.finditer(text))
+    return rng.choice(matches) if matches else None
 
 
 def _line_ends(rng: Random, text: str) -> str:
@@ -196,25 +196,25 @@ def _mark(rng: Random, text: str) -> str:
 
 
 def _string(rng: Random, text: str) -> str:
-    if (found := _somewhere(rng, _STRING, text)) is None:
+    if (match := _somewhere(rng, _STRING, text)) is None:
         return text
-    return f'{text[: found.start()]}"{rng.choice(STRINGS)}"{text[found.end() :]}'
+    return f'{text[: match.start()]}"{rng.choice(STRINGS)}"{text[match.end() :]}'
 
 
 def _rename(rng: Random, text: str) -> str:
     """One name becomes a word of the language, everywhere or at one place."""
-    if (found := _somewhere(rng, _NAME, text)) is None:
+    if (match := _somewhere(rng, _NAME, text)) is None:
         return text
     word = rng.choice(WORDS)
     if rng.random() < 0.5:
-        return text[: found.start()] + word + text[found.end() :]
-    return re.sub(rf"(?<![A-Za-z0-9_.]){re.escape(found[0])}(?![A-Za-z0-9_.])", word, text)
+        return text[: match.start()] + word + text[match.end() :]
+    return re.sub(rf"(?<![A-Za-z0-9_.]){re.escape(match[0])}(?![A-Za-z0-9_.])", word, text)
 
 
 def _number(rng: Random, text: str) -> str:
-    if (found := _somewhere(rng, _NUMBER, text)) is None:
+    if (match := _somewhere(rng, _NUMBER, text)) is None:
         return text
-    return text[: found.start()] + rng.choice(NUMBERS) + text[found.end() :]
+    return text[: match.start()] + rng.choice(NUMBERS) + text[match.end() :]
 
 
 def _blank(rng: Random, text: str) -> str:

@@ -60,7 +60,7 @@ def check(text: str) -> str:
     except FBError as error:
         if quick is not None:
             raise Disagreement(f"the grammar refuses: {error}") from error
-        if any(found.span is None for found in error.diagnostics):
+        if any(diagnostic.span is None for diagnostic in error.diagnostics):
             raise Disagreement(f"no place: {error}") from error
         return "refused"
     if quick is not None:
@@ -74,9 +74,9 @@ def check(text: str) -> str:
 
 def _use(program: Program, text: str) -> None:
     """What is well-formed is written, read again and simulated."""
-    if found := check_program(program, text):
-        if any(d.span is None for d in found if d.code not in WITHOUT_PLACE):
-            raise Disagreement(f"no place: {found}")
+    if diagnostics := check_program(program, text):
+        if any(d.span is None for d in diagnostics if d.code not in WITHOUT_PLACE):
+            raise Disagreement(f"no place: {diagnostics}")
         return
     written = format_program(program)
     if repr(read_syntax(written, by_grammar_alone=False)) != repr(program):

@@ -85,14 +85,14 @@ def operations(program: Program, schedule: Schedule) -> list[Operation]:
         if isinstance(step, Compute):
             total[step.cnode] += 1
     runs: dict[str, int] = defaultdict(int)
-    found: list[Operation] = []
+    ops: list[Operation] = []
     last: dict[str, int] = {}
     open_: dict[str, list[int]] = defaultdict(list)
 
     def add(name: str, stream: str, step: int) -> Operation:
         op = Operation(name, stream, step, [last[stream]] if stream in last else [])
-        last[stream] = len(found)
-        found.append(op)
+        last[stream] = len(ops)
+        ops.append(op)
         return op
 
     for index, step in enumerate(schedule.steps):
@@ -110,8 +110,8 @@ def operations(program: Program, schedule: Schedule) -> list[Operation]:
                     op.after.append(open_[name].pop(0))
             case Offload(name) | Prefetch(name):
                 out = isinstance(step, Offload)
-                issued = len(found) - 1
-                open_[name].append(len(found))
+                issued = len(ops) - 1
+                open_[name].append(len(ops))
                 copy = add(f"copy {index}", "d2h" if out else "h2d", index)
                 copy.after.append(issued)
                 reader.use(copy, "device", name, changes=not out)
@@ -120,7 +120,7 @@ def operations(program: Program, schedule: Schedule) -> list[Operation]:
     for a in program.graph.anodes:
         if a.kind in KEPT_KINDS:
             reader.use(end, "device", a.name, changes=False)
-    return found
+    return ops
 
 
 def conflicts(one: Operation, other: Operation) -> Iterator[tuple[str, str]]:
@@ -130,12 +130,12 @@ def conflicts(one: Operation, other: Operation) -> Iterator[tuple[str, str]]:
             yield key[0], key[1]
 
 
-Found = tuple[int, int, str, str]
+Race = tuple[int, int, str, str]
 State = tuple[tuple[int, bool], ...]
 """A race: the steps of both operations, the earlier first, and side and aNode."""
 
 
-def races_by_reachability(program: Program, schedule: Schedule) -> set[Found]:
+def races_by_reachability(program: Program, schedule: Schedule) -> set[Race]:
     """Pairs of operations that use the same bytes and that no path orders."""
     ops = operations(program, schedule)
     before: list[int] = []
@@ -153,13 +153,13 @@ def races_by_reachability(program: Program, schedule: Schedule) -> set[Found]:
     }
 
 
-def races_by_enumeration(program: Program, schedule: Schedule) -> set[Found]:
+def races_by_enumeration(program: Program, schedule: Schedule) -> set[Race]:
     """Every state that some timing reaches: operations begin and end one at a time."""
     ops = operations(program, schedule)
     lanes = {
         s: [i for i, op in enumerate(ops) if op.stream == s] for s in ("compute", "d2h", "h2d")
     }
-    found: set[Found] = set()
+    races: set[Race] = set()
     # Per stream: how many have ended, and whether the next one runs.
     start: State = ((0, False), (0, False), (0, False))
     seen = {start}
@@ -173,7 +173,7 @@ def races_by_enumeration(program: Program, schedule: Schedule) -> set[Found]:
         for i in running:
             for j in running:
                 if i < j:
-                    found |= {(ops[i].step, ops[j].step, *b) for b in conflicts(ops[i], ops[j])}
+                    races |= {(ops[i].step, ops[j].step, *b) for b in conflicts(ops[i], ops[j])}
         for at, ((count, runs), lane) in enumerate(zip(state, lanes.values(), strict=True)):
             if runs:
                 following = (count + 1, False)
@@ -185,4 +185,4 @@ def races_by_enumeration(program: Program, schedule: Schedule) -> set[Found]:
             if reached not in seen:
                 seen.add(reached)
                 todo.append(reached)
-    return found
+    return races

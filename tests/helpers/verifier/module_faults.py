@@ -139,7 +139,7 @@ def _bytes(bound: Any) -> tuple[int, int, int]:
 @cache
 def corpus() -> tuple[Entry, ...]:
     """Plans of the conformance files, of documented bugs and races, and budgets a byte short."""
-    found: list[Entry] = []
+    entries: list[Entry] = []
     paths = [*sorted((CONFORMANCE / "invalid").glob("fb0[23]*.fbir"))]
     paths += [
         *sorted((CONFORMANCE / "valid").glob("*.fbir")),
@@ -156,8 +156,8 @@ def corpus() -> tuple[Entry, ...]:
             continue
         for index, schedule in enumerate(program.schedules):
             name = f"{path.stem}@{schedule.name}"
-            found += _entries(Entry(name, text, program, schedule=index))
-    return tuple(found)
+            entries += _entries(Entry(name, text, program, schedule=index))
+    return tuple(entries)
 
 
 def _entries(entry: Entry) -> Iterator[Entry]:
@@ -228,7 +228,7 @@ def mutants_of(module: str, count: int) -> list[tuple[str, ast.Module]]:
     tree = ast.parse((SOURCE / module).read_text(encoding="utf-8"))
     sites = [(i, v) for i, node in enumerate(ast.walk(tree)) for v in range(len(_changes(node)))]
     Random(module).shuffle(sites)
-    found = []
+    mutants = []
     for index, variant in sites[:count]:
         changed = copy.deepcopy(tree)
         node = list(ast.walk(changed))[index]
@@ -236,8 +236,10 @@ def mutants_of(module: str, count: int) -> list[tuple[str, ast.Module]]:
         what, change = _changes(node)[variant]
         change()
         line = getattr(node, "lineno", 0)
-        found.append((f"{module}:{line} {what}: {before[:60]}", ast.fix_missing_locations(changed)))
-    return found
+        mutants.append(
+            (f"{module}:{line} {what}: {before[:60]}", ast.fix_missing_locations(changed))
+        )
+    return mutants
 
 
 FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.LtE, ast.LtE: ast.Lt}
@@ -484,8 +486,8 @@ def _in_child(work: Callable[[], Any]) -> Any:
                 os._exit(1)
         os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as found:
-        text = found.read()
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
     os.waitpid(child, 0)
     try:
         return json.loads(text)

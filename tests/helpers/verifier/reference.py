@@ -90,16 +90,18 @@ def harm(program: Program, schedule: Schedule, *budgets: Budget) -> list[str]:
     """Why `schedule` is not the unplanned step within `budgets`; empty if it is."""
     terms, wanted = _wanted(program)
     try:
-        found = interpret(program, schedule, terms)
+        outcome = interpret(program, schedule, terms)
     except KeyError as unknown:
         return [f"a step names {unknown.args[0]}, which is nothing that can be run or freed"]
     reasons = [
-        f"{what} differs" for what, term in wanted.observed.items() if found.observed[what] != term
+        f"{what} differs"
+        for what, term in wanted.observed.items()
+        if outcome.observed[what] != term
     ]
-    reasons += found.faults
+    reasons += outcome.faults
     for budget in budgets:
-        if found.peak(budget.kind) > budget.bytes:
-            reasons.append(f"{found.peak(budget.kind)} {budget.kind} bytes of {budget.bytes}")
+        if outcome.peak(budget.kind) > budget.bytes:
+            reasons.append(f"{outcome.peak(budget.kind)} {budget.kind} bytes of {budget.bytes}")
     return reasons
 
 

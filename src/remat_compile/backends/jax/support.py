@@ -28,15 +28,15 @@ def require_lowerings(graph: Graph) -> None:
     for call, place, span in _calls(graph):
         for problem in _problems(call):
             uses.setdefault(problem, {}).setdefault(place, span)
-    found = []
+    diagnostics = []
     for (code, message, hint), spans in sorted(uses.items(), key=lambda use: use[0]):
         first = next((span for span in spans.values() if span is not None), None)
         similar = nearest(message.split()[0], table()) if code == "FB0920" else ""
         message += f"; used at {_listed(list(spans))}.{similar}"
-        found.append(Diagnostic(code, message, first, hint=hint))
-    found += _complex_numbers(graph)
-    if found:
-        raise FBError(found)
+        diagnostics.append(Diagnostic(code, message, first, hint=hint))
+    diagnostics += _complex_numbers(graph)
+    if diagnostics:
+        raise FBError(diagnostics)
 
 
 def _calls(graph: Graph) -> Iterator[tuple[Call, str, Span | None]]:

@@ -342,19 +342,17 @@ def _dotted(node: ast.expr) -> str | None:
             return None
 
 
-def fits(template: object, found: object) -> bool:
+def fits(template: object, tree: object) -> bool:
     """Whether two trees are the same, but for literals where the template says `LITERAL`."""
     if isinstance(template, ast.Name) and template.id == LITERAL:
-        return isinstance(found, ast.AST) and _is_literal(found)
+        return isinstance(tree, ast.AST) and _is_literal(tree)
     if isinstance(template, ast.AST):
-        return type(template) is type(found) and all(
-            fits(getattr(template, name, None), getattr(found, name, None))
+        return type(template) is type(tree) and all(
+            fits(getattr(template, name, None), getattr(tree, name, None))
             for name in template._fields
         )
     if isinstance(template, list):
         return (
-            isinstance(found, list)
-            and len(template) == len(found)
-            and all(map(fits, template, found))
+            isinstance(tree, list) and len(template) == len(tree) and all(map(fits, template, tree))
         )
-    return type(template) is type(found) and template == found
+    return type(template) is type(tree) and template == tree

@@ -75,7 +75,7 @@ def _filled(parts: list[str], indent: str) -> list[str]:
 def _groups(statement: str) -> list[tuple[int, int, list[int]]]:
     """The outermost tuples and calls of a line: where they open and close, and the commas
     directly in them. A comma more would make a tuple of other brackets."""
-    found: list[tuple[int, int, list[int]]] = []
+    groups: list[tuple[int, int, list[int]]] = []
     depth = opening = 0
     commas: list[int] = []
     for token in tokenize.generate_tokens(StringIO(statement).readline):
@@ -90,7 +90,7 @@ def _groups(statement: str) -> list[tuple[int, int, list[int]]]:
             depth -= 1
             is_call = statement[opening - 1 : opening].isidentifier()
             if depth == 0 and statement[opening] == "(" and (commas or is_call):
-                found.append((opening, column, commas))
+                groups.append((opening, column, commas))
         elif token.string == "," and depth == 1:
             commas.append(column)
-    return found
+    return groups

@@ -118,10 +118,10 @@ class Reader:
     def value(self, node: ast.expr, variables: Variables) -> Value:
         """The value of an expression. Unbound for a variable that holds nothing, FB0946 for
         an expression that has no meaning here."""
-        found = self._plain(node, variables)
-        if found is None:
+        value = self._plain(node, variables)
+        if value is None:
             unreadable(node, self.file, ast.unparse(node))
-        return found
+        return value
 
     def _plain(self, node: ast.expr, variables: Variables) -> Value | None:
         match node:
@@ -148,9 +148,9 @@ class Reader:
             ) if "float" not in variables:
                 return Literal(repr(float(text)))
             case _:
-                found = self.framework(node)
-                if found is not None:
-                    return found
+                value = self.framework(node)
+                if value is not None:
+                    return value
                 size = self._size(node, variables)
                 return None if size is None else as_value(size)
 
@@ -158,8 +158,8 @@ class Reader:
         """An integer expression; None where it is none."""
 
         def of(*parts: ast.expr) -> list[Poly] | None:
-            found = [integer(self.value(part, variables)) for part in parts]
-            return None if any(f is None for f in found) else [f for f in found if f is not None]
+            sizes = [integer(self.value(part, variables)) for part in parts]
+            return None if any(f is None for f in sizes) else [f for f in sizes if f is not None]
 
         minus = integer(Literal("-1"))
         assert minus is not None

@@ -232,13 +232,13 @@ class AbstractMachine:
         if not isinstance(of, ANodeInstance) or self.live.get(of.anode) != of:
             return False
         if of not in self._views:
-            found: set[Value] = set()
+            views: set[Value] = set()
             for name in self._views_of.get(of.anode, ()):
                 known = self.value(name)
-                found.add(known)
+                views.add(known)
                 if isinstance(known, ViewValue) and known.part is not None:
-                    found.add(ViewValue(known.op, known.args, known.kwargs))
-            self._views[of] = frozenset(found)
+                    views.add(ViewValue(known.op, known.args, known.kwargs))
+            self._views[of] = frozenset(views)
         return value in self._views[of]
 
     def _arguments(self, call: Call) -> tuple[tuple[Value, ...], dict[str, Value]]:

@@ -156,8 +156,8 @@ def storages(value: Value) -> Iterator[ANodeInstance | RandomState]:
     values = [value]
     while values:
         match values.pop():
-            case ANodeInstance() | RandomState() as found:
-                yield found
+            case ANodeInstance() | RandomState() as storage:
+                yield storage
             case Items(parts):
                 values += parts[::-1]
             case ViewValue(_, args, kwargs):

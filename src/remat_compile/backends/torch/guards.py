@@ -91,7 +91,7 @@ class ModuleGuards:
             same, data = False, ()
         if same and data == self._of_data:
             return []
-        found = [
+        changes = [
             *_sentence("submodule", "replaced, added or removed", self._replaced()),
             *self._of_tensors(),
             *_of_scalars([*self._scalars, ("", vars(owner), self._own)]),
@@ -102,10 +102,10 @@ class ModuleGuards:
                 [path for path, now, then in self._forwards if now.get("forward") is not then],
             ),
         ]
-        if not found:  # the same tensors at other places, or hooks of the forward's own
+        if not changes:  # the same tensors at other places, or hooks of the forward's own
             self._of_data = data
             self._note_hooks()
-        return found
+        return changes
 
     def _modules_now(self, owner: nn.Module) -> tuple[Any, ...]:
         return (

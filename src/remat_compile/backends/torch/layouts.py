@@ -62,13 +62,13 @@ class LayoutWatch:
         self._known: dict[tuple[Strides, ...], bool] = {}
         self._all = frozenset(place for _, place in self._places)
         self._begun = _BegunLayouts()
-        self._told: set[bool] = set()
+        self._warned: set[bool] = set()
 
     def watch(self, node: Node, outputs: Any) -> None:
         """Hooks the autograd node of a call that gave `outputs`."""
         if self._expected is not None:
             node.register_prehook(self._look)
-        elif not self._told:
+        elif not self._warned:
             strides = {
                 leaf.output_nr: leaf.stride()
                 for leaf in tree_leaves(outputs)
@@ -140,9 +140,9 @@ class LayoutWatch:
         ]
 
     def _tell(self, at: int, is_taken: bool) -> None:
-        if is_taken in self._told:
+        if is_taken in self._warned:
             return
-        self._told.add(is_taken)
+        self._warned.add(is_taken)
         result = f"result {self._result[at]}{self._of_region}"
         came = f"the gradient of {result} comes in another memory layout"
         if is_taken:

@@ -141,16 +141,18 @@ class PlannedStep:
         flat: list[Any],
     ) -> tuple[list[str], bool]:
         """What is otherwise than at capture, and whether that is nothing but shapes."""
-        env, found = self._bind_symbols(flat)
+        env, problems = self._bind_symbols(flat)
         is_new_shape = True
         for index, (leaf, sample) in enumerate(zip(flat, self._sample, strict=True)):
             if (now := _described(leaf)) != sample and not self._fits(index, now, sample, env):
-                found.append(f"argument {index} is {_text(now)}; the plan is for {_text(sample)}")
+                problems.append(
+                    f"argument {index} is {_text(now)}; the plan is for {_text(sample)}"
+                )
                 is_new_shape &= _has_another_shape_only(now, sample)
         changes = self._guards.changes(owner, tensors)
         if (autocast := Autocast.now(self.autocast.device_type)) != self.autocast:
             changes.append(f"autocast is {autocast}; at capture it was {self.autocast}")
-        return [*found, *changes], bool(found) and is_new_shape and not changes
+        return [*problems, *changes], bool(problems) and is_new_shape and not changes
 
     def _bind_symbols(self, flat: list[Any]) -> tuple[dict[str, int], list[str]]:
         """The dynamic dimensions of this call, and complaints about those out of range."""

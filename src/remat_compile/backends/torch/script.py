@@ -40,11 +40,11 @@ def tensor(stored, kind, name, dtype, shape):
     """What is stored under a name, or a tensor that is made up: zeros, or between 0 and 1."""
     dtype = getattr(torch, dtype)
     if name in stored.get(kind, {}):
-        found = stored[kind][name].detach().clone()
-        if (found.dtype, tuple(found.shape)) != (dtype, shape):
+        value = stored[kind][name].detach().clone()
+        if (value.dtype, tuple(value.shape)) != (dtype, shape):
             wanted = f"{dtype}{list(shape)}"
-            raise SystemExit(f"{kind} {name} is {found.dtype}{list(found.shape)}, not {wanted}")
-        return found
+            raise SystemExit(f"{kind} {name} is {value.dtype}{list(value.shape)}, not {wanted}")
+        return value
     if kind == "const":
         raise SystemExit(f"the file lacks {kind} {name}, which the model makes itself")
     make = torch.rand if dtype.is_floating_point else torch.zeros
@@ -108,15 +108,15 @@ def main():
     (outputs, grads), over = measured(lambda: step(args, constants, tangents))
     print(f"peak: {sum(x.nbytes for x in held) + over} bytes measured, {PLANNED_PEAK} planned")
     wrong, compared = [], 0
-    for (kind, name), found in zip((*OUTPUTS, *GRADS), (*outputs, *grads)):
-        if found is None:
+    for (kind, name), value in zip((*OUTPUTS, *GRADS), (*outputs, *grads)):
+        if value is None:
             continue
-        if not bool(torch.isfinite(found).all()):
+        if not bool(torch.isfinite(value).all()):
             wrong.append(f"{kind} {name} is not finite")
         wanted = stored.get(kind, {}).get(name)
         if kind in REFERENCES and wanted is not None:
             compared += 1
-            if not torch.equal(found, wanted):
+            if not torch.equal(value, wanted):
                 wrong.append(f"{kind} {name} is not as stored")
     for what in wrong:
         print(what)

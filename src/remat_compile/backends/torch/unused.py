@@ -90,7 +90,7 @@ def _tangents_behind(graph: Graph, tangents: set[str]) -> dict[str, frozenset[st
     for c in graph.cnodes:
         if c.is_loss:
             continue
-        found = frozenset().union(*(behind[name] for name in graph.reads(c)))
+        sources = frozenset().union(*(behind[name] for name in graph.reads(c)))
         for name in c.results:
-            behind[name] = found
+            behind[name] = sources
     return behind

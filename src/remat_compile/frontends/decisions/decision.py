@@ -54,14 +54,14 @@ def _missing(graph: Graph, decision: Decision) -> Iterator[Diagnostic]:
     there = set(decision.saved) | {a.name for a in graph.anodes if a.kind in CALLER_KINDS}
     there |= set(graph.loss.results)
     runs = dict.fromkeys(decision.forward, 1)
-    told: set[str] = set()
+    reported: set[str] = set()
     for step in decision.backward:
         c = graph.cnode[step]
         runs[step] = runs.get(step, 0) + 1
         for name in graph.reads(c, runs[step]):
-            if name in there or name in told:
+            if name in there or name in reported:
                 continue
-            told.add(name)
+            reported.add(name)
             writer = graph.writer[name]
             how = "does not save it" if name in made else "never computes it"
             where = f" ({writer.loc})" if writer.loc is not None else ""
@@ -78,15 +78,15 @@ def _without_states(graph: Graph, steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """The same steps, each random state given back right after the first run."""
     tokens = {c.name: c.token for c in graph.cnodes if c.token is not None}
     again = {s.anode for s in steps if isinstance(s, Free)} & set(tokens.values())
-    found: list[Step] = []
+    ordered: list[Step] = []
     seen: set[str] = set()
     for step in steps:
         if isinstance(step, Free) and step.anode in again:
             continue
-        found.append(step)
+        ordered.append(step)
         if isinstance(step, Compute) and step.cnode not in seen:
             seen.add(step.cnode)
             token = tokens.get(step.cnode)
             if token in again:
-                found.append(Free(token))
-    return tuple(found)
+                ordered.append(Free(token))
+    return tuple(ordered)

@@ -34,10 +34,10 @@ def decide_names(program: Program, names: Sequence[str], segments: Sequence[str]
     saved: set[str] = set()
     for text in names:
         name, _, pattern = text.partition("=")
-        found = set(_values(graph, pattern or name))
-        if not found:
+        matched = set(_values(graph, pattern or name))
+        if not matched:
             problems.append(_unknown(graph, pattern or name))
-        saved |= found
+        saved |= matched
     regions = _regions(graph, segments, problems)
     if problems:
         raise FBError(problems)
@@ -84,7 +84,7 @@ def _regions(graph: Graph, segments: Sequence[str], problems: list[Diagnostic]) 
     forward = list(graph.in_phase("fwd"))
     if not segments:
         return [Region(WHOLE, frozenset(c.name for c in forward))]
-    found: dict[str, set[str]] = {}
+    by_module: dict[str, set[str]] = {}
     owner: dict[str, str] = {}
     for pattern in segments:
         matched = [(c, m) for c in forward if (m := module_of(c, pattern)) is not None]
@@ -97,8 +97,8 @@ def _regions(graph: Graph, segments: Sequence[str], problems: list[Diagnostic]) 
                 hint = "segments may not overlap; leave one of them out"
                 problems.append(Diagnostic("FB0482", message, c.span, hint=hint))
                 break
-            found.setdefault(module, set()).add(c.name)
-    return [Region(name, frozenset(cnodes)) for name, cnodes in found.items()]
+            by_module.setdefault(module, set()).add(c.name)
+    return [Region(name, frozenset(cnodes)) for name, cnodes in by_module.items()]
 
 
 def _unknown(graph: Graph, pattern: str, what: str = "name") -> Diagnostic:

@@ -107,8 +107,8 @@ def _handed(lowered: Lowered, forward: fx.GraphModule) -> list[fx.Node]:
 def _saved(lowered: Lowered, forward: fx.GraphModule) -> set[str]:
     """The storages handed to the backward, the caller's left out."""
     anode, storage = lowered.program.graph.anode, storage_of_node(lowered)
-    found = {storage[v.name] for v in _handed(lowered, forward) if v.name in storage}
-    return {name for name in found if anode[name].kind not in CALLER_KINDS}
+    storages = {storage[v.name] for v in _handed(lowered, forward) if v.name in storage}
+    return {name for name in storages if anode[name].kind not in CALLER_KINDS}
 
 
 def _counted(values: list[fx.Node]) -> int:

@@ -83,28 +83,28 @@ def _wanted(
     through others."""
 
     def makers(c: CNode, execution: int) -> list[CNode]:
-        found = (n for n in graph.reads(c, execution))
-        return [graph.writer[n] for n in found if _inside(graph, n, region_of, kept) is region]
+        reads = (n for n in graph.reads(c, execution))
+        return [graph.writer[n] for n in reads if _inside(graph, n, region_of, kept) is region]
 
     stack = [m for c in graph.cnodes if c.phase not in ("fwd", "loss") for m in makers(c, 1)]
-    found: set[str] = set()
+    recomputed: set[str] = set()
     while stack:
         c = stack.pop()
-        if c.name not in found:
-            found.add(c.name)
+        if c.name not in recomputed:
+            recomputed.add(c.name)
             stack += makers(c, 2)
-    return found
+    return recomputed
 
 
 def _saved(graph: Graph, backward: Sequence[str], kept: set[str]) -> set[str]:
     """The kept values that something after the loss reads."""
     forward = {c.name for c in graph.in_phase("fwd")}
-    found: set[str] = set()
+    reads: set[str] = set()
     for name in backward:
         c = graph.cnode[name]
-        found.update(graph.reads(c, 2 if name in forward else 1))
+        reads.update(graph.reads(c, 2 if name in forward else 1))
     held = {a.name for a in graph.anodes if a.kind in CALLER_KINDS}
-    return {n for n in found - held if n in kept and graph.writer[n].phase == "fwd"}
+    return {n for n in reads - held if n in kept and graph.writer[n].phase == "fwd"}
 
 
 def _bytes(program: Program, name: str) -> int:

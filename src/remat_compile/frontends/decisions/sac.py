@@ -44,8 +44,8 @@ def decide_sac(lowered: Lowered) -> Decision:
         hint = "wrap the blocks in torch.utils.checkpoint.checkpoint(…, use_reentrant=False)"
         fail("FB0483", message, hint=hint)
     regions = [
-        Region(f"checkpoint {key}", frozenset(found), frozenset(saved.get(key, ())))
-        for key, found in cnodes.items()
+        Region(f"checkpoint {key}", frozenset(members), frozenset(saved.get(key, ())))
+        for key, members in cnodes.items()
     ]
     return decide_regions(lowered.program, regions, f"sac{{regions={len(regions)}}}")
 

@@ -12,13 +12,13 @@ from ..._torch.lowered import Lowered
 def cnode_of_node(lowered: Lowered) -> dict[str, str]:
     """The cNode that a node of the joint graph became, by the node's name. Views and nodes
     whose results nobody uses are left out."""
-    found: dict[str, str] = {}
+    cnode_of: dict[str, str] = {}
     for c in lowered.program.graph.cnodes:
         for name in c.results:
             node = lowered.nodes.get(name)
             if node is not None and node.op == "call_function":
-                found[_call(node).name] = c.name
-    return found
+                cnode_of[_call(node).name] = c.name
+    return cnode_of
 
 
 def _call(node: fx.Node) -> fx.Node:
@@ -38,11 +38,11 @@ def storage_of_node(lowered: Lowered) -> dict[str, str]:
         value = node.meta.get("val")
         if name in graph.anode and isinstance(value, Tensor):
             holder.setdefault(value.untyped_storage()._cdata, name)
-    found: dict[str, str] = {}
+    storage_of: dict[str, str] = {}
     for node in lowered.joint.graph_module.graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, Tensor):
             held = holder.get(value.untyped_storage()._cdata)
             if held is not None:
-                found[node.name] = held
-    return found
+                storage_of[node.name] = held
+    return storage_of

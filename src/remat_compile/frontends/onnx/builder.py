@@ -320,9 +320,9 @@ def _useful(graph: Any, needed: set[str]) -> list[Any]:
 
 
 def _reads(node: Any) -> set[str]:
-    found = {name for name in node.input if name}
+    names = {name for name in node.input if name}
     for attribute in node.attribute:
         for inner in attribute.g.node:
-            found |= _reads(inner)
-        found |= {value.name for value in attribute.g.output}
-    return found
+            names |= _reads(inner)
+        names |= {value.name for value in attribute.g.output}
+    return names

@@ -173,8 +173,8 @@ class Call:
 
     def axes(self, value: Value, rank: int) -> list[int] | None:
         """`axes` from the attribute (old opsets) or the input, counted from 0; None if absent."""
-        found = self.attributes.get("axes")
-        axes = list(found) if found is not None else None
+        given = self.attributes.get("axes")
+        axes = list(given) if given is not None else None
         if axes is None and value is not None:
             axes = self.ints(value, "axes")
         if axes is None:

@@ -86,13 +86,13 @@ def _attribute(node: Any, name: str) -> Any:
 
 def _places(name: str, uses: Mapping[str, Sequence[tuple[Any, int]]]) -> set[tuple[str, int]]:
     """Where a value is read, through operators that only move it."""
-    found: set[tuple[str, int]] = set()
+    places: set[tuple[str, int]] = set()
     pending, seen = [name], {name}
     while pending:
         for node, position in uses.get(pending.pop(), []):
             if node.op_type not in _LAYOUT:
-                found.add((node.op_type, position))
+                places.add((node.op_type, position))
                 continue
             pending += [n for n in node.output if position == 0 and n not in seen]
             seen.update(node.output)
-    return found
+    return places

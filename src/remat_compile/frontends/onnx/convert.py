@@ -49,7 +49,7 @@ def to_tensor(proto: Any, base: Path) -> Tensor:
 
 def attributes_of(node: Any, base: Path) -> dict[str, Any]:
     """Attributes by name; tensors converted, graphs left as they are."""
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for attribute in node.attribute:
         value = onnx.helper.get_attribute_value(attribute)
         if attribute.type == onnx.AttributeProto.TENSOR:
@@ -58,8 +58,8 @@ def attributes_of(node: Any, base: Path) -> dict[str, Any]:
             value = to_tensor(dense_of(value), base)
         elif attribute.type in (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS):
             value = list(value)
-        found[attribute.name] = value
-    return found
+        attributes[attribute.name] = value
+    return attributes
 
 
 def metadata(proto: Any, key: str) -> str | None:
@@ -91,10 +91,10 @@ def path_of(node: Any) -> tuple[str, ...]:
 def scopes_of(text: str) -> list[str]:
     """The exporter's list of module paths; empty where it is none."""
     try:
-        found = ast.literal_eval(text)
+        scopes = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return []
-    return [str(scope) for scope in found] if isinstance(found, list | tuple) else []
+    return [str(scope) for scope in scopes] if isinstance(scopes, list | tuple) else []
 
 
 def clean(name: str) -> str:

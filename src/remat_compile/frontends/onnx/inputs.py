@@ -37,7 +37,7 @@ class Declared:
 def declared_inputs(graph: Any) -> tuple[Declared, ...]:
     """The inputs that are not initialisers. Raises FB0614 for sequences, strings and the like."""
     given = {tensor.name for tensor in graph.initializer}
-    found, problems = [], []
+    declared, problems = [], []
     for value in graph.input:
         if value.name in given:
             continue
@@ -54,10 +54,10 @@ def declared_inputs(graph: Any) -> tuple[Declared, ...]:
             else dim.dim_param or f"{value.name}[{i}]"
             for i, dim in enumerate(tensor.shape.dim)
         )
-        found.append(Declared(value.name, DTYPES[tensor.elem_type], dims))
+        declared.append(Declared(value.name, DTYPES[tensor.elem_type], dims))
     if problems:
         raise FBError(problems)
-    return tuple(found)
+    return tuple(declared)
 
 
 def bind_dims(

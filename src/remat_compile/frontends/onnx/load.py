@@ -79,16 +79,16 @@ def _converted(file: Path, model: Any, opset: int) -> Any:
     for tensor in all_tensors(model):
         load_weights(tensor, file.parent)
     try:
-        found = onnx.version_converter.convert_version(model, _BROADCASTING)
+        converted = onnx.version_converter.convert_version(model, _BROADCASTING)
     except Exception as error:  # the converter is C++ and says RuntimeError, or worse
         reason = reason_of(error)
         message = f'"{file}" uses opset {opset}, which cannot be converted: {reason}'
         hint = "export it with a newer opset_version"
         raise FBError(Diagnostic("FB0604", message, hint=hint)) from None
-    for node in all_nodes(found.graph):
+    for node in all_nodes(converted.graph):
         if node.op_type == "PRelu":  # the converter leaves the slopes of channels as they were
             node.attribute.append(onnx.helper.make_attribute("per_channel", 1))
-    return found
+    return converted
 
 
 def reason_of(error: Exception) -> str:
@@ -231,18 +231,18 @@ def _expandable(node: Any, versions: Mapping[str, int]) -> bool:
 
 def _check_operators(file: Path, model: Any, opset: int) -> None:
     local = {(f.domain, f.name) for f in model.functions}
-    found: dict[tuple[str, str], list[Any]] = {}
+    unsupported: dict[tuple[str, str], list[Any]] = {}
     versions = {o.domain: int(o.version) for o in model.opset_import} | {"": opset}
     for node in all_nodes(model.graph):
         key = (node.domain, node.op_type)
         known = lowering_of(*key) or key in local or node.op_type in _CONTROL
         known = known or (node.domain == ML and node.op_type in SPREAD)
         if not known and not _expandable(node, versions):
-            found.setdefault(key, []).append(node)
-    if not found:
+            unsupported.setdefault(key, []).append(node)
+    if not unsupported:
         return
     lines = []
-    for (domain, op), nodes in sorted(found.items()):
+    for (domain, op), nodes in sorted(unsupported.items()):
         name = f"{domain}.{op}" if domain else op
         first = nodes[0].name or (nodes[0].output[0] if nodes[0].output else "?")
         more = f" and {len(nodes) - 1} other nodes" if len(nodes) > 1 else ""

@@ -101,10 +101,10 @@ class OnnxModule(nn.Module):
 
 
 def _fetch(module: nn.Module, path: str) -> Any:
-    found: Any = module
+    value: Any = module
     for part in path.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def reserve(root: nn.Module, parts: Sequence[str]) -> tuple[nn.Module, str]:

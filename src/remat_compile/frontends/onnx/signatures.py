@@ -44,9 +44,9 @@ def check_types(call: Call, domain: str, inputs: Sequence[Value]) -> None:
             kinds = "floating-point" if taken <= _FLOATS else " or ".join(sorted(taken))
             call.refuse(f"input {i} has type {_name(tensor)} and must be {kinds}", "FB0606")
     for group in _of_one_type(call.op, domain, call.opset, len(inputs)):
-        found = {_name(t) for i in group if isinstance(t := tensors[i], Tensor)}
-        if len(found) > 1:
-            call.refuse(f"its inputs have different types: {', '.join(sorted(found))}", "FB0606")
+        names = {_name(t) for i in group if isinstance(t := tensors[i], Tensor)}
+        if len(names) > 1:
+            call.refuse(f"its inputs have different types: {', '.join(sorted(names))}", "FB0606")
 
 
 def _name(tensor: Tensor) -> str:
@@ -74,18 +74,18 @@ def _taken(op: str, domain: str) -> tuple[frozenset[str], ...]:
     """What each input may be in any version: files say an older opset than they use."""
     if op in _FUSED and (domain, op) not in _versions():
         return (_FLOATS,) * _FUSED[op]
-    found: list[set[str]] = []
+    types: list[set[str]] = []
     for schema in _versions().get((domain, op), []):
         for i, formal in enumerate(schema.inputs):
-            if i == len(found):
-                found.append(set())
-            found[i] |= formal.types
-    return tuple(frozenset(kinds) for kinds in found)
+            if i == len(types):
+                types.append(set())
+            types[i] |= formal.types
+    return tuple(frozenset(kinds) for kinds in types)
 
 
 @cache
 def _versions() -> dict[tuple[str, str], list[Any]]:
-    found: dict[tuple[str, str], list[Any]] = {}
+    schemas: dict[tuple[str, str], list[Any]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
-        found.setdefault((schema.domain, schema.name), []).append(schema)
-    return found
+        schemas.setdefault((schema.domain, schema.name), []).append(schema)
+    return schemas

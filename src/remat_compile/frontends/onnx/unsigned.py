@@ -61,8 +61,8 @@ def with_unsigned(lowering: Lowering) -> Lowering:
     def lowered(call: Call, *values: Value) -> Any:
         if call.op in _NOT_ARITHMETIC:
             return lowering(call, *values)
-        found = {_dtype(value) for value in values}
-        if found.isdisjoint(_UNSIGNED):
+        dtypes = {_dtype(value) for value in values}
+        if dtypes.isdisjoint(_UNSIGNED):
             return lowering(call, *values)
         place = _TYPE_GIVEN_BY.get(call.op, 0)
         kind = _dtype(values[place]) if place < len(values) else None

@@ -28,7 +28,7 @@ def warnings_of(
     training: TrainingRecord | None,
 ) -> tuple[Diagnostic, ...]:
     """FB0650 to FB0657, FB0630 and FB0631; each names what it is about."""
-    found = [
+    diagnostics = [
         *_about_repair(mended),
         _renamed(roles),
         _shared(model, roles, mended),
@@ -37,7 +37,7 @@ def warnings_of(
         _in_nodes(inner),
         _not_recorded(model, roles, training),
     ]
-    return tuple(warning for warning in found if warning is not None)
+    return tuple(warning for warning in diagnostics if warning is not None)
 
 
 def _names(names: Sequence[str], limit: int = 8) -> str:
@@ -48,26 +48,26 @@ def _names(names: Sequence[str], limit: int = 8) -> str:
 def _about_repair(mended: Repair | None) -> list[Diagnostic]:
     if mended is None:
         return []
-    found = []
+    diagnostics = []
     if mended.missing:
         message = (
             f"{len(mended.missing)} parameters of the original model were folded away by the "
             f"exporter and cannot be trained: {_names(mended.missing)}"
         )
-        found.append(Diagnostic("FB0650", message, hint=_ADVICE))
+        diagnostics.append(Diagnostic("FB0650", message, hint=_ADVICE))
     if mended.absent:
         message = (
             f"{len(mended.absent)} parameters of the original model are not in the file; each was "
             f"folded away, or is tied to another: {_names(mended.absent)}"
         )
-        found.append(Diagnostic("FB0657", message, hint=_ADVICE))
+        diagnostics.append(Diagnostic("FB0657", message, hint=_ADVICE))
     if mended.restored:
         message = (
             f"{len(mended.restored)} parameters that the exporter merged, dropped or transposed "
             f"were restored: {_names(mended.restored)}"
         )
-        found.append(Diagnostic("FB0651", message, hint=_ADVICE))
-    return found
+        diagnostics.append(Diagnostic("FB0651", message, hint=_ADVICE))
+    return diagnostics
 
 
 def _renamed(roles: Mapping[str, Role]) -> Diagnostic | None:

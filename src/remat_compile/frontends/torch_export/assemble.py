@@ -121,8 +121,8 @@ class _ProgramAssembly:
         tensors = argument_paths(self.read.exported.args, self.read.exported.kwargs)
         params = []
         for name, targets in self.read.param_names.items():
-            found = [grads[t] for t in targets if t in grads]
-            params.append(ParamBinding(tuple(targets), name, found[0] if found else None))
+            gradients = [grads[t] for t in targets if t in grads]
+            params.append(ParamBinding(tuple(targets), name, gradients[0] if gradients else None))
         buffers = []
         for name, targets in self.read.buffer_names.items():
             new = [updates[t] for t in targets if t in updates]
@@ -178,7 +178,7 @@ class _ProgramAssembly:
         return Graph(name or "model", tuple(anodes), views, cnodes)
 
     def _symbol_bindings(self) -> tuple[Symbol, ...]:
-        found: list[Symbol] = []
+        symbols: list[Symbol] = []
         sample = [leaf for leaf in self.read.exported.flat_args if isinstance(leaf, Tensor)]
         known: set[str] = set()
         for index, name in enumerate(self.read.argument_names):
@@ -189,10 +189,10 @@ class _ProgramAssembly:
                 known.add(key)
                 low, high = self.read.exported.symbol_ranges[key]
                 now = int(sample[index].shape[dim])
-                found.append(
+                symbols.append(
                     Symbol(self.read.exported.symbol_names[key], low, high, now, index, dim)
                 )
-        return tuple(found)
+        return tuple(symbols)
 
 
 def _without_unused(

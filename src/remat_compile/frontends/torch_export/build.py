@@ -323,10 +323,10 @@ class ProgramBuilder:
     @property
     def problems(self) -> list[Diagnostic]:
         """What was refused, each once with the places where it stands."""
-        found = []
+        diagnostics = []
         for (code, message), places in self._refused.items():
             shown = [place for place in places if place]
             more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
             at = f" ({', '.join(shown[:SHOWN])}{more})" if shown else ""
-            found.append(Diagnostic(code, f"{message}{at}"))
-        return found
+            diagnostics.append(Diagnostic(code, f"{message}{at}"))
+        return diagnostics

@@ -63,15 +63,15 @@ def check_against_eager(exported: Exported, program: Program, values: Mapping[st
     if replayed:
         raise FBError(replayed)
     theirs = eager_step(exported, program)
-    found = differences(
+    compared = differences(
         {name: ours.get(name) for name in theirs},
         theirs,
         lambda: _of_graph(program, values, lambda *_: None),
         lambda: eager_step(exported, program),
     )
-    different = found.real
-    if found.changing and not different:
-        _warn_of(found.changing)
+    different = compared.real
+    if compared.changing and not different:
+        _warn_of(compared.changing)
     recurrent = [
         path
         for path, module in exported.original.named_modules()
@@ -91,7 +91,7 @@ def check_against_eager(exported: Exported, program: Program, values: Mapping[st
         )
         hint = "please report this with the model; no plan is made from a wrong graph"
         raise FBError(Diagnostic("FB0512", message, hint=hint))
-    return not found.changing
+    return not compared.changing
 
 
 def _wrong_replay(c: CNode, name: str) -> Diagnostic:
@@ -130,17 +130,17 @@ def _of_graph(
     steps = _with_replays(graph, frees_after_last_use(graph, capture_order(graph)))
     with forked_generators():
         done = execute(program, steps, {**values, **buffers}, again=again)
-    found: dict[str, Tensor | None] = {
+    outputs: dict[str, Tensor | None] = {
         f"result {index}": result for index, result in enumerate(done.results)
     }
     for p in binding.params:
-        found[f"gradient of {p.names[0]}"] = done.param_grads.get(p.name)
+        outputs[f"gradient of {p.names[0]}"] = done.param_grads.get(p.name)
     for index, gradient in done.input_grads.items():
-        found[f"gradient of {binding.arguments[index].path}"] = gradient
+        outputs[f"gradient of {binding.arguments[index].path}"] = gradient
     for b in binding.buffers:
         if b.update is not None:
-            found[f"buffer {b.names[0]}"] = buffers[b.name]
-    return found
+            outputs[f"buffer {b.names[0]}"] = buffers[b.name]
+    return outputs
 
 
 def eager_step(exported: Exported, program: Program) -> dict[str, Tensor | None]:
@@ -168,15 +168,15 @@ def eager_step(exported: Exported, program: Program) -> dict[str, Tensor | None]
             [torch.ones_like(result) for result in trained],
             allow_unused=True,
         )
-    found: dict[str, Tensor | None] = {
+    outputs: dict[str, Tensor | None] = {
         f"result {index}": result.detach() for index, result in enumerate(results)
     }
-    found.update(zip(targets, gradients, strict=True))
+    outputs.update(zip(targets, gradients, strict=True))
     updated = {name for b in binding.buffers if b.update is not None for name in b.names[:1]}
     for name, buffer in after.items():
         if name in updated or not same_bits(buffer, before.get(name)):
-            found[f"buffer {name}"] = buffer.detach()
-    return found
+            outputs[f"buffer {name}"] = buffer.detach()
+    return outputs
 
 
 def _with_cloned_buffers(module: nn.Module) -> dict[str, Tensor]:

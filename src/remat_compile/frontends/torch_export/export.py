@@ -259,7 +259,7 @@ def _symbols(program: ExportedProgram) -> tuple[dict[str, str], dict[str, tuple[
 def _data_dependent(program: ExportedProgram, known: set[Any]) -> FBError:
     """FB0506 naming every operation whose result has a size, or is a number, that the inputs do not
     fix."""
-    found = []
+    diagnostics = []
     for node in program.graph.nodes:
         value = node.meta.get("val")
         is_tensor = isinstance(value, Tensor)
@@ -277,8 +277,8 @@ def _data_dependent(program: ExportedProgram, known: set[Any]) -> FBError:
             if not is_tensor:
                 hint = "compute with the tensor, not with the number in it"
             where = f" ({place})" if (place := place_of(node)) is not None else ""
-            found.append(Diagnostic("FB0506", f"{what} depends on data{where}", hint=hint))
-    return FBError(found)
+            diagnostics.append(Diagnostic("FB0506", f"{what} depends on data{where}", hint=hint))
+    return FBError(diagnostics)
 
 
 def _fake_inputs(

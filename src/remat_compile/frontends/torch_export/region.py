@@ -171,17 +171,17 @@ def region_of(
 
 def _names(sources: Sequence[str]) -> list[str]:
     """Of the inputs, as short as they are told apart: `layers_0_weight`, `x`."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for source in sources:
         keys = [a or b for a, b in _KEY.findall(source)]
         inner = [key for key in keys[1:] if key not in _OF_MODULES] or keys
         name = base = "_".join(inner) or "input"
         count = 1
-        while name in found or name == "graph":
+        while name in names or name == "graph":
             count += 1
             name = f"{base}_{count}"
-        found[name] = None
-    return list(found)
+        names[name] = None
+    return list(names)
 
 
 def _with_numbers(graph: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:

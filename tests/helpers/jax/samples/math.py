@@ -77,13 +77,13 @@ def _nonzero(made: Samples) -> Samples:
     """The same without small divisors."""
 
     def replaced(m: Make) -> list[Call]:
-        found = []
+        calls = []
         for c in made(m):
             x, other = c.args
             if isinstance(other, Tensor) and other.is_floating_point():
                 other = torch.where(other < 0, other - 0.5, other + 0.5)
-            found.append(Call((x, other), c.kwargs))
-        return found
+            calls.append(Call((x, other), c.kwargs))
+        return calls
 
     return replaced
 

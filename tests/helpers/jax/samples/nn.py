@@ -31,14 +31,14 @@ add("native_layer_norm.default", _layer_norm)
 
 
 def _layer_norm_backward(m: Make) -> list[Call]:
-    found = []
+    calls = []
     for c in _layer_norm(m):
         x, shape, weight, bias, _ = c.args
         _, mean, rstd = aten.native_layer_norm(*c.args)
         mask = [True, weight is not None, bias is not None]
-        found.append(call(m.f(*x.shape), x, shape, mean, rstd, weight, bias, mask))
-    found.append(call(*found[0].args[:-1], [False, True, False]))
-    return found
+        calls.append(call(m.f(*x.shape), x, shape, mean, rstd, weight, bias, mask))
+    calls.append(call(*calls[0].args[:-1], [False, True, False]))
+    return calls
 
 
 add("native_layer_norm_backward.default", _layer_norm_backward)
@@ -55,13 +55,13 @@ add("native_group_norm.default", _group_norm)
 
 
 def _group_norm_backward(m: Make) -> list[Call]:
-    found = []
+    calls = []
     for c in _group_norm(m):
         x, weight, _, *sizes, _ = c.args
         _, mean, rstd = aten.native_group_norm(*c.args)
         mask = [True, weight is not None, weight is not None]
-        found.append(call(m.f(*x.shape), x, mean, rstd, weight, *sizes, mask))
-    return found
+        calls.append(call(m.f(*x.shape), x, mean, rstd, weight, *sizes, mask))
+    return calls
 
 
 add("native_group_norm_backward.default", _group_norm_backward)
@@ -90,7 +90,7 @@ add(
 
 
 def _batch_norm_backward(m: Make) -> list[Call]:
-    found = []
+    calls = []
     for c in _batch_norm(m):
         x, weight, bias, mean, var, training, _, eps = c.args
         if weight is None:
@@ -101,8 +101,8 @@ def _batch_norm_backward(m: Make) -> list[Call]:
         stats = (None, None) if training else (mean, var)
         saved = (save_mean, save_invstd) if training else (None, None)
         for mask in ([True, True, True], [False, True, False]):
-            found.append(call(m.f(*x.shape), x, weight, *stats, *saved, training, eps, mask))
-    return found
+            calls.append(call(m.f(*x.shape), x, weight, *stats, *saved, training, eps, mask))
+    return calls
 
 
 add("native_batch_norm_backward.default", _batch_norm_backward)
@@ -146,13 +146,13 @@ add("_scaled_dot_product_flash_attention_for_cpu.default", _attention)
 
 
 def _attention_backward(m: Make) -> list[Call]:
-    found = []
+    calls = []
     for c in _attention(m):
         out, logsumexp = aten._scaled_dot_product_flash_attention_for_cpu(*c.args, **c.kwargs)
         options = c.args[3:] or (0.0, False)
         given = (m.f(*out.shape), *c.args[:3], out, logsumexp, *options)
-        found.append(Call(given, c.kwargs))
-    return found
+        calls.append(Call(given, c.kwargs))
+    return calls
 
 
 add("_scaled_dot_product_flash_attention_for_cpu_backward.default", _attention_backward)
@@ -179,15 +179,15 @@ add("convolution.default", _convolution)
 
 
 def _convolution_backward(m: Make) -> list[Call]:
-    found = []
+    calls = []
     for c in _convolution(m):
         x, weight, bias, *how = c.args
         out = aten.convolution(*c.args)
         sizes = None if bias is None else list(bias.shape)
         mask = [True, True, bias is not None]
-        found.append(call(m.f(*out.shape), x, weight, sizes, *how, mask))
-    found.append(call(*found[0].args[:-1], [False, True, False]))
-    return found
+        calls.append(call(m.f(*out.shape), x, weight, sizes, *how, mask))
+    calls.append(call(*calls[0].args[:-1], [False, True, False]))
+    return calls
 
 
 add("convolution_backward.default", _convolution_backward)
@@ -208,14 +208,14 @@ add("max_pool2d_with_indices.default", _max_pool)
 
 
 def _max_pool_backward(m: Make) -> list[Call]:
-    found = []
+    calls = []
     defaults: tuple[Any, ...] = ([], [0, 0], [1, 1], False)
     for c in _max_pool(m):
         x, kernel, *rest = c.args
         how = (kernel, *rest, *defaults[len(rest) :])
         out, indices = aten.max_pool2d_with_indices(x, *how)
-        found.append(call(m.f(*out.shape), x, *how, indices))
-    return found
+        calls.append(call(m.f(*out.shape), x, *how, indices))
+    return calls
 
 
 add("max_pool2d_with_indices_backward.default", _max_pool_backward)
@@ -342,11 +342,11 @@ def _nll(shape: tuple[int, ...]) -> Any:
 
 def _nll_backward(made: Any, forward: Any) -> Any:
     def backward(m: Make) -> list[Call]:
-        found = []
+        calls = []
         for c in made(m):
             loss, total = forward(*c.args)
-            found.append(call(m.f(*loss.shape), *c.args, total))
-        return found
+            calls.append(call(m.f(*loss.shape), *c.args, total))
+        return calls
 
     return backward
 
@@ -385,13 +385,13 @@ add("index.Tensor _unsafe_index.Tensor", _index)
 
 
 def _index_put(m: Make) -> list[Call]:
-    found = []
+    calls = []
     for c in _index(m):
         x, indices = c.args
         values = m.f(*aten.index.Tensor(x, indices).shape)
-        found.append(call(x, indices, values, True))
+        calls.append(call(x, indices, values, True))
     distinct = [torch.tensor([3, 0, 2])]
-    return [*found, call(m.f(5, 4), distinct, m.f(3, 4)), call(m.f(5, 4), distinct, m.f())]
+    return [*calls, call(m.f(5, 4), distinct, m.f(3, 4)), call(m.f(5, 4), distinct, m.f())]
 
 
 add("index_put.default _unsafe_index_put.default", _index_put)

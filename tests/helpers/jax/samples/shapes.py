@@ -43,12 +43,12 @@ add("slice.Tensor", lambda m: [call(m.f(5, 4), *given) for given in SLICES])
 
 
 def _slice_backward(m: Make) -> list[Call]:
-    found = []
+    calls = []
     for dim, start, end, *step in SLICES:
         given = (dim, start or 0, 2**63 - 1 if end is None else end, *(step or [1]))
         part = aten.slice.Tensor(m.f(5, 4), *given)
-        found.append(call(m.f(*part.shape), [5, 4], *given))
-    return found
+        calls.append(call(m.f(*part.shape), [5, 4], *given))
+    return calls
 
 
 add("slice_backward.default", _slice_backward)

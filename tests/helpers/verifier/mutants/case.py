@@ -169,7 +169,7 @@ class Case:
     @cached_property
     def lives(self) -> list[Life]:
         """Every instance of every aNode that is not the caller's, in the order of birth."""
-        found: list[Life] = []
+        born: list[Life] = []
         now: dict[str, Life] = {}
         known: set[str] = set()
 
@@ -187,10 +187,10 @@ class Case:
                 if name not in now:
                     now[name] = Life(name, event.index, name not in known)
                     known.add(name)
-                    found.append(now[name])
+                    born.append(now[name])
             for name in event.frees:
                 end(name, event)
-        return found
+        return born
 
     @cached_property
     def alive(self) -> list[frozenset[str]]:
@@ -260,17 +260,17 @@ def cases() -> tuple[Case, ...]:
     """Every plan of every model, one that copies to the host and back, and some that are fused."""
     from .offloaded import offloaded
 
-    found = []
+    collected = []
     for path in sorted(PLANS.glob("*.fbir")):
         program = parse_program(path.read_text(encoding="utf-8"), path.name)
         bare = replace(program, schedules=())
-        found += [Case(f"{path.stem}@{s.name}", bare, s) for s in program.schedules]
-        plan = offloaded(found[-2])
-        found.append(Case(f"{path.stem}@{plan.name}", bare, plan))
+        collected += [Case(f"{path.stem}@{s.name}", bare, s) for s in program.schedules]
+        plan = offloaded(collected[-2])
+        collected.append(Case(f"{path.stem}@{plan.name}", bare, plan))
         for schedule in program.schedules if path.stem in FUSED else ():
             fused, plan = all_runs_fused(bare, schedule)
-            found.append(Case(f"{path.stem}@{plan.name}", fused, plan))
-    return tuple(found)
+            collected.append(Case(f"{path.stem}@{plan.name}", fused, plan))
+    return tuple(collected)
 
 
 NAMES = [

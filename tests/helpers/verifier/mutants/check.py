@@ -48,8 +48,12 @@ def escape_of(case: Case, mutant: Mutant) -> Escape | None:
     if mutant.code == HASH and KINDS[mutant.kind].where == "graph":
         proven = prove(case)
         held = replace(mutant.program, schedules=(mutant.schedule,), proven=(proven,))
-        found = check_certificate(held, proven)
-        return None if found is not None and found.code == HASH else Escape(mutant, "hash holds")
+        diagnostic = check_certificate(held, proven)
+        return (
+            None
+            if diagnostic is not None and diagnostic.code == HASH
+            else Escape(mutant, "hash holds")
+        )
     if mutant.code in (HASH, SEAL):
         (proven,) = mutant.program.proven
         held = replace(mutant.program, schedules=(mutant.schedule,))

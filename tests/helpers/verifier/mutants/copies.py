@@ -44,7 +44,7 @@ def once_per_trip(name: str) -> Callable[[Seed], Seed]:
 
     def register(seed: Seed) -> Seed:
         @seeds(name, copies=True)
-        def found(case: Case, kind: str) -> Iterator[Mutant]:
+        def generate(case: Case, kind: str) -> Iterator[Mutant]:
             for trip in trips(case):
                 edit = case.edit()
                 code, key = seed(edit, trip)

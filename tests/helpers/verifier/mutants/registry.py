@@ -39,10 +39,10 @@ def seeds(
 ) -> Callable[[Seeds], Seeds]:
     """Registers a generator of mutants."""
 
-    def register(found: Seeds) -> Seeds:
+    def register(generator: Seeds) -> Seeds:
         assert name not in KINDS
-        KINDS[name] = Kind(name, where, copies, found)
-        return found
+        KINDS[name] = Kind(name, where, copies, generator)
+        return generator
 
     return register
 

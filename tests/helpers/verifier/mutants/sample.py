@@ -11,5 +11,5 @@ __all__ = ["sample"]
 T = TypeVar("T")
 
 
-def sample(found: Sequence[T], count: int, rng: Random) -> list[T]:
-    return list(found) if len(found) <= count else rng.sample(list(found), count)
+def sample(items: Sequence[T], count: int, rng: Random) -> list[T]:
+    return list(items) if len(items) <= count else rng.sample(list(items), count)

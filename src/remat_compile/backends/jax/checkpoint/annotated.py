@@ -57,17 +57,17 @@ def fitting_form(program: Program, schedule: Schedule, *, nearest: bool) -> Form
     that it can. FB0935 with the first step that does not fit."""
     graph = program.graph
     form = form_of(graph, schedule)
-    found = None if nearest else misfit(graph, schedule, form)
-    if found is None:
+    deviation = None if nearest else misfit(graph, schedule, form)
+    if deviation is None:
         return form
     near = schedule_of(graph, form, schedule.name, schedule.planner)
-    name = found.step.cnode if isinstance(found.step, Compute) else str(found.step)
+    name = deviation.step.cnode if isinstance(deviation.step, Compute) else str(deviation.step)
     ours = predicted_temp_bytes(program, schedule)
     theirs = predicted_temp_bytes(program, near)
     return fail(
         "FB0935",
-        f"jax.checkpoint cannot express this plan: step {name} does not fit, as {found.why}",
-        found.step.span,
+        f"jax.checkpoint cannot express this plan: step {name} does not fit, as {deviation.why}",
+        deviation.step.span,
         Note(f"the nearest plan takes {theirs} temporary bytes, this one {ours}"),
         hint=worded(
             "use {jax_style}, or annotated-nearest for the nearest plan", jax_style="explicit"

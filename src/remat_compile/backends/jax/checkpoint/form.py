@@ -91,14 +91,14 @@ def misfit(graph: Graph, schedule: Schedule, form: Form) -> Misfit | None:
     The order of frees and of waits is left to XLA and does not count.
     """
     wanted = [s for s in schedule_of(graph, form, "", "").steps if _counts(s)]
-    found = [s for s in schedule.steps if _counts(s)]
-    for step, other in zip(found, wanted, strict=False):
+    actual = [s for s in schedule.steps if _counts(s)]
+    for step, other in zip(actual, wanted, strict=False):
         if step != other:
             return Misfit(step, f"jax.checkpoint runs {_said(other)} there")
-    if len(found) > len(wanted):
-        return Misfit(found[len(wanted)], "jax.checkpoint is done there")
-    if len(wanted) > len(found):
-        return Misfit(schedule.steps[-1], f"jax.checkpoint runs {_said(wanted[len(found)])} too")
+    if len(actual) > len(wanted):
+        return Misfit(actual[len(wanted)], "jax.checkpoint is done there")
+    if len(wanted) > len(actual):
+        return Misfit(schedule.steps[-1], f"jax.checkpoint runs {_said(wanted[len(actual)])} too")
     return None
 
 
@@ -139,15 +139,15 @@ def _at_the_loss(graph: Graph, steps: tuple[Step, ...]) -> tuple[set[str], set[s
 def _read_after(graph: Graph, steps: tuple[Step, ...]) -> set[str]:
     """What the backward reads of what the forward left."""
     made: set[str] = set()
-    found: set[str] = set()
+    reads: set[str] = set()
     for step in steps:
         if isinstance(step, Compute):
             c = graph.cnode[step.cnode]
-            found.update(n for n in graph.reads(c, 2 if c.phase == "fwd" else 1) if n not in made)
+            reads.update(n for n in graph.reads(c, 2 if c.phase == "fwd" else 1) if n not in made)
             made.update(c.results)
         elif isinstance(step, Prefetch):
             made.add(step.anode)
-    return found
+    return reads
 
 
 def _cuts(graph: Graph, kept: frozenset[str]) -> list[int]:
@@ -170,14 +170,14 @@ def _cuts(graph: Graph, kept: frozenset[str]) -> list[int]:
 def _again(graph: Graph, kept: frozenset[str]) -> set[str]:
     """The forward cNodes that the backward needs again."""
     stack = [name for c in graph.in_phase("bwd") for name in graph.reads(c) if name not in kept]
-    found: set[str] = set()
+    recomputed: set[str] = set()
     while stack:
         writer = graph.writer.get(stack.pop())
-        if writer is None or writer.phase != "fwd" or writer.name in found:
+        if writer is None or writer.phase != "fwd" or writer.name in recomputed:
             continue
-        found.add(writer.name)
+        recomputed.add(writer.name)
         stack += [name for name in graph.reads(writer, 2) if name not in kept]
-    return found
+    return recomputed
 
 
 def _with_copies(graph: Graph, schedule: Schedule, form: Form) -> Schedule:

@@ -59,18 +59,18 @@ def allowed_annotated(lowerings: str, operators: Iterable[str]) -> Allowed:
 
 def defined_names(source: str) -> frozenset[str]:
     """Every name that a source text binds at its top level."""
-    found: set[str] = set()
+    defined: set[str] = set()
     for node in ast.parse(source).body:
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                found.add(name)
+                defined.add(name)
             case ast.Assign(targets=targets):
-                found.update(t.id for t in targets if isinstance(t, ast.Name))
+                defined.update(t.id for t in targets if isinstance(t, ast.Name))
             case ast.AnnAssign(target=ast.Name(id=name)):
-                found.add(name)
+                defined.add(name)
             case ast.Import(names=names) | ast.ImportFrom(names=names):
-                found.update((alias.asname or alias.name).split(".")[0] for alias in names)
-    return frozenset(found)
+                defined.update((alias.asname or alias.name).split(".")[0] for alias in names)
+    return frozenset(defined)
 
 
 MODULE_NAMES = frozenset((*_TABLES, *_NAME_LISTS)).union(

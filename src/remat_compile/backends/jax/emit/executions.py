@@ -11,12 +11,12 @@ from .order import Numbered, numbered
 def constants(graph: Graph) -> frozenset[str]:
     """cNodes that depend on nothing that the caller gives: XLA computes them beforehand."""
     known: set[str] = set()
-    found = set()
+    independent = set()
     for c in graph.cnodes:
         if not c.is_loss and c.token is None and known.issuperset(graph.reads(c)):
             known.update(c.results)
-            found.add(c.name)
-    return frozenset(found)
+            independent.add(c.name)
+    return frozenset(independent)
 
 
 def dead_executions(graph: Graph, schedule: Schedule) -> frozenset[tuple[str, int]]:
@@ -59,7 +59,7 @@ def dead_executions(graph: Graph, schedule: Schedule) -> frozenset[tuple[str, in
 def _makes(graph: Graph, steps: list[Numbered]) -> dict[int, set[str]]:
     """The aNodes that each execution makes, without those that are alive and dropped."""
     live: set[str] = set()
-    found = {}
+    made = {}
     for now in steps:
         if isinstance(now.step, Free):
             live.discard(now.step.anode)
@@ -69,8 +69,8 @@ def _makes(graph: Graph, steps: list[Numbered]) -> dict[int, set[str]]:
             c = now.cnode
             if c.is_accumulate:
                 live.discard(graph.reads(c)[0])
-            found[now.index] = {name for name in c.results_at(now.execution) if name not in live}
-            live |= found[now.index]
+            made[now.index] = {name for name in c.results_at(now.execution) if name not in live}
+            live |= made[now.index]
             if now.step.nosave:
-                live -= {n for n in found[now.index] if graph.anode[n].kind == "phantom"}
-    return found
+                live -= {n for n in made[now.index] if graph.anode[n].kind == "phantom"}
+    return made

@@ -59,7 +59,7 @@ def barriers(graph: Graph, schedule: Schedule) -> dict[int, Barrier]:
     walk = _Placement(graph, schedule)
     for now in numbered(graph, schedule.steps):
         walk.step(now)
-    return {i: b for i, b in walk.found.items() if b.sources or b.hosts or b.key or b.anchors}
+    return {i: b for i, b in walk.barriers.items() if b.sources or b.hosts or b.key or b.anchors}
 
 
 class _Placement:
@@ -73,7 +73,7 @@ class _Placement:
     def __init__(self, graph: Graph, schedule: Schedule):
         self.graph = graph
         self.history = AccessHistory(graph, schedule)
-        self.found: dict[int, Barrier] = {}
+        self.barriers: dict[int, Barrier] = {}
         self._border = loss_index(graph, schedule)
         self._scattered = _scattered(graph)
         self._twins = twins(graph)
@@ -147,7 +147,7 @@ class _Placement:
             self._written.add(now.step.anode)
         if now.cnode is None:
             return
-        if now.index > self._border and self._start in self.found:
+        if now.index > self._border and self._start in self.barriers:
             reads = self.graph.reads(now.cnode, now.execution)
             anode = self.graph.anode
             old = (n for n in reads if n not in self._written and anode[n].kind not in CALLER_KINDS)
@@ -159,7 +159,7 @@ class _Placement:
         return now.cnode is not None and now.cnode.name in members
 
     def _put(self, index: int, barrier: Barrier) -> None:
-        self.found[index] = self.found[index] | barrier if index in self.found else barrier
+        self.barriers[index] = self.barriers[index] | barrier if index in self.barriers else barrier
 
     def _end(self, index: int) -> None:
         """The barrier after a group, so that the backward shares no work with it: XLA would
@@ -189,11 +189,11 @@ def _twins(graph: Graph, c: CNode, other: CNode) -> tuple[str, ...]:
 
 
 def _backward_of(graph: Graph) -> dict[str, list[CNode]]:
-    found: dict[str, list[CNode]] = {}
+    backward: dict[str, list[CNode]] = {}
     for c in graph.in_phase("bwd"):
         for name in c.of:
-            found.setdefault(name, []).append(c)
-    return found
+            backward.setdefault(name, []).append(c)
+    return backward
 
 
 def _scattered(graph: Graph) -> frozenset[str]:

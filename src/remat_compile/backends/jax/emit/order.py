@@ -76,8 +76,8 @@ class AccessHistory:
         value that was written before."""
         first, end = (bisect_left(self._writes, (i, "")) for i in (since, index))
         names = dict.fromkeys(name for _, name in reversed(self._writes[first:end]))
-        found = tuple(name for name in names if self.is_read(name, index))
-        if found:
-            return found
+        read_later = tuple(name for name in names if self.is_read(name, index))
+        if read_later:
+            return read_later
         earlier = (name for _, name in reversed(self._writes[:first]))
         return tuple(islice((name for name in earlier if self.is_read(name, index)), 1))

@@ -22,8 +22,8 @@ def needs_x64(program: Program) -> bool:
 def tolerance(program: Program) -> float:
     """By the least precise type that anything is computed in: rotary tables are float32 in
     models of float64 too."""
-    found = {TOLERANCES[a.dtype] for a in program.graph.anodes if a.dtype in TOLERANCES}
-    return max(found, default=TOLERANCES["f32"])
+    tolerances = {TOLERANCES[a.dtype] for a in program.graph.anodes if a.dtype in TOLERANCES}
+    return max(tolerances, default=TOLERANCES["f32"])
 
 
 def tables(program: Program) -> str:

@@ -114,23 +114,23 @@ def step(params, buffers, args, key=None, tangents=None):
         else t
         for x, t in zip(outputs, tangents)
     )
-    grads, found = pull(tangents)
+    grads, input_grads = pull(tangents)
     grads = {{name: None if name in without else grads[name] for name in params}}
-    found = dict(zip(places, found))
-    return outputs, new_buffers, grads, tuple(found.get(i) for i in range(len(args)))
+    input_grads = dict(zip(places, input_grads))
+    return outputs, new_buffers, grads, tuple(input_grads.get(i) for i in range(len(args)))
 ''' + _OPTIONS.replace("{", "{{").replace("}", "}}")
 
 CHECK = '''
 
 def load(path):
     """The stored arrays: {kind: {name: array}}."""
-    found = {kind: {} for kind in KINDS}
+    stored = {kind: {} for kind in KINDS}
     with np.load(path) as file:
         for entry in file.files:
             kind, rest = entry.split("|", 1)
             name, dtype = rest.rsplit("|", 1)
-            found[kind][name] = jnp.asarray(file[entry].view(jnp.dtype(dtype)))
-    return found
+            stored[kind][name] = jnp.asarray(file[entry].view(jnp.dtype(dtype)))
+    return stored
 
 
 def in_order(arrays, count):
@@ -145,8 +145,8 @@ def check(stored):
     tangents = in_order(stored["tangent"], RESULTS)
     with jax.default_matmul_precision("highest"):
         args = in_order(stored["arg"], ARGUMENTS)
-        found = run(stored["param"], stored["buffer"], args, key, tangents)
-    outputs, new_buffers, grads, input_grads = found
+        results = run(stored["param"], stored["buffer"], args, key, tangents)
+    outputs, new_buffers, grads, input_grads = results
     ours = {
         "output": {str(i): x for i, x in enumerate(outputs)},
         "new_buffer": new_buffers,

@@ -15,7 +15,7 @@ def twins(graph: Graph) -> dict[str, str]:
         F34: fwd %k0 = clone(%m)     F62: fwd %k1 = clone(%m)     gives F62 -> m
     """
     values = _Values(graph)
-    fixed, seen, found = constants(graph), set[int](), dict[str, str]()
+    fixed, seen, repeats = constants(graph), set[int](), dict[str, str]()
     for c in graph.cnodes:
         if c.is_loss or c.is_accumulate or c.token is not None:
             values.write(c.results, values.number(("own", c.name)))
@@ -23,12 +23,12 @@ def twins(graph: Graph) -> dict[str, str]:
         made = values.call(c.call)
         reads = graph.reads(c)
         if made in seen and reads and c.name not in fixed:
-            found[c.name] = min(reads, key=lambda name: graph.anode[name].kind == "param")
+            repeats[c.name] = min(reads, key=lambda name: graph.anode[name].kind == "param")
         seen.add(made)
         for place, name in enumerate(c.writes):
             if name is not None:
                 values.write((name,), values.number(("result", made, place)))
-    return found
+    return repeats
 
 
 class _Values:

@@ -34,17 +34,17 @@ def _promoted_dtype(*operands: ArrayLike) -> np.dtype:
             tiers[2].append(_dtype(plain))
         else:
             tiers[0 if jnp.ndim(x) else 1].append(_dtype(jnp.asarray(x).dtype))
-    found: np.dtype | None = None
+    promoted: np.dtype | None = None
     for tier in tiers:
         if not tier:
             continue
         own = tier[0]
         for other in tier[1:]:
             own = jnp.promote_types(own, other)
-        if found is None or _rank(own) > _rank(found):
-            found = own
-    assert found is not None
-    return found
+        if promoted is None or _rank(own) > _rank(promoted):
+            promoted = own
+    assert promoted is not None
+    return promoted
 
 
 def _promoted(*operands: ArrayLike) -> tuple[Array, ...]:

@@ -33,8 +33,8 @@ def aten_embedding_dense_backward_default(
         counts = jnp.zeros((num_weights,), rows.dtype).at[flat].add(1)
         rows = rows / counts[flat][:, None]
     rows = jnp.where((flat == padding_idx)[:, None], 0, rows)
-    found = jnp.zeros((num_weights, rows.shape[1]), rows.dtype).at[flat].add(rows)
-    return found.astype(grad_output.dtype)
+    grad_weight = jnp.zeros((num_weights, rows.shape[1]), rows.dtype).at[flat].add(rows)
+    return grad_weight.astype(grad_output.dtype)
 
 
 def _places(indices: tuple[Array | None, ...]) -> tuple[Array | slice, ...]:

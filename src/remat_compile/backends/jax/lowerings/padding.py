@@ -17,8 +17,8 @@ def _padded(x: Array, padding: tuple[int, ...], mode: str) -> Array:
 
 def _unpadded(grad_output: Array, x: Array, padding: tuple[int, ...], mode: str) -> Array:
     """The gradient of `_padded`, which is linear: its transpose."""
-    (found,) = jax.linear_transpose(lambda v: _padded(v, padding, mode), x)(grad_output)
-    return jnp.asarray(found)
+    (grad_input,) = jax.linear_transpose(lambda v: _padded(v, padding, mode), x)(grad_output)
+    return jnp.asarray(grad_input)
 
 
 @lowers("aten.reflection_pad1d.default", "aten.reflection_pad2d.default")

@@ -75,8 +75,10 @@ def aten_max_pool2d_with_indices_backward_default(
     area = x.shape[-2] * x.shape[-1]
     zeros = jnp.zeros((planes, area), _wide(grad_output).dtype)
     rows = jnp.arange(planes)[:, None]
-    found = zeros.at[rows, indices.reshape(planes, -1)].add(_wide(grad_output).reshape(planes, -1))
-    return found.reshape(x.shape).astype(grad_output.dtype)
+    grad_input = zeros.at[rows, indices.reshape(planes, -1)].add(
+        _wide(grad_output).reshape(planes, -1)
+    )
+    return grad_input.reshape(x.shape).astype(grad_output.dtype)
 
 
 def _average(
@@ -139,8 +141,8 @@ def aten_avg_pool2d_backward_default(
     divisor_override: int | None,
 ) -> Array:
     how = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    (found,) = jax.linear_transpose(lambda v: _average(v, *how), _wide(x))(_wide(grad_output))
-    return jnp.asarray(found, x.dtype)
+    (grad_input,) = jax.linear_transpose(lambda v: _average(v, *how), _wide(x))(_wide(grad_output))
+    return jnp.asarray(grad_input, x.dtype)
 
 
 def _adaptive_average(x: Array, output_size: tuple[int, ...]) -> Array:
@@ -165,5 +167,5 @@ def aten__adaptive_avg_pool2d_default(x: Array, output_size: tuple[int, ...]) ->
 def aten__adaptive_avg_pool2d_backward_default(grad_output: Array, x: Array) -> Array:
     size = grad_output.shape[-2:]
     pull = jax.linear_transpose(lambda v: _adaptive_average(v, size), _wide(x))
-    (found,) = pull(_wide(grad_output))
-    return jnp.asarray(found, x.dtype)
+    (grad_input,) = pull(_wide(grad_output))
+    return jnp.asarray(grad_input, x.dtype)

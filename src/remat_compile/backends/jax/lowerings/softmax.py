@@ -13,8 +13,8 @@ from ._registry import lowers
 
 @lowers("aten._softmax.default")
 def aten__softmax_default(x: Array, dim: int, half_to_float: bool) -> Array:
-    found = jax.nn.softmax(_wide(x), dim) if x.ndim else jnp.ones_like(_wide(x))
-    return found if half_to_float else found.astype(x.dtype)
+    probabilities = jax.nn.softmax(_wide(x), dim) if x.ndim else jnp.ones_like(_wide(x))
+    return probabilities if half_to_float else probabilities.astype(x.dtype)
 
 
 @lowers("aten._safe_softmax.default")
@@ -22,8 +22,8 @@ def aten__safe_softmax_default(x: Array, dim: int, dtype: DTypeLike | None = Non
     wanted = _in_dtype(x, dtype)
     # A row with nothing to attend to gives zeros, not NaN.
     empty = jnp.all(jnp.isneginf(wanted), dim, keepdims=True)
-    found = jax.nn.softmax(_wide(jnp.where(empty, 0, wanted)), dim)
-    return jnp.where(empty, 0, found).astype(wanted.dtype)
+    probabilities = jax.nn.softmax(_wide(jnp.where(empty, 0, wanted)), dim)
+    return jnp.where(empty, 0, probabilities).astype(wanted.dtype)
 
 
 @lowers("aten._softmax_backward_data.default")
@@ -38,8 +38,8 @@ def aten__softmax_backward_data_default(
 
 @lowers("aten._log_softmax.default")
 def aten__log_softmax_default(x: Array, dim: int, half_to_float: bool) -> Array:
-    found = jax.nn.log_softmax(_wide(x), dim) if x.ndim else jnp.zeros_like(_wide(x))
-    return found if half_to_float else found.astype(x.dtype)
+    log_probabilities = jax.nn.log_softmax(_wide(x), dim) if x.ndim else jnp.zeros_like(_wide(x))
+    return log_probabilities if half_to_float else log_probabilities.astype(x.dtype)
 
 
 @lowers("aten._log_softmax_backward_data.default")

@@ -125,8 +125,8 @@ def aten_unbind_int(x: Array, dim: int = 0) -> tuple[Array, ...]:
 
 @lowers("aten.diagonal.default")
 def aten_diagonal_default(x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
-    found: Array = jnp.diagonal(x, offset, dim1, dim2)
-    return found
+    diagonal: Array = jnp.diagonal(x, offset, dim1, dim2)
+    return diagonal
 
 
 @lowers("aten.unfold.default")

@@ -65,25 +65,25 @@ class ObservedStep:
         rewrites, so nothing is missed while there are as many as planned."""
         if sum(self.executed_products.values()) >= sum(self.planned_products.values()):
             return ()
-        found = self.executed_products
-        return tuple(n for n, count in self.planned_products.items() if found.get(n, 0) < count)
+        executed = self.executed_products
+        return tuple(n for n, count in self.planned_products.items() if executed.get(n, 0) < count)
 
     def defects(self) -> list[Diagnostic]:
         """What of the plan is not in the compiled step (FB0938)."""
-        found = []
+        diagnostics = []
         again = (name for name in self.missing if not name.endswith("#1"))
         hint = "compile with compiler_options=" + repr(dict(self.options))
         if gone := list(dict.fromkeys((*self.merged, *again))):
             shown = ", ".join(gone[:8]) + (", ..." if len(gone) > 8 else "")
             message = f"XLA merged away {len(gone)} planned executions: {shown}"
-            found.append(Diagnostic("FB0938", message, hint=hint))
+            diagnostics.append(Diagnostic("FB0938", message, hint=hint))
         if self.placements != self.planned_placements:
             message = (
                 f"{self.planned_placements} copies between device and host are planned, and "
                 f"the lowering for CUDA has {self.placements}"
             )
-            found.append(Diagnostic("FB0938", message, hint="jax_remat3 must be off"))
-        return found
+            diagnostics.append(Diagnostic("FB0938", message, hint="jax_remat3 must be off"))
+        return diagnostics
 
 
 def compiled_step(
@@ -109,7 +109,7 @@ def look(
     JAX derives, many have none.
     """
     text = compiled.as_text() or ""
-    seen = {name for found in _OP_NAME.findall(text) for name in _SCOPE.findall(found)}
+    seen = {name for op_name in _OP_NAME.findall(text) for name in _SCOPE.findall(op_name)}
     alive_code = _needed(traced.jaxpr.jaxpr)
     needed = set(_work(alive_code))
     absent: Mapping[str, Absence] = {}
@@ -148,8 +148,8 @@ def _placements(traced: Any) -> int:
 def _needed(jaxpr: core.Jaxpr) -> core.Jaxpr:
     """The program without what no result depends on: a lowering may need no more than the
     shape of what it reads."""
-    found, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-    return found
+    live, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return live
 
 
 def _equations(jaxpr: core.Jaxpr) -> Iterator[core.JaxprEqn]:
@@ -195,5 +195,5 @@ def _executed(text: str) -> Iterator[str]:
 
 
 def _innermost(stack: str) -> str:
-    found = _SCOPE.findall(stack)
-    return found[-1] if found else ""
+    scopes = _SCOPE.findall(stack)
+    return scopes[-1] if scopes else ""

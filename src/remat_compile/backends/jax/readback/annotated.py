@@ -34,7 +34,7 @@ def check_annotated(source: str, program: Program, schedule: Schedule, form: For
     where they differ, FB0946 for code that has no meaning here."""
     file = f"<JAX code of @{schedule.name}>"
     tree = ast.parse(source)
-    found = definitions(tree, file)
+    functions = definitions(tree, file)
     binding = program.binding
     run = ANNOTATED_RUN.format(
         inputs=tuple(sorted(i for i, _ in binding.input_grads)),
@@ -43,17 +43,17 @@ def check_annotated(source: str, program: Program, schedule: Schedule, form: For
     check_fixed(tree, KEEP + run, file)
     _check_names(tree, program, form, file)
     _check_form(tree, program, schedule, form, file)
-    if "model" not in found:
+    if "model" not in functions:
         unreadable(tree, file, "no function model")
     steps = tuple(Compute(c.name) for c in program.graph.in_phase("fwd"))
     steps += (Compute(program.graph.loss.name),)
     machine = AbstractMachine(for_jax(program), Schedule(schedule.name, schedule.planner, steps))
     model = _ModelReader(
-        machine, JaxReader(file, {name: name for name in found}), found["model"], file, form
+        machine, JaxReader(file, {name: name for name in functions}), functions["model"], file, form
     )
     model.enter("params, buffers, args, key=None")
     model.bind_caller()
-    model.run(found["model"].body)
+    model.run(functions["model"].body)
     model.end_of_model()
 
 

@@ -76,8 +76,8 @@ class EndedFunction(Function):
         """That results and new buffers are those of the binding."""
         binding = self.machine.program.binding
         wanted = Items(tuple(self.machine.value(r.name) for r in binding.results))
-        if (found := self.value(outputs)) != wanted:
-            self.differs(self.end, f"outputs are {shown(found)}, not {shown(wanted)}")
+        if (actual := self.value(outputs)) != wanted:
+            self.differs(self.end, f"outputs are {shown(actual)}, not {shown(wanted)}")
         updates = {b.names[0]: b.update for b in binding.buffers if b.update is not None}
         self._compare_table("new_buffers", updates)
 
@@ -110,20 +110,20 @@ class EndedFunction(Function):
         names = [given.get(i) for i in range(len(binding.arguments))]
         wanted = Items(tuple(self._value_of(name) for name in names))
         try:
-            found = self.value(inputs)
+            actual = self.value(inputs)
         except Unbound as name:
             self.differs(self.end, f"{name} is read and holds nothing")
-        if found != wanted:
-            self.differs(self.end, f"input gradients are {shown(found)}, not {shown(wanted)}")
+        if actual != wanted:
+            self.differs(self.end, f"input gradients are {shown(actual)}, not {shown(wanted)}")
 
     def _value_of(self, name: str | None) -> Value:
         return Literal("None") if name is None else self.machine.value(name)
 
     def _compare_table(self, table: str, names: Mapping[str, str | None]) -> None:
-        found = self.tables.get(table, {})
-        if found.keys() != {repr(name) for name in names}:
-            self.differs(self.end, f"{table} has {', '.join(found) or 'nothing'}")
+        entries = self.tables.get(table, {})
+        if entries.keys() != {repr(name) for name in names}:
+            self.differs(self.end, f"{table} has {', '.join(entries) or 'nothing'}")
         for key, name in names.items():
-            value, wanted = found[repr(key)], self._value_of(name)
+            value, wanted = entries[repr(key)], self._value_of(name)
             if value != wanted:
                 self.differs(self.end, f"{key} in {table} is {shown(value)}, not {shown(wanted)}")

@@ -37,22 +37,22 @@ def check_source(source: str, program: Program, schedule: Schedule) -> None:
     step where they differ, FB0946 for code that has no meaning here."""
     file = f"<JAX code of @{schedule.name}>"
     tree = ast.parse(source)
-    found = definitions(tree, file)
+    functions = definitions(tree, file)
     check_fixed(tree, RUN, file)
     for name in ("forward", "backward"):
-        if name not in found:
+        if name not in functions:
             unreadable(tree, file, f"no function {name}")
     machine = AbstractMachine(for_jax(program), schedule)
-    reader = JaxReader(file, {name: name for name in found})
-    forward = EndedFunction(machine, reader, found["forward"], file)
+    reader = JaxReader(file, {name: name for name in functions})
+    forward = EndedFunction(machine, reader, functions["forward"], file)
     forward.enter("params, buffers, args, key=None")
     forward.bind_caller()
-    forward.run(found["forward"].body)
+    forward.run(functions["forward"].body)
     forward.end_of_forward()
     machine.compute(machine.execution())
-    backward = EndedFunction(machine, reader, found["backward"], file)
+    backward = EndedFunction(machine, reader, functions["backward"], file)
     backward.enter("saved, tangents")
     backward.follow(forward)
-    backward.run(found["backward"].body)
+    backward.run(functions["backward"].body)
     backward.end_of_backward()
-    check_told_apart(found, program, file)
+    check_told_apart(functions, program, file)

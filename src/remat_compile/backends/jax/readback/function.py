@@ -186,11 +186,11 @@ class Function:
         return self.machine.prefetch(step)
 
     def _view(self, node: ast.stmt, called: OperatorCall) -> Value:
-        found = self._known_view(called)
-        if found is None:
+        view = self._known_view(called)
+        if view is None:
             what = f"{called} is neither a named execution nor a view"
             self.differs(node, what, self.next_step())
-        return found
+        return view
 
     def _known_view(self, called: OperatorCall) -> Value | None:
         """A view of the graph, or its parts; None where the call is none."""
@@ -261,8 +261,8 @@ class Function:
             if given != wanted:
                 self.differs(node, f"argument {place} is {shown(given)}, not {shown(wanted)}", step)
         if called.kwargs != kwargs:
-            found, wished = (sorted(map(str, k.items())) for k in (called.kwargs, kwargs))
-            self.differs(node, f"keyword arguments are {found}, not {wished}", step)
+            actual, wished = (sorted(map(str, k.items())) for k in (called.kwargs, kwargs))
+            self.differs(node, f"keyword arguments are {actual}, not {wished}", step)
         if called.random != (draw := self._draws.get(now.cnode.token)):
             drawn, planned = (None if d is None else shown(d) for d in (called.random, draw))
             self.differs(node, f"its draw is number {drawn}, not {planned}", step)
@@ -270,7 +270,7 @@ class Function:
     def _compare_sum(self, node: ast.stmt, now: Execution, value: ast.expr) -> None:
         if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
             self.differs(node, "it adds nothing up", str(now))
-        found = (self.value(value.left), self.value(value.right))
-        if found != now.args:
+        terms = (self.value(value.left), self.value(value.right))
+        if terms != now.args:
             wanted = shown(Items(now.args))
-            self.differs(node, f"it adds {shown(Items(found))}, not {wanted}", str(now))
+            self.differs(node, f"it adds {shown(Items(terms))}, not {wanted}", str(now))

@@ -9,11 +9,11 @@ from ...readback.mismatch import differs, unreadable
 
 def check_fixed(tree: ast.Module, fixed: str, file: str) -> None:
     """FB0945 where a statement of `fixed` does not stand in the module, docstrings aside."""
-    found = definitions(tree, file)
+    functions = definitions(tree, file)
     for wanted in ast.parse(fixed).body:
         if not any(_same(wanted, node) for node in tree.body):
             name = getattr(wanted, "name", ast.unparse(wanted).splitlines()[0])
-            differs(found.get(name, tree), file, "its ends", f"`{name}` is another one")
+            differs(functions.get(name, tree), file, "its ends", f"`{name}` is another one")
 
 
 def definitions(tree: ast.Module, file: str) -> dict[str, ast.FunctionDef]:

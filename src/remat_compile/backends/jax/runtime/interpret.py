@@ -35,9 +35,9 @@ def apply(call: Call, env: Mapping[str, int], reads: Mapping[str, Array], **extr
     return table()[call.op](*args, **kwargs, **extra)
 
 
-def as_tuple(found: Any) -> tuple[Any, ...]:
+def as_tuple(results: Any) -> tuple[Any, ...]:
     """The results of `apply`, one for each that the operator writes."""
-    return found if isinstance(found, tuple) else (found,)
+    return results if isinstance(results, tuple) else (results,)
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class _Interpreter:
         return self.live[name]
 
     def _derive(self, view: View) -> Array:
-        found = self._call(view.call)
-        array: Array = found if view.index is None else found[view.index]
+        result = self._call(view.call)
+        array: Array = result if view.index is None else result[view.index]
         return array
 
     def _call(self, call: Call, **extra: Any) -> Any:
@@ -120,13 +120,13 @@ class _Interpreter:
             self.live[c.results[0]] = self.read(into) + self.read(part)
             return
         if c.name in self.draws:
-            found: Any = self.draws[c.name]
+            results: Any = self.draws[c.name]
         elif is_random(c.call.op):
             assert self.key is not None, f"{c.name} draws random numbers: give a key"
-            found = self._call(c.call, key=jax.random.fold_in(self.key, index))
+            results = self._call(c.call, key=jax.random.fold_in(self.key, index))
         else:
-            found = self._call(c.call)
-        for name, result in zip(c.writes, as_tuple(found), strict=True):
+            results = self._call(c.call)
+        for name, result in zip(c.writes, as_tuple(results), strict=True):
             if name is not None:
                 self.live[name] = result
 

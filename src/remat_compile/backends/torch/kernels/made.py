@@ -134,26 +134,26 @@ class Kernels:
         args = [made_up(layout) for layout in layouts]
         wanted = calls(*args)
         compiled([*args])  # what it keeps on first use is not its workspace
-        found, use = measure_peak(lambda: tuple(compiled([*args])), self.device)
-        own = sum(t.untyped_storage().nbytes() for t in found)
-        problem = _problem(args, found, wanted)
+        results, use = measure_peak(lambda: tuple(compiled([*args])), self.device)
+        own = sum(t.untyped_storage().nbytes() for t in results)
+        problem = _problem(args, results, wanted)
         if problem is not None:
             raise KernelError(problem)
-        difference = max(map(_difference, found, wanted), default=0.0)
+        difference = max(map(_difference, results, wanted), default=0.0)
         workspace = max(0, use.peak_bytes_over_entry - own)
         refuses = refuses_others(compiled, args)
         return Kernel(layouts, calls, compiled, difference, workspace, refuses=refuses)
 
 
 def _problem(
-    args: Sequence[Tensor], found: Sequence[Tensor], wanted: Sequence[Tensor]
+    args: Sequence[Tensor], results: Sequence[Tensor], wanted: Sequence[Tensor]
 ) -> str | None:
     """What keeps a kernel's results from standing in for those of the calls."""
-    storages = [t.untyped_storage().data_ptr() for t in (*args, *found) if t.numel()]
-    own = [t.untyped_storage().data_ptr() for t in found if t.numel()]
+    storages = [t.untyped_storage().data_ptr() for t in (*args, *results) if t.numel()]
+    own = [t.untyped_storage().data_ptr() for t in results if t.numel()]
     if len({*own}) < len(own) or not {*own}.isdisjoint(storages[: -len(own) or None]):
         return "its results share storage"
-    for mine, other in zip(found, wanted, strict=True):
+    for mine, other in zip(results, wanted, strict=True):
         if (mine.dtype, mine.shape, mine.stride()) != (other.dtype, other.shape, other.stride()):
             return "a result has another type, shape or stride"
         if mine.untyped_storage().nbytes() > other.untyped_storage().nbytes():
@@ -163,13 +163,13 @@ def _problem(
     return None
 
 
-def _difference(found: Tensor, wanted: Tensor) -> float:
+def _difference(result: Tensor, wanted: Tensor) -> float:
     """The largest difference over the largest value; infinite where one is not finite."""
-    if torch.equal(found, wanted):
+    if torch.equal(result, wanted):
         return 0.0
-    if not found.dtype.is_floating_point:
+    if not result.dtype.is_floating_point:
         return inf
-    mine, other = found.double(), wanted.double()
+    mine, other = result.double(), wanted.double()
     largest = float(other.abs().max()) or 1.0
     difference = float((mine - other).abs().max()) / largest
     return difference if difference == difference else inf
@@ -195,7 +195,7 @@ def make_kernels(
     """A kernel for each function of generated code, which the given cNodes call with tensors like
     these; left out where they are not all alike, where there is none, or where it takes more
     workspace on this machine than was proven."""
-    found: dict[str, Kernel] = {}
+    by_function: dict[str, Kernel] = {}
     for name, users in of.items():
         made = [kernels.kernel(c, args) for c, args in users]
         first = made[0]
@@ -206,6 +206,6 @@ def make_kernels(
             needs = f"needs {first.workspace_bytes} bytes of workspace here, {least} were planned"
             kernels.failures.append(f"{users[0][0].name}: its kernel {needs}")
             continue
-        found[name] = first
-    kernels.by_calls = len(of) - len(found)
-    return found
+        by_function[name] = first
+    kernels.by_calls = len(of) - len(by_function)
+    return by_function

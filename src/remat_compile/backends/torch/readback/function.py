@@ -288,8 +288,8 @@ class Function:
             if given != value:
                 self.differs(node, f"argument {place} is {shown(given)}, not {shown(value)}", step)
         if called.kwargs != now.kwargs:
-            found, asked = (_said_keywords(k) for k in (called.kwargs, now.kwargs))
-            self.differs(node, f"keyword arguments are {found}, not {asked}", step)
+            actual, asked = (_said_keywords(k) for k in (called.kwargs, now.kwargs))
+            self.differs(node, f"keyword arguments are {actual}, not {asked}", step)
 
     def _check_held(self, node: ast.AST, step: str, more: Sequence[RandomState]) -> None:
         """That variables and nothing else keep alive what is live before the step."""

@@ -47,7 +47,7 @@ class RegionReader:
 
     def symbols(self, c: CNode) -> list[Value]:
         """What a call passes after the arguments of the cNode: the sizes that its calls name."""
-        found: set[str] = set()
+        symbols: set[str] = set()
         waiting: list[Arg] = [
             a for i in c.call.region for a in (*i.call.args, *(v for _, v in i.call.kwargs))
         ]
@@ -56,8 +56,8 @@ class RegionReader:
             if isinstance(arg, tuple):
                 waiting += arg
             elif isinstance(arg, Expr):
-                found |= symbols_of(arg)
-        return [as_value(self.machine.symbols[name]) for name in sorted(found)]
+                symbols |= symbols_of(arg)
+        return [as_value(self.machine.symbols[name]) for name in sorted(symbols)]
 
     def _of_graph(self, c: CNode) -> list[Value]:
         names: dict[str, Value] = {}

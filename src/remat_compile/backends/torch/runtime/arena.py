@@ -57,10 +57,10 @@ def host_layout(
 ) -> HostLayout:
     """Where the host copies of a valid schedule lie; its size is the schedule's host peak at
     `env` (the sample by default)."""
-    found = tenancies(schedule, Sizes.of(program, env).anode)
-    size, placed = place(found)
+    tenants = tenancies(schedule, Sizes.of(program, env).anode)
+    size, placed = place(tenants)
     slots: dict[str, tuple[Pieces, ...]] = {}
-    for tenancy, pieces in zip(found, placed, strict=True):
+    for tenancy, pieces in zip(tenants, placed, strict=True):
         slots[tenancy.anode] = (*slots.get(tenancy.anode, ()), pieces)
     return HostLayout(size, slots)
 

@@ -44,17 +44,17 @@ class Arena:
 
     def views(self, pieces: Pieces) -> tuple[Tensor, ...]:
         """The bytes of `pieces`, in order, as parts of blocks."""
-        found, first = [], 0
+        parts, first = [], 0
         for block in self.blocks:
             last = first + block.numel()
             for address, length in pieces:
                 begin, end = max(address, first), min(address + length, last)
                 if begin < end:
-                    found.append((address, begin, block[begin - first : end - first]))
+                    parts.append((address, begin, block[begin - first : end - first]))
             first = last
         places = {address: place for place, (address, _) in enumerate(pieces)}
-        found.sort(key=lambda part: (places[part[0]], part[1]))
-        return tuple(part for _, _, part in found)
+        parts.sort(key=lambda part: (places[part[0]], part[1]))
+        return tuple(part for _, _, part in parts)
 
 
 @dataclass(frozen=True)
@@ -179,13 +179,13 @@ def single_call(
 
 def _first(pieces: Pieces, size_bytes: int) -> Pieces:
     """The pieces that the first bytes take."""
-    found = []
+    used_pieces = []
     for address, length in pieces:
         used = min(length, size_bytes)
         if used:
-            found.append((address, used))
+            used_pieces.append((address, used))
         size_bytes -= used
-    return tuple(found)
+    return tuple(used_pieces)
 
 
 def _misused(step: str, name: str) -> NoReturn:

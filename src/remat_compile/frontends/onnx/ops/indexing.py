@@ -123,8 +123,8 @@ def arg_extreme(call: Call, x: Value) -> Tensor:
     function = torch.argmax if call.op == "ArgMax" else torch.argmin
     if not last:
         return function(data, dim=axis, keepdim=call.flag("keepdims", True))
-    found = function(data.flip(axis), dim=axis, keepdim=call.flag("keepdims", True))
-    return data.shape[axis] - 1 - found
+    from_end = function(data.flip(axis), dim=axis, keepdim=call.flag("keepdims", True))
+    return data.shape[axis] - 1 - from_end
 
 
 @register("CumSum", "CumProd")

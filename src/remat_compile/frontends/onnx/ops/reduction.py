@@ -81,12 +81,12 @@ _PREPARE: dict[str, Callable[[Tensor], Tensor]] = {
 @register(*_REDUCE)
 def reduce(call: Call, x: Value, axes: Value = None) -> Tensor:
     data = call.tensor(x)
-    found = call.axes(axes, data.ndim)
-    if not found and not call.flag("noop_with_empty_axes"):
-        found = list(range(data.ndim))
-    if not found:
+    dims = call.axes(axes, data.ndim)
+    if not dims and not call.flag("noop_with_empty_axes"):
+        dims = list(range(data.ndim))
+    if not dims:
         return _PREPARE[call.op](data) if call.op in _PREPARE else data
-    return _REDUCE[call.op](data, found, call.flag("keepdims", True))
+    return _REDUCE[call.op](data, dims, call.flag("keepdims", True))
 
 
 @register("Softmax", "LogSoftmax")

@@ -42,8 +42,8 @@ def upsample(call: Call, x: Value, scales: Value = None) -> Tensor:
     it shrinks (as ONNX Runtime, and the tests of ONNX 1.5, read opset 10)."""
     data = call.tensor(x)
     mode = call.one_of("mode", "nearest", ("nearest", "linear"))
-    found = call.attributes.get("scales")
-    factors = list(found) if found is not None else call.floats(scales, "scales")
+    given = call.attributes.get("scales")
+    factors = list(given) if given is not None else call.floats(scales, "scales")
     plan = [
         _Axis(i, n, math.floor(n * f), f, (0.0, 1.0))
         for i, (n, f) in enumerate(zip(data.shape, factors, strict=True))

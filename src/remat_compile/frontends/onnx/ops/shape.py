@@ -41,13 +41,13 @@ def flatten(call: Call, x: Value) -> Tensor:
 @register("Squeeze")
 def squeeze(call: Call, x: Value, axes: Value = None) -> Tensor:
     data = call.tensor(x)
-    found = call.axes(axes, data.ndim)
-    if found is None:
+    dims = call.axes(axes, data.ndim)
+    if dims is None:
         return data.squeeze()
-    for axis in found:
+    for axis in dims:
         if data.shape[axis] != 1:
             call.refuse(f"axis {axis} has size {data.shape[axis]}, not 1", "FB0606")
-    return data.squeeze(tuple(found)) if found else data
+    return data.squeeze(tuple(dims)) if dims else data
 
 
 @register("Unsqueeze")
