@@ -309,11 +309,11 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "message"),
     default_only(BROKEN, [BROKEN[0], BROKEN[3]]),
 )
 def test_a_leaf_solver_that_does_not_do_its_work(
-    how: str, told: str, monkeypatch: pytest.MonkeyPatch
+    how: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is named, and the quick options of the class stay."""
     if how == "loops":
@@ -326,7 +326,7 @@ def test_a_leaf_solver_that_does_not_do_its_work(
     result = planner.plan(program, budget, progress=lines.append)
     check(program, budget, result)
     assert isinstance(result, Feasible | Optimal)
-    assert any("broken" in line and told in line for line in lines)
+    assert any("broken" in line and message in line for line in lines)
 
 
 def test_levels_are_solved_when_the_leaf_solver_is_given_up() -> None:
@@ -405,9 +405,9 @@ def test_no_order_is_looked_at_that_takes_longer_than_the_time_left(
         return order
 
     monkeypatch.setattr("remat_compile.planners.hierarchy.search.keep_what_fits", slow)
-    found = Candidates(instance, 1 << 40, monotonic() + 300, lambda line: None)
-    assert found.offer(instance.capture, "one")
-    assert not found.late
-    found.offer(instance.capture, "another")
-    assert found.late
-    assert len(found.entries) == 1
+    candidates = Candidates(instance, 1 << 40, monotonic() + 300, lambda line: None)
+    assert candidates.offer(instance.capture, "one")
+    assert not candidates.late
+    candidates.offer(instance.capture, "another")
+    assert candidates.late
+    assert len(candidates.entries) == 1

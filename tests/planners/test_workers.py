@@ -123,11 +123,11 @@ SQUARES = [n * n for n in range(7)]
 @pytest.mark.parametrize("engine", [Broken(), Broken(refuses=True), Broken(is_alive=False)])
 def test_what_an_engine_loses_is_done_here(engine: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "_GONE_S", 0.3)
-    told: list[str] = []
-    workers = Workers(engine, "somewhere", 2, told.append)
+    lines: list[str] = []
+    workers = Workers(engine, "somewhere", 2, lines.append)
     assert list(workers.map(JOBS, monotonic() + 60)) == SQUARES
     assert engine.was_shut
-    (line,) = told
+    (line,) = lines
     assert "somewhere" in line
     assert "goes on here" in line
     workers.engine.shutdown()
@@ -291,11 +291,11 @@ def test_the_same_plan_with_a_worker_killed_in_the_middle(
 
 @with_dask
 def test_jobs_go_to_another_worker_when_theirs_dies(cluster: Any, tmp_path: Path) -> None:
-    told: list[str] = []
-    with workers_of(address_of(cluster), 1, told.append) as workers:
+    lines: list[str] = []
+    with workers_of(address_of(cluster), 1, lines.append) as workers:
         jobs = [Square(3, str(tmp_path / "died")), *JOBS]
         assert list(workers.map(jobs, monotonic() + 60)) == [9, *SQUARES]
-    assert not told
+    assert not lines
 
 
 @with_dask
