@@ -103,15 +103,15 @@ def test_runs_alone(tmp_path: Path) -> None:
         "-c",
         f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; {code}",
     ]
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    assert found == str(check(file.read_text(encoding="utf-8"), "token"))
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert printed == str(check(file.read_text(encoding="utf-8"), "token"))
 
 
 @pytest.mark.parametrize("path", sorted((CONFORMANCE / "valid").glob("*")), ids=lambda p: p.stem)
 def test_valid_files_have_their_numbers(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    found = EXPECTED.findall(text)
-    for name, device, activation, host, duration, unit in found:
+    rows = EXPECTED.findall(text)
+    for name, device, activation, host, duration, unit in rows:
         opinion = check(text, json.loads(name) if name[0] == '"' else name)
         assert isinstance(opinion, Accepted), opinion
         assert opinion.peak == Bytes(int(device), int(activation), int(host or 0))
@@ -197,8 +197,8 @@ schedule @p {{ F1; F2; free %a; L; free %dy }}
 )
 def test_ranges_against_every_value(size: str) -> None:
     text = RANGES.format(size=size)
-    found = [check(text, "p", {"b": b, "s": s}) for b in range(1, 13) for s in range(2, 7)]
-    peaks = [opinion.peak for opinion in found if isinstance(opinion, Accepted)]
+    opinions = [check(text, "p", {"b": b, "s": s}) for b in range(1, 13) for s in range(2, 7)]
+    peaks = [opinion.peak for opinion in opinions if isinstance(opinion, Accepted)]
     assert len(peaks) == 12 * 5
     most = [max(p.device for p in peaks), max(p.activation for p in peaks), 0]
     box = {"b": (1, 12), "s": (2, 6)}
@@ -274,10 +274,13 @@ def test_a_disagreement_is_no_proof(tmp_path: Path) -> None:
     assert other != format_program(program)
     verdict = verify(program, schedule, text=other)
     assert isinstance(verdict, Disagreement)
-    (found,) = verdict.diagnostics
-    assert found.code == "FB0817"
-    assert found.span == schedule.span
-    assert [note.message.split(":")[0] for note in found.notes] == ["the solver", "the checker"]
+    (diagnostic,) = verdict.diagnostics
+    assert diagnostic.code == "FB0817"
+    assert diagnostic.span == schedule.span
+    assert [note.message.split(":")[0] for note in diagnostic.notes] == [
+        "the solver",
+        "the checker",
+    ]
     assert verdict.report.endswith(other)
 
 

@@ -320,9 +320,9 @@ def test_scripts_are_files_for_any_solver(path: Path, tmp_path: Path) -> None:
 
 
 def test_python_gives_the_scripts_too() -> None:
-    found = list(scripts(*read(MLP)))
-    assert found[0].name == "01-validity-part1"
-    assert {script.status for script in found} == {"unsat"}
+    recorded = list(scripts(*read(MLP)))
+    assert recorded[0].name == "01-validity-part1"
+    assert {script.status for script in recorded} == {"unsat"}
 
 
 def test_names_cannot_leave_their_comment() -> None:

@@ -129,10 +129,10 @@ def test_fewer_bytes_than_the_shape_takes_are_refused() -> None:
     assert isinstance(verify(_edit(made, "h", size=Const(32)), plan), ProvenPlan)
     with pytest.raises(FBError) as refused:
         parse_program(GRAPH.replace("%h : act f32[8] bytes 100", "%h : act f32[8] bytes 31"))
-    (found,) = refused.value.diagnostics
-    assert found.code == "FB0231"
-    assert found.span is not None
-    assert found.span.line == 9
+    (diagnostic,) = refused.value.diagnostics
+    assert diagnostic.code == "FB0231"
+    assert diagnostic.span is not None
+    assert diagnostic.span.line == 9
 
 
 def test_what_the_caller_expanded_is_assumed() -> None:
@@ -200,10 +200,10 @@ def test_the_memory_of_the_target_is_a_budget() -> None:
     tiny = replace(made, target=Target("tiny", peak - 1, 16))
     refuted = verify(tiny, plan)
     assert isinstance(refuted, Refuted)
-    (found,) = refuted.diagnostics
-    assert found.code == "FB0826"
-    assert 'the target "tiny" has' in found.message
-    assert found.hint is not None
+    (diagnostic,) = refuted.diagnostics
+    assert diagnostic.code == "FB0826"
+    assert 'the target "tiny" has' in diagnostic.message
+    assert diagnostic.hint is not None
 
 
 @pytest.mark.parametrize(
@@ -288,8 +288,8 @@ def test_every_proof_says_what_it_assumes_and_its_certificate_too() -> None:
     text = format_program(replace(made, schedules=(plan,), proven=(answer.proven,)))
     assert parse_program(text).proven == (answer.proven,)
     silent = parse_program(text.replace('assuming "graph", ', "assuming "))
-    (found,) = accept_certificate(silent, plan, silent.proven[0])
-    assert found.code == "FB0831"
+    (diagnostic,) = accept_certificate(silent, plan, silent.proven[0])
+    assert diagnostic.code == "FB0831"
 
 
 def test_symbols_at_the_sample_only_are_told() -> None:
@@ -309,5 +309,5 @@ def test_the_costs_say_where_they_come_from() -> None:
     made, plan = schedule(PLAN)
     for costs, words in {"measured": "measured on cuda", "roofline": "roofline for cpu"}.items():
         header = Header(device="cuda", threads=4, torch_version="2.13.0", costs=costs)  # type: ignore[arg-type]
-        told = {a.key: a.text for a in assumptions(replace(made, header=header), plan)}
-        assert words in told[f"costs-{costs}"]
+        texts = {a.key: a.text for a in assumptions(replace(made, header=header), plan)}
+        assert words in texts[f"costs-{costs}"]
