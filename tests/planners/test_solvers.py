@@ -11,7 +11,7 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 
-from helpers.clock import HANGS_S, ends_soon
+from helpers.clock import HANGS_S, skips
 from remat_compile.planners.isolation.frames import receive, send
 from remat_compile.planners.isolation.process import ProcessEnded, WorkProcess
 from remat_compile.planners.solvers import SOLVERS, MilpBuilder, MilpSolver
@@ -95,15 +95,24 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hanging")
-def test_a_solver_that_overruns_is_killed_and_leaves_its_best() -> None:
+def test_a_solver_that_overruns_is_killed_and_leaves_its_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    skip = skips(monkeypatch)
     builder = MilpBuilder()
     builder.column(5.0), builder.column(1.0)
     with MilpSolver("hanging") as solver:
         solver.solve(builder.build(), HANGS_S, options={"hangs": False})  # it takes time to start
         assert solver.is_running
-        with ends_soon(2):
-            solution = solver.solve(builder.build(), 2.0)
+        looks: list[int] = []
+
+        def past(*_: object) -> None:
+            looks.append(skip.looks)
+            skip(20 * HANGS_S)
+
+        solution = solver.solve(builder.build(), 10 * HANGS_S, on_point=past)
         assert not solver.is_running
+    assert skip.looks - looks[0] < 10
     assert solution.status == "feasible"
     assert (solution.objective, solution.bound) == (5.0, 1.0)
     assert solution.point is not None
