@@ -47,8 +47,8 @@ def test_device_budgets(text: str | int, count: int) -> None:
 
 @pytest.mark.parametrize(("text", "count"), [("50%", 300), ("1KiB", 1024), ("range:0.5", 350)])
 def test_activation_budgets(text: str, count: int) -> None:
-    found = resolve_budget(parse_budget(text, "activation"), BASE)
-    assert found == Budget(count, "activation")
+    budget = resolve_budget(parse_budget(text, "activation"), BASE)
+    assert budget == Budget(count, "activation")
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,10 @@ def refused(call: Callable[[], object]) -> FBError:
 )
 def test_a_wrong_keyword_names_the_nearest(function: str, wrong: str, right: str) -> None:
     error = refused(lambda: getattr(remat_compile, function)("net.onnx", **{wrong: 1}))
-    (found,) = error.diagnostics
-    assert (found.code, error.usage) == ("FB0723", True)
-    assert found.message == f'{function} takes no keyword {wrong}. Did you mean "{right}"?'
-    assert right in (found.hint or "")
+    (diagnostic,) = error.diagnostics
+    assert (diagnostic.code, error.usage) == ("FB0723", True)
+    assert diagnostic.message == f'{function} takes no keyword {wrong}. Did you mean "{right}"?'
+    assert right in (diagnostic.hint or "")
 
 
 def test_wrong_keywords_come_together() -> None:
@@ -120,9 +120,9 @@ def test_a_text_is_planned_again_with_its_own_costs(chain: Path) -> None:
 
 def test_a_text_is_not_compiled(chain: Path) -> None:
     error = refused(lambda: remat_compile.compile(chain))
-    (found,) = error.diagnostics
-    assert (found.code, error.usage) == ("FB0702", True)
-    assert "bind(model, args)" in (found.hint or "")
+    (diagnostic,) = error.diagnostics
+    assert (diagnostic.code, error.usage) == ("FB0702", True)
+    assert "bind(model, args)" in (diagnostic.hint or "")
 
 
 def test_a_plan_is_verified_within_a_budget_as_people_write_it(chain: Path) -> None:
@@ -208,9 +208,9 @@ def test_no_message_names_an_option_to_users_of_python() -> None:
         "verifier/certificate.py",
         "verifier/proofs.py",
     }
-    found = {
+    texts_of = {
         name: list(texts_with_options(path))
         for path in SOURCE.rglob("*.py")
         if not (name := str(path.relative_to(SOURCE))).startswith("cli/")
     }
-    assert {name for name, texts in found.items() if texts} == own
+    assert {name for name, texts in texts_of.items() if texts} == own

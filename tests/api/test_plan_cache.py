@@ -49,7 +49,7 @@ def made(model: nn.Module | None = None, **options: Any) -> Plan:
     return remat_compile.plan(model or Net(), (x,), **chosen)
 
 
-def was_found(plan: Plan) -> bool:
+def is_from_cache(plan: Plan) -> bool:
     return "plan" not in plan.phase_s
 
 
@@ -61,8 +61,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_plan_is_made_once(folder: Path) -> None:
     first, second = made(), made()
-    assert not was_found(first)
-    assert was_found(second)
+    assert not is_from_cache(first)
+    assert is_from_cache(second)
     assert "costs" not in second.phase_s
     assert second.schedule == first.schedule
     assert second.program == first.program
@@ -154,12 +154,12 @@ def test_how_tensors_lie_is_part_of_the_key(folder: Path) -> None:
     """A convolution takes other bytes of workspace for the same shapes in another order."""
     x = torch.ones(4, 4, 16, 16)
     turned = x.contiguous(memory_format=torch.channels_last)
-    found = [remat_compile.plan(StridedConv(), (t,), planner="store-all") for t in (x, turned)]
-    assert not any(map(was_found, found))
+    plans = [remat_compile.plan(StridedConv(), (t,), planner="store-all") for t in (x, turned)]
+    assert not any(map(is_from_cache, plans))
     assert len(list(folder.iterdir())) == 2
     again = remat_compile.plan(StridedConv(), (turned,), planner="store-all")
-    assert was_found(again)
-    assert again.peak_bytes == found[1].peak_bytes
+    assert is_from_cache(again)
+    assert again.peak_bytes == plans[1].peak_bytes
 
 
 def test_a_planner_of_somebody_else_has_no_key(known: Known) -> None:
@@ -171,11 +171,11 @@ def test_a_planner_of_somebody_else_has_no_key(known: Known) -> None:
 
 
 def test_it_can_be_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not was_found(made(cache=False))
+    assert not is_from_cache(made(cache=False))
     assert not folder.exists()
     monkeypatch.setenv(VARIABLE, "off")
     assert plan_cache() is None
-    assert not was_found(made())
+    assert not is_from_cache(made())
     with pytest.raises(FBError) as refused:
         made(cache="no")
     assert refused.value.diagnostics[0].code == "FB0707"
@@ -186,10 +186,10 @@ def test_without_a_name_it_lies_where_caches_lie(
 ) -> None:
     monkeypatch.delenv(VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = plan_cache()
-    assert found is not None
+    cache = plan_cache()
+    assert cache is not None
     if sys.platform == "linux":
-        assert found.folder == tmp_path / "remat-compile" / "plans"
+        assert cache.folder == tmp_path / "remat-compile" / "plans"
 
 
 # -- files that cannot be used -----------------------------------------------------------
@@ -244,17 +244,17 @@ def test_a_file_that_cannot_be_used_is_told(known: Known, folder: Path, name: st
     assert cache.keep("k", known.plan) == ()
     damage, says = DAMAGE[name]
     damage(folder / "k.remat-plan")
-    found, told = cache.find("k", known.captured, known.request)
-    assert found is None
-    (warning,) = told
+    plan, warned = cache.find("k", known.captured, known.request)
+    assert plan is None
+    (warning,) = warned
     assert warning.code == "FB0959"
     assert str(folder / "k.remat-plan") in warning.message
     assert says in warning.message
     cache.keep("k", known.plan)
-    found, told = cache.find("k", known.captured, known.request)
-    assert told == ()
-    assert found is not None
-    assert found.schedule == known.plan.schedule
+    plan, warned = cache.find("k", known.captured, known.request)
+    assert warned == ()
+    assert plan is not None
+    assert plan.schedule == known.plan.schedule
 
 
 def test_a_file_that_cannot_be_used_is_written_again(folder: Path) -> None:
@@ -263,14 +263,14 @@ def test_a_file_that_cannot_be_used_is_written_again(folder: Path) -> None:
     path.write_text("{")
     with pytest.warns(UserWarning, match="FB0959"):
         remat_compile.compile(Net(), (torch.ones(32, 16),), activation_budget="70%", planner="dtr")
-    assert was_found(made())
+    assert is_from_cache(made())
 
 
 def test_a_folder_that_cannot_be_written(known: Known, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    (told,) = PlanCache(tmp_path / "file" / "plans").keep("k", known.plan)
-    assert told.code == "FB0959"
-    assert "Not a directory" in told.message or "exists" in told.message
+    (warning,) = PlanCache(tmp_path / "file" / "plans").keep("k", known.plan)
+    assert warning.code == "FB0959"
+    assert "Not a directory" in warning.message or "exists" in warning.message
 
 
 # -- several at once, and many -----------------------------------------------------------
@@ -322,9 +322,9 @@ def test_files_of_others_in_the_folder_stay(known: Known, folder: Path) -> None:
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(known: Known, folder: Path) -> None:
     folder.mkdir()
     os.mkfifo(folder / "k.remat-plan", 0o600)
-    plan, (told,) = PlanCache(folder).find("k", known.captured, wanted())
+    plan, (warning,) = PlanCache(folder).find("k", known.captured, wanted())
     assert plan is None
-    assert "it is no file" in told.message
+    assert "it is no file" in warning.message
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -33,20 +33,20 @@ def refused(program: Program, planner: str, budget: str) -> Diagnostic:
         plan_program(
             program, PlanRequest(parse_planner(planner), bound, time_limit_s=20.0), Phases()
         )
-    (found,) = caught.value.diagnostics
-    return found
+    (diagnostic,) = caught.value.diagnostics
+    return diagnostic
 
 
 def test_the_least_budget_is_the_least_that_is_known() -> None:
     program = transformer(1)
-    found = refused(program, "chen", "5%")
-    assert found.code == "FB0466"
-    said = "\n".join(note.message for note in found.notes)
+    diagnostic = refused(program, "chen", "5%")
+    assert diagnostic.code == "FB0466"
+    said = "\n".join(note.message for note in diagnostic.notes)
     own, best = (int(n) for n in re.findall(r"the least it found is (\d+) bytes", said))
     assert best < own
-    hint = on_command_line(found).hint
+    hint = on_command_line(diagnostic).hint
     assert hint == f"give --activation-budget {best}B or more, and --planner dtr or auto"
-    assert found.hint == f'give activation_budget="{best}B" or more, and planner="dtr" or auto'
+    assert diagnostic.hint == f'give activation_budget="{best}B" or more, and planner="dtr" or auto'
     made = plan_program(
         program,
         PlanRequest(parse_planner("dtr"), parse_budget(f"{best}B", "activation")),
@@ -57,8 +57,8 @@ def test_the_least_budget_is_the_least_that_is_known() -> None:
 
 def test_it_says_what_holds_the_memory_and_where_it_was_made() -> None:
     for planner in ("store-all", "dtr", "auto"):
-        found = refused(residual(), planner, "5%")
-        said = [note.message for note in found.notes]
+        diagnostic = refused(residual(), planner, "5%")
+        said = [note.message for note in diagnostic.notes]
         assert any(re.match(r"the memory is held at step \d+, ", line) for line in said)
         assert any(re.search(r"\d+ bytes +%\w+ \(\w+\), made at model.py:\d+", s) for s in said)
         assert any(re.match(r"no plan of any planner needs less than \d+ bytes: ", s) for s in said)
@@ -90,24 +90,24 @@ def test_what_is_carried_is_named_and_adds_up(program: Program) -> None:
 
 
 def test_where_another_planner_fits_the_budget_it_is_named() -> None:
-    found = refused(chain(8), "store-all", "60%")
-    hint = on_command_line(found).hint
+    diagnostic = refused(chain(8), "store-all", "60%")
+    hint = on_command_line(diagnostic).hint
     assert hint == "dtr finds a plan within it: give --planner dtr, or auto"
-    assert found.hint == 'dtr finds a plan within it: give planner="dtr", or auto'
+    assert diagnostic.hint == 'dtr finds a plan within it: give planner="dtr", or auto'
 
 
 def test_a_planner_that_ran_out_of_time_is_not_said_to_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Dtr, "plan", lambda *_, **__: TimedOut(None, 0, None))
-    found = refused(chain(8), "store-all", "60%")
-    assert found.code == "FB0466"
-    assert "dtr finds a plan" not in (found.hint or "")
+    diagnostic = refused(chain(8), "store-all", "60%")
+    assert diagnostic.code == "FB0466"
+    assert "dtr finds a plan" not in (diagnostic.hint or "")
 
 
 def test_a_planner_that_does_not_apply_says_so_and_who_does() -> None:
-    found = refused(chain(1), "rotor", "60%")
-    assert found.code == "FB0409"
-    assert "rotor plans chains of blocks" in found.message
-    assert found.hint is not None
-    assert "dtr" in found.hint
+    diagnostic = refused(chain(1), "rotor", "60%")
+    assert diagnostic.code == "FB0409"
+    assert "rotor plans chains of blocks" in diagnostic.message
+    assert diagnostic.hint is not None
+    assert "dtr" in diagnostic.hint

@@ -52,15 +52,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def captures(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Models that were captured."""
-    found: list[object] = []
+    models: list[object] = []
     inner: Callable[..., Any] = api._source
 
     def counted(model: object, *rest: Any) -> Any:
-        found.append(model)
+        models.append(model)
         return inner(model, *rest)
 
     monkeypatch.setattr(api, "_source", counted)
-    return found
+    return models
 
 
 def compiled(model: nn.Module, *args: Any, **options: Any) -> Any:
@@ -377,13 +377,13 @@ def test_a_forward_that_looks_at_numbers_unless_compiled_starts_again(
 
 
 def test_hooks_of_the_model_run_as_often_as_without_a_cache(folder: Path) -> None:
-    found = []
+    inputs = []
     for cache in (False, True, True):
         model, x = Net(), torch.ones(16, 8)
         model.register_forward_pre_hook(_doubling)
         compiled(model, x, cache=cache)
-        found.append(x[0, 0].item())
-    assert found[1:] == found[:1] * 2
+        inputs.append(x[0, 0].item())
+    assert inputs[1:] == inputs[:1] * 2
 
 
 def _doubling(_: nn.Module, given: tuple[Tensor]) -> None:
@@ -391,8 +391,8 @@ def _doubling(_: nn.Module, given: tuple[Tensor]) -> None:
 
 
 def _entry(folder: Path) -> Path:
-    (found,) = folder.glob(f"*{SUFFIX}")
-    return found
+    (entry,) = folder.glob(f"*{SUFFIX}")
+    return entry
 
 
 def _edited(path: Path, change: Callable[[dict[str, Any]], None]) -> None:

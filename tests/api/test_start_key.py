@@ -116,8 +116,8 @@ def key(
     request = read_request(errors, **chosen)
     assert request is not None
     x = torch.ones(3, 4) if x is None else x
-    found = start_of(model, (x,), kwargs, Wanted(loss), dynamic_shapes, request)
-    return None if found is None else found.key
+    start = start_of(model, (x,), kwargs, Wanted(loss), dynamic_shapes, request)
+    return None if start is None else start.key
 
 
 def test_two_models_of_one_class_have_one_key(tmp_path: Path) -> None:
@@ -281,13 +281,13 @@ OBJECTS: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("name", OBJECTS)
 def test_what_an_object_holds_gives_another_key(name: str) -> None:
-    found = []
+    keys = []
     for held in OBJECTS[name]:
         model = Pair()
         model.extra = held
-        found.append(key(model))
-    assert None not in found
-    assert found[0] != found[1]
+        keys.append(key(model))
+    assert None not in keys
+    assert keys[0] != keys[1]
 
 
 class Waved(nn.Module):
@@ -323,25 +323,25 @@ def test_the_sample_and_what_is_asked_are_part_of_the_key() -> None:
 
 def test_settings_of_pytorch_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     before = key(Pair())
-    found = {before}
+    keys = {before}
     with torch.autocast("cpu", torch.bfloat16):
-        found.add(key(Pair()))
+        keys.add(key(Pair()))
     torch.use_deterministic_algorithms(True)
     try:
-        found.add(key(Pair()))
+        keys.add(key(Pair()))
     finally:
         torch.use_deterministic_algorithms(False)
     torch.backends.cuda.enable_flash_sdp(False)
     try:
-        found.add(key(Pair()))
+        keys.add(key(Pair()))
     finally:
         torch.backends.cuda.enable_flash_sdp(True)
     with torch.backends.mkldnn.flags(enabled=False):
-        found.add(key(Pair()))
+        keys.add(key(Pair()))
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
-    found.add(key(Pair()))
-    assert None not in found
-    assert len(found) == 6
+    keys.add(key(Pair()))
+    assert None not in keys
+    assert len(keys) == 6
 
 
 HIDDEN = {

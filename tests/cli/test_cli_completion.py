@@ -19,7 +19,7 @@ PLAN = ROOT / "spec/conformance/valid/offload.fbir"
 MODULE = [sys.executable, "-m", "remat_compile"]
 
 
-def told(*words: str) -> list[str]:
+def completed(*words: str) -> list[str]:
     """The answers to bash where the cursor is behind the last of `words`."""
     typed = {"COMP_WORDS": "\n".join(("remat-compile", *words)), "COMP_CWORD": str(len(words))}
     asked = {**os.environ, **typed, "_REMAT_COMPILE_COMPLETE": "complete_bash"}
@@ -40,7 +40,7 @@ def told(*words: str) -> list[str]:
     ],
 )
 def test_answers(words: tuple[str, ...], answers: list[str]) -> None:
-    assert [a for a in told(*words) if a in answers] == answers
+    assert [a for a in completed(*words) if a in answers] == answers
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -28,9 +28,9 @@ def test_the_nearest_file_and_its_tables(project: Path) -> None:
         '[project]\nname = "x"\n\n[tool.remat-compile]\nplanner = "dtr"\ntime-limit = 5\n\n'
         "[tool.remat-compile.verify]\ntime-limit = 9.5\n"
     )
-    found = read_defaults("plan", [])
-    assert found.values == {"planner": "dtr", "time_limit": 5}
-    assert str(found.places["time_limit"]) == f"{project / 'pyproject.toml'}:6:1"
+    defaults = read_defaults("plan", [])
+    assert defaults.values == {"planner": "dtr", "time_limit": 5}
+    assert str(defaults.places["time_limit"]) == f"{project / 'pyproject.toml'}:6:1"
     assert read_defaults("verify", []).values == {"time_limit": 9.5}
     assert read_defaults("show", []).values == {}
     (project / "inner" / "pyproject.toml").write_text('[tool.other]\nx = "remat-compile"\n')

@@ -206,10 +206,10 @@ def test_the_weights_of_a_model_stay(cli: Cli, chain: Path, tmp_path: Path) -> N
 
 def test_python_api(folder: Path) -> None:
     plan = remat_compile.load(folder / "plan.fbir")
-    found = remat_compile.sweep(
+    swept = remat_compile.sweep(
         folder / "plan.fbir", activation_budgets="100%", planners="store-all"
     )
-    for save in (plan.save, found.save):
+    for save in (plan.save, swept.save):
         with pytest.raises(FBError) as caught:
             save(folder / "gpt.py")
         assert caught.value.diagnostics[0].code == "FB0703"

@@ -294,8 +294,8 @@ def test_the_link_stands_in_the_target_and_its_planners_plan(
     assert shown.code == 0
     assert all(part in shown.out for part in ("moved:", "to the host", "the step waits"))
     assert all(part in shown.out for part in ("to issue them", "at a quarter", "1.05 x from"))
-    told = json.loads(cli("show", out, "--format", "json").out)
-    assert told["issuing_ns"] == 3 * len(told["copies"]) > 0
+    facts = json.loads(cli("show", out, "--format", "json").out)
+    assert facts["issuing_ns"] == 3 * len(facts["copies"]) > 0
     slower = cli("show", out, "--link", "1MB/s")
     assert slower.code == 0
     assert "warning[FB0478]" in slower.err

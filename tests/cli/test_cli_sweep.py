@@ -38,11 +38,11 @@ def test_a_frontier_in_csv(cli: Cli, chain: Path, tmp_path: Path) -> None:
     out = tmp_path / "sweep.csv"
     ran = cli("sweep", chain, *RANGE, *QUICK, "-o", out)
     assert ran.code == 0, ran.err
-    found = rows(out.read_text())
-    assert len(found) == 12
-    assert [row["budget"] for row in found[:4]] == ["40%", "60%", "80%", "100%"]
-    assert [row["budget_bytes"] for row in found[:4]] == ["4000", "6000", "8000", "10000"]
-    by = {(row["planner"], row["budget"]): row for row in found}
+    cells = rows(out.read_text())
+    assert len(cells) == 12
+    assert [row["budget"] for row in cells[:4]] == ["40%", "60%", "80%", "100%"]
+    assert [row["budget_bytes"] for row in cells[:4]] == ["4000", "6000", "8000", "10000"]
+    by = {(row["planner"], row["budget"]): row for row in cells}
     assert by["store-all", "100%"]["status"] == "optimal"
     assert by["store-all", "80%"]["status"] == "infeasible"
     assert by["store-all", "80%"]["least_bytes"] == "10000"
@@ -205,10 +205,10 @@ def test_failures_are_cells(
     monkeypatch.syspath_prepend(str(tmp_path))
     ran = cli("sweep", chain, "--budgets", "80%,100%", "--planners", "broken,dtr", "-o", "-")
     assert ran.code == 0, ran.err
-    found = rows(ran.out)
-    assert [row["status"] for row in found[:2]] == ["failed", "failed"]
-    assert all(row["overhead"] for row in found[2:])
-    assert "KeyError: 'nix' [FB0460]" in found[0]["message"]
+    cells = rows(ran.out)
+    assert [row["status"] for row in cells[:2]] == ["failed", "failed"]
+    assert all(row["overhead"] for row in cells[2:])
+    assert "KeyError: 'nix' [FB0460]" in cells[0]["message"]
     assert "broken, 80%: planner broken failed" in ran.err
 
 
@@ -276,17 +276,17 @@ def test_the_model_is_not_written_over(cli: Cli, chain: Path) -> None:
 
 
 def test_from_python(chain: Path) -> None:
-    found = remat_compile.sweep(
+    swept = remat_compile.sweep(
         chain, activation_budgets=["50%", 7000], planners=["dtr", "chen"], progress=None
     )
-    assert [(c.planner, c.budget_bytes) for c in found.cells] == [
+    assert [(c.planner, c.budget_bytes) for c in swept.cells] == [
         ("dtr", 5000),
         ("dtr", 7000),
         ("chen", 5000),
         ("chen", 7000),
     ]
-    assert read_cells(found.to_csv()) == found.cells
-    assert read_cells(found.to_json()) == found.cells
+    assert read_cells(swept.to_csv()) == swept.cells
+    assert read_cells(swept.to_json()) == swept.cells
     with pytest.raises(FBError) as caught:
         remat_compile.sweep(chain, budgets="8", planners=["nix"], time_limit_s=-1)
     assert {d.code for d in caught.value.diagnostics} == {"FB0450", "FB0401", "FB0707"}

@@ -145,14 +145,18 @@ def test_carets_stay_below_what_they_mean(line: str, start: int, end: int, below
 
 def test_each_field_of_a_diagnostic() -> None:
     span = Span(1, 1, 2, HOSTILE)
-    found = Diagnostic("FB0000", HOSTILE, span, (Note(HOSTILE, span),), HOSTILE)
-    for text in (render(found, HOSTILE), render(found, HOSTILE, "warning"), str(FBError(found))):
+    diagnostic = Diagnostic("FB0000", HOSTILE, span, (Note(HOSTILE, span),), HOSTILE)
+    for text in (
+        render(diagnostic, HOSTILE),
+        render(diagnostic, HOSTILE, "warning"),
+        str(FBError(diagnostic)),
+    ):
         assert acts(text) == []
     # One line each: message, excerpt and caret, note, excerpt and caret, hint.
-    assert render(found, HOSTILE).count("\n") == 6
+    assert render(diagnostic, HOSTILE).count("\n") == 6
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warnings.warn(render(found), stacklevel=1)
+        warnings.warn(render(diagnostic), stacklevel=1)
     assert acts(str(caught[0].message)) == []
 
 
@@ -206,8 +210,8 @@ def test_a_text_on_a_terminal_does_not_act(
 
 def test_the_python_api(hostile: Path) -> None:
     plan = remat_compile.load(hostile)
-    found = remat_compile.sweep(hostile, activation_budgets="80%", planners="dtr")
-    for text in (plan.summary(), repr(plan), found.table()):
+    swept = remat_compile.sweep(hostile, activation_budgets="80%", planners="dtr")
+    for text in (plan.summary(), repr(plan), swept.table()):
         assert acts(text) == []
     with pytest.raises(FBError) as caught:
         remat_compile.load(hostile, HOSTILE)

@@ -15,8 +15,8 @@ OFFLOAD = Path(__file__).parents[2] / "spec/conformance/valid/offload.fbir"
 def drop_line(path: Path, text: str, last: bool = False) -> int:
     """Removes the first (or last) line that holds `text`; its number."""
     lines = path.read_text().splitlines()
-    found = [i for i, line in enumerate(lines) if line.strip() == text]
-    index = found[-1 if last else 0]
+    indices = [i for i, line in enumerate(lines) if line.strip() == text]
+    index = indices[-1 if last else 0]
     del lines[index]
     path.write_text("\n".join(lines) + "\n")
     return index + 1
@@ -246,13 +246,13 @@ def test_names_that_no_file_can_have(cli: Cli) -> None:
 
 def test_every_verdict_ends_with_what_it_assumes(cli: Cli, planned: Path) -> None:
     ran = cli("verify", planned)
-    head, _, told = ran.out.partition("assuming:\n")
+    head, _, assumed = ran.out.partition("assuming:\n")
     assert head
-    assert told.splitlines()[0] == "  for the graph as written: model not seen"
+    assert assumed.splitlines()[0] == "  for the graph as written: model not seen"
     facts = json.loads(cli("verify", planned, "--format", "json").out)
     keys = [a["key"] for a in facts["assuming"]]
     assert keys[:2] == ["graph", "operators"]
-    assert [a["text"] for a in facts["assuming"]] == [line.strip() for line in told.splitlines()]
+    assert [a["text"] for a in facts["assuming"]] == [line.strip() for line in assumed.splitlines()]
     listed = ", ".join(f'"{key}"' for key in keys)
     assert f"    assuming {listed}\n" in planned.read_text()
     accepted = json.loads(cli("verify", planned, "--require-certificate", "--format", "json").out)

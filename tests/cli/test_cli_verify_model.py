@@ -146,8 +146,8 @@ def test_bad_options(cli: Cli, plan: Path, tmp_path: Path) -> None:
 
 def test_python_api(plan: Path, made: tuple[str, str]) -> None:
     loaded = remat_compile.load(plan)
-    found = loaded.check_model(made[0])
-    assert found == GraphCheck(GraphSeen.SAME_TEXT, made[0])
+    checked = loaded.check_model(made[0])
+    assert checked == GraphCheck(GraphSeen.SAME_TEXT, made[0])
     with pytest.raises(FBError) as caught:
         loaded.check_model()
     assert caught.value.diagnostics[0].code == "FB0709"

@@ -65,10 +65,10 @@ def test_invalid(path: Path) -> None:
     expected = text.split("\n", 1)[0].removeprefix("// expect ").split("; ")
     with pytest.raises(FBError) as refused:
         read_and_run(text, path.name)
-    found = refused.value.diagnostics
-    assert [f"{d.code} at {d.span.line}:{d.span.column}" for d in found if d.span] == expected
-    assert path.stem[:6].upper() in {d.code for d in found}
-    for d in found:
+    diagnostics = refused.value.diagnostics
+    assert [f"{d.code} at {d.span.line}:{d.span.column}" for d in diagnostics if d.span] == expected
+    assert path.stem[:6].upper() in {d.code for d in diagnostics}
+    for d in diagnostics:
         assert d.span is not None
         assert d.span.file == path.name
         assert d.span.end_column > d.span.column

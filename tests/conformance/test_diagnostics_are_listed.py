@@ -38,9 +38,9 @@ them. This file is put together from `diagnostics.d/*.md` by
 def merged() -> str:
     rows: dict[str, str] = {}
     for path in sorted((SPEC / "diagnostics.d").glob("*.md")):
-        for found in ROW.finditer(path.read_text(encoding="utf-8")):
-            assert found[1] not in rows, f"{found[1]} is listed twice"
-            rows[found[1]] = found[0]
+        for match in ROW.finditer(path.read_text(encoding="utf-8")):
+            assert match[1] not in rows, f"{match[1]} is listed twice"
+            rows[match[1]] = match[0]
     parts = [INTRODUCTION]
     for area, title in AREAS.items():
         codes = sorted(code for code in rows if code.startswith(area))

@@ -261,23 +261,23 @@ def test_hook_that_changes_a_gradient() -> None:
 
 def test_gradients_asked_for_by_name() -> None:
     compiled, eager, args, kwargs = pair("two")
-    found = []
+    gradients = []
     for module in (compiled, eager):
         out = leaves(module(*args, **kwargs))
         total = out[0].exp().sum() + out[1].sum()
-        found.append(torch.autograd.grad(total, tuple(module.parameters())))
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        gradients.append(torch.autograd.grad(total, tuple(module.parameters())))
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
 def test_gradient_flows_to_what_made_the_input() -> None:
     compiled, eager, (x,), kwargs = pair("two-inputgrad")
-    found: list[Tensor | None] = []
+    gradients: list[Tensor | None] = []
     for module in (compiled, eager):
         scale = torch.full((12,), 1.25, requires_grad=True)
         out = leaves(module(x.detach() * scale, **kwargs))
         backward(out)
-        found.append(scale.grad)
-    assert difference(*found) is None
+        gradients.append(scale.grad)
+    assert difference(*gradients) is None
 
 
 @pytest.mark.parametrize("kind", ["sum", "slice", "transpose", "cat"])

@@ -57,17 +57,17 @@ def counted(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 def planned(plan: Plan) -> Counter[str]:
     """Calls by operator name that the schedule asks for; views and the loss are not calls
     of a computation."""
-    found: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
     runs: Counter[str] = Counter()
     for step in plan.schedule.steps:
         if isinstance(step, Compute):
             c = plan.graph.cnode[step.cnode]
             runs[c.name] += 1
             if c.is_accumulate:
-                found["aten.add_.Tensor"] += 1
+                calls["aten.add_.Tensor"] += 1
             elif not c.is_loss:
-                found[c.call_at(runs[c.name]).op] += 1
-    return found
+                calls[c.call_at(runs[c.name]).op] += 1
+    return calls
 
 
 def replayed(plan: Plan) -> list[CNode]:

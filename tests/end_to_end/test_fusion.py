@@ -103,7 +103,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "plans"
 
 
-def was_found(plan: Plan) -> bool:
+def is_from_cache(plan: Plan) -> bool:
     return "fuse" not in plan.phase_s
 
 
@@ -122,8 +122,8 @@ def written(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
 @needs_compiler
 def test_a_fused_plan_is_made_once(folder: Path) -> None:
     first, second = made(), made()
-    assert not was_found(first)
-    assert was_found(second)
+    assert not is_from_cache(first)
+    assert is_from_cache(second)
     assert codes(second) == ["FB0470"]
     assert second.schedule == first.schedule
     assert second.program == first.program
@@ -154,11 +154,11 @@ def test_what_was_fused_before_is_not_believed(
     first = made()
     written(folder, change)
     again = made()
-    assert not was_found(again)
+    assert not is_from_cache(again)
     assert codes(again) == ["FB0470", "FB0959"]
     assert says in again.warnings[1].message
     assert again.peak_bytes <= first.peak_bytes
-    assert was_found(made())
+    assert is_from_cache(made())
 
 
 @needs_compiler
@@ -166,7 +166,7 @@ def test_what_was_fused_from_another_plan_is_made_again(folder: Path) -> None:
     made()
     written(folder, lambda held: held.update(of=digest("other")))
     again = made()
-    assert not was_found(again)
+    assert not is_from_cache(again)
     assert codes(again) == ["FB0470"]
 
 
@@ -187,8 +187,8 @@ def test_what_was_fused_before_needs_its_kernels(
     with monkeypatch.context() as patched:
         patched.setattr(Kernels, "kernel", hungry)
         again = made()
-    (told,) = (d for d in again.warnings if d.code == "FB0959")
-    assert "bytes of workspace here" in told.message
+    (warning,) = (d for d in again.warnings if d.code == "FB0959")
+    assert "bytes of workspace here" in warning.message
 
     def fails(_: object) -> object:
         raise inductor.KernelError("CppCompileError")
@@ -256,12 +256,12 @@ def test_what_is_only_marked_as_negated_gives_the_same_values() -> None:
         if argument is x:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                found = step(argument)
+                loss = step(argument)
         else:
             with pytest.warns(UserWarning, match="FB0915.*only marked as negated"):
-                found = step(argument)
-        found.backward()
-        torch.testing.assert_close(found, wanted)
+                loss = step(argument)
+        loss.backward()
+        torch.testing.assert_close(loss, wanted)
         for p, gradient in zip(step.parameters(), gradients, strict=True):
             torch.testing.assert_close(p.grad, gradient)
 
@@ -410,9 +410,9 @@ def test_another_model_is_refused() -> None:
     assert other._exported is not None
     with pytest.raises(FBError) as refused:
         bind(program, schedule, other._exported, by_calls=True)
-    (found,) = refused.value.diagnostics
-    assert found.code == "FB0710"
-    assert any("is not the value that it has" in note.message for note in found.notes)
+    (diagnostic,) = refused.value.diagnostics
+    assert diagnostic.code == "FB0710"
+    assert any("is not the value that it has" in note.message for note in diagnostic.notes)
 
 
 @pytest.mark.parametrize(

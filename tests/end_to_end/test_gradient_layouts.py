@@ -175,11 +175,11 @@ def test_backwards_on_several_threads_know_their_own_layouts(many_switches: None
     def run(gradient: Tensor, expected: tuple[Tensor, ...]) -> None:
         for _ in range(60):
             try:
-                found = torch.autograd.grad(ours(x), parameters, gradient)
+                actual = torch.autograd.grad(ours(x), parameters, gradient)
             except RuntimeError as error:
                 wrong.append(error)
                 continue
-            wrong.extend(a for a, b in zip(found, expected, strict=True) if not torch.equal(a, b))
+            wrong.extend(a for a, b in zip(actual, expected, strict=True) if not torch.equal(a, b))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -93,9 +93,9 @@ def test_one_wrong_bit_of_a_gradient_is_seen() -> None:
     ],
 )
 def test_difference_says_what_differs(ours: Tensor, theirs: Tensor | None, why: str) -> None:
-    found = difference(ours, theirs)
-    assert found is not None
-    assert re.search(why, found)
+    text = difference(ours, theirs)
+    assert text is not None
+    assert re.search(why, text)
 
 
 def test_difference_accepts_nan_and_layout() -> None:

@@ -29,11 +29,11 @@ def compared(
     left, run = list(noise), StepRunner.run
 
     def noisy(self: StepRunner, *given: object) -> dict[str, Tensor]:
-        found = run(self, *given)  # type: ignore[arg-type]
+        values = run(self, *given)  # type: ignore[arg-type]
         if ours in (None, isinstance(self.module, PlannedModule)):
             more = left.pop(0) if len(left) > 1 else left[0]
-            found = {n: t + more if n.startswith("gradient") else t for n, t in found.items()}
-        return found
+            values = {n: t + more if n.startswith("gradient") else t for n, t in values.items()}
+        return values
 
     module = plan.bind()
     monkeypatch.setattr(StepRunner, "run", noisy)

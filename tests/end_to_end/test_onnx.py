@@ -46,8 +46,8 @@ def named(grads: Mapping[str, Tensor | None], module: nn.Module) -> dict[str, Te
     """Gradients under every name of their parameter; files call tied ones as they like."""
     keys = {id(p): name for name, p in module.named_parameters()}
     every = module.named_parameters(remove_duplicate=False)
-    found = {name: grads[keys[id(p)]] for name, p in every}
-    return {name: g for name, g in found.items() if g is not None}
+    grad_of = {name: grads[keys[id(p)]] for name, p in every}
+    return {name: g for name, g in grad_of.items() if g is not None}
 
 
 def check_original(at: Captured, run: Record, original: nn.Module, tolerance: float) -> None:

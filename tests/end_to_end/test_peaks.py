@@ -61,13 +61,13 @@ def test_measured_stays_within_the_bound(name: str, budget: str) -> None:
     proven = plan.proven.device_bytes
     assert proven <= plan.budget.bytes
     use = measure_step(compiled, args, kwargs)
-    found = [
+    peaks = [
         ("forward", use.forward_measured_bytes, use.forward_predicted_bytes),
         ("backward", use.backward_measured_bytes, use.backward_predicted_bytes),
     ]
     if name in LOSS_INSIDE:
-        found.append(("step", measured_step(plan, compiled, args, kwargs), plan.peak_bytes))
-    for what, measured, predicted in found:
+        peaks.append(("step", measured_step(plan, compiled, args, kwargs), plan.peak_bytes))
+    for what, measured, predicted in peaks:
         note = f"{what}: measured {measured}, predicted {predicted}, proven {proven}"
         assert measured <= proven, note
         assert within(measured, predicted), note

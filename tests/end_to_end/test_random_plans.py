@@ -51,5 +51,5 @@ def test_with_fused_cnodes_by_their_calls_too(bases: dict[str, Plan]) -> None:
 
 
 def test_they_have_every_kind_of_step(outcomes: list[Outcome]) -> None:
-    found: Counter[str] = sum((o.kinds for o in outcomes), Counter())
-    assert {kind for kind in KINDS if not found[kind]} == set()
+    counts: Counter[str] = sum((o.kinds for o in outcomes), Counter())
+    assert {kind for kind in KINDS if not counts[kind]} == set()

@@ -13,7 +13,9 @@ MODEL = "conv-bn-dropout-tied"
 def test_each_equals_pytorch_in_float64() -> None:
     base = captured(MODEL, torch.float64)
     execute = executed_in_jax(base)
-    found = [execute(MODEL, seed, plan) for seed, plan in plans_of(base, range(1, 4), copy=COPIED)]
-    assert [f"{o.seed}: {o.failure}" for o in found if o.failure] == []
-    assert all(o.tensors >= 10 for o in found)
-    assert not [kind for kind in COPIES if not any(o.kinds[kind] for o in found)]
+    outcomes = [
+        execute(MODEL, seed, plan) for seed, plan in plans_of(base, range(1, 4), copy=COPIED)
+    ]
+    assert [f"{o.seed}: {o.failure}" for o in outcomes if o.failure] == []
+    assert all(o.tensors >= 10 for o in outcomes)
+    assert not [kind for kind in COPIES if not any(o.kinds[kind] for o in outcomes)]

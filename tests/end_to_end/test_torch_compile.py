@@ -198,9 +198,9 @@ def test_a_region_outside_of_the_language_runs_in_eager() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         reports = trained(model, (x,), activation_budget="85%")
-    told = [str(w.message) for w in caught if "FB0957" in str(w.message)]
-    assert len(told) == 1
-    assert "FB0508" in told[0]
+    messages = [str(w.message) for w in caught if "FB0957" in str(w.message)]
+    assert len(messages) == 1
+    assert "FB0508" in messages[0]
     statuses = sorted(region.status for region in reports[-1].regions)
     assert statuses == ["eager", "planned"]
 

@@ -150,14 +150,14 @@ def test_a_budget_below_the_floor_runs_in_eager_and_says_so_once() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         reports = trained(model, args, activation_budget="1KiB")
-    told = [str(w.message) for w in caught if "FB0957" in str(w.message)]
+    messages = [str(w.message) for w in caught if "FB0957" in str(w.message)]
     regions = [region for region in reports[-1].regions if region.status == "eager"]
     assert regions
-    assert len(told) == len(regions)
-    assert all("region" in text and "FB0" in text for text in told)
-    assert "FB0958" in "".join(told), "what they need together is said"
-    assert "is not bounded" in told[0]
-    assert "regions.py:" in told[0]
+    assert len(messages) == len(regions)
+    assert all("region" in text and "FB0" in text for text in messages)
+    assert "FB0958" in "".join(messages), "what they need together is said"
+    assert "is not bounded" in messages[0]
+    assert "regions.py:" in messages[0]
 
 
 def test_an_options_object_may_be_changed_for_another_model() -> None:

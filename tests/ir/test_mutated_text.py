@@ -44,14 +44,14 @@ def outcome(text: str, *, by_grammar_alone: bool) -> str:
 def test_mutations(seed: int) -> None:
     text = mutated(Random(seed))
     assert outcome(text, by_grammar_alone=False) == outcome(text, by_grammar_alone=True)
-    found: tuple[Diagnostic, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
     try:
         program = parse_program(text)
         assert repr(parse_program(format_program(program))) == repr(program)
         for schedule in program.schedules:
             simulate(program, schedule)
     except FBError as error:
-        found = error.diagnostics
-    for diagnostic in found:
+        diagnostics = error.diagnostics
+    for diagnostic in diagnostics:
         assert diagnostic.span is not None
         assert render(diagnostic, text)

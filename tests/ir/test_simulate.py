@@ -285,10 +285,10 @@ def test_a_free_left_out_is_refused_or_costs_memory() -> None:
         try:
             peak = simulate(made, Schedule("p", "", steps)).peak_bytes
         except FBError as error:
-            found = {d.code for d in error.diagnostics}
+            codes = {d.code for d in error.diagnostics}
         else:
             # It is made again (and dropped), and freed later.
-            found = set()
+            codes = set()
             valid += peak >= simulate(made, schedule).peak_bytes
-        assert found <= {"FB0302", "FB0304", "FB0306"}
+        assert codes <= {"FB0302", "FB0304", "FB0306"}
     assert 0 < valid < 60

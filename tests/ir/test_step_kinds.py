@@ -88,9 +88,9 @@ def test_elementary_steps_are_their_own_parts() -> None:
 
 def test_the_grammar_has_the_words() -> None:
     grammar = Path(remat_compile.ir.text.__file__).with_name("fbir.lark").read_text("utf-8")
-    found = re.search(r"^ON_STORAGE\.2: /\(\?:([a-z|]+)\)", grammar, re.MULTILINE)
-    assert found is not None
-    assert found[1].split("|") == list(KINDS)
+    match = re.search(r"^ON_STORAGE\.2: /\(\?:([a-z|]+)\)", grammar, re.MULTILINE)
+    assert match is not None
+    assert match[1].split("|") == list(KINDS)
     assert set(KINDS) <= RESERVED_STEPS
     explained = (ROOT / "spec" / "grammar.md").read_text("utf-8")
     assert all(f"`{word}`" in explained for word in RESERVED_STEPS)

@@ -145,8 +145,8 @@ def test_literals_are_exact(value: float | int | bool | str | None) -> None:
     f1, loss = program.graph.cnodes
     f1 = replace(f1, call=Call("ns.f", (Ref("x"), value)))
     changed = replace(program, graph=replace(program.graph, cnodes=(f1, loss)))
-    found = parse_program(format_program(changed)).graph.cnode["F1"].call.args[1]
-    assert repr(found) == repr(value)
+    literal = parse_program(format_program(changed)).graph.cnode["F1"].call.args[1]
+    assert repr(literal) == repr(value)
 
 
 @given(TEXT, st.integers(0, 10**6), TEXT)
@@ -217,8 +217,8 @@ def test_messages_show_place_caret_expectation() -> None:
     text = SMALL.replace("ns.f(%x, 1)", "ns.f(%x 1)")
     with pytest.raises(FBError) as error:
         parse_program(text, "small.fbir")
-    (found,) = error.value.diagnostics
-    assert render(found, text) == (
+    (diagnostic,) = error.value.diagnostics
+    assert render(diagnostic, text) == (
         "small.fbir:7:24: error[FB0101]: `1` cannot stand here; expected `)` or `,`\n"
         '    7 |   F1: fwd %y = ns.f(%x 1) at model.py:3 "f"\n'
         "      |                        ^"
@@ -228,12 +228,12 @@ def test_messages_show_place_caret_expectation() -> None:
 @given(st.integers(0, len(SMALL) - 1), st.text(max_size=3))
 def test_no_text_makes_the_parser_fail_otherwise_than_by_a_diagnostic(at: int, noise: str) -> None:
     for text in (SMALL[:at], SMALL[:at] + noise + SMALL[at:], SMALL[:at] + noise + SMALL[at + 3 :]):
-        found: tuple[Diagnostic, ...] = ()
+        diagnostics: tuple[Diagnostic, ...] = ()
         try:
             parse_program(text)
         except FBError as error:
-            found = error.diagnostics
-        assert all(d.span is not None for d in found)
+            diagnostics = error.diagnostics
+        assert all(d.span is not None for d in diagnostics)
 
 
 def test_hash_covers_the_model_and_neither_header_nor_schedules() -> None:

@@ -28,6 +28,6 @@ def test_no_two_classes_share_a_name() -> None:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(str(path.relative_to(PACKAGE)))
-    several = {name: found for name, found in places.items() if len(found) > 1}
-    assert {n: found for n, found in several.items() if n not in SHARED} == {}
+    several = {name: paths for name, paths in places.items() if len(paths) > 1}
+    assert {n: paths for n, paths in several.items() if n not in SHARED} == {}
     assert SHARED.keys() - several.keys() == set(), "listed, and no longer shared"

@@ -96,10 +96,10 @@ def module_of(name: str, known: Container[str]) -> str:
 
 
 def test_the_reader_of_imports_reads() -> None:
-    found = set(imported(PACKAGE / "cli" / "_verdicts.py"))
-    assert "remat_compile.ir.program.Proven" in found
-    assert "remat_compile.cli._app.print_warnings" in found
-    assert "json" in found
+    names = set(imported(PACKAGE / "cli" / "_verdicts.py"))
+    assert "remat_compile.ir.program.Proven" in names
+    assert "remat_compile.cli._app.print_warnings" in names
+    assert "json" in names
 
 
 @pytest.mark.parametrize("folder", ALLOWED)
@@ -119,10 +119,10 @@ def test_imports_have_no_circles() -> None:
     """Imports inside functions and for types count too."""
     names = {dotted(path): path for path in modules()}
     graph = {
-        name: {known for found in imported(path) if (known := module_of(found, names)) != name}
+        name: {known for module in imported(path) if (known := module_of(module, names)) != name}
         for name, path in names.items()
     }
-    sorter = TopologicalSorter({name: found - {""} for name, found in graph.items()})
+    sorter = TopologicalSorter({name: below - {""} for name, below in graph.items()})
     sorter.prepare()  # CycleError names the modules of a circle
 
 
@@ -205,12 +205,12 @@ def test_hidden_state_is_seen(code: str) -> None:
 def test_planners_keep_no_state_between_calls() -> None:
     """Tables in capitals are written once: nothing changes them (below)."""
     folder = PACKAGE / "planners"
-    found = [
+    states = [
         f"{path.relative_to(PACKAGE)} {what}"
         for path in sorted(folder.rglob("*.py"))
         for what in hidden_state(path.read_text(encoding="utf-8"))
     ]
-    assert found == []
+    assert states == []
 
 
 CHANGING = {"add", "append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update"}
@@ -218,7 +218,7 @@ CHANGING = {"add", "append", "clear", "extend", "insert", "pop", "remove", "setd
 
 def test_tables_of_planners_are_never_changed() -> None:
     """No item of a table in capitals is set or deleted, and no method that changes it is called."""
-    found = []
+    changes = []
     for path in sorted((PACKAGE / "planners").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
@@ -229,8 +229,8 @@ def test_tables_of_planners_are_never_changed() -> None:
                 case _:
                     continue
             if changed.lstrip("_").isupper():
-                found.append(f"{path.name}:{node.lineno} {changed}")
-    assert found == []
+                changes.append(f"{path.name}:{node.lineno} {changed}")
+    assert changes == []
 
 
 MOST_PRIVATE = 34
@@ -361,13 +361,13 @@ def best_s(command: list[str], repeats: int = 5) -> float:
     Processor time, because a test machine that is busy with other tests doubles the
     wall-clock time; starting up waits for nothing else.
     """
-    found = []
+    times_s = []
     for _ in range(repeats):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(command, capture_output=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        found.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
-    return min(found)
+        times_s.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    return min(times_s)
 
 
 def test_import_takes_less_than_300_ms() -> None:

@@ -29,8 +29,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         command.append("--no-isolation")  # an environment to build in takes seconds to fill
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    (found,) = out.glob("*.whl")
-    return found
+    (built,) = out.glob("*.whl")
+    return built
 
 
 def is_here(wanted: Requirement) -> bool:
@@ -81,8 +81,8 @@ def link_dependencies(wheel: Path, venv: Path) -> None:
 
 def required(lines: list[str] | None) -> set[str]:
     """Names of what must be there on this machine, without any extra."""
-    found = map(Requirement, lines or ())
-    return {r.name for r in found if r.marker is None or r.marker.evaluate({"extra": ""})}
+    requirements = map(Requirement, lines or ())
+    return {r.name for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})}
 
 
 def run(command: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

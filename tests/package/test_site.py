@@ -30,10 +30,10 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         path, _, anchor = target.partition("#")
         if "://" in target or target.startswith("mailto:"):
             continue
-        found = (page.parent / path) if path else page
-        assert found.exists(), target
-        if anchor and found.suffix == ".md":
-            assert anchor in anchors(found), target
+        linked = (page.parent / path) if path else page
+        assert linked.exists(), target
+        if anchor and linked.suffix == ".md":
+            assert anchor in anchors(linked), target
 
 
 def anchors(page: Path) -> set[str]:

@@ -36,8 +36,8 @@ def blocks(page: str) -> list[tuple[str, str, str]]:
 
 
 def test_every_tutorial_is_here() -> None:
-    found = {f"tutorials/{path.name}" for path in (DOCS / "tutorials").glob("*.md")}
-    assert found | {"reading_a_plan.md"} == {*PAGES}
+    names = {f"tutorials/{path.name}" for path in (DOCS / "tutorials").glob("*.md")}
+    assert names | {"reading_a_plan.md"} == {*PAGES}
 
 
 @pytest.fixture

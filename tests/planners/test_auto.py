@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from helpers.clock import HANGS_S, ends_soon
+from helpers.clock import HANGS_S, skips
 from helpers.planners.graphs import chain, random_dag, transformer, unet
 from helpers.planners.plugin import install_module
 from helpers.planners.stop import stop_at
@@ -118,9 +120,12 @@ def test_the_best_of_all_is_taken_and_its_bound_is_told(make: Any) -> None:
 
 
 def test_where_nothing_needs_to_run_again_it_answers_at_once() -> None:
-    with ends_soon(5):
-        result = Auto().plan(transformer(4), at(transformer(4), 1.0), time_limit_s=2 * HANGS_S)
+    said: list[str] = []
+    program = transformer(4)
+    result = Auto().plan(program, at(program, 1.0), time_limit_s=2 * HANGS_S, progress=said.append)
     assert isinstance(result, Optimal)
+    (line,) = said  # nobody else was asked
+    assert line.startswith("auto: store-all leads")
 
 
 def test_below_the_proven_floor_it_refuses_at_once() -> None:
@@ -128,21 +133,74 @@ def test_below_the_proven_floor_it_refuses_at_once() -> None:
     floor = lower_bound_bytes(program, "activation")[0]
     said: list[str] = []
     short = Budget(floor - 1, "activation")
-    with ends_soon(10):
-        result = Auto().plan(program, short, time_limit_s=2 * HANGS_S, progress=said.append)
+    result = Auto().plan(program, short, time_limit_s=2 * HANGS_S, progress=said.append)
     assert isinstance(result, Infeasible)
+    assert not any(begun(line) for line in said)
     assert result.floor_bytes == floor
     assert result.min_budget is not None
     assert any("no plan can exist" in line for line in said)
 
 
-def test_the_time_limit_holds() -> None:
+def begun(line: str) -> bool:
+    """Whether `auto` says that a member begins in a process."""
+    return re.match(r"auto: .*, for \d+ s$", line) is not None
+
+
+def test_with_no_time_only_the_quickest_answers() -> None:
     program = transformer(6)
     budget = at(program, 0.4)
-    for limit in (0.0, 1.5):
-        with ends_soon(limit + 4):
-            result = Auto().plan(program, budget, time_limit_s=limit)
-        assert simulate(program, schedule_of(result)).activation_peak_bytes <= budget.bytes
+    said: list[str] = []
+    result = Auto().plan(program, budget, time_limit_s=0.0, progress=said.append)
+    assert simulate(program, schedule_of(result)).activation_peak_bytes <= budget.bytes
+    assert schedule_of(result).planner == "dtr{rounds=0}"
+    assert not any(begun(line) for line in said)
+
+
+def test_no_quick_member_begins_past_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes 400 of 1000 units."""
+    ran: list[int] = []
+
+    @dataclass(frozen=True)
+    class Slow:
+        number: int
+        name: ClassVar[str] = "slow"
+
+        def plan(self, program: Program, budget: Budget | None, **_: object) -> PlanResult:
+            ran.append(self.number)
+            skip(400 * HANGS_S)
+            return Dtr(rounds=0).plan(program, budget)
+
+    program, skip = chain(9), skips(monkeypatch)
+    monkeypatch.setattr("remat_compile.planners.auto.QUICK_GRACE_S", 2000 * HANGS_S)
+    auto = Auto(tuple(map(Slow, range(6))))
+    result = auto.plan(program, at(program, 0.2), time_limit_s=1000 * HANGS_S)
+    assert schedule_of(result).planner == "slow{number=0}"
+    assert ran == [0, 1, 2]
+
+
+def test_no_member_begins_past_the_time_limit_and_who_works_is_left(
+    odd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock passes the limit as soon as the first works, who would sleep for ten minutes."""
+    program, skip = chain(9), skips(monkeypatch)
+    said: list[str] = []
+
+    def past(line: str) -> None:
+        said.append(line)
+        if begun(line):
+            skip(20 * HANGS_S)
+
+    @dataclass(frozen=True)
+    class Quick:
+        name: ClassVar[str] = "quick"
+
+        def plan(self, program: Program, budget: Budget | None, **_: object) -> PlanResult:
+            return Dtr(rounds=0).plan(program, budget)
+
+    auto = Auto((Quick(), odd("hang"), Dtr(rounds=0), StoreAll()))
+    result = auto.plan(program, at(program, 0.2), time_limit_s=10 * HANGS_S, progress=past)
+    assert schedule_of(result).planner == "quick"
+    assert [line.split(",")[0] for line in said if begun(line)] == ["auto: odd{how=hang}"]
 
 
 def test_members_that_fail_are_named_and_stop_nobody(odd: Any) -> None:

@@ -55,8 +55,8 @@ def predictions(
 def check_predictions(program: Program, kind: BudgetKind) -> None:
     made, stages = reduced(program, kind)
     instance = made.instance
-    found = [*predictions(instance, stages, 300)]
-    for order, time_ns, peak in found:
+    predicted = [*predictions(instance, stages, 300)]
+    for order, time_ns, peak in predicted:
         assert instance.time_ns(order) == time_ns
         assert instance.peak(order) <= peak
         simulate(program, instance.schedule(order, "x"))
@@ -100,8 +100,8 @@ def test_random_graphs(seed: int, nodes: int, kind: BudgetKind) -> None:
 def test_every_cnode_belongs_to_one_stage() -> None:
     for program in (residual(), stochastic(), transformer(2), unet()):
         made, _ = reduced(program, "device")
-        found = [c for i in range(len(made)) for c in (*made.forward_N[i], *made.backward_N[i])]
-        assert sorted(found) == made.instance.capture
+        members = [c for i in range(len(made)) for c in (*made.forward_N[i], *made.backward_N[i])]
+        assert sorted(members) == made.instance.capture
         assert made.forward_N[-1] == (made.instance.loss,)
 
 

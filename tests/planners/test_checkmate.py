@@ -50,11 +50,11 @@ def test_the_model_never_underestimates_memory() -> None:
         limit = budget_at(program, share, "device").bytes
         model = checkmate_model(instance, limit)
         with MilpSolver() as solver:
-            found = solver.solve(model.milp, 30)
-        if found.point is not None:
-            order = model.order(found.point)
+            solution = solver.solve(model.milp, 30)
+        if solution.point is not None:
+            order = model.order(solution.point)
             assert instance.peak(order) <= limit
-            assert instance.time_ns(order) == pytest.approx(found.objective * model.scale_ns)
+            assert instance.time_ns(order) == pytest.approx(solution.objective * model.scale_ns)
 
 
 def test_rounding_gives_valid_orders_whatever_the_relaxation_says() -> None:
@@ -62,9 +62,9 @@ def test_rounding_gives_valid_orders_whatever_the_relaxation_says() -> None:
         instance = Instance.of(program, "activation")
         model = checkmate_model(instance, reachable(program, 0.4).bytes)
         with MilpSolver() as solver:
-            found = solver.solve(model.milp.relaxed(), 30)
-        assert found.point is not None
-        for order in rounded_orders(model, found.point):
+            solution = solver.solve(model.milp.relaxed(), 30)
+        assert solution.point is not None
+        for order in rounded_orders(model, solution.point):
             seen: set[int] = set()
             alive: set[int] = set()
             for c in order:

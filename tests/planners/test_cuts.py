@@ -97,11 +97,11 @@ def test_the_bound_says_much_where_one_moment_decides(solver: MilpSolver) -> Non
     program = transformer(1)
     instance = Instance.of(program, "activation")
     limit = reachable(program, 0.5).bytes
-    found = parse_planner("rk-checkmate").plan(program, reachable(program, 0.5))
-    assert isinstance(found, Optimal)
+    result = parse_planner("rk-checkmate").plan(program, reachable(program, 0.5))
+    assert isinstance(result, Optimal)
     extra = moments_ns(instance, limit, solver, 20.0) - instance.base_time_ns
-    assert 0.5 * (found.time_ns - instance.base_time_ns) <= extra
-    assert moments_ns(instance, limit, solver, 20.0) <= found.time_ns
+    assert 0.5 * (result.time_ns - instance.base_time_ns) <= extra
+    assert moments_ns(instance, limit, solver, 20.0) <= result.time_ns
 
 
 def test_larger_graphs_have_a_bound(solver: MilpSolver) -> None:

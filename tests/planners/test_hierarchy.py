@@ -99,12 +99,12 @@ def test_cuts_are_the_cheapest(crossing: list[int], low: int, more: int) -> None
         if all(low <= k <= high for k in lengths[:-1]) and lengths[-1] <= high:
             cost = sum(crossing[cut - 1] for cut in cuts)
             best = cost if best is None else min(best, cost)
-    found = cheapest_cuts(crossing, low, high)
-    lengths = [b - a for a, b in zip([0, *found], [*found, n], strict=True)]
+    cuts_at = cheapest_cuts(crossing, low, high)
+    lengths = [b - a for a, b in zip([0, *cuts_at], [*cuts_at, n], strict=True)]
     assert best is not None
     assert all(low <= k <= high for k in lengths[:-1])
     assert lengths[-1] <= high
-    assert sum(crossing[cut - 1] for cut in found) == best
+    assert sum(crossing[cut - 1] for cut in cuts_at) == best
 
 
 def holds_together(forward: ForwardGraph, groups: Sequence[Sequence[int]]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.clock import HANGS_S, ends_soon, skips
+from helpers.clock import HANGS_S, skips
 from helpers.planners.graph_builder import Builder
 from helpers.planners.graphs import (
     chain,
@@ -50,6 +50,7 @@ from remat_compile.planners.hierarchy.search import Candidates
 from remat_compile.planners.hierarchy.tree import tree_of
 from remat_compile.planners.hiremate import Hiremate
 from remat_compile.planners.instance import Instance, Order
+from remat_compile.planners.workers.local import LocalWorkers
 
 QUICK = Hiremate(children=6, leaf=4, options=3, peaks=2, saves=2, processes=1)
 
@@ -188,25 +189,48 @@ def test_a_budget_that_fits_anyway_and_none() -> None:
     assert isinstance(QUICK.plan(program, Budget(10**9, "device")), Optimal)
 
 
-@pytest.mark.parametrize("limit_s", [0.1, -1.0])
-def test_hardly_any_time(limit_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The best so far, said so; and soon."""
+@pytest.mark.parametrize("limit_s", [-1.0, 10 * HANGS_S])
+def test_no_job_is_begun_past_the_limit(limit_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best so far, said so."""
     program = transformer(8)
     budget = budget_of(program, 0.3)
-    with ends_soon(15):
-        result = Hiremate().plan(program, budget, time_limit_s=limit_s)
+    skip, jobs_begun = skips(monkeypatch), list[object]()
+
+    def past(line: str) -> None:
+        if line.startswith("hiremate: walks"):
+            skip(20 * HANGS_S)
+
+    submit = LocalWorkers.submit
+
+    def counted(self: LocalWorkers, fn: Any, *args: Any) -> Any:
+        jobs_begun.append(args)
+        return submit(self, fn, *args)
+
+    monkeypatch.setattr(LocalWorkers, "submit", counted)
+    result = Hiremate().plan(program, budget, time_limit_s=limit_s, progress=past)
     assert isinstance(result, TimedOut)
+    assert result.schedule is not None
     check(program, budget, result)
-    if limit_s > 0:
-        skip = skips(monkeypatch)
+    assert not jobs_begun
 
-        def over(line: str) -> None:
-            if line.startswith("hiremate: walks"):
-                skip(2 * HANGS_S)
 
-        enough = Hiremate().plan(program, budget, time_limit_s=HANGS_S, progress=over)
-        assert isinstance(enough, TimedOut)
-        assert enough.schedule is not None
+def test_no_class_is_filled_past_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes 40 of 100 units."""
+    tree = tree_of(Instance.of(unet(6), "activation"), Limits(3, 2, "intervals"))
+    assert len(tree.classes) > 4
+    unit_s, skip, filled = 10 * HANGS_S, skips(monkeypatch), list[Instance]()
+
+    def slow(instance: Instance) -> Iterator[Order]:
+        filled.append(instance)
+        skip(40 * unit_s)
+        yield instance.capture
+
+    monkeypatch.setattr("remat_compile.planners.hierarchy.effort.quick_orders", slow)
+    workers: Any = None
+    effort = Effort(tree, 2, 1, 2, None, workers, lambda line: None)
+    effort.fill(monotonic() + 100 * unit_s)
+    assert effort.late
+    assert filled == [part.instance for part in tree.classes[:3]]
 
 
 def test_nothing_is_begun_past_the_deadline() -> None:
@@ -309,11 +333,11 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "message"),
     default_only(BROKEN, [BROKEN[0], BROKEN[3]]),
 )
 def test_a_leaf_solver_that_does_not_do_its_work(
-    how: str, told: str, monkeypatch: pytest.MonkeyPatch
+    how: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is named, and the quick options of the class stay."""
     if how == "loops":
@@ -326,7 +350,7 @@ def test_a_leaf_solver_that_does_not_do_its_work(
     result = planner.plan(program, budget, progress=lines.append)
     check(program, budget, result)
     assert isinstance(result, Feasible | Optimal)
-    assert any("broken" in line and told in line for line in lines)
+    assert any("broken" in line and message in line for line in lines)
 
 
 def test_levels_are_solved_when_the_leaf_solver_is_given_up() -> None:
@@ -405,9 +429,9 @@ def test_no_order_is_looked_at_that_takes_longer_than_the_time_left(
         return order
 
     monkeypatch.setattr("remat_compile.planners.hierarchy.search.keep_what_fits", slow)
-    found = Candidates(instance, 1 << 40, monotonic() + 300, lambda line: None)
-    assert found.offer(instance.capture, "one")
-    assert not found.late
-    found.offer(instance.capture, "another")
-    assert found.late
-    assert len(found.entries) == 1
+    candidates = Candidates(instance, 1 << 40, monotonic() + 300, lambda line: None)
+    assert candidates.offer(instance.capture, "one")
+    assert not candidates.late
+    candidates.offer(instance.capture, "another")
+    assert candidates.late
+    assert len(candidates.entries) == 1

@@ -47,9 +47,9 @@ def test_the_tables_of_the_backward_equal_plain_recursion(seed: int) -> None:
         for t in range(s, 3):
             for held in range(0, top + 1, 2):
                 for moving in range(0, top + 1, 3):
-                    found = float(table.inner[s][t - s][held, moving])
+                    time_ns = float(table.inner[s][t - s][held, moving])
                     wanted = least_backward(stages, top, s, t, held, moving)
-                    assert found == pytest.approx(wanted), (s, t, held, moving)
+                    assert time_ns == pytest.approx(wanted), (s, t, held, moving)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -59,8 +59,8 @@ def test_without_bandwidth_it_is_rotor(seed: int) -> None:
     table, rotor = table_of(chain, top, 1e-12), Persistent(chain.stages(), 1, top)
     for memory in range(top + 1):
         alone = rotor.time_ns(memory)
-        found = table.time_ns(memory)
-        assert found == pytest.approx(alone) or (alone == inf and found > 1e9), memory
+        time_ns = table.time_ns(memory)
+        assert time_ns == pytest.approx(alone) or (alone == inf and time_ns > 1e9), memory
 
 
 def test_more_bandwidth_or_memory_is_never_slower() -> None:

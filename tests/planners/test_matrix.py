@@ -71,33 +71,33 @@ def in_turn(planner: str, graph: str) -> float:
 
 def keep_their_word(planner: str, graph: str, shares: Iterable[float]) -> None:
     for share in shares:
-        found = outcome(planner, graph, share, TIME_LIMIT_S)
+        cell = outcome(planner, graph, share, TIME_LIMIT_S)
         if planner in ANY_BUDGET:
-            assert found.status in PLANS
-        if found.status == "refused":
+            assert cell.status in PLANS
+        if cell.status == "refused":
             return
 
 
 def test_plans_are_near_their_bounds() -> None:
     """A bound that says nothing would not pass."""
-    found = [
+    cells = [
         outcome(planner, graph, share, TIME_LIMIT_S)
         for planner in ("dtr", "rotor", "periodic")
         for graph in SMALL
         for share in (in_turn(planner, graph), SHARES[5])
     ]
-    assert median(gaps(found)) <= 0.10
+    assert median(gaps(cells)) <= 0.10
 
 
 @pytest.mark.parametrize("graph", ["chain", "uneven chain", "transformer"])
 def test_more_freedom_is_never_slower(graph: str) -> None:
     """`rotor` decides for blocks, `rk-checkmate` for single computations in the same order."""
-    found = outcome("rk-checkmate", graph, 0.42, 10.0)
+    exact = outcome("rk-checkmate", graph, 0.42, 10.0)
     for planner in ("rotor", "rotor-floating", "revolve", "rockmate"):
         other = outcome(planner, graph, 0.42, 3.0)
-        if found.status == "optimal" and other.time is not None:
-            assert found.time is not None
-            assert found.time <= other.time + 1e-9, planner
+        if exact.status == "optimal" and other.time is not None:
+            assert exact.time is not None
+            assert exact.time <= other.time + 1e-9, planner
 
 
 TINY: dict[str, Callable[[], Program]] = {
@@ -123,8 +123,8 @@ def test_optimal_planners_equal_exhaustive_search(graph: str) -> None:
         best = least_time_ns(program, budget)
         forward_only = least_time_ns(program, budget, backward=False)
         exact = parse_planner("rk-checkmate").plan(program, budget, time_limit_s=10.0)
-        found = {name: parse_planner(name).plan(program, budget) for name in quick}
-        for planner, result in (*found.items(), ("rk-checkmate", exact)):
+        results = {name: parse_planner(name).plan(program, budget) for name in quick}
+        for planner, result in (*results.items(), ("rk-checkmate", exact)):
             status, time_ns, bound_ns = check(program, budget, result)
             if time_ns is None:
                 assert best is None or planner not in ANY_BUDGET | {"rk-checkmate"}, planner

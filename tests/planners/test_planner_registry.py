@@ -150,11 +150,11 @@ def test_every_option_type_round_trips(
 
 
 def test_unknown_planner_shows_the_nearest_name() -> None:
-    (found,) = refusals("perodic{segments=4}")
-    assert found.code == "FB0401"
-    assert found.span is not None
-    assert (found.span.line, found.span.column, found.span.end_column) == (1, 1, 8)
-    assert 'Did you mean "periodic"?' in found.message
+    (diagnostic,) = refusals("perodic{segments=4}")
+    assert diagnostic.code == "FB0401"
+    assert diagnostic.span is not None
+    assert (diagnostic.span.line, diagnostic.span.column, diagnostic.span.end_column) == (1, 1, 8)
+    assert 'Did you mean "periodic"?' in diagnostic.message
 
 
 @pytest.mark.parametrize(
@@ -175,48 +175,48 @@ def test_unknown_planner_shows_the_nearest_name() -> None:
     ],
 )
 def test_unreadable_text(text: str, column: int) -> None:
-    (found,) = refusals(text)
-    assert found.code == "FB0402"
-    assert found.span is not None
-    assert found.span.column == column
+    (diagnostic,) = refusals(text)
+    assert diagnostic.code == "FB0402"
+    assert diagnostic.span is not None
+    assert diagnostic.span.column == column
 
 
 def test_all_wrong_options_are_reported_at_once() -> None:
-    found = refusals("periodic{segment=4, segments=many, by=memory, by=count}")
-    assert [d.code for d in found] == ["FB0403", "FB0404", "FB0405"]
-    assert [d.span.column for d in found if d.span] == [10, 21, 47]
-    assert 'Did you mean "segments"?' in found[0].message
-    assert "must be an integer or none, not many" in found[1].message
+    diagnostics = refusals("periodic{segment=4, segments=many, by=memory, by=count}")
+    assert [d.code for d in diagnostics] == ["FB0403", "FB0404", "FB0405"]
+    assert [d.span.column for d in diagnostics if d.span] == [10, 21, 47]
+    assert 'Did you mean "segments"?' in diagnostics[0].message
+    assert "must be an integer or none, not many" in diagnostics[1].message
 
 
 def test_values_out_of_range() -> None:
-    found = refusals("dtr{rounds=-1, scope=backward}")
-    assert [d.code for d in found] == ["FB0404", "FB0404"]
+    refused = refusals("dtr{rounds=-1, scope=backward}")
+    assert [d.code for d in refused] == ["FB0404", "FB0404"]
     with pytest.raises(FBError) as caught:
         Periodic(segments=0)
     assert caught.value.diagnostics[0].code == "FB0404"
 
 
 def test_errors_inside_a_list_of_planners_keep_their_place() -> None:
-    (found,) = refusals("auto{planners=[chen, dtrr]}")
-    assert found.code == "FB0401"
-    assert found.span is not None
-    assert found.span.column == 22
+    (diagnostic,) = refusals("auto{planners=[chen, dtrr]}")
+    assert diagnostic.code == "FB0401"
+    assert diagnostic.span is not None
+    assert diagnostic.span.column == 22
 
 
 @pytest.mark.usefixtures("plugins")
 def test_a_plugin_that_does_not_load_is_named_and_stops_nobody() -> None:
     assert {"toy", "gone", "odd"} <= set(available())
     for name in ("gone", "odd"):
-        (found,) = refusals(name)
-        assert found.code == "FB0406"
-        assert name in found.message
-    told: list[str] = []
+        (diagnostic,) = refusals(name)
+        assert diagnostic.code == "FB0406"
+        assert name in diagnostic.message
+    lines: list[str] = []
     result = parse_planner("auto").plan(
-        chain(6), Budget(700, "activation"), time_limit_s=HANGS_S, progress=told.append
+        chain(6), Budget(700, "activation"), time_limit_s=HANGS_S, progress=lines.append
     )
     assert isinstance(result, Feasible | Optimal)
-    assert any("gone left out" in line for line in told)
+    assert any("gone left out" in line for line in lines)
 
 
 @pytest.mark.parametrize("planner", sorted(available()))

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from helpers.clock import ends_soon
+from helpers.clock import HANGS_S, skips
 from helpers.planners.exact_claims import budget_at, holds, reachable
 from helpers.planners.graphs import chain, random_dag, residual, transformer, unet
 from remat_compile.ir.diagnostics import FBError
@@ -24,8 +24,9 @@ from remat_compile.planners import (
 )
 from remat_compile.planners.contract import Progress
 from remat_compile.planners.instance import Instance
-from remat_compile.planners.polish import Polish
+from remat_compile.planners.polish import Polish, _Descent
 from remat_compile.planners.programs.events import Windows, window_events
+from remat_compile.planners.solvers.solve import MilpSolver
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,26 @@ def test_what_is_run_for_nothing_goes() -> None:
     assert result.schedule.planner == "polish{of=wasteful}"
 
 
-def test_the_time_limit_is_kept() -> None:
-    program = transformer(4)
+def test_no_window_is_begun_past_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes 10 of 95 seconds, and none is given more than is left."""
+    program = transformer(2)
     budget = reachable(program, 0.5)
-    with ends_soon(5.5):
-        result = parse_planner("polish{of=dtr{rounds=0}}").plan(program, budget, time_limit_s=1.5)
+    unit_s, limits_s = 10 * HANGS_S, list[float]()
+    skip, improve = skips(monkeypatch), _Descent._improve
+
+    def slow(self: _Descent, size: int, limit_s: float, solver: MilpSolver) -> tuple[bool, bool]:
+        limits_s.append(limit_s)
+        skip(unit_s)
+        return improve(self, 40, 0.0, solver)
+
+    monkeypatch.setattr(_Descent, "_improve", slow)
+    monkeypatch.setattr("remat_compile.planners.polish._SLOW_S", 2 * unit_s)
+    planner = parse_planner("polish{of=dtr{rounds=0}}")
+    result = planner.plan(program, budget, time_limit_s=9.5 * unit_s)
     holds(program, budget, result)
+    assert len(limits_s) == 10
+    left_s = [(9.5 - k) * unit_s for k in range(10)]
+    assert limits_s == pytest.approx([min(2 * unit_s, s) for s in left_s], abs=HANGS_S)
 
 
 def test_no_time_returns_the_other_planners_answer() -> None:

@@ -55,11 +55,11 @@ def test_a_gradient_that_only_waits_is_made_later() -> None:
     program = tied()
     exact = parse_planner("rk-checkmate").plan(program, BUDGET)
     assert isinstance(exact, Optimal)  # in the order of capture
-    found = parse_planner("reorder").plan(program, BUDGET)
-    trace = holds(program, BUDGET, found)
+    result = parse_planner("reorder").plan(program, BUDGET)
+    trace = holds(program, BUDGET, result)
     assert trace.time_ns < exact.time_ns
-    assert found.schedule.planner == "reorder"  # type: ignore[union-attr]
-    assert isinstance(verify(program, found.schedule, (BUDGET,)), ProvenPlan)  # type: ignore[union-attr]
+    assert result.schedule.planner == "reorder"  # type: ignore[union-attr]
+    assert isinstance(verify(program, result.schedule, (BUDGET,)), ProvenPlan)  # type: ignore[union-attr]
 
 
 def test_auto_takes_the_better_order_and_claims_no_bound_of_the_other() -> None:
@@ -68,13 +68,13 @@ def test_auto_takes_the_better_order_and_claims_no_bound_of_the_other() -> None:
     assert isinstance(exact, Optimal)
     said: list[str] = []
     progress = stop_at("auto: rk-checkmate raises the bound", said)
-    found = Auto().plan(program, BUDGET, time_limit_s=HANGS_S, progress=progress)
-    assert isinstance(found, Optimal | Feasible)
-    assert found.time_ns < exact.time_ns, said
-    assert "reorder" in found.schedule.planner
-    assert found.lower_bound_ns is not None
-    assert found.lower_bound_ns <= found.time_ns
-    assert isinstance(verify(program, found.schedule, (BUDGET,)), ProvenPlan)
+    result = Auto().plan(program, BUDGET, time_limit_s=HANGS_S, progress=progress)
+    assert isinstance(result, Optimal | Feasible)
+    assert result.time_ns < exact.time_ns, said
+    assert "reorder" in result.schedule.planner
+    assert result.lower_bound_ns is not None
+    assert result.lower_bound_ns <= result.time_ns
+    assert isinstance(verify(program, result.schedule, (BUDGET,)), ProvenPlan)
 
 
 def test_a_budget_below_the_peak_of_the_captured_order_is_reached() -> None:
@@ -152,8 +152,8 @@ def test_reorder_of_reorder_is_refused() -> None:
 def test_auto_goes_on_in_the_order_that_leads() -> None:
     said: list[str] = []
     progress = stop_at("auto: reorder{of=rk-checkmate}, for", said)
-    found = Auto().plan(tied(20), BUDGET, time_limit_s=HANGS_S, progress=progress)
-    assert isinstance(found, Optimal | Feasible)
-    assert "reorder" in found.schedule.planner
+    result = Auto().plan(tied(20), BUDGET, time_limit_s=HANGS_S, progress=progress)
+    assert isinstance(result, Optimal | Feasible)
+    assert "reorder" in result.schedule.planner
     assert any(line.startswith("auto: reorder{of=rk-checkmate}, for") for line in said), said
-    assert isinstance(verify(tied(20), found.schedule, (BUDGET,)), ProvenPlan)
+    assert isinstance(verify(tied(20), result.schedule, (BUDGET,)), ProvenPlan)

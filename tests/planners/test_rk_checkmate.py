@@ -64,7 +64,7 @@ def compact_ns(
 ) -> int | None:
     """The optimum of the compact form, backward cNodes and every pair included."""
     pairs = useful_pairs(instance, backward=True, every=True)
-    found = solve_compact(
+    solution = solve_compact(
         instance,
         limit_bytes,
         saved_bytes=saved_bytes,
@@ -72,12 +72,12 @@ def compact_ns(
         pairs=pairs,
         solver=solver,
     )
-    assert found.status in ("optimal", "infeasible")
-    if found.order is None:
+    assert solution.status in ("optimal", "infeasible")
+    if solution.order is None:
         return None
-    assert instance.peak(found.order) <= limit_bytes
-    assert instance.time_ns(found.order) == found.time_ns == found.bound_ns
-    return found.time_ns
+    assert instance.peak(solution.order) <= limit_bytes
+    assert instance.time_ns(solution.order) == solution.time_ns == solution.bound_ns
+    return solution.time_ns
 
 
 @pytest.mark.parametrize("graph", TINY)
@@ -99,13 +99,13 @@ def test_the_thesis_formulation_equals_the_compact_form(graph: str, solver: Milp
         instance = Instance.of(program, kind)  # type: ignore[arg-type]
         limit = budget_at(program, share, instance.kind).bytes
         model = thesis_model(instance, limit)
-        found = solver.solve(model.milp, 60.0)
-        assert found.status in ("optimal", "infeasible")
+        solution = solver.solve(model.milp, 60.0)
+        assert solution.status in ("optimal", "infeasible")
         expected = compact_ns(instance, limit, solver)
-        if found.point is None:
+        if solution.point is None:
             assert expected is None
             continue
-        order = model.order(found.point)
+        order = model.order(solution.point)
         assert instance.peak(order) <= limit
         assert instance.time_ns(order) == expected
 
@@ -118,12 +118,12 @@ def test_both_forms_and_exhaustive_search_hold_the_saved_budget(solver: MilpSolv
     for saved in (most, most - 1, most * 3 // 4, most // 2):
         ours = compact_ns(instance, limit, solver, saved)
         model = thesis_model(instance, limit, saved)
-        found = solver.solve(model.milp, 60.0)
+        solution = solver.solve(model.milp, 60.0)
         assert ours == fastest_ns(instance, limit, saved)
-        if found.point is None:
+        if solution.point is None:
             assert ours is None
         else:
-            order = model.order(found.point)
+            order = model.order(solution.point)
             assert instance.time_ns(order) == ours
             assert saved_bytes_of(instance, order) <= saved
 

@@ -98,14 +98,14 @@ def test_periods_are_found_and_blocks_joined() -> None:
 
 
 def test_identical_blocks_are_solved_once() -> None:
-    told: list[str] = []
+    lines: list[str] = []
     for blocks in (5, 9):
         program = residual(blocks)
         instance = Instance.of(program, "activation")
         budget = Budget(instance.peak(instance.capture) // 2, "activation")
         planner = parse_planner("rockmate{peaks=3, saves=3, block_size=3, processes=1}")
-        planner.plan(program, budget, progress=told.append)
-    blocks_and_classes = [line.split() for line in told if "unique" in line]
+        planner.plan(program, budget, progress=lines.append)
+    blocks_and_classes = [line.split() for line in lines if "unique" in line]
     (few, *_), (many, *_) = ([int(w) for w in line if w.isdigit()] for line in blocks_and_classes)
     assert few < many
     classes = [line[-4:] for line in blocks_and_classes]

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 
-from helpers.clock import HANGS_S, ends_soon
+from helpers.clock import HANGS_S, skips
 from remat_compile.planners.isolation.frames import receive, send
 from remat_compile.planners.isolation.process import ProcessEnded, WorkProcess
 from remat_compile.planners.solvers import SOLVERS, MilpBuilder, MilpSolver
@@ -51,17 +51,19 @@ def feasible(milp: Milp, point: np.ndarray) -> bool:
 
 def test_a_program_is_solved_and_its_points_are_told_as_they_are_found() -> None:
     milp = knapsack()
-    told: list[float] = []
+    objectives: list[float] = []
     with MilpSolver() as solver:
-        first = solver.solve(milp, HANGS_S, on_point=lambda _, objective: told.append(objective))
+        first = solver.solve(
+            milp, HANGS_S, on_point=lambda _, objective: objectives.append(objective)
+        )
         relaxed = solver.solve(milp.relaxed(), HANGS_S)
         again = solver.solve(milp, HANGS_S, start=first.point)
     assert first.status == "optimal"
     assert first.point is not None
     assert feasible(milp, first.point)
     assert milp.cost @ first.point == pytest.approx(first.objective) == pytest.approx(first.bound)
-    assert told
-    assert told == sorted(told, reverse=True)
+    assert objectives
+    assert objectives == sorted(objectives, reverse=True)
     assert relaxed.status == "optimal"
     assert relaxed.bound < first.objective - 1e-6
     assert again.objective == first.objective
@@ -73,15 +75,15 @@ def test_a_program_without_points_is_infeasible() -> None:
     x, y = builder.column(1.0), builder.column(1.0)
     builder.row([(x, 1.0), (y, 1.0)], lower=3.0)
     with MilpSolver() as solver:
-        found = solver.solve(builder.build(), HANGS_S)
-    assert (found.status, found.point) == ("infeasible", None)
+        solution = solver.solve(builder.build(), HANGS_S)
+    assert (solution.status, solution.point) == ("infeasible", None)
 
 
 def test_with_no_time_nothing_is_started() -> None:
     with MilpSolver() as solver:
-        found = solver.solve(knapsack(), 0.0)
+        solution = solver.solve(knapsack(), 0.0)
         assert not solver.is_running
-    assert (found.status, found.point) == ("unknown", None)
+    assert (solution.status, solution.point) == ("unknown", None)
 
 
 @pytest.fixture
@@ -93,19 +95,28 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hanging")
-def test_a_solver_that_overruns_is_killed_and_leaves_its_best() -> None:
+def test_a_solver_that_overruns_is_killed_and_leaves_its_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    skip = skips(monkeypatch)
     builder = MilpBuilder()
     builder.column(5.0), builder.column(1.0)
     with MilpSolver("hanging") as solver:
         solver.solve(builder.build(), HANGS_S, options={"hangs": False})  # it takes time to start
         assert solver.is_running
-        with ends_soon(2):
-            found = solver.solve(builder.build(), 2.0)
+        looks: list[int] = []
+
+        def past(*_: object) -> None:
+            looks.append(skip.looks)
+            skip(20 * HANGS_S)
+
+        solution = solver.solve(builder.build(), 10 * HANGS_S, on_point=past)
         assert not solver.is_running
-    assert found.status == "feasible"
-    assert (found.objective, found.bound) == (5.0, 1.0)
-    assert found.point is not None
-    assert found.point.tolist() == [1.0, 0.0]
+    assert skip.looks - looks[0] < 10
+    assert solution.status == "feasible"
+    assert (solution.objective, solution.bound) == (5.0, 1.0)
+    assert solution.point is not None
+    assert solution.point.tolist() == [1.0, 0.0]
 
 
 @pytest.mark.usefixtures("hanging")

@@ -65,18 +65,18 @@ def graphs(draw: st.DrawFn) -> Graph:
     return graph_of(size, draw(st.sets(st.sampled_from(pairs))) if pairs else set())
 
 
-def is_decomposition(graph: Graph, found: TreeDecomposition) -> None:
+def is_decomposition(graph: Graph, tree: TreeDecomposition) -> None:
     """By definition: a tree; every vertex and edge in a bag; the bags of a vertex connected."""
-    links = {(a, b) for a, beside in enumerate(found.links_B) for b in beside}
+    links = {(a, b) for a, beside in enumerate(tree.links_B) for b in beside}
     assert links == {(b, a) for a, b in links}
-    assert reached(0, set(range(len(found.bags))), links) == set(range(len(found.bags)))
-    assert not any(found.bags[a] <= found.bags[b] for a, b in links)
-    assert not found.bags or len(links) == 2 * (len(found.bags) - 1)
+    assert reached(0, set(range(len(tree.bags))), links) == set(range(len(tree.bags)))
+    assert not any(tree.bags[a] <= tree.bags[b] for a, b in links)
+    assert not tree.bags or len(links) == 2 * (len(tree.bags) - 1)
     for v, near in enumerate(graph):
-        mine = {b for b, bag in enumerate(found.bags) if v in bag}
+        mine = {b for b, bag in enumerate(tree.bags) if v in bag}
         assert mine
         assert reached(min(mine), mine, links) == mine
-        assert all(any({u, v} <= bag for bag in found.bags) for u in near)
+        assert all(any({u, v} <= bag for bag in tree.bags) for u in near)
 
 
 def reached(start: int, among: set[int], links: set[tuple[int, int]]) -> set[int]:
@@ -106,10 +106,10 @@ def is_separated(graph: Graph, vertices: set[int], tree: Separated) -> int:
 def test_decompositions_are_such_and_separators_balanced(
     graph: Graph, elimination: str, seed: int
 ) -> None:
-    found = tree_decomposition(graph, elimination)  # type: ignore[arg-type]
-    is_decomposition(graph, found)
+    decomposition = tree_decomposition(graph, elimination)  # type: ignore[arg-type]
+    is_decomposition(graph, decomposition)
     weights = [Random(seed).randint(0, 9) for _ in graph]
-    tree = separator_tree(found, weights)
+    tree = separator_tree(decomposition, weights)
     assert tree.size == len(graph)
     depth = is_separated(graph, set(range(len(graph))), tree)
     assert depth <= log2(max(1, len(graph))) + 1
@@ -129,8 +129,8 @@ def test_decompositions_are_such_and_separators_balanced(
     ids=["no edge", "path", "tree", "cycle", "clique", "grid of 3 x 8"],
 )
 def test_known_widths(elimination: str, width: int, size: int, edges: set[tuple[int, int]]) -> None:
-    found = tree_decomposition(graph_of(size, edges), elimination)  # type: ignore[arg-type]
-    assert found.width == width
+    decomposition = tree_decomposition(graph_of(size, edges), elimination)  # type: ignore[arg-type]
+    assert decomposition.width == width
 
 
 def tree_of(needs: Prerequisites) -> Separated:
@@ -173,11 +173,11 @@ def test_no_more_is_alive_than_separators_and_what_one_node_reads(
     rng = Random(seed)
     reads = [tuple(sorted(rng.sample(range(c), min(c, rng.randint(0, most))))) for c in range(size)]
     needs = nodes(reads)
-    found = tree_decomposition(needs.neighbours())
-    tree = separator_tree(found, needs.bytes_C)
+    decomposition = tree_decomposition(needs.neighbours())
+    tree = separator_tree(decomposition, needs.bytes_C)
     order = SeparatorOrder(needs, -1, 100_000).run(tree)
     assert set(order) == set(range(size))
-    assert most_alive(needs, order) <= levels(tree) * (found.width + 1 + most)
+    assert most_alive(needs, order) <= levels(tree) * (decomposition.width + 1 + most)
     assert SeparatorOrder(needs, size, 100_000).run(tree) == list(range(size))
 
 
@@ -270,8 +270,8 @@ def test_every_order_is_a_valid_plan(graph: str, backward: bool) -> None:
     needs = Prerequisites.of(instance, backward=backward)
     whole = instance.peak(instance.capture)
     for elimination in ELIMINATIONS:
-        found = tree_decomposition(needs.neighbours(), elimination)  # type: ignore[arg-type]
-        tree = separator_tree(found, needs.bytes_C)
+        decomposition = tree_decomposition(needs.neighbours(), elimination)  # type: ignore[arg-type]
+        tree = separator_tree(decomposition, needs.bytes_C)
         for plain in (-1, 0.05 * whole, 0.2 * whole, 0.6 * whole):
             order = SeparatorOrder(needs, plain, 10_000).run(tree)
             simulate(program, instance.schedule(order, "x"))

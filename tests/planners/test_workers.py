@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from helpers.clock import HANGS_S, ends_soon
+from helpers.clock import HANGS_S, Clock, skips
 from helpers.planners.graphs import encoder_decoder, stochastic, transformer
 from helpers.planners.matrix import check
 from remat_compile.ir.diagnostics import FBError
@@ -123,11 +123,11 @@ SQUARES = [n * n for n in range(7)]
 @pytest.mark.parametrize("engine", [Broken(), Broken(refuses=True), Broken(is_alive=False)])
 def test_what_an_engine_loses_is_done_here(engine: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "_GONE_S", 0.3)
-    told: list[str] = []
-    workers = Workers(engine, "somewhere", 2, told.append)
+    lines: list[str] = []
+    workers = Workers(engine, "somewhere", 2, lines.append)
     assert list(workers.map(JOBS, monotonic() + 60)) == SQUARES
     assert engine.was_shut
-    (line,) = told
+    (line,) = lines
     assert "somewhere" in line
     assert "goes on here" in line
     workers.engine.shutdown()
@@ -149,6 +149,50 @@ def test_an_answer_long_past_the_deadline_is_not_waited_for(
     with workers_of(None, 1, print) as workers:
         answers = list(workers.map([Square(3, seconds=20.0), Square(4)], monotonic() + 0.1))
     assert answers == [None, None]
+
+
+class Slow(Executor):
+    """An engine for which time passes, and no test waits: `job_s` with each job that it does, or
+    `look_s` with each look at one that never does any."""
+
+    size = 1
+
+    def __init__(self, skip: Clock, *, job_s: float = 0.0, look_s: float = 0.0):
+        self.skip, self.job_s, self.look_s = skip, job_s, look_s
+        self.looks, self.limits_s = 0, list[float]()
+
+    @property
+    def is_alive(self) -> bool:
+        self.looks += 1
+        self.skip(self.look_s)
+        return True
+
+    def submit(self, fn: Any, /, *args: Any, **_: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.limits_s.append(args[-1])
+        if self.job_s:
+            self.skip(self.job_s)
+            future.set_result(fn(*args))
+        return future
+
+
+def test_no_job_is_begun_past_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes 40 of 100 units, and is told what is left of them."""
+    unit_s, skip = 10 * HANGS_S, skips(monkeypatch)
+    engine = Slow(skip, job_s=40 * unit_s)
+    answers = list(Workers(engine, None, 1, print).map(JOBS, monotonic() + 100 * unit_s))
+    assert answers == [*SQUARES[:3], None, None, None, None]
+    assert engine.limits_s == pytest.approx([n * unit_s for n in (100, 60, 20)], abs=unit_s)
+
+
+def test_no_answer_is_waited_for_long_past_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look takes 30 units; the deadline and the grace are over after 110, so at the fourth."""
+    unit_s, skip = 10 * HANGS_S, skips(monkeypatch)
+    monkeypatch.setattr(pool, "_GRACE_S", 10 * unit_s)
+    engine = Slow(skip, look_s=30 * unit_s)
+    answers = list(Workers(engine, None, 1, print).map(JOBS, monotonic() + 100 * unit_s))
+    assert answers == [None] * len(JOBS)
+    assert (len(engine.limits_s), engine.looks) == (1, 4)
 
 
 def test_the_address_is_no_part_of_a_plan() -> None:
@@ -216,7 +260,7 @@ def test_an_address_where_nobody_answers(listens: bool, monkeypatch: pytest.Monk
         assert dask_workers.CONNECT_S + 1 < 10
         monkeypatch.setattr(dask_workers, "CONNECT_S", 2.0)
         planner = Auto if listens else Hiremate
-        with pytest.raises(FBError) as refused, ends_soon(10):
+        with pytest.raises(FBError) as refused:
             planner(workers=f"dask://127.0.0.1:{port}").plan(PROGRAM, budget())
     (diagnostic,) = refused.value.diagnostics
     assert diagnostic.code == "FB0727"
@@ -291,11 +335,11 @@ def test_the_same_plan_with_a_worker_killed_in_the_middle(
 
 @with_dask
 def test_jobs_go_to_another_worker_when_theirs_dies(cluster: Any, tmp_path: Path) -> None:
-    told: list[str] = []
-    with workers_of(address_of(cluster), 1, told.append) as workers:
+    lines: list[str] = []
+    with workers_of(address_of(cluster), 1, lines.append) as workers:
         jobs = [Square(3, str(tmp_path / "died")), *JOBS]
         assert list(workers.map(jobs, monotonic() + 60)) == [9, *SQUARES]
-    assert not told
+    assert not lines
 
 
 @with_dask
@@ -310,8 +354,8 @@ def test_a_scheduler_that_stands_still_is_not_waited_for(
     monkeypatch.setattr(dask_workers, "_ASKED_S", 0.3)
     try:
         sleep(2 * dask_workers._SEEN_S)
-        with ends_soon(5):
-            assert not engine.is_alive
+        assert not engine.is_alive
+        assert not goes_on.is_set()
     finally:
         goes_on.set()
         engine.shutdown()

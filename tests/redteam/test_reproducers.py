@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.clock import HANGS_S
 from helpers.redteam import BOMB, FILES, MADE, TABLE, Case, Outcome, cases
 from remat_compile.cli import main
 from remat_compile.driver import files as _files
@@ -21,7 +22,7 @@ CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 """What may change a terminal or the order of its letters; tab and newline are neither."""
 
 MOST_S = 60.0
-"""Seconds that any command may take, a time limit of 5 s included, on a busy machine."""
+"""Seconds of processor time that any command may take, a time limit of 5 s included."""
 
 
 def case_params() -> list[object]:
@@ -70,13 +71,13 @@ def test_refused_or_harmless(
     monkeypatch.setattr(_files, "_kept", {})
     monkeypatch.setattr("sys.stdin", io.StringIO())
     before = contents(tmp_path)
-    began = time.monotonic()
+    began = time.process_time()
     if case.command == BOMB:
         code, out, err = in_a_process(case.words)
     else:
         code = main(case.words)
         out, err = capfd.readouterr()
-    took_s = time.monotonic() - began
+    worked_s = time.process_time() - began
     after = contents(tmp_path)
 
     assert "Traceback" not in out + err
@@ -94,16 +95,16 @@ def test_refused_or_harmless(
             assert code == 0, err
         case Outcome.HARMLESS:
             pass
-    assert took_s < MOST_S
+    assert worked_s < MOST_S
 
 
 def in_a_process(words: list[str]) -> tuple[int, str, str]:
     """The same in a process of its own, which can be ended."""
     command = [sys.executable, "-c", "from remat_compile.cli import main; raise SystemExit(main())"]
     try:
-        ran = subprocess.run([*command, *words], capture_output=True, text=True, timeout=MOST_S)
+        ran = subprocess.run([*command, *words], capture_output=True, text=True, timeout=HANGS_S)
     except subprocess.TimeoutExpired:
-        pytest.fail(f"longer than {MOST_S:g} s")
+        pytest.fail(f"longer than {HANGS_S:g} s")
     return ran.returncode, ran.stdout, ran.stderr
 
 

@@ -35,9 +35,9 @@ def main() -> int:
         kind = KINDS[name]
         plans = sites = count = bad = 0
         for case in cases():
-            found = list(kind.mutants(case))
-            plans, sites = plans + bool(found), sites + len(found)
-            for mutant in sample(found, options.each, Random(f"{name} {case.name}")):
+            mutants = list(kind.mutants(case))
+            plans, sites = plans + bool(mutants), sites + len(mutants)
+            for mutant in sample(mutants, options.each, Random(f"{name} {case.name}")):
                 count += 1
                 if (escape := escape_of(case, mutant)) is not None:
                     bad += 1

@@ -83,16 +83,16 @@ def process(rank: int, store: str) -> None:
     x = torch.linspace(-1, 1, 32).reshape(4, 8) * (rank + 1)
     target = x.flip(0)
     trained: dict[str, list[Tensor]] = {}
-    found: dict[str, bool | str] = {}
+    verdicts: dict[str, bool | str] = {}
     for way, (make, reference) in ways(x, target).items():
         try:
             trained[way] = train(make(), x, target)
             pairs = zip(trained[way], trained[reference], strict=True)
-            found[way] = all(torch.equal(a, b) for a, b in pairs)
+            verdicts[way] = all(torch.equal(a, b) for a, b in pairs)
         except FBError as error:
-            found[way] = error.diagnostics[0].code
+            verdicts[way] = error.diagnostics[0].code
     if rank == 0:
-        print(json.dumps(found), flush=True)
+        print(json.dumps(verdicts), flush=True)
     dist.destroy_process_group()
 
 

@@ -86,8 +86,8 @@ def test_valid_files(path: Path) -> None:
 def test_invalid_schedules(path: Path) -> None:
     """Each of these files is well-formed and has a schedule that is refused."""
     program = read_syntax(path.read_text(encoding="utf-8"), path.name)
-    found = [agree(program, schedule) for schedule in program.schedules]
-    assert not all(found)
+    opinions = [agree(program, schedule) for schedule in program.schedules]
+    assert not all(opinions)
 
 
 def test_there_are_enough_invalid_schedules() -> None:

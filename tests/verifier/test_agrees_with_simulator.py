@@ -87,8 +87,8 @@ def test_one_byte_less_than_the_peak_is_refuted_where_the_simulator_peaks(
         for step, size in zip(schedule.steps, during, strict=True)
         if size == exact.bytes
     ]
-    for found in verdict.diagnostics:
-        assert found.message.split(" ")[0] in names
+    for diagnostic in verdict.diagnostics:
+        assert diagnostic.message.split(" ")[0] in names
 
 
 def test_every_owner_of_a_peak_is_named_with_the_simulators_bytes() -> None:

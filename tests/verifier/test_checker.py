@@ -13,11 +13,12 @@ import tokenize
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 import remat_compile.verifier.check
-from helpers.clock import ends_soon
+from helpers.clock import HANGS_S, skips
 from helpers.programs.strategies import random_program, random_schedule
 from helpers.verifier.breaks import BREAKS
 from helpers.verifier.module_faults import HARMLESS
@@ -103,15 +104,15 @@ def test_runs_alone(tmp_path: Path) -> None:
         "-c",
         f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; {code}",
     ]
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    assert found == str(check(file.read_text(encoding="utf-8"), "token"))
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert printed == str(check(file.read_text(encoding="utf-8"), "token"))
 
 
 @pytest.mark.parametrize("path", sorted((CONFORMANCE / "valid").glob("*")), ids=lambda p: p.stem)
 def test_valid_files_have_their_numbers(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    found = EXPECTED.findall(text)
-    for name, device, activation, host, duration, unit in found:
+    rows = EXPECTED.findall(text)
+    for name, device, activation, host, duration, unit in rows:
         opinion = check(text, json.loads(name) if name[0] == '"' else name)
         assert isinstance(opinion, Accepted), opinion
         assert opinion.peak == Bytes(int(device), int(activation), int(host or 0))
@@ -197,8 +198,8 @@ schedule @p {{ F1; F2; free %a; L; free %dy }}
 )
 def test_ranges_against_every_value(size: str) -> None:
     text = RANGES.format(size=size)
-    found = [check(text, "p", {"b": b, "s": s}) for b in range(1, 13) for s in range(2, 7)]
-    peaks = [opinion.peak for opinion in found if isinstance(opinion, Accepted)]
+    opinions = [check(text, "p", {"b": b, "s": s}) for b in range(1, 13) for s in range(2, 7)]
+    peaks = [opinion.peak for opinion in opinions if isinstance(opinion, Accepted)]
     assert len(peaks) == 12 * 5
     most = [max(p.device for p in peaks), max(p.activation for p in peaks), 0]
     box = {"b": (1, 12), "s": (2, 6)}
@@ -224,8 +225,9 @@ def test_ranges_too_wide_to_decide_are_not_proven(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("where", ["one long expression", "many expressions"])
-def test_ranges_end_at_the_deadline(where: str) -> None:
-    """A bomb of sizes: boxes are many, and each takes long."""
+def test_ranges_end_at_the_deadline(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bomb of sizes: boxes are many, and each takes long. The clock is looked at once a box, and
+    each look takes 10 of 25 units."""
     size = "(b - s)*(b - s) + b"
     long = " + ".join([size] * 3000) if where == "one long expression" else size
     text = RANGES.format(size=long).replace("12]", "1000000]").replace("6]", "99999]")
@@ -236,10 +238,14 @@ def test_ranges_end_at_the_deadline(where: str) -> None:
         steps = "".join(f"E{i}; free %a{i}; " for i in range(2000))
         text = text.replace("@p { F1", "@p { " + steps + "F1")
     box = {"b": (1, 10**6), "s": (2, 99999)}
-    with ends_soon(20):  # it is looked at once a box, after one linear pass
-        opinion = check(text, "p", None, box, Bytes(10**20, 10**20, 0), time.monotonic() + 1)
+    clock = skips(monkeypatch)
+    clock.each_s = 10 * HANGS_S
+    monkeypatch.setattr(sizes, "RANGE_WORK", 10 * len(text))  # of which a box takes about one
+    deadline = time.monotonic() + 2.5 * clock.each_s
+    opinion = check(text, "p", None, box, Bytes(10**20, 10**20, 0), deadline)
     assert isinstance(opinion, Accepted)
     assert opinion.undecided
+    assert clock.looks == 3
 
 
 def test_a_deadline_of_the_proof_is_one_of_the_checker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,10 +257,9 @@ def test_a_deadline_of_the_proof_is_one_of_the_checker(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("remat_compile.verifier.agreement.check", listen)
     program = parse_program(RANGES.format(size="b*s"))
-    verify(program, program.schedules[0], time_limit_s=30)
-    prove_largest(program, program.schedules[0], (), "b", time_limit_s=30)
-    assert all(0 < seconds < 30 for seconds in left)
-    assert len(left) == 2
+    verify(program, program.schedules[0], time_limit_s=100 * HANGS_S)
+    prove_largest(program, program.schedules[0], (), "b", time_limit_s=100 * HANGS_S)
+    assert left == pytest.approx([50 * HANGS_S, 50 * HANGS_S], abs=HANGS_S)
 
 
 def test_every_call_may_have_a_workspace() -> None:
@@ -274,10 +279,13 @@ def test_a_disagreement_is_no_proof(tmp_path: Path) -> None:
     assert other != format_program(program)
     verdict = verify(program, schedule, text=other)
     assert isinstance(verdict, Disagreement)
-    (found,) = verdict.diagnostics
-    assert found.code == "FB0817"
-    assert found.span == schedule.span
-    assert [note.message.split(":")[0] for note in found.notes] == ["the solver", "the checker"]
+    (diagnostic,) = verdict.diagnostics
+    assert diagnostic.code == "FB0817"
+    assert diagnostic.span == schedule.span
+    assert [note.message.split(":")[0] for note in diagnostic.notes] == [
+        "the solver",
+        "the checker",
+    ]
     assert verdict.report.endswith(other)
 
 
@@ -341,8 +349,9 @@ def test_every_computation_may_have_workspace() -> None:
     assert isinstance(verify(program, program.schedules[0], text=text), ProvenPlan)
 
 
-def test_ranges_end_with_the_time_limit() -> None:
-    """The checker would try boxes for minutes; half of what is left of the limit is its own."""
+def test_ranges_end_with_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checker would try boxes for minutes; half of what is left of the limit is its own: the
+    clock passes that as it begins, and the proof for the sample has the other half."""
     names = [f"a{i}" for i in range(6)]
     rows = [f"  %{n} : act f32[0] bytes {i + 1}*(b - s)*(b - s)\n" for i, n in enumerate(names)]
     pairs = zip(["x", *names], [*names, "y"], strict=True)
@@ -356,8 +365,24 @@ def test_ranges_end_with_the_time_limit() -> None:
         + f"schedule @p {{\n{''.join(steps)}}}\n"
     )
     program = parse_program(text)
-    with ends_soon(12):
-        verdict = verify(program, program.schedules[0], time_limit_s=3, text=text)
-    assert isinstance(verdict, ProvenPlan | Undecided)
-    if isinstance(verdict, ProvenPlan):
-        assert "memory at sample" in verdict.proven.obligations
+    skip, boxes = skips(monkeypatch), list[str]()
+    everywhere = sizes.Search.everywhere
+
+    def late(self: sizes.Search, box: Any, exprs: Any, holds: Any, cost: int = 0) -> None:
+        if any(low < high for low, high in box.values()):
+            skip(60 * HANGS_S)
+            holds = counted(holds)
+        everywhere(self, box, exprs, holds, cost)
+
+    def counted(holds: Any) -> Any:
+        def seen(size: Any) -> bool:
+            boxes.append("")
+            return bool(holds(size))
+
+        return seen
+
+    monkeypatch.setattr(sizes.Search, "everywhere", late)
+    verdict = verify(program, program.schedules[0], time_limit_s=100 * HANGS_S, text=text)
+    assert isinstance(verdict, ProvenPlan)
+    assert "memory at sample" in verdict.proven.obligations
+    assert len(boxes) == 1

@@ -110,10 +110,10 @@ def test_a_wrong_claim_is_refuted_at_the_proof(claims: dict[str, int], code: str
     read = parse_program(text, "step.fbir")
     answer = verify(read, read.schedules[0])
     assert isinstance(answer, Refuted)
-    (found,) = answer.diagnostics
-    assert found.code == code
-    assert found.span is not None
-    assert text.splitlines()[found.span.line - 1].startswith("proven @plan")
+    (diagnostic,) = answer.diagnostics
+    assert diagnostic.code == code
+    assert diagnostic.span is not None
+    assert text.splitlines()[diagnostic.span.line - 1].startswith("proven @plan")
 
 
 def test_a_weaker_lower_bound_is_no_wrong_one() -> None:
@@ -171,9 +171,9 @@ def test_an_edited_file_is_not_accepted(name: str) -> None:
     changed = edit(text)
     assert changed != text
     read = parse_program(changed, "step.fbir")
-    found = accept_certificate(read, read.schedules[0], read.proven[0])
-    assert [d.code for d in found] == [code]
-    assert all(d.span is not None for d in found)
+    diagnostics = accept_certificate(read, read.schedules[0], read.proven[0])
+    assert [d.code for d in diagnostics] == [code]
+    assert all(d.span is not None for d in diagnostics)
 
 
 def test_a_certificate_of_another_version_or_for_less_is_not_accepted() -> None:

@@ -146,9 +146,9 @@ def test_a_random_operator_that_is_left_out_is_missed() -> None:
     ]
     late = verdict(PLAN.replace("L\n", "L\nF6\nfree %z\n"), graph=graph)
     assert isinstance(late, Refuted)
-    (found,) = late.diagnostics
-    assert found.code == "FB0815"
-    assert found.message.startswith("L runs first before F6")
+    (diagnostic,) = late.diagnostics
+    assert diagnostic.code == "FB0815"
+    assert diagnostic.message.startswith("L runs first before F6")
 
 
 @pytest.mark.parametrize(
@@ -164,11 +164,11 @@ def test_steps_that_name_nothing_are_refused(old: str, new: str, words: str) -> 
     made = read_syntax(text, "step.fbir")
     answer = verify(made, made.schedules[0])
     assert isinstance(answer, Refuted)
-    (found,) = answer.diagnostics
-    assert found.code == "FB0801"
-    assert words in found.message
-    assert found.span is not None
-    assert _line(text, found.span) == new
+    (diagnostic,) = answer.diagnostics
+    assert diagnostic.code == "FB0801"
+    assert words in diagnostic.message
+    assert diagnostic.span is not None
+    assert _line(text, diagnostic.span) == new
 
 
 def test_what_the_loss_makes_of_kind_output_is_not_called_a_result() -> None:
@@ -194,12 +194,12 @@ def test_a_plan_without_a_text_is_explained_by_step_numbers() -> None:
     made, plan = schedule(_edit(PLAN, "F5\nfree %e\n", "free %e\nF5\n", 1))
     answer = verify(made, without_spans(plan))
     assert isinstance(answer, Refuted)
-    (found,) = answer.diagnostics
-    assert found.span is None
-    assert found.message == (
+    (diagnostic,) = answer.diagnostics
+    assert diagnostic.span is None
+    assert diagnostic.message == (
         'F5 (m.py:7 "head") at step 10 reads %e (through %ev), which was freed'
     )
-    assert [note.message for note in found.notes] == [
+    assert [note.message for note in diagnostic.notes] == [
         "%e is made here: step 7, F4",
         "freed here: step 9, free %e",
         "made again here, too late: step 20, F4",
@@ -213,5 +213,5 @@ def test_a_counterexample_never_shows_the_solver() -> None:
     for mistake in MISTAKES:
         answer = verdict(_edit(PLAN, mistake.old, mistake.new, mistake.nth))
         assert isinstance(answer, Refuted)
-        for found in answer.diagnostics:
-            assert not solver.search(render(found))
+        for diagnostic in answer.diagnostics:
+            assert not solver.search(render(diagnostic))

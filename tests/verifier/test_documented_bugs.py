@@ -48,10 +48,10 @@ def test_dropout_redrawn_in_the_backward(name: str) -> None:
     (drop,) = [c for c in program.graph.cnodes if c.token is not None]
     runs = [s for s in plan.steps if isinstance(s, Compute) and s.cnode == drop.name]
     assert len(runs) == 2
-    (found,) = [d for d in refuted(program, plan) if d.code == "FB0806"]
-    assert found.span == runs[1].span
-    assert f"draws again, but its random state %{drop.token} was freed" in found.message
-    assert [n.span for n in found.notes if n.message == "drawn first here"] == [runs[0].span]
+    (diagnostic,) = [d for d in refuted(program, plan) if d.code == "FB0806"]
+    assert diagnostic.span == runs[1].span
+    assert f"draws again, but its random state %{drop.token} was freed" in diagnostic.message
+    assert [n.span for n in diagnostic.notes if n.message == "drawn first here"] == [runs[0].span]
     # With the state kept to the end the same plan is right.
     state = Free(str(drop.token))
     steps = (*(s for s in plan.steps if s != state), state)
@@ -62,12 +62,12 @@ def test_a_solver_that_exceeds_its_own_limit() -> None:
     """pytorch#197871: the set it returns takes a unit more than it was given."""
     program, plans = read("solver_over_its_limit.fbir")
     claim = proven(program, plans["dp"]).proven.activation_bytes
-    (found,) = refuted(program, plans["hirschberg"], Budget(claim, "activation"))
-    assert found.code == "FB0821"
-    assert "1048576 bytes more" in found.message
+    (diagnostic,) = refuted(program, plans["hirschberg"], Budget(claim, "activation"))
+    assert diagnostic.code == "FB0821"
+    assert "1048576 bytes more" in diagnostic.message
     at = next(s for s in plans["hirschberg"].steps if s == Compute("F3"))
-    assert found.span == at.span
-    filled = " ".join(note.message for note in found.notes)
+    assert diagnostic.span == at.span
+    filled = " ".join(note.message for note in diagnostic.notes)
     for part in ("%a0 (act), made by F0 (chain.py:1", "%a1 (act), made by F1", "workspace"):
         assert part in filled
 
@@ -79,7 +79,7 @@ def test_a_lower_budget_with_a_higher_peak() -> None:
     peaks = {n: proven(program, p).proven.device_bytes for n, p in plans.items()}
     assert peaks["half"] < peaks["fifth"] < peaks["none"]
     for lower, higher in (("fifth", "half"), ("none", "fifth")):
-        found = refuted(program, plans[lower], Budget(peaks[higher]))
-        assert {d.code for d in found} == {"FB0820"}
-        more = max(int(d.message.split(": ")[1].split(" ")[0]) for d in found)
+        diagnostics = refuted(program, plans[lower], Budget(peaks[higher]))
+        assert {d.code for d in diagnostics} == {"FB0820"}
+        more = max(int(d.message.split(": ")[1].split(" ")[0]) for d in diagnostics)
         assert more == peaks[lower] - peaks[higher]

@@ -71,8 +71,8 @@ def a_byte_too_few(patch: Patch) -> None:
     walk: Any = memory.__dict__["walk"]
 
     def short(*rest: Any) -> dict[int, StepBytes]:
-        found = walk(*rest).items()
-        return {i: StepBytes(b.device - 1, b.activation, b.host) for i, b in found}
+        during = walk(*rest).items()
+        return {i: StepBytes(b.device - 1, b.activation, b.host) for i, b in during}
 
     patch.setattr(memory, "walk", short)
 
@@ -81,9 +81,9 @@ def sizes_halved(patch: Patch) -> None:
     at, value = Amounts.at, memory.__dict__["value"]
 
     def half(self: Amounts, env: Any) -> Sizes:
-        found = at(self, env)
-        anode = {name: size // 2 for name, size in found.anode.items()}
-        return Sizes(anode, found.workspace, found.existing)
+        sizes = at(self, env)
+        anode = {name: size // 2 for name, size in sizes.anode.items()}
+        return Sizes(anode, sizes.workspace, sizes.existing)
 
     patch.setattr(Amounts, "at", half)
     patch.setattr(memory, "value", lambda form, env: value(form, env) // 2)

@@ -43,20 +43,20 @@ def _imports(
     """What a module of the verifier imports from the package, relative names resolved.
 
     `package` is the folder that the module lies in."""
-    found = []
+    modules = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             names = [alias.name for alias in node.names]
             module = node.module or ""
             if node.level == 0 and module.split(".")[0] == "remat_compile":
-                found.append((module.removeprefix("remat_compile").lstrip("."), names))
+                modules.append((module.removeprefix("remat_compile").lstrip("."), names))
             elif node.level > 0:
                 base = package[: len(package) - node.level + 1]
-                found.append((".".join((*base, *([module] if module else []))), names))
+                modules.append((".".join((*base, *([module] if module else []))), names))
         elif isinstance(node, ast.Import):
             own = [a.name for a in node.names if a.name.split(".")[0] == "remat_compile"]
-            found += [(name.removeprefix("remat_compile").lstrip("."), []) for name in own]
-    return found
+            modules += [(name.removeprefix("remat_compile").lstrip("."), []) for name in own]
+    return modules
 
 
 def _package(source: Path) -> tuple[str, ...]:
@@ -95,9 +95,9 @@ def test_the_import_rules_see_what_they_forbid() -> None:
         "from remat_compile.ir.analysis.order import x\n"
         "import remat_compile.planners\nfrom .. import planners"
     )
-    found = [module for module, _ in _imports(tree)]
-    assert found == ["ir.semantics.simulate", "ir.analysis.order", "planners", ""]
-    assert not set(found) & ALLOWED
+    modules = [module for module, _ in _imports(tree)]
+    assert modules == ["ir.semantics.simulate", "ir.analysis.order", "planners", ""]
+    assert not set(modules) & ALLOWED
 
 
 def test_runs_without_the_analyses_of_the_core(monkeypatch: pytest.MonkeyPatch) -> None:

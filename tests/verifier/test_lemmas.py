@@ -24,7 +24,7 @@ class Block:
 
     @property
     def premises(self) -> dict[str, str]:
-        return {found[1]: found[0] for found in PREMISE.finditer(self.text)}
+        return {match[1]: match[0] for match in PREMISE.finditer(self.text)}
 
 
 def _blocks(path: Path) -> list[Block]:

@@ -53,8 +53,8 @@ def test_a_budget_that_is_looser_than_the_peak_does_not_loosen_the_bound() -> No
 def test_the_tightest_budget_of_a_kind_counts() -> None:
     refuted = verdict(PLAN, Budget(10**12), Budget(1439), Budget(1438))
     assert isinstance(refuted, Refuted)
-    (found,) = refuted.diagnostics
-    assert "2 bytes more than the budget of 1438 bytes" in found.message
+    (diagnostic,) = refuted.diagnostics
+    assert "2 bytes more than the budget of 1438 bytes" in diagnostic.message
 
 
 @pytest.mark.parametrize("budget", [0, -5])
@@ -67,19 +67,19 @@ def test_a_budget_of_nothing_is_refuted(budget: int) -> None:
 def test_a_peak_is_explained_by_what_fills_it_and_where_that_was_made() -> None:
     refuted = verdict(PLAN, Budget(1439))
     assert isinstance(refuted, Refuted)
-    (found,) = refuted.diagnostics
+    (diagnostic,) = refuted.diagnostics
     lines = text_of().splitlines()
-    assert found.span is not None
-    assert found.message == (
+    assert diagnostic.span is not None
+    assert diagnostic.message == (
         'F4 (m.py:6 "drop2") takes 1440 bytes (1.406 KiB): 1 bytes more than the budget of '
         "1439 bytes (1.405 KiB)"
     )
     # The second run of F4: it draws its mask again.
-    assert lines[found.span.line - 1].strip() == "F4"
-    assert found.span.line > lines.index("  L")
+    assert lines[diagnostic.span.line - 1].strip() == "F4"
+    assert diagnostic.span.line > lines.index("  L")
     shown = {
         note.message: None if note.span is None else lines[note.span.line - 1].strip()
-        for note in found.notes
+        for note in diagnostic.notes
     }
     assert shown['304 bytes: %d (act), made by F3 (m.py:5 "drop")'] == "F3"
     assert shown["304 bytes: %de (grad), made by B5"] == "B5"
@@ -185,8 +185,8 @@ LESS = Mul((Const(-1), B))
 )
 def test_which_way_a_size_goes_along_a_symbol(expr: Expr, along_b: str, along_c: str) -> None:
     box = {"b": (1, 11), "c": (2, 7)}
-    found = direction(expr, "b", box), direction(expr, "c", box)
-    assert found == (along_b, along_c)
+    directions = direction(expr, "b", box), direction(expr, "c", box)
+    assert directions == (along_b, along_c)
     grid = [(b, c) for b in range(1, 12) for c in range(2, 8)]
     at = {(b, c): value(expr, {"b": b, "c": c}) for b, c in grid}
     low, high = bounds(expr, box)

@@ -40,8 +40,8 @@ def test_no_mutant_escapes(name: str) -> None:
     tried = 0
     drawn = rng.sample(cases(), len(cases()))
     for case in sorted(drawn, key=lambda case: case.name not in QUICK):
-        found = list(islice(KINDS[name].mutants(case), PLACES))
-        for mutant in sample(found, 1, rng):
+        mutants = list(islice(KINDS[name].mutants(case), PLACES))
+        for mutant in sample(mutants, 1, rng):
             tried += 1
             escape = escape_of(case, mutant)
             assert escape is None, escape

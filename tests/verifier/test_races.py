@@ -29,7 +29,7 @@ FILES = sorted((Path(__file__).parent / "races").glob("*.fbir"))
 SPEC = Path(__file__).parents[2] / "spec" / "conformance"
 
 
-def found_by_z3(program: Program, schedule: Schedule) -> set[tuple[int, int, str, str]]:
+def races_by_z3(program: Program, schedule: Schedule) -> set[tuple[int, int, str, str]]:
     statements = read_statements(program)
     assert isinstance(statements, Statements)
     events = unfold(statements, schedule)
@@ -86,12 +86,14 @@ def test_a_race_is_told_on_the_text() -> None:
     program = parse_program(text, path.name)
     verdict = verify(program, program.schedules[0])
     assert isinstance(verdict, Refuted)
-    (found,) = verdict.diagnostics
+    (diagnostic,) = verdict.diagnostics
     lines = text.split("\n")
-    assert found.span is not None
-    assert lines[found.span.line - 1] == "  free %a"
-    assert "give back the bytes of %a while its offload still reads them" in found.message
-    noted = [(n.message, lines[n.span.line - 1].strip() if n.span else "") for n in found.notes]
+    assert diagnostic.span is not None
+    assert lines[diagnostic.span.line - 1] == "  free %a"
+    assert "give back the bytes of %a while its offload still reads them" in diagnostic.message
+    noted = [
+        (n.message, lines[n.span.line - 1].strip() if n.span else "") for n in diagnostic.notes
+    ]
     assert noted == [
         ("the offload begins here, and takes as long as it takes", "offload %a"),
         ("this step may be given the same bytes", "F3"),
@@ -102,8 +104,8 @@ def test_a_race_is_told_on_the_text() -> None:
         ),
         ("its wait comes only here", "wait %a"),
     ]
-    assert found.hint == "move `wait %a` before it"
-    assert "^" in render(found, text)
+    assert diagnostic.hint == "move `wait %a` before it"
+    assert "^" in render(diagnostic, text)
 
 
 def test_one_missing_wait_is_one_diagnostic() -> None:
@@ -113,8 +115,8 @@ def test_one_missing_wait_is_one_diagnostic() -> None:
     program = parse_program(text)
     verdict = verify(program, program.schedules[0])
     assert isinstance(verdict, Refuted)
-    found = [(d.code, d.message) for d in verdict.diagnostics]
-    assert found == [
+    messages = [(d.code, d.message) for d in verdict.diagnostics]
+    assert messages == [
         (
             "FB0862",
             "hostfree %a may give back the host copy of %a while its prefetch still reads it",
@@ -134,9 +136,9 @@ def test_a_plan_without_places_is_told_by_step_numbers() -> None:
     bare = Schedule("plan", "", tuple(replace(step, span=None) for step in plan.steps))
     verdict = verify(program, bare)
     assert isinstance(verdict, Refuted)
-    (found,) = verdict.diagnostics
-    assert found.message.startswith("free %a at step 4 may give back")
-    assert "F3 (step 6) writes there" in found.notes[2].message
+    (diagnostic,) = verdict.diagnostics
+    assert diagnostic.message.startswith("free %a at step 4 may give back")
+    assert "F3 (step 6) writes there" in diagnostic.notes[2].message
 
 
 def test_the_order_of_a_stream_counts() -> None:
@@ -150,7 +152,7 @@ def test_the_order_of_a_stream_counts() -> None:
     assert first < freed < second
     steps[first], steps[second] = steps[second], steps[first]
     plan = Schedule("plan", "", tuple(steps))
-    assert found_by_z3(program, plan) == races_by_reachability(program, plan) == set()
+    assert races_by_z3(program, plan) == races_by_reachability(program, plan) == set()
     verdict = verify(program, plan)
     assert isinstance(verdict, Refuted)
     assert [d.code for d in verdict.diagnostics] == ["FB0851"]
@@ -164,7 +166,7 @@ def test_the_other_direction_orders_nothing() -> None:
     out = next(i for i, s in enumerate(steps) if s == Wait("b"))
     steps.insert(next(i for i, s in enumerate(steps) if s == HostFree("b")), steps.pop(out))
     plan = Schedule("plan", "", tuple(steps))
-    races = found_by_z3(program, plan)
+    races = races_by_z3(program, plan)
     assert races == races_by_reachability(program, plan)
     assert {(side, name) for _, _, side, name in races} == {("device", "b"), ("host", "b")}
 
@@ -178,7 +180,7 @@ def test_z3_a_graph_search_and_the_enumeration_of_timings_agree(
     assert races_by_reachability(program, schedule) == set()
     schedule = broken(rng, schedule)
     searched = races_by_reachability(program, schedule)
-    assert found_by_z3(program, schedule) == searched
+    assert races_by_z3(program, schedule) == searched
     assert races_by_enumeration(program, schedule) == searched
 
 
@@ -189,7 +191,7 @@ def test_random_mistakes_race_and_the_graph_search_agrees() -> None:
         program = random_program(rng, size=6)
         schedule = broken(rng, random_schedule(rng, program, copy=0.4))
         searched = races_by_reachability(program, schedule)
-        assert found_by_z3(program, schedule) == searched, seed
+        assert races_by_z3(program, schedule) == searched, seed
         racing += bool(searched)
     assert racing >= 40
 
@@ -264,12 +266,12 @@ def test_every_owner_on_the_host_is_named() -> None:
     plan = next(s for s in program.schedules if s.name == "one_stream")
     verdict = verify(program, plan, (Budget(135, "host"),))
     assert isinstance(verdict, Refuted)
-    (found,) = verdict.diagnostics
-    assert found.code == "FB0863"
-    assert found.message == (
+    (diagnostic,) = verdict.diagnostics
+    assert diagnostic.code == "FB0863"
+    assert diagnostic.message == (
         "offload %m takes 136 bytes on the host at b = 8: 1 bytes more than the budget of 135 bytes"
     )
-    assert [n.message for n in found.notes] == [
+    assert [n.message for n in diagnostic.notes] == [
         "128 bytes: the copy of %a (act), made by offload %a",
         "8 bytes: the copy of %m (phantom), made by this step",
     ]

@@ -61,8 +61,8 @@ def test_broken_schedules_do_harm_where_the_simulator_refuses_them(name: str) ->
 )
 def test_harm_is_named(change: tuple[str, str], reason: str | None) -> None:
     assert change[0] in PLAN
-    found = harm(*schedule(PLAN.replace(*change)))
-    assert any(reason in why for why in found) if reason else found == []
+    reasons = harm(*schedule(PLAN.replace(*change)))
+    assert any(reason in why for why in reasons) if reason else reasons == []
 
 
 def test_a_byte_too_many_is_harm() -> None:

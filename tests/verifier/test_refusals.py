@@ -315,6 +315,6 @@ def test_the_certificate_is_about_the_graph_and_the_steps() -> None:
     changed.append(replace(other_graph, proven=(proven,)))
     changed.append(replace(held, schedules=()))
     for program in changed:
-        found = check_certificate(program, proven)
-        assert found is not None
-        assert found.code == "FB0830"
+        stale = check_certificate(program, proven)
+        assert stale is not None
+        assert stale.code == "FB0830"

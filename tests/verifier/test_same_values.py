@@ -76,10 +76,10 @@ def test_names_inside_do_not_count() -> None:
 )
 def test_another_value_is_seen_where_it_is_made(was: str, now: str) -> None:
     assert was in TEXT
-    found = same_values(PLAIN, parse_program(TEXT.replace(was, now)))
-    places = [(d.code, d.span.line) for d in found if d.span]
+    diagnostics = same_values(PLAIN, parse_program(TEXT.replace(was, now)))
+    places = [(d.code, d.span.line) for d in diagnostics if d.span]
     assert places == [("FB0876", 12), ("FB0876", 17), ("FB0876", 18), ("FB0876", 17)]
-    assert found[0].message.startswith("%y is not the value")
+    assert diagnostics[0].message.startswith("%y is not the value")
 
 
 def _anode(name: str, **fields: object) -> Callable[[Program], Program]:
@@ -112,10 +112,10 @@ def _cnode(name: str, change: Callable[[CNode], CNode]) -> Callable[[Program], P
     ],
 )
 def test_what_stands_around_is_the_same(change: Callable[[Program], Program], words: str) -> None:
-    found = same_values(PLAIN, change(FUSED))
-    assert found
-    assert {d.code for d in found} == {"FB0877"}
-    assert any(words in d.message for d in found)
+    diagnostics = same_values(PLAIN, change(FUSED))
+    assert diagnostics
+    assert {d.code for d in diagnostics} == {"FB0877"}
+    assert any(words in d.message for d in diagnostics)
 
 
 def _at(text: str) -> list[tuple[str, int | None]]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from helpers.clock import HANGS_S, ends_soon
+from helpers.clock import HANGS_S, skips
 from helpers.paths import ROOT
 from helpers.verifier.second_solver import FAST, rows_of
 from remat_compile.cli import main
@@ -41,6 +41,8 @@ from remat_compile.verifier.smt import (
     NoModel,
     OutOfTime,
 )
+from remat_compile.verifier.solvers import cvc5 as cvc5_solver
+from remat_compile.verifier.solvers import z3 as z3_solver
 from remat_compile.verifier.solvers.cvc5 import Cvc5
 from remat_compile.verifier.solvers.solver import Solver, identity
 from remat_compile.verifier.solvers.z3 import Z3
@@ -247,10 +249,49 @@ def test_a_part_is_smt_lib_whatever_it_asks(goals: int) -> None:
 
 
 def test_cvc5_keeps_to_the_time_limit() -> None:
-    with ends_soon(3):
-        answer = Cvc5().check(HARD, Deadline(1.5))
-    assert isinstance(answer, OutOfTime)
+    assert isinstance(Cvc5().check(HARD, Deadline(1.5)), OutOfTime)
     assert isinstance(Cvc5().check("(assert true)", Deadline(0)), OutOfTime)
+
+
+@pytest.mark.parametrize(("slice_s", "left_s"), [(40 * HANGS_S, 60 * HANGS_S), (200 * HANGS_S, 0)])
+def test_the_process_of_cvc5_has_what_is_left_and_is_then_ended(
+    slice_s: float, left_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is asked there where nothing is left."""
+    skip, limits_s = skips(monkeypatch), list[float]()
+
+    def undecided(text: str, limit_s: float) -> tuple[Answer, bool]:
+        assert limit_s <= cvc5_solver.SLICE_S
+        skip(slice_s)
+        return OutOfTime("cvc5: timeout"), True
+
+    def overrun(command: Any, *, input: str, timeout: float, **_: object) -> Any:
+        limits_s.extend((json.loads(input)["limit_s"], timeout - 1))
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(cvc5_solver, "_decide", undecided)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", overrun)
+        answer = Cvc5().check(HARD, Deadline(100 * HANGS_S))
+    assert answer == OutOfTime("cvc5: timeout")
+    assert limits_s == pytest.approx([left_s, left_s] if left_s else [], abs=HANGS_S)
+
+
+def test_nothing_is_asked_past_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question to z3 takes 40 of 100 units."""
+    skip, answer, asked = skips(monkeypatch), z3_solver._answer, list[object]()
+
+    def slow(solver: Any, z3: Any) -> Answer:
+        asked.append(solver)
+        skip(40 * HANGS_S)
+        return answer(solver, z3)
+
+    made, plan = read(MLP)
+    assert len(list(scripts(made, plan))) > 3
+    monkeypatch.setattr(z3_solver, "_answer", slow)
+    verdict = verify(made, plan, time_limit_s=100 * HANGS_S)
+    assert isinstance(verdict, Undecided)
+    assert len(asked) == 3
 
 
 def test_ctrl_c_ends_cvc5() -> None:
@@ -320,9 +361,9 @@ def test_scripts_are_files_for_any_solver(path: Path, tmp_path: Path) -> None:
 
 
 def test_python_gives_the_scripts_too() -> None:
-    found = list(scripts(*read(MLP)))
-    assert found[0].name == "01-validity-part1"
-    assert {script.status for script in found} == {"unsat"}
+    recorded = list(scripts(*read(MLP)))
+    assert recorded[0].name == "01-validity-part1"
+    assert {script.status for script in recorded} == {"unsat"}
 
 
 def test_names_cannot_leave_their_comment() -> None:

@@ -143,7 +143,7 @@ def test_z3_agrees_with_the_corner_lemma() -> None:
         )
         for use in (True, False)
     ]
-    assert all(isinstance(found, Everywhere) for found in both)
+    assert all(isinstance(outcome, Everywhere) for outcome in both)
     assert both[0] == both[1]
 
 
@@ -173,12 +173,12 @@ def test_a_size_that_is_negative_inside_the_ranges_is_refused_with_its_place() -
     made = replace(made, graph=replace(made.graph, anodes=anodes), symbols=symbols)
     answer = verify(made, plan)
     assert isinstance(answer, Refuted)
-    (found,) = answer.diagnostics
-    assert found.code == "FB0822"
-    assert "the size of %h is" in found.message
-    assert found.span is not None
-    assert found.span.line == made.graph.anode["h"].span.line  # type: ignore[union-attr]
-    env = {n: int(found.message.split(f"{n} = ")[1].split(",")[0]) for n in ("b", "c")}
+    (diagnostic,) = answer.diagnostics
+    assert diagnostic.code == "FB0822"
+    assert "the size of %h is" in diagnostic.message
+    assert diagnostic.span is not None
+    assert diagnostic.span.line == made.graph.anode["h"].span.line  # type: ignore[union-attr]
+    env = {n: int(diagnostic.message.split(f"{n} = ")[1].split(",")[0]) for n in ("b", "c")}
     assert evaluate(size, env) < 0
 
 

@@ -42,11 +42,11 @@ def _codes(made: Program, plan: Schedule) -> list[tuple[str, str]]:
     assert isinstance(events, list)
     wrong = prove_values(statements, events, Inquiry(60))
     assert isinstance(wrong, WrongValues), wrong
-    found = explain_wrong(statements, plan, events, wrong)
+    diagnostics = explain_wrong(statements, plan, events, wrong)
     where = {
         step.span: str(getattr(step, "cnode", getattr(step, "anode", ""))) for step in plan.steps
     }
-    return [(d.code, where.get(d.span, "end")) for d in found]
+    return [(d.code, where.get(d.span, "end")) for d in diagnostics]
 
 
 class _Interpreter:
@@ -273,9 +273,9 @@ def test_what_a_part_assumes_of_contents_an_earlier_part_has_among_its_goals(
         given = len(statements.caller) + 1
         for part in encode_values(statements, events).encoding.parts:
             taken = {
-                found[1]
+                match[1]
                 for line in part.lines
-                if (found := re.fullmatch(r"\(assert \(= v\d+ ([TR]\d+)\)\)", line))
+                if (match := re.fullmatch(r"\(assert \(= v\d+ ([TR]\d+)\)\)", line))
             }
             given -= len(taken - asked)
             assumed += len(taken & asked)

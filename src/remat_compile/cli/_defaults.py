@@ -118,12 +118,12 @@ def read_defaults(command: str, words: Sequence[str]) -> Defaults:
     if "--no-config" in options or os.environ.get(IGNORED):
         return Defaults()
     try:
-        found = _nearest(Path.cwd())
+        nearest_file = _nearest(Path.cwd())
     except FileNotFoundError:  # the working folder is gone
         return Defaults()
-    if found is None:
+    if nearest_file is None:
         return Defaults()
-    path, text, table, inside = found
+    path, text, table, inside = nearest_file
     return _SettingsReader(_shown(path), text, inside).read(table, command, path.parent)
 
 
@@ -217,8 +217,8 @@ class _SettingsReader:
         header: tuple[str, ...] = ()
         pattern = re.compile(rf"(\s*)[\"']?{re.escape(key)}[\"']?\s*[=.]")
         for number, line in enumerate(self.text.split("\n"), 1):
-            if found := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
-                header = tuple(re.sub(r"[\s\"']", "", found[1]).split("."))
+            if match := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
+                header = tuple(re.sub(r"[\s\"']", "", match[1]).split("."))
                 if header == inner:
                     return Span(number, 1, len(line) + 1, self.file)
             elif header == outer and (at := pattern.match(line)):

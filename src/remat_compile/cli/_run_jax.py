@@ -72,13 +72,13 @@ def _print(plan: Plan, report: JaxReport, why: str) -> int:
     from ._terminal import echo
 
     seen = report.observed
-    predicted, found = report.predicted_temp_bytes, seen.temp_bytes
+    predicted, actual = report.predicted_temp_bytes, seen.temp_bytes
     planned = sum(seen.planned_products.values())
     executed = sum(seen.executed_products.values())
     rows: list[tuple[Any, ...]] = [
         ("", "predicted", "XLA"),
         ("peak memory of the plan", format_bytes(plan.peak_bytes), ""),
-        ("temporary memory", format_bytes(predicted), format_bytes(found)),
+        ("temporary memory", format_bytes(predicted), format_bytes(actual)),
         ("products and convolutions", str(planned), str(executed)),
         (
             "named executions",
@@ -89,7 +89,7 @@ def _print(plan: Plan, report: JaxReport, why: str) -> int:
     ]
     echo(*columns(rows))
     if predicted:
-        echo(f"XLA takes {found / predicted:.2f} times the predicted temporary memory")
+        echo(f"XLA takes {actual / predicted:.2f} times the predicted temporary memory")
     if seen.scratch_bytes:
         lent = format_bytes(seen.scratch_bytes)
         echo(f"beside it, up to {lent} of what results will fill hold temporary values")

@@ -67,16 +67,16 @@ def report(
                 print_assuming(_seen(assuming, graph))
             return 0
         case Refuted(diagnostics):
-            answer, found = "refuted", tuple(diagnostics)
+            answer, reasons = "refuted", tuple(diagnostics)
         case Undecided():
-            answer, found = "undecided", verdict.diagnostics or (_undecided(plan, verdict),)
+            answer, reasons = "undecided", verdict.diagnostics or (_undecided(plan, verdict),)
         case _:
             assert_never(verdict)
     if format == "text":
         if written is not None:
             echo(str(written))
-        raise FBError(found)
-    print_json(path, plan, answer, _graph(graph) | _as_facts(written), found, warned)
+        raise FBError(reasons)
+    print_json(path, plan, answer, _graph(graph) | _as_facts(written), reasons, warned)
     return 1
 
 
@@ -116,7 +116,7 @@ def _keyed(assuming: Sequence[Assumption]) -> list[dict[str, str]]:
 def report_largest(
     path: str,
     plan: Plan,
-    found: Largest | Refuted | Undecided,
+    outcome: Largest | Refuted | Undecided,
     format: ReportFormat,
     graph: GraphCheck,
 ) -> int:
@@ -126,7 +126,7 @@ def report_largest(
     from ..verifier import Largest, Refuted
     from ._app import print_warnings
 
-    match found:
+    match outcome:
         case Largest(symbol, value, bound, gap, blocked, assuming):
             facts = {
                 "symbol": symbol,
@@ -150,7 +150,7 @@ def report_largest(
         case Refuted(diagnostics):
             answer, wrong = "refuted", tuple(diagnostics)
         case _:
-            answer, wrong = "undecided", found.diagnostics or (_undecided(plan, found),)
+            answer, wrong = "undecided", outcome.diagnostics or (_undecided(plan, outcome),)
     if format == "text":
         raise FBError(wrong)
     print_json(path, plan, answer, _graph(graph), wrong, ())
@@ -173,8 +173,8 @@ def _stale(plan: Plan) -> tuple[Diagnostic, ...]:
     """FB0830 where the proof in the file is of something else, FB0831 where it was edited."""
     from ..verifier import check_certificate
 
-    found = None if plan.proven is None else check_certificate(plan.program, plan.proven)
-    return () if found is None else (found,)
+    diagnostic = None if plan.proven is None else check_certificate(plan.program, plan.proven)
+    return () if diagnostic is None else (diagnostic,)
 
 
 def _facts(proven: Proven) -> dict[str, Any]:

@@ -51,14 +51,14 @@ def command(
     try:
         files = zip((first, second), names, strict=True)
         plans = [read_plan(path, name)._subject for path, name in files]
-        found = differences(*plans)
+        comparison = differences(*plans)
     except FBError as error:  # as of diff: 1 says that they differ
         raise FBError(error.diagnostics, usage=True) from None
     if format == "json":
-        _print_object(found)
+        _print_object(comparison)
     elif not quiet:
-        echo(*_lines(found, all))
-    return 0 if found.same else 1
+        echo(*_lines(comparison, all))
+    return 0 if comparison.same else 1
 
 
 def _print_object(changes: Differences) -> None:

@@ -117,20 +117,20 @@ def _peak(subject: Subject, all: bool) -> list[str]:
     from ..report.reasons import of_peak
     from ..report.subject import shown
 
-    found, trace = of_peak(subject), subject.trace
+    peak, trace = of_peak(subject), subject.trace
     count = len(subject.schedule.steps)
-    place = subject.step_place(found.step)
-    held = trace.peak_bytes - found.own_bytes
+    place = subject.step_place(peak.step)
+    held = trace.peak_bytes - peak.own_bytes
     lines = [
-        f"peak: {format_bytes(trace.peak_bytes)} at step {found.step + 1} of {count}: "
-        f"{subject.step_text(found.step)}{' at ' + place if place else ''}",
+        f"peak: {format_bytes(trace.peak_bytes)} at step {peak.step + 1} of {count}: "
+        f"{subject.step_text(peak.step)}{' at ' + place if place else ''}",
         ", ".join(f"{kind} {format_bytes(n)}" for kind, n in subject.peak.by_kind.items() if n),
-        f"the step itself needs {format_bytes(found.own_bytes)}, with what the caller holds; "
+        f"the step itself needs {format_bytes(peak.own_bytes)}, with what the caller holds; "
         f"{format_bytes(held)} are held for later",
     ]
     floor, at = subject.floor
     lines.append(f"no plan takes less than {format_bytes(floor)}, which {at} needs")
-    waiting = [h for h in found.held if h.next_use != found.step and h.holding.kind != "parameters"]
+    waiting = [h for h in peak.held if h.next_use != peak.step and h.holding.kind != "parameters"]
     listed = waiting if all else waiting[:HELD]
     rows = [("waits", "bytes", "kind", "next used", "made at")]
     for h in listed:
@@ -143,13 +143,13 @@ def _peak(subject: Subject, all: bool) -> list[str]:
     if len(waiting) > len(listed):
         lines.append(f"and {len(waiting) - len(listed)} more (--all)")
     lines.append("")
-    if not found.remedies:
-        second = format_bytes(found.next_peak_bytes)
+    if not peak.remedies:
+        second = format_bytes(peak.next_peak_bytes)
         lines.append(
-            f"no one change of {found.tried} tried lowers the peak; "
+            f"no one change of {peak.tried} tried lowers the peak; "
             f"the largest of the other steps takes {second}"
         )
-    for i, remedy in enumerate(found.remedies[: None if all else REMEDIES]):
+    for i, remedy in enumerate(peak.remedies[: None if all else REMEDIES]):
         how = "making %{} again" if remedy.how == "recompute" else "copying %{} to the host"
         start = "the one change that lowers it most: " if i == 0 else "or "
         lines.append(f"{start}{how.format(shown(remedy.anode))}: {_effect(remedy.effect)}")
@@ -182,36 +182,36 @@ def _tensor(subject: Subject, name: str) -> list[str]:
     from ..ir.units import format_bytes
     from ..report.reasons import of_tensor
 
-    found = of_tensor(subject, name)
-    node = found.node
+    tensor = of_tensor(subject, name)
+    node = tensor.node
     view = f" (%{name} is a view of it)" if name != node.name else ""
     shape = ", ".join(map(format_expr, node.shape))
     made = _place(subject, node.name)
     lines = [
-        f"%{node.name}{view}: {node.kind} {node.dtype}[{shape}], {format_bytes(found.size_bytes)}"
+        f"%{node.name}{view}: {node.kind} {node.dtype}[{shape}], {format_bytes(tensor.size_bytes)}"
         + (f", made by {made}" if made else ""),
-        _treatment(found),
+        _treatment(tensor),
     ]
-    for life in found.lives:
+    for life in tensor.lives:
         until = "the end" if life.died == len(subject.schedule.steps) else f"step {life.died + 1}"
         lines.append(f"  held from step {life.born + 1} to {until}{' (made again)' * life.again}")
-    if found.at_peak:
-        share = 100 * found.size_bytes / subject.trace.peak_bytes
+    if tensor.at_peak:
+        share = 100 * tensor.size_bytes / subject.trace.peak_bytes
         lines.append(f"it is there at the peak, {share:.1f} % of it")
     else:
         lines.append("it is not there at the peak")
     budget = subject.budgets.get("device")
-    if found.kept_effect is not None:
+    if tensor.kept_effect is not None:
         over = " (more than the budget)" * (
-            budget is not None and found.kept_effect.peak_bytes > budget
+            budget is not None and tensor.kept_effect.peak_bytes > budget
         )
-        lines.append(f"keeping it throughout: {_effect(found.kept_effect)}{over}")
-    elif found.treatment in ("recomputed", "moved"):
+        lines.append(f"keeping it throughout: {_effect(tensor.kept_effect)}{over}")
+    elif tensor.treatment in ("recomputed", "moved"):
         lines.append("keeping it throughout alone makes no valid plan")
-    if found.dropped is not None:
-        lines.append(f"making it again over the peak: {_effect(found.dropped)}")
-    if found.moved is not None:
-        lines.append(f"copying it to the host over the peak: {_effect(found.moved)}")
+    if tensor.dropped is not None:
+        lines.append(f"making it again over the peak: {_effect(tensor.dropped)}")
+    if tensor.moved is not None:
+        lines.append(f"copying it to the host over the peak: {_effect(tensor.moved)}")
     return lines
 
 
@@ -243,22 +243,22 @@ def _module(subject: Subject, path: str, all: bool) -> list[str]:
     from ..report.reasons import of_module
     from ..report.subject import shown
 
-    found = of_module(subject, path)
+    module = of_module(subject, path)
     lines = [
-        f"{path}: {format_ns(found.first_ns)}, and {format_ns(found.again_ns)} of recomputation",
-        f"at the peak it holds {format_bytes(found.peak_bytes)} of "
+        f"{path}: {format_ns(module.first_ns)}, and {format_ns(module.again_ns)} of recomputation",
+        f"at the peak it holds {format_bytes(module.peak_bytes)} of "
         f"{format_bytes(subject.trace.peak_bytes)}",
     ]
     totals: dict[str, int] = {}
-    for _, size, treatment in found.tensors:
+    for _, size, treatment in module.tensors:
         totals[treatment] = totals.get(treatment, 0) + size
     lines.append(", ".join(f"{what} {format_bytes(n)}" for what, n in totals.items()))
-    if found.kept_effect is not None:
-        lines.append(f"keeping all of it throughout: {_effect(found.kept_effect)}")
-    listed = found.tensors if all else found.tensors[:TENSORS]
+    if module.kept_effect is not None:
+        lines.append(f"keeping all of it throughout: {_effect(module.kept_effect)}")
+    listed = module.tensors if all else module.tensors[:TENSORS]
     rows = [("tensor", "bytes", "what is done", "made at")]
     rows += [(shown(f"%{n}"), format_bytes(b), what, _place(subject, n)) for n, b, what in listed]
     lines += ["", *columns(rows, "<><<")]
-    if len(found.tensors) > len(listed):
-        lines.append(f"and {len(found.tensors) - len(listed)} more (--all)")
+    if len(module.tensors) > len(listed):
+        lines.append(f"and {len(module.tensors) - len(listed)} more (--all)")
     return lines

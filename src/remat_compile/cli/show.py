@@ -146,11 +146,11 @@ def _owners(plan: Plan, all: bool) -> list[str]:
 def _by_kind(plan: Plan, alive: Sequence[tuple[str, int]]) -> str:
     from ..driver.budget import format_bytes
 
-    found: dict[str, int] = {}
+    bytes_of: dict[str, int] = {}
     for name, size in alive:
         kind = plan.graph.anode[name].kind if name in plan.graph.anode else name.strip("()")
-        found[kind] = found.get(kind, 0) + size
-    ranked = sorted(found.items(), key=lambda item: -item[1])
+        bytes_of[kind] = bytes_of.get(kind, 0) + size
+    ranked = sorted(bytes_of.items(), key=lambda item: -item[1])
     return ", ".join(f"{kind} {format_bytes(size)}" for kind, size in ranked)
 
 

@@ -168,13 +168,13 @@ def _refused_certificate(
     from ..verifier import accept_certificate, is_at_sample_only
 
     provers = {"z3": (), "cvc5": ("cvc5",), "both": ("z3", "cvc5")}[solver]
-    found = accept_certificate(plan.program, plan.schedule, plan.proven, budgets, provers)
+    reasons = accept_certificate(plan.program, plan.schedule, plan.proven, budgets, provers)
     sample_only = plan.proven is not None and is_at_sample_only(plan.proven)
-    if not found and sample_only and at != "sample" and (at == "range" or budgets):
+    if not reasons and sample_only and at != "sample" and (at == "range" or budgets):
         message = f"the certificate of @{plan.schedule.name} is for the sample only"
         span = None if plan.proven is None else plan.proven.span
         return (Diagnostic("FB0834", message, span, hint="give --at sample, or verify again"),)
-    return found
+    return reasons
 
 
 def _bounds(

@@ -84,37 +84,37 @@ def graph_differences(planned: Program, captured: Program, limit: int = 5) -> li
     """
     if any(c.is_fused for c in planned.graph.cnodes):
         return fused_differences(planned, captured)[:limit]
-    found: list[str] = []
+    lines: list[str] = []
     ours = {c.name: _bare(c) for c in planned.graph.cnodes}
     theirs = {c.name: _bare(c) for c in captured.graph.cnodes}
     for name in dict.fromkeys((*ours, *theirs)):
         own, new = ours.get(name), theirs.get(name)
         if own is None or new is None:
             where = "plan" if new is None else "model"
-            found.append(f"{name} is only in the {where}")
+            lines.append(f"{name} is only in the {where}")
         elif repr(own) != repr(new):
-            found.append(_difference(own, new))
+            lines.append(_difference(own, new))
         elif not _same_replay(planned.graph.cnode[name], captured.graph.cnode[name]):
-            found.append(f"the replay form of {name} differs")
+            lines.append(f"the replay form of {name} differs")
     if [*map(_view, planned.graph.views)] != [*map(_view, captured.graph.views)]:
-        found.append("views differ")
+        lines.append("views differ")
     if _dimensions(planned) != _dimensions(captured):
-        found.append("other dimensions are dynamic")
+        lines.append("other dimensions are dynamic")
     shapes = [
         {a.name: (a.kind, a.dtype, a.shape) for a in program.graph.anodes}
         for program in (planned, captured)
     ]
     for name in dict.fromkeys((*shapes[0], *shapes[1])):
-        mine, other = (found_in.get(name) for found_in in shapes)
+        mine, other = (anode_of.get(name) for anode_of in shapes)
         if mine is None or other is None:
-            found.append(f"%{name} is only in the {'plan' if other is None else 'model'}")
+            lines.append(f"%{name} is only in the {'plan' if other is None else 'model'}")
         elif mine != other:
-            found.append(f"%{name} has another kind, type or shape")
+            lines.append(f"%{name} has another kind, type or shape")
     if replace(planned.binding, grads="fresh") != replace(captured.binding, grads="fresh"):
-        found.append("arguments, parameters or results are bound differently")
-    if len(found) > limit:
-        found[limit:] = [f"and {len(found) - limit} more differences"]
-    return found
+        lines.append("arguments, parameters or results are bound differently")
+    if len(lines) > limit:
+        lines[limit:] = [f"and {len(lines) - limit} more differences"]
+    return lines
 
 
 def fused_differences(planned: Program, captured: Program) -> list[str]:

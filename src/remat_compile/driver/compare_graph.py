@@ -138,15 +138,15 @@ def _measured(captured: Program, values: Mapping[str, Tensor]) -> Program:
     """The capture with the sizes and replay forms that measuring finds."""
     from ..costs import measured
 
-    found: Program = measured(captured, values, time_limit_s=1.0)
-    return found
+    program: Program = measured(captured, values, time_limit_s=1.0)
+    return program
 
 
 def _refuse_small_sizes(planned: Program, captured: Program) -> None:
     """FB0720 for storages of one name that the plan declares smaller than they are."""
     from ..ir.expr import evaluate
 
-    found = []
+    diagnostics = []
     for node in planned.graph.anodes:
         other = captured.graph.anode.get(node.name)
         if other is None or (other.dtype, other.shape) != (node.dtype, node.shape):
@@ -154,9 +154,11 @@ def _refuse_small_sizes(planned: Program, captured: Program) -> None:
         ours, theirs = evaluate(node.size, planned.sample), evaluate(other.size, captured.sample)
         if ours < theirs:
             message = f"%{node.name} is declared {ours} bytes, and the model needs {theirs}"
-            found.append(Diagnostic("FB0720", message, node.span, hint="plan the model again"))
-    if found:
-        raise FBError(found)
+            diagnostics.append(
+                Diagnostic("FB0720", message, node.span, hint="plan the model again")
+            )
+    if diagnostics:
+        raise FBError(diagnostics)
 
 
 def _differences(planned: Program, captured: Program) -> tuple[Note, ...]:

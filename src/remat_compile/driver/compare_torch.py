@@ -87,7 +87,7 @@ def _compared(plan: Plan, compiled: nn.Module, exported: Exported, repeats: int)
     ours = StepRunner(compiled, exported, binding)
     theirs = StepRunner(exported.original, exported, binding)
     mine, expected = ours.run(), theirs.run()
-    found = differences(mine, expected, ours.run, theirs.run)
+    differing = differences(mine, expected, ours.run, theirs.run)
     worst, count = largest_difference(mine, expected), len(expected)
     del mine, expected
     times = [(ours.time_s(), theirs.time_s()) for _ in range(repeats)]
@@ -97,10 +97,10 @@ def _compared(plan: Plan, compiled: nn.Module, exported: Exported, repeats: int)
         held + theirs.peak_bytes(),
         median(t for t, _ in times),
         median(t for _, t in times),
-        not found.real,
+        not differing.real,
         worst,
         count,
-        len(found.changing),
+        len(differing.changing),
     )
 
 
@@ -167,12 +167,12 @@ class StepRunner:
             torch.manual_seed(SEED)
             with exported.autocast.around():
                 outputs = self._outputs(around(FORWARD, lambda: module(*args, **kwargs)))
-            found = {f"output {i}": o.detach().clone() for i, o in enumerate(outputs)}
+            values = {f"output {i}": o.detach().clone() for i, o in enumerate(outputs)}
             losses = _losses(outputs)
             around(BACKWARD, lambda: torch.autograd.backward(losses))
-        found |= self._take_state()
+        values |= self._take_state()
         leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        return found | {f"input {i}": t.grad for i, t in enumerate(leaves) if t.grad is not None}
+        return values | {f"input {i}": t.grad for i, t in enumerate(leaves) if t.grad is not None}
 
     def _outputs(self, made: Any) -> list[Tensor]:
         if isinstance(self.module, PlannedModule):
@@ -189,17 +189,17 @@ class StepRunner:
 
     def _take_state(self) -> dict[str, Tensor]:
         """Takes the gradients and new buffers, and restores the state from before."""
-        found: dict[str, Tensor] = {}
+        state: dict[str, Tensor] = {}
         for name, parameter in self.params.items():
             if parameter.grad is not None:
-                found[f"gradient of {name}"] = parameter.grad
+                state[f"gradient of {name}"] = parameter.grad
                 parameter.grad = None
         for name in self.updated:
-            found[f"buffer {name}"] = self.module.get_buffer(name).detach().clone()
+            state[f"buffer {name}"] = self.module.get_buffer(name).detach().clone()
         with torch.no_grad():
             for name, buffer in self.module.named_buffers():
                 buffer.copy_(self.buffers[name])
-        return found
+        return state
 
 
 def _leaf(tensor: Tensor) -> Tensor:

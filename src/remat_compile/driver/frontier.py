@@ -25,7 +25,7 @@ def frontiers(
     base: Baseline, cells: Sequence[Cell], measured: Iterable[Measured] = ()
 ) -> tuple[Frontier, ...]:
     """One for each kind of bytes that the sweep has budgets of. `measured` stand on the first."""
-    found: list[Frontier] = []
+    curves: list[Frontier] = []
     sizes = {"activation": (base.activation_peak_bytes, base.activation_floor_bytes)}
     for kind in dict.fromkeys(cell.kind for cell in cells):
         most, floor = sizes.get(kind, (base.peak_bytes, base.floor_bytes))
@@ -33,10 +33,10 @@ def frontiers(
         one = Frontier(
             "activation" if kind == "activation" else "device", most, base.time_ns, floor, points
         )
-        found.append(one)
-    if found:
-        found[0] = replace(found[0], measured=tuple(measured))
-    return tuple(found)
+        curves.append(one)
+    if curves:
+        curves[0] = replace(curves[0], measured=tuple(measured))
+    return tuple(curves)
 
 
 def _point(cell: Cell, base: Baseline) -> Point:

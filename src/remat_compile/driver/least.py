@@ -41,7 +41,7 @@ class _LeastSearch:
     best_bytes: float = inf
     best: tuple[Attempt, Schedule] | None = None
     out_of_reach: int = 0
-    start_s: float = field(default_factory=time.monotonic)
+    start_s: float = field(default_factory=lambda: time.monotonic())
 
     @property
     def left_s(self) -> float:

@@ -160,8 +160,8 @@ def _from_factory(file: str, name: str) -> tuple[Any, tuple[Any, ...], dict[str,
     module = _execute(file)
     factory = getattr(module, name, None)
     if not callable(factory):
-        found = [key for key, value in vars(module).items() if callable(value)]
-        message = f"{file} has no function {name}.{nearest(name, found)}"
+        functions = [key for key, value in vars(module).items() if callable(value)]
+        message = f"{file} has no function {name}.{nearest(name, functions)}"
         raise _usage("FB0704", message)
     made = _run(f"{name}() in {file}", file, factory)
     match made:

@@ -40,21 +40,21 @@ def files_of_model(
     spec: str, options: ModelOptions | None = None, *, device: str | None = None
 ) -> tuple[FileRead, ...]:
     """What is read for a MODEL: its file, its weights, the sample, the device's file."""
-    found = [FileRead(Path(file_of(spec)), "the model itself", is_plan=is_program(spec))]
+    files = [FileRead(Path(file_of(spec)), "the model itself", is_plan=is_program(spec))]
     if options is not None and options.sample is not None:
-        found.append(FileRead(Path(options.sample), "the sample of the inputs"))
+        files.append(FileRead(Path(options.sample), "the sample of the inputs"))
     if device is not None and any(part in device for part in ("/", "\\", ".toml")):
-        found.append(FileRead(Path(device), "the file of the device"))
-    return tuple(found)
+        files.append(FileRead(Path(device), "the file of the device"))
+    return tuple(files)
 
 
 def files_of_plan(path: str | Path, header: Header) -> tuple[FileRead, ...]:
     """A plan's own file, and the model that it records, if that lies beside it."""
-    found = [FileRead(Path(path), "the plan itself", is_plan=True)]
+    files = [FileRead(Path(path), "the plan itself", is_plan=True)]
     name = "" if header.source is None else file_of(header.source)
     beside = Path(path).parent / name if is_bare_name(name) else None
-    found.append(FileRead(beside, "the model that the plan records", header.sha256))
-    return tuple(found)
+    files.append(FileRead(beside, "the model that the plan records", header.sha256))
+    return tuple(files)
 
 
 def check_output(
@@ -147,8 +147,8 @@ def _holds_a_step(path: Path) -> bool:
     unpickled."""
     try:
         with ZipFile(path) as archive:
-            found = [name for name in archive.namelist() if name.endswith("/data.pkl")]
-            text = b"".join(archive.read(name) for name in found)
+            pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+            text = b"".join(archive.read(name) for name in pickles)
     except (BadZipFile, OSError, ValueError, RuntimeError, NotImplementedError):
         return False
     return all(kind in text for kind in (b"param", b"arg", b"output", b"grad"))

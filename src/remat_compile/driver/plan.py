@@ -112,8 +112,8 @@ class Plan:
     @property
     def proven(self) -> Proven | None:
         """What is recorded as proven of this schedule."""
-        found = [p for p in self.program.proven if p.schedule == self.schedule.name]
-        return found[-1] if found else None
+        recorded = [p for p in self.program.proven if p.schedule == self.schedule.name]
+        return recorded[-1] if recorded else None
 
     @property
     def assuming(self) -> tuple[Assumption, ...]:

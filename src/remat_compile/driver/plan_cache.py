@@ -166,15 +166,15 @@ class PlanCache:
 
     def _make_room(self) -> None:
         """Removes the files that were used longest ago, also what a writer left half-done."""
-        found = []
+        entries = []
         for path in (p for suffix in SUFFIXES for p in self.folder.glob(f"*{suffix}*")):
             try:
                 state = path.stat()
             except OSError:  # another process removed it
                 continue
-            found.append((state.st_mtime_ns, state.st_size, path))
-        total = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found):
+            entries.append((state.st_mtime_ns, state.st_size, path))
+        total = sum(size for _, size, _ in entries)
+        for _, size, path in sorted(entries):
             if total <= self.most_bytes:
                 return
             path.unlink(missing_ok=True)

@@ -51,16 +51,18 @@ def prices_around(
     """Prices of less and of more than the peak, those first that are nearest to it; budgets lie
     between the floor and what the step takes with nothing recomputed. Nothing is proven."""
     peak, deadline = subject.trace.peak_bytes, monotonic() + time_limit_s
-    found: dict[int, int | None] = {}
+    time_ns_of: dict[int, int | None] = {}
     budgets = list(_budgets(subject))
     for budget in sorted(budgets, key=lambda b: (abs(b - peak), b)):
         if (left_s := deadline - monotonic()) <= 0:
             break
         say(f"{format_planner(PLANNER)} within {budget} bytes")
-        found[budget] = cheap_plan(subject.program, Budget(budget, "device"), left_s)
-    own = found.get(peak)
-    prices = tuple(_price(b, peak, found[b], own) for b in budgets if b in found and b != peak)
-    return Prices(format_planner(PLANNER), own, prices, len(found) == len(budgets))
+        time_ns_of[budget] = cheap_plan(subject.program, Budget(budget, "device"), left_s)
+    own = time_ns_of.get(peak)
+    prices = tuple(
+        _price(b, peak, time_ns_of[b], own) for b in budgets if b in time_ns_of and b != peak
+    )
+    return Prices(format_planner(PLANNER), own, prices, len(time_ns_of) == len(budgets))
 
 
 def _budgets(subject: Subject) -> Iterator[int]:

@@ -113,14 +113,14 @@ def _computations(source: str, name: str) -> dict[int, int]:
     lines = source.split("\n")
     functions = [f for f in ast.parse(source).body if isinstance(f, ast.FunctionDef)]
     body = next(f.body for f in functions if f.name == name)
-    found: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     count = 0
     for statement in body:
         if re.match(r"    # ", lines[statement.lineno - 2]):
             assert statement.end_lineno is not None
-            found |= dict.fromkeys(range(statement.lineno, statement.end_lineno + 1), count)
+            numbers |= dict.fromkeys(range(statement.lineno, statement.end_lineno + 1), count)
             count += 1
-    return found
+    return numbers
 
 
 def _times(runner: StepRunner, module: PlannedModule) -> list[tuple[int, int]]:

@@ -124,9 +124,9 @@ def _check_same_file(header: Header, spec: str) -> None:
     recorded = header.sha256
     if recorded is None:
         return
-    found = sha256_of(file_of(spec))
-    if found != recorded:
-        notes = (Note(f"planned: sha256 {recorded}"), Note(f"now:     sha256 {found}"))
+    current = sha256_of(file_of(spec))
+    if current != recorded:
+        notes = (Note(f"planned: sha256 {recorded}"), Note(f"now:     sha256 {current}"))
         message = f"{file_of(spec)} has changed since the plan was made"
         raise FBError(Diagnostic("FB0715", message, notes=notes, hint="plan the model again"))
 

@@ -49,12 +49,12 @@ def refusal(
     hint = result.why.hint
     if dtr_fits:
         hint = worded("dtr finds a plan within it: give {planner}, or auto", planner="dtr")
-    elif (found := least.min_budget) is not None:
-        option = "budget" if found.kind == "device" else "activation_budget"
+    elif (minimum := least.min_budget) is not None:
+        option = "budget" if minimum.kind == "device" else "activation_budget"
         text = f"give {{{option}}} or more" + (
             ", and {planner} or auto" if least is not result else ""
         )
-        hint = worded(text, planner="dtr", **{option: f"{found.bytes}B"})
+        hint = worded(text, planner="dtr", **{option: f"{minimum.bytes}B"})
     peak = baseline.activation_peak_bytes if of else baseline.peak_bytes
     notes.append(Note(f"with nothing recomputed the step takes {peak} bytes{of}"))
     message = f"planner {name} finds no plan within {size}"

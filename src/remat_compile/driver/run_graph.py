@@ -88,15 +88,15 @@ def _interface(planned: Program, captured: Program) -> dict[str, str]:
     for what in ours:
         if ours[what].keys() != theirs[what].keys():
             raise Incomparable(f"they take other {what}")
-    found = {name: theirs[what][key] for what in ours for key, name in ours[what].items()}
+    counterparts = {name: theirs[what][key] for what in ours for key, name in ours[what].items()}
     given = [_given(program) for program in (planned, captured)]
     if given[0] != given[1]:
         raise Incomparable("they give other results, gradients or buffers")
-    for name, other in found.items():
+    for name, other in counterparts.items():
         mine, its = planned.graph.anode[name], captured.graph.anode[other]
         if (mine.dtype, mine.kind, mine.shape) != (its.dtype, its.kind, its.shape):
             raise Incomparable(f"%{name} has another kind, type or shape in the model")
-    return found
+    return counterparts
 
 
 def _taken(program: Program) -> dict[str, dict[object, str]]:
@@ -151,16 +151,16 @@ def _run(program: Program, values: dict[str, Tensor], seed: int) -> dict[str, Te
     with forked_generators():
         torch.manual_seed(seed)
         done = execute(program, steps, values)
-    found = {f"result {i}": tensor for i, tensor in enumerate(done.results)}
+    outputs = {f"result {i}": tensor for i, tensor in enumerate(done.results)}
     for p in binding.params:
         if p.grad is not None:
-            found[f"the gradient of {p.names[0]}"] = done.param_grads[p.name]
+            outputs[f"the gradient of {p.names[0]}"] = done.param_grads[p.name]
     for index, gradient in done.input_grads.items():
-        found[f"the gradient of {binding.arguments[index].path}"] = gradient
+        outputs[f"the gradient of {binding.arguments[index].path}"] = gradient
     for b in binding.buffers:
         if b.update is not None:
-            found[f"buffer {b.names[0]}"] = values[b.name]
-    return found
+            outputs[f"buffer {b.names[0]}"] = values[b.name]
+    return outputs
 
 
 def _with_replays(program: Program) -> Iterator[Step]:

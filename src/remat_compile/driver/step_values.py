@@ -85,7 +85,7 @@ def step_values(program: Program, schedule: Schedule, exported: Exported) -> Val
         if b.update is not None
     }
     for name, (kind, called) in wanted.items():
-        found = eager.get(name)
-        if found is not None:
-            keep(kind, called, found)
+        value = eager.get(name)
+        if value is not None:
+            keep(kind, called, value)
     return made

@@ -127,11 +127,11 @@ class Sweep:
         """Time over that with nothing recomputed, a planner in each row."""
         planners = list(dict.fromkeys(cell.planner for cell in self.cells))
         budgets = list(dict.fromkeys((c.budget, c.kind, c.budget_bytes) for c in self.cells))
-        found = {(c.planner, c.budget, c.kind, c.budget_bytes): c for c in self.cells}
+        cell_of = {(c.planner, c.budget, c.kind, c.budget_bytes): c for c in self.cells}
         rows = [("", *(budget for budget, _, _ in budgets))]
         rows.append(("budget", *(format_bytes(size) for _, _, size in budgets)))
         for planner in planners:
-            cells = (found.get((planner, *budget)) for budget in budgets)
+            cells = (cell_of.get((planner, *budget)) for budget in budgets)
             rows.append((planner, *("" if cell is None else _shown(cell) for cell in cells)))
         lines = columns(rows)
         if any(cell.status == "optimal" for cell in self.cells):

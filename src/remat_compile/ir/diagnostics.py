@@ -93,5 +93,5 @@ def _excerpt(span: Span | None, lines: list[str] | None) -> list[str]:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """` Did you mean "x"?`, or an empty string when nothing is near."""
-    found = get_close_matches(word, list(known), n=1)
-    return f' Did you mean "{found[0]}"?' if found else ""
+    matches = get_close_matches(word, list(known), n=1)
+    return f' Did you mean "{matches[0]}"?' if matches else ""

@@ -114,12 +114,12 @@ class Call:
 
     def refs(self) -> tuple[str, ...]:
         """Names read, in order of appearance, each once."""
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for arg in self.args:
-            _collect(arg, found)
+            _collect(arg, names)
         for _, arg in self.kwargs:
-            _collect(arg, found)
-        return tuple(found)
+            _collect(arg, names)
+        return tuple(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +134,12 @@ class InnerCall:
     index: int | None = None
 
 
-def _collect(arg: Arg, found: dict[str, None]) -> None:
+def _collect(arg: Arg, names: dict[str, None]) -> None:
     if isinstance(arg, Ref):
-        found[arg.name] = None
+        names[arg.name] = None
     elif isinstance(arg, tuple):
         for part in arg:
-            _collect(part, found)
+            _collect(part, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,13 +275,13 @@ class Graph:
     @cached_property
     def writer(self) -> dict[str, CNode]:
         """The cNode that writes each aNode, tokens included."""
-        found: dict[str, CNode] = {}
+        writers: dict[str, CNode] = {}
         for c in self.cnodes:
             for name in c.results:
-                found[name] = c
+                writers[name] = c
             if c.token is not None:
-                found[c.token] = c
-        return found
+                writers[c.token] = c
+        return writers
 
     @cached_property
     def loss(self) -> CNode:
@@ -291,39 +291,39 @@ class Graph:
     @cached_property
     def storage(self) -> dict[str, str]:
         """The aNode under every name that can be read: itself, or the base of the view."""
-        found = {a.name: a.name for a in self.anodes}
-        found.update({v.name: v.base for v in self.views})
-        return found
+        storages = {a.name: a.name for a in self.anodes}
+        storages.update({v.name: v.base for v in self.views})
+        return storages
 
     def views_below(self, name: str, known: Container[str] = ()) -> tuple[View, ...]:
         """The view `name` and the views that it is a view of, in the order in which they can be
         derived; none of the `known`. Not by recursion: a model may have thousands in a row."""
-        found: dict[str, View] = {}
+        below: dict[str, View] = {}
         stack = [name]
         while stack:
             view = self.view.get(stack[-1])
-            if view is None or view.name in known or view.name in found:
+            if view is None or view.name in known or view.name in below:
                 stack.pop()
                 continue
             sources = (r for r in view.call.refs() if r in self.view and r not in known)
-            first = next((source for source in sources if source not in found), None)
+            first = next((source for source in sources if source not in below), None)
             if first is None:
-                found[view.name] = view
+                below[view.name] = view
                 stack.pop()
             else:
                 stack.append(first)
-        return tuple(found.values())
+        return tuple(below.values())
 
     @cached_property
     def _reads(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
         """Of the first execution and of later ones: mostly one tuple."""
-        found = {}
+        reads_of = {}
         for c in self.cnodes:
             again = first = self._of_call(c.call)
             if c.replay is not None:
                 again = self._of_call(c.replay.call)
-            found[c.name] = first, again
-        return found
+            reads_of[c.name] = first, again
+        return reads_of
 
     def _of_call(self, call: Call) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self.storage[name] for name in call.refs()))
@@ -335,11 +335,11 @@ class Graph:
     @cached_property
     def readers(self) -> dict[str, tuple[CNode, ...]]:
         """The cNodes whose first execution reads each aNode, in order of capture."""
-        found: dict[str, list[CNode]] = {a.name: [] for a in self.anodes}
+        readers_of: dict[str, list[CNode]] = {a.name: [] for a in self.anodes}
         for c in self.cnodes:
             for name in self.reads(c):
-                found[name].append(c)
-        return {name: tuple(cs) for name, cs in found.items()}
+                readers_of[name].append(c)
+        return {name: tuple(cs) for name, cs in readers_of.items()}
 
     def forget(self) -> None:
         """Lets go of the look-ups above, which take as much memory as half of a large graph. They

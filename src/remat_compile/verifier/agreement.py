@@ -167,6 +167,6 @@ def _said(refused: Refused) -> str:
 def _disagreement(schedule: Schedule, solver: str, checker: str, text: str) -> Disagreement:
     message = f"the solver and the independent checker do not agree on @{schedule.name}"
     notes = (Note(f"the solver: {solver}"), Note(f"the checker: {checker}"))
-    found = Diagnostic("FB0817", message, schedule.span, notes, HINT)
+    diagnostic = Diagnostic("FB0817", message, schedule.span, notes, HINT)
     lines = [message, *(note.message for note in notes), "", text]
-    return Disagreement((found,), "\n".join(lines))
+    return Disagreement((diagnostic,), "\n".join(lines))

@@ -15,7 +15,7 @@ class Deadline:
     """How many seconds are left, from the moment it is made."""
 
     limit_s: float
-    start_s: float = field(default_factory=time.monotonic)
+    start_s: float = field(default_factory=lambda: time.monotonic())
 
     @property
     def left_s(self) -> float:

@@ -80,12 +80,12 @@ def sizes_aside(
             # What is told has places, and none were sent; solvers that differed have differed.
             inquiry.record.disagreements += record.disagreements
             asked = len(inquiry.record.scripts)
-            told = here()
-            if isinstance(told, Undecided) and isinstance(verdict, ProvenPlan):
+            local_verdict = here()
+            if isinstance(local_verdict, Undecided) and isinstance(verdict, ProvenPlan):
                 del inquiry.record.scripts[asked:]  # those of the proof there bear the same names
                 _add(inquiry.record, replace(record, disagreements=[]))
                 return verdict  # there was time for it once
-            return told
+            return local_verdict
 
         try:
             with contextlib.suppress(OSError):
@@ -142,11 +142,11 @@ class _ByFields(dict[type, Callable[[Any], tuple[type, tuple[Any, ...]]]]):
         return parts
 
 
-def _add(record: Record, found: Record) -> None:
-    record.scripts += found.scripts
-    record.disagreements += found.disagreements
-    record.unconfirmed += found.unconfirmed
-    record.asked += found.asked
+def _add(record: Record, other: Record) -> None:
+    record.scripts += other.scripts
+    record.disagreements += other.disagreements
+    record.unconfirmed += other.unconfirmed
+    record.asked += other.asked
 
 
 def answer() -> None:

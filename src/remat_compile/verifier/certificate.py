@@ -110,7 +110,7 @@ def accept_certificate(
         return (Diagnostic("FB0832", message, schedule.span, hint=hint),)
     if (stale := check_certificate(program, proven)) is not None:
         return (stale,)
-    found: list[str] = []
+    gaps: list[str] = []
     by = proven.prover.split(", ")
     names_by = [prover.split(" ")[0] for prover in by]
     known = installed({"z3", *names_by})
@@ -121,16 +121,16 @@ def accept_certificate(
         return (Diagnostic("FB0833", message, proven.span, hint="verify the plan again"),)
     named = {obligation_of(entry) for entry in proven.obligations}
     if missing := [one for one in FULL_PROOF if one not in named]:
-        found.append(f"it does not say {', '.join(missing)}")
-    found += [f"it is not by {name}" for name in provers if name not in names_by]
+        gaps.append(f"it does not say {', '.join(missing)}")
+    gaps += [f"it is not by {name}" for name in provers if name not in names_by]
     ranges = (name for name, _, _ in proven.certificate.ranges)
     keys = [a.key for a in assumptions(program, schedule, ranges)]
     if unsaid := [key for key in keys if key not in proven.certificate.assuming]:
-        found.append(f"it does not say that it assumes {', '.join(unsaid)}")
-    found += _above(proven, tuple(budgets))
-    if not found:
+        gaps.append(f"it does not say that it assumes {', '.join(unsaid)}")
+    gaps += _above(proven, tuple(budgets))
+    if not gaps:
         return ()
-    message = f"the certificate of @{schedule.name} covers less than is asked: {'; '.join(found)}"
+    message = f"the certificate of @{schedule.name} covers less than is asked: {'; '.join(gaps)}"
     return (Diagnostic("FB0834", message, proven.span, hint="verify the plan again"),)
 
 

@@ -69,10 +69,10 @@ class PlanProof:
             *(() if memory is None else (Budget(memory, "device"),)),
             *(() if host is None else (Budget(host, "host"),)),
         )
-        found: dict[str, Budget] = {}
+        tightest: dict[str, Budget] = {}
         for budget in sorted((*self.budgets, *target), key=lambda b: b.bytes):
-            found.setdefault(budget.kind, budget)
-        return list(found.values())
+            tightest.setdefault(budget.kind, budget)
+        return list(tightest.values())
 
     @property
     def limits(self) -> ByteLimits:
@@ -163,13 +163,13 @@ class PlanProof:
         bounds = [_bound(env, at_sample, everywhere=not self.free)]
         beyond: tuple[Diagnostic, ...] = ()
         if self.free and scope != "sample":
-            match found := self.over_ranges():
+            match outcome := self.over_ranges():
                 case Everywhere(bound, where):
                     bounds.append(_bound(where, bound, everywhere=True))
                 case Refuted():
-                    return found
+                    return outcome
                 case Somewhere():
-                    beyond = self.explain(found.excess, found.env)
+                    beyond = self.explain(outcome.excess, outcome.env)
                     if scope == "range":
                         return Refuted(beyond)
                 case OutOfTime(why):
@@ -182,14 +182,14 @@ class PlanProof:
 
     def at_sample(self, env: Mapping[str, int]) -> StepBytes | Refuted | Undecided:
         asked = self.inquiry.about(Obligation.MEMORY)
-        found = prove_memory(self.statements, self.events, self.amounts, env, self.limits, asked)
-        match found:
+        outcome = prove_memory(self.statements, self.events, self.amounts, env, self.limits, asked)
+        match outcome:
             case OutOfTime(why):
                 return Undecided(f"memory: {why}")
             case Excess():
-                return Refuted(self.explain(found, env))
+                return Refuted(self.explain(outcome, env))
             case StepBytes():
-                return found
+                return outcome
 
     def over_ranges(self) -> Everywhere | Somewhere | Refuted | OutOfTime:
         box = {s.name: (s.low, s.high) for s in self.program.symbols}

@@ -80,10 +80,10 @@ def scripts(
     scope: Scope = "widest",
 ) -> Iterator[Script]:
     """The scripts that `verify` asks z3, one per part of an obligation."""
-    _, found = verify_with_scripts(
+    _, recorded = verify_with_scripts(
         program, schedule, budgets, time_limit_s=time_limit_s, scope=scope
     )
-    yield from found
+    yield from recorded
 
 
 def _verify(
@@ -94,11 +94,11 @@ def _verify(
     inquiry: Inquiry,
     text: str | None,
 ) -> Verdict:
-    found = _by_solvers(program, schedule, budgets, scope, inquiry, text)
-    verdict, text = found.verdict, found.text
+    outcome = _by_solvers(program, schedule, budgets, scope, inquiry, text)
+    verdict, text = outcome.verdict, outcome.text
     if isinstance(verdict, ProvenPlan):
         text = text or written(program, schedule)
-        every = (*budgets, *found.bounds)
+        every = (*budgets, *outcome.bounds)
 
         def at_sample() -> Verdict:
             proof = read_proof(program, schedule, budgets, inquiry)
@@ -106,7 +106,7 @@ def _verify(
 
         second = None if scope == "range" else at_sample
         verdict = agree_on_plan(
-            verdict, program, schedule, every, text, second, inquiry, found.opinion
+            verdict, program, schedule, every, text, second, inquiry, outcome.opinion
         )
     return _objection(inquiry.record, schedule, refuted=isinstance(verdict, Refuted)) or verdict
 
@@ -192,9 +192,9 @@ def prove_largest(
     symbol (FB0823). Never raises on a bad program; FB0712 as `verify`. `text` is as there.
     """
     inquiry = Inquiry(time_limit_s, solvers=solvers_of(solver))
-    found = _largest(program, schedule, budgets, symbol, inquiry, text)
-    refuted = isinstance(found, Refuted)
-    return _objection(inquiry.record, schedule, refuted=refuted) or found
+    outcome = _largest(program, schedule, budgets, symbol, inquiry, text)
+    refuted = isinstance(outcome, Refuted)
+    return _objection(inquiry.record, schedule, refuted=refuted) or outcome
 
 
 def _largest(
@@ -225,21 +225,26 @@ def _largest(
     if negative:
         return Refuted(negative)
     asked = inquiry.about(Obligation.MEMORY_RANGES)
-    found = find_largest(
+    greatest = find_largest(
         proof.statements, proof.events, proof.amounts, known, symbol, proof.limits, asked
     )
-    if isinstance(found, OutOfTime):
-        return Undecided(f"memory: {found.why}")
+    if isinstance(greatest, OutOfTime):
+        return Undecided(f"memory: {greatest.why}")
 
     def explained(at: Somewhere | None) -> tuple[Diagnostic, ...]:
         return () if at is None else proof.explain(at.excess, at.env)
 
-    if found.value is None or found.bound is None:
-        return Refuted(explained(found.blocked))
-    b = found.bound
-    bound = Bound(found.env, b.device, b.activation, found.gap is None, b.host)
+    if greatest.value is None or greatest.bound is None:
+        return Refuted(explained(greatest.blocked))
+    b = greatest.bound
+    bound = Bound(greatest.env, b.device, b.activation, greatest.gap is None, b.host)
     assuming = assumptions(program, schedule, known)
     largest = Largest(
-        symbol, found.value, bound, explained(found.gap), explained(found.blocked), assuming
+        symbol,
+        greatest.value,
+        bound,
+        explained(greatest.gap),
+        explained(greatest.blocked),
+        assuming,
     )
     return agree_on_largest(largest, program, schedule, budgets, text, inquiry)

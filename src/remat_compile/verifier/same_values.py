@@ -65,15 +65,15 @@ def instances(original: Program, fused: Program) -> dict[str, str]:
     for a in original.graph.anodes:
         known.setdefault((ours.get(a.name), a.dtype, a.shape), a.name)
     viewed = {ours[view.name]: view.name for view in original.graph.views}
-    found = {
+    counterparts = {
         a.name: known.get((theirs.get(a.name), a.dtype, a.shape))
         for a in fused.graph.anodes
         if a.name not in original.graph.anode
     }
     for view in fused.graph.views:
         if view.name not in original.graph.view:
-            found[view.name] = viewed.get(theirs[view.name])
-    return {name: first for name, first in found.items() if first is not None}
+            counterparts[view.name] = viewed.get(theirs[view.name])
+    return {name: first for name, first in counterparts.items() if first is not None}
 
 
 def _added(c: CNode) -> Diagnostic:
@@ -118,8 +118,8 @@ def _is_another(a: ANode, first: ANode) -> bool:
 
 
 def _loss(program: Program) -> CNode:
-    (found,) = (c for c in program.graph.cnodes if c.phase == "loss")
-    return found
+    (loss,) = (c for c in program.graph.cnodes if c.phase == "loss")
+    return loss
 
 
 def _around(original: Program, fused: Program) -> Iterator[Diagnostic]:
@@ -180,25 +180,25 @@ class _Terms:
         """The term of every aNode and view, tokens left out, by name; `added` gets the cNodes
         that make terms which are not there yet."""
         graph = program.graph
-        found = _Known(self, graph)
+        terms = _Known(self, graph)
         for a in graph.anodes:
             if a.kind in CALLER_KINDS:
-                found[a.name] = self._number(("caller", a.name))
+                terms[a.name] = self._number(("caller", a.name))
         for c in graph.cnodes:
             known = len(self._numbers)
-            self._cnode(c, found)
+            self._cnode(c, terms)
             if added is not None and len(self._numbers) > known:
                 added.append(c)
         for view in graph.views:
-            found[view.name]
-        return found
+            terms[view.name]
+        return terms
 
-    def _cnode(self, c: CNode, found: dict[str, int]) -> None:
+    def _cnode(self, c: CNode, terms: dict[str, int]) -> None:
         if not c.call.region:
             own = c.name if c.token is not None or c.call.op == LOSS_OP else None
-            self._write(c.writes, self._call(c.call, found, own), found)
+            self._write(c.writes, self._call(c.call, terms, own), terms)
             return
-        inside = {name: found[name] for name in names_in(c.call)}
+        inside = {name: terms[name] for name in names_in(c.call)}
         for inner in c.call.region:
             call = self._call(inner.call, inside)
             if inner.index is None:
@@ -206,30 +206,30 @@ class _Terms:
             else:
                 (name,) = inner.writes
                 inside[str(name)] = self._number(("result", call, inner.index))
-        found.update({name: inside[name] for name in c.writes if name is not None})
+        terms.update({name: inside[name] for name in c.writes if name is not None})
 
-    def view(self, view: View, found: dict[str, int]) -> int:
-        return self._number(("result", self._call(view.call, found), view.index))
+    def view(self, view: View, terms: dict[str, int]) -> int:
+        return self._number(("result", self._call(view.call, terms), view.index))
 
-    def _write(self, writes: Sequence[str | None], call: int, found: dict[str, int]) -> None:
+    def _write(self, writes: Sequence[str | None], call: int, terms: dict[str, int]) -> None:
         """A result alone is all that the operator gives: `op(…)[0]` would be a part of it."""
         for index, name in enumerate(writes):
             if name is not None:
                 place = index if len(writes) > 1 else None
-                found[name] = self._number(("result", call, place))
+                terms[name] = self._number(("result", call, place))
 
-    def _call(self, call: Call, found: Mapping[str, int], own: str | None = None) -> int:
-        args = tuple(self._arg(arg, found) for arg in call.args)
-        kwargs = tuple((key, self._arg(arg, found)) for key, arg in call.kwargs)
+    def _call(self, call: Call, terms: Mapping[str, int], own: str | None = None) -> int:
+        args = tuple(self._arg(arg, terms) for arg in call.args)
+        kwargs = tuple((key, self._arg(arg, terms)) for key, arg in call.kwargs)
         op = SUM if call.op == ACCUMULATE_OP else call.op
         return self._number(("call", op, args, kwargs, own))
 
-    def _arg(self, arg: Arg, found: Mapping[str, int]) -> object:
+    def _arg(self, arg: Arg, terms: Mapping[str, int]) -> object:
         match arg:
             case Ref(name):
-                return ("term", found[name])
+                return ("term", terms[name])
             case tuple():
-                return tuple(self._arg(part, found) for part in arg)
+                return tuple(self._arg(part, terms) for part in arg)
             case _:  # `1`, `1.0` and `true` are three arguments
                 return repr(arg)
 

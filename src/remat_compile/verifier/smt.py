@@ -180,8 +180,8 @@ class Encoding:
             match answer := asked.ask(part, self.tactics):
                 case OutOfTime():
                     return answer
-                case Model(found):
-                    values = {**(values or {}), **found}
+                case Model(model_values):
+                    values = {**(values or {}), **model_values}
                     if not all_models:
                         break
         return NoModel() if values is None else Model(values)

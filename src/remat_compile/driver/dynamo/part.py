@@ -71,7 +71,7 @@ class Part:
     outside: tuple[int, ...] = ()
     owned: tuple[tuple[int, int, int], ...] = ()
     is_eager: bool = False
-    is_aliasing_told: bool = False
+    is_aliasing_reported: bool = False
     why: str = ""
     most_in_flight: int = 0
 

@@ -148,8 +148,8 @@ class Session:
                 if not self._may_get_more(part):
                     fall_back(part, part.failed, may=self.options.fallback)
         aliases = part.step is not None and writes_to_argument(part, inputs)
-        if aliases and not part.is_aliasing_told:
-            part.is_aliasing_told = True
+        if aliases and not part.is_aliasing_reported:
+            part.is_aliasing_reported = True
             why = "an argument shares memory with a buffer that the region writes to"
             message = f"a call of {part.name} runs in eager and is not bounded: {why}"
             warn(message, "give the argument memory of its own, with clone()")

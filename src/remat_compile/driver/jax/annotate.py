@@ -29,14 +29,14 @@ def annotated_source(
     check_x64(program)
     form = fitting_form(program, schedule, nearest=nearest)
     source = emit_form(program, schedule, form, source_of)
-    found = residuals_of_source(program, source)
+    residuals = residuals_of_source(program, source)
     kept, offloaded = names_of(program, form)
-    if nearest and (ignored := {*kept, *offloaded} - found.names):
+    if nearest and (ignored := {*kept, *offloaded} - residuals.names):
         form = replace(form, kept=form.kept - ignored, offloaded=form.offloaded - ignored)
         source = emit_form(program, schedule, form, source_of)
-        found = residuals_of_source(program, source)
+        residuals = residuals_of_source(program, source)
         kept, offloaded = names_of(program, form)
-    check_residuals(found, frozenset(kept), frozenset(offloaded))
+    check_residuals(residuals, frozenset(kept), frozenset(offloaded))
     return source
 
 

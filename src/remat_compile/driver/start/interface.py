@@ -70,13 +70,13 @@ def interface_of(program: Program, model: nn.Module, leaves: Sequence[object]) -
         Interface(
             inputs=(
                 *(owner[path] for path in paths),
-                *(next(names) if found else None for found in is_tensor),
+                *(next(names) if flag else None for flag in is_tensor),
             ),
             outputs=known.outputs,
             tangents=known.tangents,
             grads=(
                 *(first.get(path) for path in paths),
-                *(next(grads) if found else None for found in is_tensor),
+                *(next(grads) if flag else None for flag in is_tensor),
             ),
         ),
         tuple(paths.index(b.names[0]) for b in binding.buffers if b.update is not None),

@@ -108,11 +108,11 @@ def held_beside(program: Program, kind: BudgetKind, name: str) -> dict[str, int]
     graph = program.graph
     counted = counted_sizes(program, kind, Sizes.of(program))
     own = {*working_set(graph, graph.cnode[name])}
-    found = dict.fromkeys(a for a in _unavoidable(program).get(name, ()) if a not in own)
+    held = dict.fromkeys(a for a in _unavoidable(program).get(name, ()) if a not in own)
     if len(graph.cnodes) <= CARRIED:
         carried = Carried(program, counted, required_cnodes(graph))
-        found |= dict.fromkeys(carried.named_beside(name, {*own, *found}))
-    return {a: counted[a] for a in found if counted[a]}
+        held |= dict.fromkeys(carried.named_beside(name, {*own, *held}))
+    return {a: counted[a] for a in held if counted[a]}
 
 
 def _moments(

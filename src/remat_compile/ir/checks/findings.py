@@ -72,8 +72,8 @@ class Findings:
         """Where each word of a line starts; found once, as a line may hold many mistakes."""
         if number not in self._places:
             words: dict[str, list[int]] = {}
-            for found in _WORD.finditer((self._lines or [])[number - 1]):
-                words.setdefault(found[0], []).append(found.start())
+            for match in _WORD.finditer((self._lines or [])[number - 1]):
+                words.setdefault(match[0], []).append(match.start())
             self._places[number] = words
         return self._places[number]
 
@@ -82,6 +82,6 @@ class Findings:
         for number, line in enumerate(self._lines or (), 1):
             if re.match(r"\s*graph\b", line):
                 break
-            if found := re.search(rf'^(?:[^"/]|/(?!/)|"[^"]*")*\b({word})\s', line):
-                return Span(number, found.start(1) + 1, found.end(1) + 1, self.file)
+            if match := re.search(rf'^(?:[^"/]|/(?!/)|"[^"]*")*\b({word})\s', line):
+                return Span(number, match.start(1) + 1, match.end(1) + 1, self.file)
         return None

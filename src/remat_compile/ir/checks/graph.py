@@ -53,8 +53,8 @@ class Names:
         return self.anode.get(self.view[name].base) if name in self.view else None
 
     def kind(self, name: str) -> str | None:
-        found = self.storage(name)
-        return None if found is None else found.kind
+        anode = self.storage(name)
+        return None if anode is None else anode.kind
 
 
 def check_graph(graph: Graph, findings: Findings) -> Names:

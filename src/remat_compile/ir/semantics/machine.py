@@ -51,10 +51,10 @@ class Machine:
         self.copies = Copies(sizes.anode, program.target, self.diagnostics)
 
     def bytes_of_live(self) -> dict[str, int]:
-        found = {name: self.sizes.anode[name] for name in self.live}
+        live_bytes = {name: self.sizes.anode[name] for name in self.live}
         if self.extra:
-            found["(existing gradients)"] = self.extra
-        return found
+            live_bytes["(existing gradients)"] = self.extra
+        return live_bytes
 
     def allocated(self, c: CNode, execution: int) -> tuple[str, ...]:
         """aNodes for which the n-th execution takes memory (also those it drops again)."""

@@ -95,9 +95,9 @@ def parse_program(text: str, file: str = "<text>") -> Program:
     """
     with collector_paused():
         program = read_syntax(text, file)
-        found = check_program(program, text, file)
-    if found:
-        raise FBError(found)
+        diagnostics = check_program(program, text, file)
+    if diagnostics:
+        raise FBError(diagnostics)
     return program
 
 
@@ -109,14 +109,14 @@ def read_syntax(
     `by_grammar_alone` says whether runs of regular lines are read token by token as well: the
     same result, slower. Left out, short texts are.
     """
-    found = _before_parsing(text, file)
-    if found is None:
+    error = _before_parsing(text, file)
+    if error is None:
         alone = len(text) < LONG if by_grammar_alone is None else by_grammar_alone
         program = (None if alone else read_quickly(text, file)) or _attempt(text, file)
         if isinstance(program, Program):
             return program
-        found = program
-    raise FBError((found, *_more(text, file, found)))
+        error = program
+    raise FBError((error, *_more(text, file, error)))
 
 
 @cache
@@ -276,13 +276,13 @@ def _explain(error: UnexpectedInput, text: str, file: str) -> Diagnostic:
     line, column = error.line, error.column
     rest = lines[line - 1][column - 1 :]
     piece = _PIECE.match(rest)
-    found = piece[0] if piece else ""
-    where = Span(line, column, column + max(1, len(found)), file)
-    if found == '"':
+    token = piece[0] if piece else ""
+    where = Span(line, column, column + max(1, len(token)), file)
+    if token == '"':
         return Diagnostic("FB0110", "this string does not end on its line", where)
-    if not found or rest.startswith("//"):
+    if not token or rest.startswith("//"):
         return Diagnostic("FB0101", f"the line ends here; expected {expected}", where)
-    return Diagnostic("FB0101", f"`{found}` cannot stand here; expected {expected}", where)
+    return Diagnostic("FB0101", f"`{token}` cannot stand here; expected {expected}", where)
 
 
 def _in_words(terminals: Iterable[str]) -> str:

@@ -92,7 +92,7 @@ def with_regular_lines(grammar: str) -> str:
 
 def _filled(pattern: str, grammar: str) -> str:
     terminal = {name: regex or word for name, regex, word in _TERMINAL.findall(grammar)}
-    return re.sub("<([A-Z_]+)>", lambda found: f"(?:{terminal[found[1]]})", pattern)
+    return re.sub("<([A-Z_]+)>", lambda match: f"(?:{terminal[match[1]]})", pattern)
 
 
 class RegularRules(StatementRules):
@@ -166,8 +166,8 @@ class _LineReader:
         if line[0] != "%":
             parts = _parts(self._lines.cnode.fullmatch(line))
             return self._cnode(parts, Span(number, column, column + len(parts[0]), file))
-        if found := self._lines.anode.fullmatch(line):
-            return self._anode(found.groups(), Span(number, column, column + found.end(1), file))
+        if match := self._lines.anode.fullmatch(line):
+            return self._anode(match.groups(), Span(number, column, column + match.end(1), file))
         parts = _parts(self._lines.view.fullmatch(line))
         return self._view(parts, Span(number, column, column + len(parts[0]), file))
 
@@ -251,7 +251,7 @@ def _lines(run: Token) -> Iterator[tuple[str, int, int]]:
         yield line, number, 3
 
 
-def _parts(found: re.Match[str] | None) -> Sequence[str]:
-    if found is None:
+def _parts(match: re.Match[str] | None) -> Sequence[str]:
+    if match is None:
         raise Irregular
-    return found.groups()
+    return match.groups()

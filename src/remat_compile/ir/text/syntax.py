@@ -52,7 +52,7 @@ class NoText(ValueError):
 def quote(text: str) -> str:
     """A JSON string on one line; what is not printable is escaped."""
     plain = json.dumps(text, ensure_ascii=False)
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", plain)
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", plain)
 
 
 def unquote(token: str) -> str:
@@ -60,8 +60,8 @@ def unquote(token: str) -> str:
     if "\\" not in token:
         return token[1:-1]
     text = str(json.loads(token, strict=False))
-    if found := NO_TEXT.search(text):
-        raise NoText(found[0])
+    if match := NO_TEXT.search(text):
+        raise NoText(match[0])
     return text
 
 

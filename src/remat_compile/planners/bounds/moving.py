@@ -70,15 +70,15 @@ def _waiting(inst: Instance, moments: Sequence[int]) -> dict[int, list[_Waiting]
         for a in inst.reads_C[k]:
             uses[a].append(k)
     ended = set(inst.ends_C)
-    found: dict[int, list[_Waiting]] = {k: [] for k in moments}
+    waiting: dict[int, list[_Waiting]] = {k: [] for k in moments}
     for a, made in enumerate(inst.writer_A):
         if made < 0 or not inst.size_A[a]:
             continue
         stays = [count] if inst.kept_A[a] and a not in ended else []
         for before, back in pairwise([made, *uses[a], *stays]):
             for k in moments[bisect_right(moments, before) : bisect_left(moments, back)]:
-                found[k].append(_Waiting(made, back, inst.size_A[a]))
-    return found
+                waiting[k].append(_Waiting(made, back, inst.size_A[a]))
+    return waiting
 
 
 def _starts(

@@ -123,15 +123,15 @@ def _with(task: CopyTask, order: Order) -> Iterator[Order]:
     that takes and nothing would read so late."""
     inst = task.instance
     last = {a: i for i, c in enumerate(order) for a in (*inst.reads_C[c], *inst.rereads_C[c])}
-    found: list[tuple[float, Gap, list[int]]] = []
+    candidates: list[tuple[float, Gap, list[int]]] = []
     for gap in _moved(task, task.gaps(order)):
         if gap.back >= len(order):
             continue
         makers = _makers(inst, gap.anode, {a for a, i in last.items() if i >= gap.back})
         if makers is not None:
             price = sum(inst.retime_C[c] for c in makers) / gap.size_bytes
-            found.append((price, gap, makers))
-    for _, gap, makers in sorted(found, key=lambda item: (item[0], item[1].made)):
+            candidates.append((price, gap, makers))
+    for _, gap, makers in sorted(candidates, key=lambda item: (item[0], item[1].made)):
         yield [*order[: gap.back], *makers, *order[gap.back :]]
 
 

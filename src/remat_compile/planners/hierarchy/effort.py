@@ -90,14 +90,14 @@ class Effort:
         solver that fails is named, and what is known of the class without it stays."""
         parts = [part for part in parts if part.instance.makable_C.count(True)]
         jobs = [self._job(part) for part in parts]
-        for part, found in zip(parts, self.workers.map(jobs, deadline), strict=True):
-            if found is None:
+        for part, outcome in zip(parts, self.workers.map(jobs, deadline), strict=True):
+            if outcome is None:
                 self.late = True
                 continue
-            self.late = self.late or found.late
-            self._enter(part, found.orders)
-            if found.failure is not None:
-                self._name(found.failure)
+            self.late = self.late or outcome.late
+            self._enter(part, outcome.orders)
+            if outcome.failure is not None:
+                self._name(outcome.failure)
                 if self.failures >= _FAILURES:
                     return
 
@@ -124,10 +124,10 @@ def _leverage(part: PartClass) -> float:
 
 def _walked(instance: Instance, deadline: float) -> list[Order]:
     high = instance.peak(instance.capture)
-    found: list[Order] = []
+    orders: list[Order] = []
     for share in _WALKS:
         search = Search(instance, int(share * high), min(deadline, inf), (False,))
         search.run(0, 0)
         if search.best is not None:
-            found.append(search.best)
-    return found
+            orders.append(search.best)
+    return orders

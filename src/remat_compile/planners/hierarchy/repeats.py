@@ -49,16 +49,16 @@ def longest_run(
 def runs_of(kinds: Sequence[Hashable], votes: Sequence[Hashable], least: int) -> list[Repeat]:
     """Runs that cover at least `least` entries and do not overlap, from left to right: the
     longest, then those to both sides of it."""
-    found: list[Repeat] = []
+    runs: list[Repeat] = []
     todo = [(0, len(kinds))]
     while todo:
         start, end = todo.pop()
         run = longest_run(kinds, votes, start, end) if end - start >= least else None
         if run is None or run.length < least:
             continue
-        found.append(run)
+        runs.append(run)
         todo += [(start, run.start), (run.end, end)]
-    return sorted(found, key=lambda run: run.start)
+    return sorted(runs, key=lambda run: run.start)
 
 
 def _periods(votes: Sequence[Hashable], start: int, end: int) -> list[int]:

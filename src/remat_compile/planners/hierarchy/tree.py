@@ -76,19 +76,19 @@ def _members(part: PartClass, number_C: tuple[int, ...]) -> Iterator[Member]:
 def tree_of(instance: Instance, limits: Limits, levels: int | None = None) -> Tree:
     """The hierarchy with at most so many levels (None: as many as it takes). Each class is cut
     once, so what repeats costs nothing."""
-    found: dict[tuple[object, ...], PartClass] = {}
+    classes: dict[tuple[object, ...], PartClass] = {}
 
     def class_of(part: Instance, left: int) -> PartClass:
         key = (content_key(part), left)
-        if key not in found:
+        if key not in classes:
             made = _cut(part, limits, left)
             inner = [class_of(made.part(j), left - 1) for j in range(len(made) - 1)] if made else []
-            found[key] = PartClass(part, made, tuple(inner), orders=[part.capture])
-        return found[key]
+            classes[key] = PartClass(part, made, tuple(inner), orders=[part.capture])
+        return classes[key]
 
     root = class_of(instance, levels if levels is not None else 1 << 30)
     _count(root)
-    return Tree(tuple(found.values()))
+    return Tree(tuple(classes.values()))
 
 
 def _cut(part: Instance, limits: Limits, left: int) -> Level | None:

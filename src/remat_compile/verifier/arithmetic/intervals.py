@@ -39,11 +39,11 @@ def bounds(expr: Expr, box: Box) -> tuple[int, int]:
         case Sym(name):
             return box[name]
         case Add(parts):
-            found = [bounds(part, box) for part in parts]
-            return sum(low for low, _ in found), sum(high for _, high in found)
+            intervals = [bounds(part, box) for part in parts]
+            return sum(low for low, _ in intervals), sum(high for _, high in intervals)
         case Max(parts):
-            found = [bounds(part, box) for part in parts]
-            return max(low for low, _ in found), max(high for _, high in found)
+            intervals = [bounds(part, box) for part in parts]
+            return max(low for low, _ in intervals), max(high for _, high in intervals)
         case Mul(parts):
             low, high = 1, 1
             for part in parts:
@@ -84,8 +84,8 @@ def direction(expr: Expr, symbol: str, box: Box) -> Direction:
             assert_never(expr)
 
 
-def _join(found: Iterable[Direction]) -> Direction:
-    joined = set(found) - {"flat"}
+def _join(directions: Iterable[Direction]) -> Direction:
+    joined = set(directions) - {"flat"}
     match sorted(joined):
         case []:
             return "flat"
@@ -123,14 +123,14 @@ def corner(exprs: Iterable[Expr], box: Box) -> dict[str, int]:
     """The symbols along which no expression falls, or none rises, at the end where all of
     them are greatest whatever the other symbols are."""
     wanted = tuple(exprs)
-    found: dict[str, int] = {}
+    ends: dict[str, int] = {}
     for name, (low, high) in box.items():
         ways = _join(direction(expr, name, box) for expr in wanted if name in names_of(expr))
         if low == high or ways in ("flat", "rises"):
-            found[name] = high
+            ends[name] = high
         elif ways == "falls":
-            found[name] = low
-    return found
+            ends[name] = low
+    return ends
 
 
 def halves(box: Box) -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int]]] | None:

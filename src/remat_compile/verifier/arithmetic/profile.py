@@ -54,8 +54,8 @@ class Rows:
 
     def _tally(self, row: int) -> Tally:
         counts = zip(self.forms, self.count_RF[row], strict=True)
-        found = Counter({form: int(count) for form, count in counts if count})
-        return Tally(int(self.fixed_R[row]), found)
+        count_of = Counter({form: int(count) for form, count in counts if count})
+        return Tally(int(self.fixed_R[row]), count_of)
 
     def above(self, step: int) -> Tally:
         """A row that the row of a step, by its number, is nowhere above."""
@@ -98,8 +98,8 @@ class Rows:
             count += 1
             for end in (0, 1):
                 env = {name: ends[end] for name, ends in part.items()}
-                if (found := self.at(env)) > best:
-                    best, where = found, env
+                if (total := self.at(env)) > best:
+                    best, where = total, env
             heappush(heap, (-self.highest(part), count, part))
 
         look(dict(box))

@@ -74,30 +74,30 @@ def _multiplied_out(expr: Expr) -> _Polynomial | None:
         case Sym() | FloorDiv() | CeilDiv() | RoundUp() | Max():
             return {(expr,): 1}
         case Add(parts):
-            found: _Polynomial = {}
+            polynomial: _Polynomial = {}
             for part in parts:
                 if (terms := _multiplied_out(part)) is None:
                     return None
-                _add(found, terms.items())
-            return found
+                _add(polynomial, terms.items())
+            return polynomial
         case Mul(parts):
-            found = {(): 1}
+            polynomial = {(): 1}
             for part in parts:
                 terms = _multiplied_out(part)
-                if terms is None or len(terms) * len(found) > MOST_TERMS:
+                if terms is None or len(terms) * len(polynomial) > MOST_TERMS:
                     return None
-                if max(map(len, found)) > MOST_FACTORS:
+                if max(map(len, polynomial)) > MOST_FACTORS:
                     return None
-                pairs = product(found.items(), terms.items())
-                found = {}
-                _add(found, ((_ordered(a, b), m * n) for (a, m), (b, n) in pairs))
-            return found
+                pairs = product(polynomial.items(), terms.items())
+                polynomial = {}
+                _add(polynomial, ((_ordered(a, b), m * n) for (a, m), (b, n) in pairs))
+            return polynomial
 
 
 def _ordered(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:
     return tuple(sorted((*a, *b), key=repr))
 
 
-def _add(found: _Polynomial, terms: Iterable[tuple[tuple[Expr, ...], int]]) -> None:
+def _add(polynomial: _Polynomial, terms: Iterable[tuple[tuple[Expr, ...], int]]) -> None:
     for factors, coefficient in terms:
-        found[factors] = found.get(factors, 0) + coefficient
+        polynomial[factors] = polynomial.get(factors, 0) + coefficient

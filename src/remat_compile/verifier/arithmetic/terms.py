@@ -97,10 +97,10 @@ class Terms:
             case Mul(parts):
                 return f"(* {' '.join(map(self.of, parts))})"
             case Max(parts):
-                greatest, found = self._constant(expr, "m"), [self.of(part) for part in parts]
-                for term in found:
+                greatest, terms = self._constant(expr, "m"), [self.of(part) for part in parts]
+                for term in terms:
                     self.encoding.state(f"(assert (>= {greatest} {term}))")
-                some = " ".join(f"(= {greatest} {term})" for term in found)
+                some = " ".join(f"(= {greatest} {term})" for term in terms)
                 self.encoding.state(f"(assert (or false {some}))")
                 return greatest
             case FloorDiv(inner, n):

@@ -57,7 +57,7 @@ class Alive:
 
 def walk(statements: Statements, events: Iterable[Event], sizes: Sizes) -> dict[int, StepBytes]:
     """The bytes during every step that takes some, by plain arithmetic: to try, not to trust."""
-    found: dict[int, StepBytes] = {}
+    during: dict[int, StepBytes] = {}
     host = 0
     act, held = 0, sizes.existing + sum(sizes.anode[name] for name in statements.caller)
     alive = Alive(statements)
@@ -65,7 +65,7 @@ def walk(statements: Statements, events: Iterable[Event], sizes: Sizes) -> dict[
         host += sum(sizes.anode[name] for name in event.to_host)
         if event.takes or event.to_host:
             extra = _transient(statements, sizes, event)
-            found[event.index] = StepBytes(act + held + extra.device, act + extra.activation, host)
+            during[event.index] = StepBytes(act + held + extra.device, act + extra.activation, host)
         host -= sum(sizes.anode[name] for name in event.off_host)
         for name, sign in alive.after(event):
             if counted(statements, name) == "held":
@@ -73,10 +73,10 @@ def walk(statements: Statements, events: Iterable[Event], sizes: Sizes) -> dict[
             else:
                 act += sign * sizes.anode[name]
         if event.ends is not None:
-            before = found[event.index]
+            before = during[event.index]
             most = max(before.device, act + held), max(before.activation, act)
-            found[event.index] = StepBytes(*most, host)
-    return found
+            during[event.index] = StepBytes(*most, host)
+    return during
 
 
 def _transient(statements: Statements, sizes: Sizes, event: Event) -> StepBytes:

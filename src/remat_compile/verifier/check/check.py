@@ -63,7 +63,7 @@ def check(
         box = {b: (n, n) for b, n in values.items()}
         keeps_sizes(p, box, search)
         size = rounded(p, {e: span(e, box).high for e in p.expressions()})
-        found = Accepted(peaks(parts, size), time_ns(machine, size), *least(p, size))
+        accepted = Accepted(peaks(parts, size), time_ns(machine, size), *least(p, size))
         if ranges is not None and bound is not None:
             keeps_sizes(p, box | dict(ranges), search)
 
@@ -73,10 +73,10 @@ def check(
 
             search.everywhere(box | dict(ranges), p.expressions(), fits, 10 * len(p.steps))
     except Undecided as why:
-        return found._replace(undecided=str(why))
+        return accepted._replace(undecided=str(why))
     except (Wrong, RecursionError, MemoryError, ValueError, LookupError) as error:
         return Refused(f"{error or 'this cannot be read'}", p.line)
-    return found
+    return accepted
 
 
 def keeps_sizes(p: Program, box: Box, search: Search) -> None:

@@ -260,16 +260,16 @@ def expression(stack: Words, level: int = 0) -> Words:
         opens = word == "(" or (word in FUNCTIONS and stack[-1:] == ["("] and stack.pop() == "(")
         if not opens:
             return [word]
-        found = expression(stack)
+        postfix = expression(stack)
         while stack[-1] == "," and stack.pop():
-            found += [*expression(stack), f"{word}("]
+            postfix += [*expression(stack), f"{word}("]
         need(stack.pop() == ")", "no bracket closes")
-        return found
-    found = expression(stack, level + 1)
+        return postfix
+    postfix = expression(stack, level + 1)
     while stack and stack[-1] in LEVELS[level]:
         operator = stack.pop()
-        found += [*expression(stack, level + 1), operator]
-    return found
+        postfix += [*expression(stack, level + 1), operator]
+    return postfix
 
 
 @cache

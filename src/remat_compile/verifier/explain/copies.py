@@ -47,11 +47,11 @@ def independent_clauses(
 
 def races_by_copy(racing: Racing) -> tuple[tuple[Race, ...], ...]:
     """The races with the same copy on the same side: one `wait` is missing, in one place."""
-    found: dict[tuple[int, str], dict[int, Race]] = {}
+    by_copy: dict[tuple[int, str], dict[int, Race]] = {}
     for race in racing.races:
-        steps = found.setdefault((race.copy.issued, race.use.side), {})
+        steps = by_copy.setdefault((race.copy.issued, race.use.side), {})
         steps.setdefault(race.use.event, race)
-    return tuple(tuple(steps.values()) for steps in found.values())
+    return tuple(tuple(steps.values()) for steps in by_copy.values())
 
 
 def explain_race(history: History, races: tuple[Race, ...]) -> Diagnostic:

@@ -66,12 +66,12 @@ class History:
 
     def where(self, event: Event) -> str:
         """What a message calls a step: cNode, model line, and its number if it has no span."""
-        found = [event.name]
+        words = [event.name]
         if event.cnode is not None and event.cnode.loc is not None and str(event.cnode.loc):
-            found.append(f"({event.cnode.loc})")
+            words.append(f"({event.cnode.loc})")
         if event.step.span is None:
-            found.append(f"at step {event.index + 1}")
-        return " ".join(found)
+            words.append(f"at step {event.index + 1}")
+        return " ".join(words)
 
     def fate(self, name: str, before: int) -> tuple[Fate, list[Note]]:
         """Why `name` is not alive before a step, with the places."""

@@ -49,14 +49,14 @@ def explain_excess(
             memory = target.memory_bytes
             of = target.name if memory is not None and budget == Budget(memory) else None
             wanted[index].append(_Peak(budget, count, others, at, of))
-    found = []
+    diagnostics = []
     for event, alive in zip(events, alive_before(statements, events), strict=True):
         for peak in wanted.get(event.index, ()):
             owners = sorted(
                 _owners(history, sizes, event, alive, peak.budget), key=lambda o: -o.bytes
             )
-            found.append(_describe(history, event, owners, peak))
-    return tuple(found)
+            diagnostics.append(_describe(history, event, owners, peak))
+    return tuple(diagnostics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +142,15 @@ def _owners(
 
 def _on_host(history: History, event: Event) -> dict[str, Event]:
     """The copies that the host holds during a step, each with the step that made it."""
-    found: dict[str, Event] = {}
+    copies: dict[str, Event] = {}
     for earlier in history.events[: event.index]:
         for name in earlier.to_host:
-            found[name] = earlier
+            copies[name] = earlier
         for name in earlier.off_host:
-            found.pop(name, None)
+            copies.pop(name, None)
     for name in event.to_host:
-        found[name] = event
-    return found
+        copies[name] = event
+    return copies
 
 
 _CODES = {

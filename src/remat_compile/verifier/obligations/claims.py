@@ -85,15 +85,15 @@ def required(statements: Statements) -> frozenset[str]:
     wanted = [*statements.kept, *statements.pending]
     todo = [statements.writer[name].name for name in wanted if name in statements.writer]
     todo += statements.stream
-    found: set[str] = set()
+    names: set[str] = set()
     while todo:
         name = todo.pop()
-        if name in found:
+        if name in names:
             continue
-        found.add(name)
+        names.add(name)
         reads = _reads(statements, statements.cnodes[name])
         todo += [statements.writer[read].name for read in reads if read in statements.writer]
-    return frozenset(found)
+    return frozenset(names)
 
 
 def _reads(statements: Statements, c: CNode) -> Iterator[str]:

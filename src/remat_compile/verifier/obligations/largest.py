@@ -47,7 +47,7 @@ def find_largest(
     low, high = box[symbol]
     late = OutOfTime("the time limit was reached in the search")
     try:
-        found = _search(profile, amounts, box, symbol, limits, inquiry)
+        last = _search(profile, amounts, box, symbol, limits, inquiry)
     except Late:
         return late
 
@@ -56,25 +56,25 @@ def find_largest(
         return prove_ranges(statements, events, amounts, part, limits, inquiry)
 
     blocked: Somewhere | None = None
-    if found is None or found < high:
-        following = low if found is None else found + 1
+    if last is None or last < high:
+        following = low if last is None else last + 1
         answer = prove(following, following)
         if isinstance(answer, OutOfTime):
             return answer
         if isinstance(answer, Everywhere):
             return OutOfTime("z3 and the plain walk do not agree on the bytes")
         blocked = answer
-    if found is None:
+    if last is None:
         return Greatest(None, None, {}, None, blocked)
-    whole = prove(low, found)
+    whole = prove(low, last)
     if isinstance(whole, OutOfTime):
         return whole
     if isinstance(whole, Everywhere):
-        return Greatest(found, whole.bound, whole.env, None, blocked)
-    alone = prove(found, found)
+        return Greatest(last, whole.bound, whole.env, None, blocked)
+    alone = prove(last, last)
     match alone:
         case Everywhere(bound, env):
-            return Greatest(found, bound, env, whole, blocked)
+            return Greatest(last, bound, env, whole, blocked)
         case Somewhere():
             return OutOfTime("z3 and the plain walk do not agree on the bytes")
         case OutOfTime():

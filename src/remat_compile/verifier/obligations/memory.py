@@ -124,10 +124,10 @@ class _MemoryEncoder:
         self.start()
 
     def tally(self, forms: Iterable[int]) -> Tally:
-        found = Tally()
+        sums = Tally()
         for form in forms:
-            self.add(found, form, 1)
-        return found
+            self.add(sums, form, 1)
+        return sums
 
     def add(self, sum_: Tally, form: int, sign: int) -> None:
         number = self.number[form]
@@ -341,9 +341,9 @@ def _agree(rows: Sequence[Row], model: Model, during: Mapping[int, StepBytes]) -
     """Whether the model's sums are what the walk says, at every step that it speaks of."""
 
     def above(constant: str, forms: Iterable[int], most: int) -> bool:
-        found = [model.values.get(name) for name in (constant, *(f"S{form}" for form in forms))]
-        known = [count for count in found if count is not None]
-        return len(known) == len(found) and sum(known) > most
+        counts = [model.values.get(name) for name in (constant, *(f"S{form}" for form in forms))]
+        known = [count for count in counts if count is not None]
+        return len(known) == len(counts) and sum(known) > most
 
     for row in rows:
         seen = during[row.event]

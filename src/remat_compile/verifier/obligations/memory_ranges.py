@@ -66,13 +66,13 @@ def prove_ranges(
     ]
     profile = profile_of(statements, events, amounts, number)
     try:
-        found = _over_rows(profile, fixed, free, limits, inquiry)
+        outcome = _over_rows(profile, fixed, free, limits, inquiry)
     except Late:
         return OutOfTime("the time limit was reached in the search for the greatest size")
-    if isinstance(found, dict):
-        return _at(statements, events, amounts, found, limits, inquiry)
-    if isinstance(found, OutOfTime):
-        return found
+    if isinstance(outcome, dict):
+        return _at(statements, events, amounts, outcome, limits, inquiry)
+    if isinstance(outcome, OutOfTime):
+        return outcome
 
     def ceilings(row: int) -> tuple[Tally, Tally]:
         return profile.device.above(row), profile.activation.above(row)
@@ -93,7 +93,7 @@ def prove_ranges(
         case Model():
             return OutOfTime("z3 and the plain walk do not agree on the bytes")
         case NoModel():
-            return found
+            return outcome
 
 
 def _over_rows(
@@ -105,8 +105,8 @@ def _over_rows(
 ) -> Everywhere | dict[str, int] | OutOfTime:
     """What the rows take at most, by z3, or symbols for which one is above the limits."""
     box = {**{name: (n, n) for name, n in fixed.items()}, **free}
-    found = [rows.greatest(box, inquiry) for rows in profile.all]
-    bound, where = StepBytes(*(most for most, _ in found)), [env for _, env in found]
+    greatest = [rows.greatest(box, inquiry) for rows in profile.all]
+    bound, where = StepBytes(*(most for most, _ in greatest)), [env for _, env in greatest]
     while True:
         for count, limit, env in zip(bound.all, limits.all, where, strict=True):
             if limit is not None and count > limit:
@@ -135,13 +135,13 @@ def _at(
     limits: ByteLimits,
     inquiry: Inquiry,
 ) -> Everywhere | Somewhere | OutOfTime:
-    match found := prove_memory(statements, events, amounts, env, limits, inquiry):
+    match outcome := prove_memory(statements, events, amounts, env, limits, inquiry):
         case StepBytes():
-            return Everywhere(found, env)
+            return Everywhere(outcome, env)
         case Excess():
-            return Somewhere(found, env)
+            return Somewhere(outcome, env)
         case OutOfTime():
-            return found
+            return outcome
 
 
 def _ask(

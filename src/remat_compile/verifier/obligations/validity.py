@@ -61,9 +61,9 @@ def encode_validity(
 
 
 def _encode(
-    statements: Statements, events: Sequence[Event], *, told: bool = True
+    statements: Statements, events: Sequence[Event], *, with_clauses: bool = True
 ) -> _ValidityEncoder:
-    encoder = _ValidityEncoder(statements, events, told=told)
+    encoder = _ValidityEncoder(statements, events, with_clauses=with_clauses)
     for event in events:
         encoder.before(event)
         encoder.after(event)
@@ -75,9 +75,9 @@ def _encode(
 class _ValidityEncoder:
     """With `told` it collects the clauses too, which take more memory than the plan."""
 
-    def __init__(self, statements: Statements, events: Sequence[Event], *, told: bool):
+    def __init__(self, statements: Statements, events: Sequence[Event], *, with_clauses: bool):
         self.statements = statements
-        self.told = told
+        self.with_clauses = with_clauses
         self.encoding = Encoding()
         self.facts = Facts(self.encoding)
         self.machine = EncodedMachine(self.facts, statements)
@@ -99,7 +99,7 @@ class _ValidityEncoder:
         self, rule: Rule, event: Event | None, subject: str, constant: str, wanted: bool
     ) -> None:
         """What a guard demands of one fact, to tell it by."""
-        if self.told and self.facts.initial.get(constant) is not wanted:
+        if self.with_clauses and self.facts.initial.get(constant) is not wanted:
             index = None if event is None else event.index
             self.clauses.append(Clause(rule, index, subject, constant, wanted))
 
@@ -250,11 +250,11 @@ def prove_validity(
     statements: Statements, events: Sequence[Event], inquiry: Inquiry
 ) -> Answer | Broken:
     """NoModel: proven. Broken: refuted. OutOfTime otherwise."""
-    answer = _encode(statements, events, told=False).encoding.check(inquiry)
+    answer = _encode(statements, events, with_clauses=False).encoding.check(inquiry)
     if not isinstance(answer, Model):
         return answer
     encoder = _encode(statements, events)
     values = {**answer.values, **encoder.facts.initial}
     broken = (c for c in encoder.clauses if bool(values.get(c.constant, c.wanted)) != c.wanted)
-    found = tuple(broken)
-    return Broken(found) if found else OutOfTime("z3's model breaks no clause")
+    clauses = tuple(broken)
+    return Broken(clauses) if clauses else OutOfTime("z3's model breaks no clause")

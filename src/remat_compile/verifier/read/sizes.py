@@ -132,7 +132,7 @@ class _SizeReader:
         self.known = {s.name for s in program.symbols}
         self.sample = {s.name: s.sample for s in program.symbols}
         self.box = {s.name: (s.low, s.high) for s in program.symbols}
-        self.found: list[Diagnostic] = []
+        self.diagnostics: list[Diagnostic] = []
         self.forms: list[Expr] = []
         self.number: dict[Expr, int] = {}
         """Of each expression that nothing is wrong with, the number of its rounded form."""
@@ -140,22 +140,22 @@ class _SizeReader:
         self.filled: dict[tuple[Expr, Expr], list[ANode]] = {}
 
     def refuse(self, message: str, span: Span | None = None) -> None:
-        self.found.append(Diagnostic("FB0802", message, span))
+        self.diagnostics.append(Diagnostic("FB0802", message, span))
 
     def limit(self, number: int | None, what: str, span: Span | None = None) -> None:
         """FB0827 for what no machine has: it would not even print."""
         if number is not None and abs(number) > MOST:
             hint = "correct the number"
             message = f"{what} is above 2^63 - 1"
-            self.found.append(Diagnostic("FB0827", message, span, hint=hint))
+            self.diagnostics.append(Diagnostic("FB0827", message, span, hint=hint))
 
     def read(self, expr: Expr, sized: Sized) -> int:
         """The number of the rounded form of `expr`."""
         self.declared.setdefault(expr, []).append(sized)
         if expr not in self.number:
-            before = len(self.found)
+            before = len(self.diagnostics)
             self.check(expr, what_of(sized), sized.span)
-            if len(self.found) > before:
+            if len(self.diagnostics) > before:
                 return 0
             self.number[expr] = len(self.forms)
             self.forms.append(expr if self.unit == 1 else RoundUp(expr, self.unit))
@@ -166,12 +166,12 @@ class _SizeReader:
             self.refuse(f"{what} depends on the symbol {name}, which is not declared", span)
         if any(n < 1 for n in _divisors(expr)):
             self.refuse(f"{what} divides by zero, or by less", span)
-        elif not self.found:
+        elif not self.diagnostics:
             self.limit(value(expr, self.sample), f"{what} at the sample", span)
             if max(map(abs, bounds(expr, self.box))).bit_length() > MOST_BITS:
                 message = f"{what} has more than {MOST_BITS} bits in the ranges of the symbols"
                 hint = "narrow the range, or correct the expression"
-                self.found.append(Diagnostic("FB0827", message, span, hint=hint))
+                self.diagnostics.append(Diagnostic("FB0827", message, span, hint=hint))
 
     def read_shape(self, a: ANode) -> None:
         """What the storage of `a` must have room for; constants that fit are passed over."""
@@ -220,8 +220,8 @@ def read_amounts(program: Program, statements: Statements) -> Amounts | tuple[Di
         if c.replay is not None:
             what = f"the time of {c.name}'s replay form, in nanoseconds,"
             reader.limit(c.replay.time_ns, what, c.span)
-    if reader.found:
-        return tuple(reader.found)
+    if reader.diagnostics:
+        return tuple(reader.diagnostics)
     anode = {a.name: reader.read(a.size, a) for a in graph.anodes}
     for a in graph.anodes:
         reader.read_shape(a)
@@ -235,8 +235,8 @@ def read_amounts(program: Program, statements: Statements) -> Amounts | tuple[Di
     if program.binding.grads == "accumulate":
         params = (p for p in program.binding.params if p.grad is not None)
         existing = tuple(anode[statements.alias[p.name]] for p in params)
-    if reader.found:
-        return tuple(reader.found)
+    if reader.diagnostics:
+        return tuple(reader.diagnostics)
     forms = tuple(reader.forms)
     return Amounts(forms, anode, workspace, existing, reader.declared, reader.filled)
 

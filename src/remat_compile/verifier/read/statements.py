@@ -52,11 +52,11 @@ class Statements:
 
     def needs(self, call: Call) -> dict[str, str]:
         """The storages that a call needs alive, each with the name that it reads."""
-        found: dict[str, str] = {}
+        needed: dict[str, str] = {}
         for name in names_in(call):
             for storage in self.storages(name):
-                found.setdefault(storage, name)
-        return found
+                needed.setdefault(storage, name)
+        return needed
 
     def storages(self, name: str) -> tuple[str, ...]:
         """What must be alive to read a name: an aNode itself, or what is behind a view."""
@@ -84,12 +84,12 @@ def read_statements(program: Program) -> Statements | tuple[Diagnostic, ...]:
     """The statements of `program`, or every contradiction in them (FB0802)."""
     reader = _StatementReader(program)
     reader.declare()
-    if not reader.found:
+    if not reader.diagnostics:
         reader.read_views()
-    if not reader.found:
+    if not reader.diagnostics:
         reader.read_cnodes()
         reader.read_binding()
-    return tuple(reader.found) if reader.found else reader.result()
+    return tuple(reader.diagnostics) if reader.diagnostics else reader.result()
 
 
 def _shown(writes: Sequence[str | None], index: int) -> str:
@@ -103,7 +103,7 @@ class _StatementReader:
     def __init__(self, program: Program):
         self.program = program
         self.graph = program.graph
-        self.found: list[Diagnostic] = []
+        self.diagnostics: list[Diagnostic] = []
         self.anodes: dict[str, ANode] = {}
         self.cnodes: dict[str, CNode] = {}
         self.alias: dict[str, str] = {}
@@ -112,7 +112,7 @@ class _StatementReader:
         self.accumulates: dict[str, tuple[str, str]] = {}
 
     def refuse(self, message: str, span: Span | None = None) -> None:
-        self.found.append(Diagnostic("FB0802", message, span))
+        self.diagnostics.append(Diagnostic("FB0802", message, span))
 
     def declare(self) -> None:
         for a in self.graph.anodes:
@@ -209,7 +209,7 @@ class _StatementReader:
                     f"{index + 1}, where {c.name} writes {_shown(c.writes, index)}"
                 )
                 hint = "write each result where the cNode writes it, or _"
-                self.found.append(Diagnostic("FB0824", message, c.span, hint=hint))
+                self.diagnostics.append(Diagnostic("FB0824", message, c.span, hint=hint))
                 return
 
     def read_writes(self, c: CNode) -> None:
@@ -281,7 +281,7 @@ class _StatementReader:
 
     def kept(self, caller: frozenset[str]) -> dict[str, str]:
         binding = self.program.binding
-        found = {a.name: a.kind for a in self.graph.anodes if a.kind in KEPT_AT_END}
+        kinds = {a.name: a.kind for a in self.graph.anodes if a.kind in KEPT_AT_END}
         named: dict[str, str] = {}
         named |= {r.name: "a result of the model" for r in binding.results}
         for index, name in binding.input_grads:
@@ -289,6 +289,6 @@ class _StatementReader:
         for p in binding.params:
             if p.grad is not None:
                 named[p.grad] = f'the gradient of "{p.names[0]}"'
-        kept = {name: f"declared {kind}" for name, kind in found.items()}
+        kept = {name: f"declared {kind}" for name, kind in kinds.items()}
         kept |= {self.alias[name]: what for name, what in named.items()}
         return {name: what for name, what in kept.items() if name not in caller}

@@ -56,14 +56,14 @@ def identity(solver: Solver) -> str:
 
 def installed(names: Iterable[str]) -> list[str]:
     """The identities of those solvers of `names` that can be loaded here."""
-    found = []
+    identities = []
     for name in NAMES:
         if name in names:
             try:
-                found.append(identity(_load(name)))
+                identities.append(identity(_load(name)))
             except FBError:
                 continue
-    return found
+    return identities
 
 
 def _load(name: str) -> Solver:

@@ -106,8 +106,8 @@ def _answer(solver: Any, z3: Any) -> Answer:
     if result == z3.unsat:
         return NoModel()
     if result == z3.sat:
-        found = VALUE.findall(solver.model().sexpr())
-        return Model({name: _number(value) for name, value in found})
+        pairs = VALUE.findall(solver.model().sexpr())
+        return Model({name: _number(value) for name, value in pairs})
     return OutOfTime(f"z3: {solver.reason_unknown()}")
 
 
