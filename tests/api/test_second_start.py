@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import hashlib
 import json
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -149,10 +151,36 @@ def test_another_process_captures_nothing(tmp_path: Path, folder: Path) -> None:
     assert second == ["False", first[1]]
 
 
+def test_processes_that_start_at_once_share_what_they_keep(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "net.py").write_text(FILE)
+    (tmp_path / "run.py").write_text(SCRIPT)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(in_a_process, [tmp_path] * 2)
+    assert first[1] == second[1]
+    assert sorted(path.suffix for path in folder.iterdir()) == [".remat-plan", SUFFIX]
+    assert in_a_process(tmp_path) == ["False", first[1]]
+
+
+def test_a_cache_on_a_disk_that_is_read_only(
+    folder: Path, captures: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled(Net())
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    for name in ("utime", "replace", "mkdir", "unlink", "chmod"):
+        monkeypatch.setattr(os, name, refuse)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled(Net())
+    assert len(captures) == 1
+
+
 @pytest.mark.slow
 def test_another_process_captures_what_was_edited(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "run.py").write_text(SCRIPT)
-    for scale in ("1.0", "0.5"):
+    for scale in ("1.0", "0.25"):  # of another length: Python keeps bytecode by second and size
         (tmp_path / "net.py").write_text(FILE.replace("SCALE = 1.0", f"SCALE = {scale}"))
         assert in_a_process(tmp_path)[0] == "True"
 

@@ -16,6 +16,7 @@ import platform
 import stat
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -153,7 +154,8 @@ class PlanCache:
         cannot be read."""
         path = self.path(key, suffix)
         held = _read(path, key)
-        os.utime(path)
+        with suppress(OSError):  # of another owner, on a disk that is read only, or gone by now
+            os.utime(path)
         return held
 
     def write(self, key: str, held: Mapping[str, Any], suffix: str = SUFFIX) -> None:
