@@ -50,6 +50,8 @@ from remat_compile.planners.hierarchy.search import Candidates
 from remat_compile.planners.hierarchy.tree import tree_of
 from remat_compile.planners.hiremate import Hiremate
 from remat_compile.planners.instance import Instance, Order
+from remat_compile.planners.isolation.endings import Answered
+from remat_compile.planners.programs.answer import ProgramAnswer
 from remat_compile.planners.workers.local import LocalWorkers
 
 QUICK = Hiremate(children=6, leaf=4, options=3, peaks=2, saves=2, processes=1)
@@ -351,6 +353,38 @@ def test_a_leaf_solver_that_does_not_do_its_work(
     check(program, budget, result)
     assert isinstance(result, Feasible | Optimal)
     assert any("broken" in line and message in line for line in lines)
+
+
+@pytest.mark.parametrize("planner", [None, Dtr(rounds=0)])
+def test_a_job_asks_nothing_past_its_limit(
+    planner: Dtr | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each program of a leaf, and each plan of a leaf solver, takes 40 of 100 units."""
+    part = Instance.of(chain(9), "activation")
+    unit_s, skip, limits_s = 10 * HANGS_S, skips(monkeypatch), list[float]()
+    monkeypatch.setattr(jobs, "LEAF_S", 1000 * unit_s)
+
+    def solved(
+        _: object, peak: int, saved: int, solver: object, limit_s: float, *__: object
+    ) -> Any:
+        limits_s.append(limit_s)
+        skip(40 * unit_s)
+        return ProgramAnswer("unknown", None, 0, 0)
+
+    def planned(*given: Any, time_limit_s: float, **_: object) -> Answered:
+        limits_s.append(time_limit_s)
+        skip(40 * unit_s)
+        inner, program, budget = given
+        return Answered(inner.plan(program, budget))
+
+    monkeypatch.setattr(jobs, "solve_whole", solved)
+    monkeypatch.setattr(jobs, "run_planner_apart", planned)
+    job: Any = jobs.GridJob(part, None, 4, 4)
+    if planner is not None:
+        job = jobs.PlannerJob(part, planner, 6)
+    answer = job.run(None, 100 * unit_s)
+    assert answer.late
+    assert limits_s == pytest.approx([n * unit_s for n in (100, 60, 20)], abs=unit_s)
 
 
 def test_levels_are_solved_when_the_leaf_solver_is_given_up() -> None:
