@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from helpers.clock import HANGS_S, skips
-from remat_compile.costs._meter import Meter
+from remat_compile.costs.meter import Meter
 
 
 def test_what_comes_past_the_limit_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run takes 10 of 100 units, and none gets more than a quarter of what is left: three of 100,
     two of 70 and of 50, and then one each time, as there must be a time for each."""
     unit_s, skip = 10 * HANGS_S, skips(monkeypatch)
-    monkeypatch.setattr("remat_compile.costs._meter._ENOUGH_S", 1000 * unit_s)
+    monkeypatch.setattr("remat_compile.costs.meter._ENOUGH_S", 1000 * unit_s)
     meter, counts = Meter(torch.device("cpu"), 1, 100 * unit_s), list[int]()
 
     def run() -> None:

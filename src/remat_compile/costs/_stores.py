@@ -13,7 +13,7 @@ from .._torch.instances import Instances
 from ..ir.expr import evaluate
 from ..ir.graph import CNode
 from ..ir.program import Program
-from ._meter import Meter, Sample, with_data, without_data
+from .meter import Meter, Sample, with_data, without_data
 
 
 class Store(Protocol):

@@ -28,7 +28,7 @@ from ..ir.expr import (
 )
 from ..ir.graph import CNode
 from ..ir.program import Program
-from ._meter import Meter, Sample
+from .meter import Meter, Sample
 from ._stores import layouts_at, materialise
 
 _MOST_POINTS = 24
