@@ -25,8 +25,8 @@ from helpers.programs.hand_built import (
 from remat_compile._torch.execute import execute
 from remat_compile.backends.torch import emit, measure_peak
 from remat_compile.costs import measured
-from remat_compile.costs.meter import Meter
 from remat_compile.costs._symbolic import bound
+from remat_compile.costs.meter import Meter
 from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError

@@ -20,10 +20,10 @@ from ..ir.graph import DTYPE_BYTES, Call, CNode, Replay
 from ..ir.program import Header, Program, Target
 from ..ir.schedule import Free, Schedule
 from ..ir.semantics.simulate import simulate
-from .meter import Meter, Sample
 from ._stores import LayoutStore, RealRun, Store
 from ._symbolic import Corners, Point, at_least, bound
 from .measured_link import with_measured_link
+from .meter import Meter, Sample
 
 
 def measured(

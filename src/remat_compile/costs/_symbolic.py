@@ -28,8 +28,8 @@ from ..ir.expr import (
 )
 from ..ir.graph import CNode
 from ..ir.program import Program
-from .meter import Meter, Sample
 from ._stores import layouts_at, materialise
+from .meter import Meter, Sample
 
 _MOST_POINTS = 24
 
