@@ -156,7 +156,12 @@ def compiled(
 
 
 def planned(
-    model: nn.Module, args: tuple[Tensor, ...], budget: str, fuse: str, planner: str
+    model: nn.Module,
+    args: tuple[Tensor, ...],
+    budget: str,
+    fuse: str,
+    planner: str,
+    time_limit_s: float,
 ) -> Entry | None:
     """None where the planner has no plan."""
     start = time.perf_counter()
@@ -167,7 +172,7 @@ def planned(
             activation_budget=budget,
             planner=planner,
             fuse=fuse,
-            time_limit_s=120,
+            time_limit_s=time_limit_s,
             cache=False,
         )
     except FBError as refused:
@@ -224,6 +229,9 @@ def main(
     seq: int = 128,
     vocab: int = 256,
     rounds: int = 9,
+    time_limit_s: Annotated[
+        float, typer.Option("--time-limit", help="Seconds for a plan: more beside other programs.")
+    ] = 120.0,
     ways: Annotated[str, typer.Option(help="Values of `fuse`.")] = "none,auto",
     clock: Annotated[str, typer.Option(help="wall or processor.")] = "wall",
     least: Annotated[bool, typer.Option("--least", help="The least, not the median.")] = False,
@@ -243,7 +251,7 @@ def main(
         model.double()
         args = tuple(a.double() if a.is_floating_point() else a for a in args)
     plans = [
-        planned(model, args, budget, fuse, planner)
+        planned(model, args, budget, fuse, planner, time_limit_s)
         for budget in budgets.split(",")
         for fuse in ways.split(",")
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -61,6 +62,27 @@ def test_the_entry_of_inductor_is_as_known(kernels: Kernels) -> None:
     assert torch.allclose(y, wanted, rtol=1e-5)
     assert kernel.difference <= 1e-5
     assert kernel.workspace_bytes < 64 * 32 * 4  # the calls hold all of %t
+
+
+def test_what_was_generated_is_kept_on_disk(
+    kernels: Kernels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inductor passes its cache over without a word for what it cannot describe, and generates the
+    code again, which takes most of a start whose plan is kept."""
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    counters.clear()
+    made = [Kernels(CPU).kernel(REGION, list(VALUES.values())) for _ in range(2)]
+    assert counters["inductor"]["fxgraph_cache_bypass"] == 0
+    assert counters["inductor"]["fxgraph_cache_miss"] == 1
+    assert counters["inductor"]["fxgraph_cache_hit"] == 1
+    for kernel in made:
+        assert kernel is not None
+        assert kernel.refuses
+    values = [kernel(*VALUES.values()) for kernel in made if kernel is not None]
+    for one, other in zip(*values, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_a_region_is_compiled_once_whatever_its_names(kernels: Kernels) -> None:
