@@ -112,10 +112,11 @@ def test_other_strides_run_by_the_calls(kernels: Kernels, refuses: bool) -> None
     assert made.refuses
     kernel = replace(made, refuses=refuses, is_told=False)
     dense = VALUES["x"].contiguous()
+    run = kernel.runner()
     with pytest.warns(UserWarning, match="FB0915") as said:
-        twice = [kernel(dense, VALUES["w"]) for _ in range(2)]
+        results_of = [call(dense, VALUES["w"]) for call in (run, kernel, run)]
     assert len(said) == 1
-    for results in twice:
+    for results in results_of:
         for found, wanted in zip(results, kernel.calls(dense, VALUES["w"]), strict=True):
             assert torch.equal(found, wanted)
 
@@ -170,8 +171,9 @@ def test_what_a_kernel_asserts_of_its_own_is_no_question_of_layouts() -> None:
 
     layout = Layout((2,), (1,), torch.float32, "cpu")
     kernel = Kernel((layout,), lambda x: (x,), fails, 0.0, 0, refuses=True)
-    with pytest.raises(AssertionError, match="broken"):
-        kernel(torch.ones(2))
+    for run in (kernel, kernel.runner()):
+        with pytest.raises(AssertionError, match="broken"):
+            run(torch.ones(2))
 
 
 def test_a_price_is_measured(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
