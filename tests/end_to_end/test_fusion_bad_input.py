@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import stat
 import warnings
 from pathlib import Path
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 
 import remat_compile
 from remat_compile import Plan
+from remat_compile.backends.torch.emit import emit
 from remat_compile.backends.torch.kernels import missing
-from remat_compile.driver import plan_cache
 from remat_compile.driver.compare_torch import compare_step
 from remat_compile.driver.plan_cache import FUSED_SUFFIX, VARIABLE
 from remat_compile.ir.diagnostics import FBError
@@ -96,7 +97,7 @@ def test_what_was_fused_by_another_torch_or_processor_is_not_looked_at(
         patched.setattr(torch, "__version__", "2.99.0")
         torch_differs = made()
     with monkeypatch.context() as patched:
-        patched.setattr(plan_cache, "_cpu", lambda: "another one")
+        patched.setattr(platform, "processor", lambda: "another one")
         processor_differs = made()
     for other in (torch_differs, processor_differs):
         assert codes(other) == ["FB0470"]
@@ -147,7 +148,13 @@ bind {
   arg "args[0]" = %x
   result %y
 }
+schedule @p { F1; L }
 """
+
+
+def emitted(text: str) -> str:
+    program = parse_program(text)
+    return emit(program, program.schedules[0])
 
 
 @pytest.mark.parametrize(
@@ -165,10 +172,8 @@ bind {
 def test_a_region_with_an_effect_a_cycle_or_an_unknown_operator_is_refused(
     call: str, code: str
 ) -> None:
-    """Where it is read, or where it is to be run; at the line of its cNode."""
-    from remat_compile._torch.callable import check_operators
-
+    """Where it is read, or where code is made of it; at the line of its cNode."""
     text = EFFECT.replace("aten.neg.default(%x)", call)
     with pytest.raises(FBError) as refused:
-        check_operators(parse_program(text).graph)
+        emitted(text)
     assert [(d.code, d.span and d.span.line) for d in refused.value.diagnostics] == [(code, 5)]
