@@ -2,11 +2,15 @@
 
     python benchmarks/fusion.py
     python benchmarks/fusion.py --budgets 100%,50% --shares 1.0 --rounds 5
+    python benchmarks/fusion.py --model dropout --shares 1.0 --eager-random
 
-A GPT-2, a Llama, or a stack of gated layers, on the CPU, float32 (`--double`: float64). Peaks are
+A GPT-2, a Llama, or a stack of gated layers (with dropout: `dropout`), on the CPU, float32
+(`--double`: float64). Budgets that the planner has no plan for are left out with a line. Peaks are
 measured, in bytes of the device; times are medians of interleaved steps, relative to eager.
 `differs` is the largest difference of a gradient or output from eager, over the largest value of
-that tensor. `made in` is without the cache of plans, and with what Inductor kept on disk.
+that tensor; under `torch.compile` with dropout it says nothing, but with `--eager-random`, which
+adds `torch.compile` with the random numbers of eager. `made in` is without the cache of plans, and
+with what Inductor kept on disk.
 
 Beside other programs, `--clock processor` counts the processor time of the step alone, and
 `--least` the least instead of the median. All run in a process whose allocator keeps what is freed
@@ -37,6 +41,7 @@ from remat_compile._torch.repeats import largest_difference
 from remat_compile.backends.torch import PlannedModule
 from remat_compile.driver.compare_torch import StepRunner
 from remat_compile.ir.analysis.liveness import held_bytes
+from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.schedule import Compute
 from remat_compile.ir.semantics.simulate import Sizes
 
@@ -45,24 +50,29 @@ class GatedBlock(nn.Module):
     """A gated feed-forward layer after a root-mean-square norm, as Llama has them; no attention,
     so that pointwise operators count."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.scale = nn.Parameter(torch.ones(width))
         self.up, self.gate = (nn.Linear(width, 4 * width, bias=False) for _ in range(2))
         self.down = nn.Linear(4 * width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         h = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.scale
-        made: Tensor = x + self.down(nn.functional.silu(self.gate(h)) * self.up(h))
+        gated = nn.functional.silu(self.gate(h)) * self.up(h)
+        made: Tensor = x + self.dropped(self.down(self.dropped(gated)))
         return made
+
+    def dropped(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(x, self.dropout) if self.dropout else x
 
 
 class Gated(nn.Module):
     """A stack of them, with its loss inside."""
 
-    def __init__(self, layers: int, width: int) -> None:
+    def __init__(self, layers: int, width: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.blocks = nn.Sequential(*(GatedBlock(width) for _ in range(layers)))
+        self.blocks = nn.Sequential(*(GatedBlock(width, dropout) for _ in range(layers)))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return (self.blocks(x) - y).square().mean()
@@ -119,9 +129,12 @@ class _Renamed(nn.Module):
         return self.call(*args)
 
 
-def compiled(model: nn.Module, args: Sequence[Tensor], share: float) -> Entry:
+def compiled(
+    model: nn.Module, args: Sequence[Tensor], share: float, *, eager_random: bool = False
+) -> Entry:
     """A copy under `torch.compile` (Inductor) with PyTorch's activation memory budget."""
     import torch._functorch.config as config
+    from torch._inductor import config as inductor
 
     made = copy.deepcopy(model)
 
@@ -129,30 +142,44 @@ def compiled(model: nn.Module, args: Sequence[Tensor], share: float) -> Entry:
         return made(*given)
 
     # Dynamo keeps what it compiled by code object, and would run the graph of one share for all.
-    step.__code__ = step.__code__.replace(co_name=f"step_{share:g}")
+    step.__code__ = step.__code__.replace(co_name=f"step_{share:g}_{eager_random}")
     start = time.perf_counter()
-    with config.patch(activation_memory_budget=share):
+    random = inductor.patch(fallback_random=eager_random)
+    with random, config.patch(activation_memory_budget=share):
         call = torch.compile(step)
         call(*args).backward()
     seconds = time.perf_counter() - start
     for p in made.parameters():
         p.grad = None
-    return Entry(f"torch.compile, budget {share:g}", _Renamed(made, call), seconds)
+    name = f"torch.compile, budget {share:g}" + ", numbers of eager" * eager_random
+    return Entry(name, _Renamed(made, call), seconds)
 
 
 def planned(
-    model: nn.Module, args: tuple[Tensor, ...], budget: str, fuse: str, planner: str
-) -> Entry:
+    model: nn.Module,
+    args: tuple[Tensor, ...],
+    budget: str,
+    fuse: str,
+    planner: str,
+    time_limit_s: float,
+) -> Entry | None:
+    """None where the planner has no plan."""
     start = time.perf_counter()
-    plan = remat_compile.plan(
-        model,
-        args,
-        activation_budget=budget,
-        planner=planner,
-        fuse=fuse,
-        time_limit_s=120,
-        cache=False,
-    )
+    try:
+        plan = remat_compile.plan(
+            model,
+            args,
+            activation_budget=budget,
+            planner=planner,
+            fuse=fuse,
+            time_limit_s=time_limit_s,
+            cache=False,
+        )
+    except FBError as refused:
+        if refused.diagnostics[0].code != "FB0466":
+            raise
+        print(f"{budget} {fuse}: {refused.diagnostics[0].message}")
+        return None
     module = plan.bind()
     seconds = time.perf_counter() - start
     for warning in plan.warnings:
@@ -164,9 +191,9 @@ def built(
     kind: str, layers: int, width: int, batch: int, seq: int, vocab: int
 ) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """The model and its arguments."""
-    if kind == "gated":
+    if kind in ("gated", "dropout"):
         parts = torch.randn(batch, seq, width), torch.randn(batch, seq, width)
-        return Gated(layers, width), parts
+        return Gated(layers, width, 0.1 if kind == "dropout" else 0.0), parts
     ids = torch.randint(0, vocab, (batch, seq))
     args = (ids, torch.roll(ids, -1, 1))
     if kind == "llama":
@@ -195,18 +222,24 @@ def main(
     budgets: Annotated[str, typer.Option(help="Of the activations.")] = "100%,70%,50%,30%",
     shares: Annotated[str, typer.Option(help="Of torch.compile.")] = "1.0,0.5,0.2",
     planner: str = "dtr",
-    kind: Annotated[str, typer.Option("--model", help="gpt, llama or gated.")] = "gpt",
+    kind: Annotated[str, typer.Option("--model", help="gpt, llama, gated or dropout.")] = "gpt",
     layers: int = 4,
     width: int = 128,
     batch: int = 8,
     seq: int = 128,
     vocab: int = 256,
     rounds: int = 9,
+    time_limit_s: Annotated[
+        float, typer.Option("--time-limit", help="Seconds for a plan: more beside other programs.")
+    ] = 120.0,
     ways: Annotated[str, typer.Option(help="Values of `fuse`.")] = "none,auto",
     clock: Annotated[str, typer.Option(help="wall or processor.")] = "wall",
     least: Annotated[bool, typer.Option("--least", help="The least, not the median.")] = False,
     keep: Annotated[bool, typer.Option(help="Let malloc keep what is freed.")] = True,
     double: Annotated[bool, typer.Option("--double", help="float64.")] = False,
+    eager_random: Annotated[
+        bool, typer.Option("--eager-random", help="torch.compile with eager's random numbers too.")
+    ] = False,
 ) -> None:
     """Builds all, then times them in turn."""
     print(machine())
@@ -217,16 +250,22 @@ def main(
     if double:
         model.double()
         args = tuple(a.double() if a.is_floating_point() else a for a in args)
-    entries = [
-        planned(model, args, budget, fuse, planner)
+    plans = [
+        planned(model, args, budget, fuse, planner, time_limit_s)
         for budget in budgets.split(",")
         for fuse in ways.split(",")
     ]
+    entries = [entry for entry in plans if entry is not None]
     first = entries[0].plan
     assert first is not None
     assert first._exported is not None
     exported, binding = first._exported, first.program.binding
-    entries += [compiled(model, args, float(share)) for share in shares.split(",") if share]
+    entries += [
+        compiled(model, args, float(share), eager_random=numbers)
+        for share in shares.split(",")
+        if share
+        for numbers in ((False, True) if eager_random else (False,))
+    ]
     entries.insert(0, Entry("eager", exported.original, 0.0))
     runners = [StepRunner(entry.module, exported, binding) for entry in entries]
     held = held_bytes(first.program, "device", Sizes.of(first.program))

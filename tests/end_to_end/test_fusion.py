@@ -199,6 +199,37 @@ def test_what_was_fused_before_needs_its_kernels(
     assert "there is no kernel for" in without.warnings[1].message
 
 
+@needs_compiler
+def test_kernels_of_what_was_fused_before_have_the_time_of_a_plan(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock on which each kernel takes 100 s: without what the compiler kept, a second start
+    may not take longer than a first. The plan stays in the cache, for when there is time."""
+    first = made()
+    regions = sum(c.is_fused for c in first.graph.cnodes)
+    assert regions > 1
+    now_s = 0.0
+    real = Kernels.kernel
+
+    def slow(self: Kernels, c: CNode, args: Sequence[Tensor]) -> Kernel | None:
+        nonlocal now_s
+        now_s += 100.0
+        return real(self, c, args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Kernels, "kernel", slow)
+        patched.setattr(fuse, "monotonic", lambda: now_s)
+        late = made(time_limit_s=60.0)
+        assert codes(late) == ["FB0469"]
+        assert f"within 60 s: 1 of {regions} are" in late.warnings[0].message
+        assert not any(c.is_fused for c in late.graph.cnodes)
+        enough = made(time_limit_s=100.0 * regions)
+        assert codes(enough) == ["FB0470"]
+    again = made()
+    assert is_from_cache(again)
+    assert again.program == first.program
+
+
 class Turned(nn.Module):
     """The halves of each row turned, as for positions in attention."""
 

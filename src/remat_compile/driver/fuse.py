@@ -90,6 +90,8 @@ def fused_plan(
             done = None if known is None else _as_before(plan, known, request, kernels, values)
         if isinstance(done, Plan):
             return _with(done, _what_was_fused(plan, done, kernels))
+        if isinstance(done, Diagnostic):
+            return _with(plan, done)
         diagnostics = diagnostics if done is None else kept.unused(done)
     measured = InductorPrice(kernels, values, request.time_limit_s)
     pass_ = _Fusion(plan, request, phases, measured)
@@ -117,9 +119,13 @@ def _as_before(
     request: PlanRequest,
     kernels: Kernels,
     values: Mapping[str, Tensor],
-) -> Plan | str:
+) -> Plan | str | Diagnostic:
     """What was fused before, proven again and with its kernels; why it cannot be used, where it is
-    another step, or where this machine lacks a kernel or one takes more than was proven."""
+    another step, or where this machine lacks a kernel or one takes more than was proven.
+
+    FB0469 where the kernels, of which no compiler keeps any here, are not all made within the time
+    limit: what was compiled is there at the next start.
+    """
     from ..fusion import Fused
     from ..verifier.same_values import instances
 
@@ -131,9 +137,11 @@ def _as_before(
     if isinstance(proven, Diagnostic):
         return proven.message
     origin = instances(plan.program, proven)
-    for c in proven.graph.cnodes:
-        if not c.is_fused:
-            continue
+    fused = [c for c in proven.graph.cnodes if c.is_fused]
+    until = monotonic() + request.time_limit_s
+    for place, c in enumerate(fused):
+        if monotonic() > until:
+            return _late(place, len(fused), request)
         kernel = kernels.kernel(c, [values[origin.get(name, name)] for name in c.call.refs()])
         if kernel is None:
             return f"there is no kernel for {c.name} here"
@@ -142,6 +150,15 @@ def _as_before(
             taken = f"{kernel.workspace_bytes} bytes of workspace here, {planned} were planned"
             return f"the kernel for {c.name} needs {taken}"
     return _fused_from(plan, proven, schedule, kernels)
+
+
+def _late(made: int, of: int, request: PlanRequest) -> Diagnostic:
+    message = (
+        f"the kernels of a plan that was fused before are not all made within "
+        f"{request.time_limit_s:g} s: {made} of {of} are"
+    )
+    hint = "plan again, which goes on from there, or give more time; the plan runs unfused"
+    return Diagnostic("FB0469", message, hint=hint)
 
 
 def _fused_from(plan: Plan, proven: Program, schedule: Schedule, kernels: Kernels) -> Plan:

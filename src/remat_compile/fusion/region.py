@@ -59,13 +59,19 @@ def fused_cnode(
 
 
 def _calls(members: Sequence[RunMember], graph: Graph) -> Iterator[InnerCall]:
-    """The calls, with views of what is made inside where they are read first; a region that
-    was there before is taken up with its calls."""
+    """The calls, with views where they are read first; a region that was there before is taken up
+    with its calls.
+
+    A view of an argument costs nothing in a kernel, and a line of Python outside. One of complex
+    numbers stays outside: no kernel is generated for what gives them.
+    """
     made: set[str] = set()
     names: set[str] = set()
     for m in members:
         for name in m.cnode.call.refs():
-            yield from _derived(name, made, names, graph)
+            base = graph.anode[graph.storage[name]]
+            if base.name in made or not base.dtype.startswith("c"):
+                yield from _derived(name, names, graph)
         if m.cnode.is_accumulate:
             yield InnerCall(m.cnode.writes, Call(SUM, m.cnode.call.args))
         elif m.cnode.is_fused:
@@ -75,9 +81,9 @@ def _calls(members: Sequence[RunMember], graph: Graph) -> Iterator[InnerCall]:
         made.update(m.cnode.results)
 
 
-def _derived(name: str, made: Set[str], names: set[str], graph: Graph) -> Iterator[InnerCall]:
+def _derived(name: str, names: set[str], graph: Graph) -> Iterator[InnerCall]:
     for view in views_to(name, graph):
-        if view.base in made and view.name not in names:
+        if view.name not in names:
             names.add(view.name)
             yield InnerCall((view.name,), view.call, view.index)
 

@@ -29,7 +29,7 @@ __all__ = ["Fused", "Price", "Priced", "fuse_runs"]
 
 MOST_CALLS = 64
 """In one region: a kernel of more reads too much at once, and takes long to compile."""
-GAIN = 0.05
+GAIN = 0.03
 """The share of its time that a run must lose as a kernel where that saves no bytes: so much two
 measurements differ by chance, and a kernel changes bits."""
 ALONE_SHARE = 0.002

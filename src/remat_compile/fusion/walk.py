@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..ir.diagnostics import FBError
-from ..ir.graph import CNode, Graph
+from ..ir.graph import Atom, CNode, Graph, View
 from ..ir.program import Program
 from ..ir.schedule import Compute, Schedule, Step
 from ..ir.semantics.simulate import simulate
-from .region import RunMember
+from .region import RunMember, views_to
 
 __all__ = ["Peaks", "RunWalk", "is_plain", "peaks_of", "within"]
 
@@ -81,7 +81,14 @@ def is_plain(c: CNode, graph: Graph) -> bool:
     if c.phase not in ("fwd", "bwd") or c.token is not None or c.replay is not None:
         return False
     if c.is_accumulate:
-        # Inside it is a sum that takes storage of its own, so of one type and shape with the term.
+        # Inside it is a sum that takes storage of its own. It has the shape of its first term, to
+        # which the other could be added in place, and its type where that is the other's.
         a, b = (graph.anode[graph.storage[name]] for name in c.call.refs())
-        return (a.dtype, a.shape) == (b.dtype, b.shape) and c.call.refs()[1] == b.name
+        return a.dtype == b.dtype and not any(map(_casts, views_to(c.call.refs()[1], graph)))
     return bool(c.results) and not any(graph.anode[n].kind == "pending" for n in c.results)
+
+
+def _casts(view: View) -> bool:
+    """Whether it reads the bytes of its base as another type."""
+    values = (*view.call.args, *(value for _, value in view.call.kwargs))
+    return any(isinstance(value, Atom) and value.kind == "dtype" for value in values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -63,6 +64,27 @@ def test_the_entry_of_inductor_is_as_known(kernels: Kernels) -> None:
     assert kernel.workspace_bytes < 64 * 32 * 4  # the calls hold all of %t
 
 
+def test_what_was_generated_is_kept_on_disk(
+    kernels: Kernels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inductor passes its cache over without a word for what it cannot describe, and generates the
+    code again, which takes most of a start whose plan is kept."""
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    counters.clear()
+    made = [Kernels(CPU).kernel(REGION, list(VALUES.values())) for _ in range(2)]
+    assert counters["inductor"]["fxgraph_cache_bypass"] == 0
+    assert counters["inductor"]["fxgraph_cache_miss"] == 1
+    assert counters["inductor"]["fxgraph_cache_hit"] == 1
+    for kernel in made:
+        assert kernel is not None
+        assert kernel.refuses
+    values = [kernel(*VALUES.values()) for kernel in made if kernel is not None]
+    for one, other in zip(*values, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_a_region_is_compiled_once_whatever_its_names(kernels: Kernels) -> None:
     other = CNode(
         "other",
@@ -90,10 +112,11 @@ def test_other_strides_run_by_the_calls(kernels: Kernels, refuses: bool) -> None
     assert made.refuses
     kernel = replace(made, refuses=refuses, is_told=False)
     dense = VALUES["x"].contiguous()
+    run = kernel.runner()
     with pytest.warns(UserWarning, match="FB0915") as said:
-        twice = [kernel(dense, VALUES["w"]) for _ in range(2)]
+        results_of = [call(dense, VALUES["w"]) for call in (run, kernel, run)]
     assert len(said) == 1
-    for results in twice:
+    for results in results_of:
         for result, wanted in zip(results, kernel.calls(dense, VALUES["w"]), strict=True):
             assert torch.equal(result, wanted)
 
@@ -148,12 +171,13 @@ def test_what_a_kernel_asserts_of_its_own_is_no_question_of_layouts() -> None:
 
     layout = Layout((2,), (1,), torch.float32, "cpu")
     kernel = Kernel((layout,), lambda x: (x,), fails, 0.0, 0, refuses=True)
-    with pytest.raises(AssertionError, match="broken"):
-        kernel(torch.ones(2))
+    for run in (kernel, kernel.runner()):
+        with pytest.raises(AssertionError, match="broken"):
+            run(torch.ones(2))
 
 
 def test_a_price_is_measured(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
-    price = InductorPrice(kernels, VALUES, 60.0)
+    price = InductorPrice(kernels, VALUES, 3600.0)
     cost = price.cost(REGION)
     assert cost is not None
     assert 0 < cost.time_ns < 10**9
@@ -164,7 +188,7 @@ def test_a_price_is_measured(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) 
     assert half.time_ns == pytest.approx(cost.time_ns / 2, abs=1)
     ticks = iter(range(0, 10**6, 10))  # one clock for both, here as fast for the calls
     monkeypatch.setattr(price_module, "clock_ns", lambda _: lambda: next(ticks))
-    even = InductorPrice(kernels, VALUES, 60.0).cost(REGION)
+    even = InductorPrice(kernels, VALUES, 3600.0).cost(REGION)
     assert even is not None
     assert even.time_ns == REGION.time_ns
     price.time_limit_s = 0.0

@@ -154,7 +154,7 @@ def _load(source: str, name: str, kernels: Mapping[str, Kernel]) -> tuple[Functi
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     space: dict[str, Any] = {"__name__": name}
     exec(compile(source, name, "exec"), space)
-    space.update(kernels)
+    space.update((function, kernel.runner()) for function, kernel in kernels.items())
     return space["forward"], space["backward"]
 
 

@@ -100,8 +100,9 @@ def trace(function: Function, layouts: Sequence[Layout]) -> Traced:
     from torch._inductor.decomposition import select_decomp_table
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    mode = FakeTensorMode()
+    mode = FakeTensorMode(shape_env=ShapeEnv())  # without one, Inductor keeps nothing on disk
     with mode, torch.no_grad():
         inputs = [
             torch.empty_strided(at.shape, at.stride, dtype=at.dtype, device=at.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -54,6 +54,24 @@ class Kernel:
             self.is_told = True
             warnings.warn(render(_other_strides(*differing), level="warning"), stacklevel=3)
         return self.calls(*args)
+
+    def runner(self) -> Callable[..., Sequence[Tensor]]:
+        """What a step calls: the same, with nothing to look up on the way.
+
+        Right after a product of matrices, with cold caches, a call of the object took 200 us where
+        this takes 160, of which generated code took 60 with warm ones.
+        """
+        if not self.refuses:
+            return self
+        compiled, looked_at = self.compiled, self
+
+        def run(*args: Tensor) -> Sequence[Tensor]:
+            try:
+                return compiled([*args])  # type: ignore[operator, no-any-return]
+            except AssertionError:
+                return looked_at(*args)  # which says what differs, or raises it again
+
+        return run
 
     def _differing(self, args: Sequence[Tensor]) -> tuple[Tensor, Layout] | None:
         """The first argument that is not as at compilation."""
