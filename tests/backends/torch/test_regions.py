@@ -165,14 +165,3 @@ def test_operators_inside_are_looked_at(operator: str, code: str) -> None:
     found = refusal(TEXT.replace("aten.mul.Tensor(%xv", f"{operator}(%xv"))
     assert found[:2] == (code, 11)
     assert "F1, inside" in found[2]
-
-
-def test_jax_says_whose_kernels_they_are() -> None:
-    pytest.importorskip("jax")
-    from remat_compile.backends.jax.support import require_lowerings
-
-    with pytest.raises(FBError) as refused:
-        require_lowerings(read().graph)
-    (found,) = refused.value.diagnostics
-    assert (found.code, found.span and found.span.line) == ("FB0917", 11)
-    assert "without fusion" in (found.hint or "")
