@@ -35,7 +35,7 @@ def twins(graph: Graph) -> dict[str, tuple[str, ...]]:
             others = [name for name in reads if name not in held]
             alone = {name for of in again if {*of} <= {*held} for name in of}
             whole = (*others, *(name for name in held if name in alone))
-            found[c.name] = whole if c.is_fused else (others or held)[:1]
+            found[c.name] = whole if c.is_fused else tuple(others or held)[:1]
         seen.update(made)
     return found
 
@@ -72,7 +72,7 @@ class _Values:
         parts of views left out. Its results are noted; other names end with it."""
         storage = self._graph.storage
         of = {name: self._value(name) for name in c.call.refs()}
-        depends = {name: (storage[name],) for name in of}
+        depends: dict[str, tuple[str, ...]] = {name: (storage[name],) for name in of}
         around, self._of = self._of, of
         made: dict[int, tuple[str, ...]] = {}
         for inner in c.call.region:

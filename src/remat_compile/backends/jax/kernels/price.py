@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 
@@ -108,7 +109,7 @@ def _alone(c: CNode) -> CNode:
 def _compiled(
     function: RegionFunction, given: Sequence[jax.ShapeDtypeStruct], env: Mapping[str, int]
 ) -> RegionBytes:
-    compiled = jax.jit(as_function(function, env)).lower(*given).compile()
+    compiled: Any = jax.jit(as_function(function, env)).lower(*given).compile()
     text = compiled.as_text() or ""
     is_loops = _CALLS_LIBRARY.search(text) is None and LOOPS.issuperset(_OPCODE.findall(text))
     return RegionBytes(compiled.memory_analysis().temp_size_in_bytes, is_loops)
