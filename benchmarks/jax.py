@@ -126,8 +126,8 @@ def planned(model: Any, args: tuple[Any, ...], planner: str, budget: str | None)
     emit_s = time.process_time() - start
     step = remat_compile.jax_step(plan)
     arguments = (step.params, *(jnp.asarray(a.numpy()) for a in args))
-    workspaces = XlaPrice(Shapes(plan.program)).workspaces()
-    predicted = predicted_temp_bytes(plan.program, plan.schedule, workspaces=workspaces)
+    figures = XlaPrice(Shapes(plan.program)).figures()
+    predicted = predicted_temp_bytes(plan.program, plan.schedule, figures=figures)
     name = f"{planner} {budget or ''}".strip()
     return measure(name, step, arguments, step.compiler_options, emit_s, predicted)
 

@@ -73,14 +73,14 @@ def test_what_a_region_holds_is_measured() -> None:
     assert not [op for op in ops if "mm" in op or "dropout.default" in op]
     with jax.enable_x64(True):
         price = XlaPrice(Shapes(plan.program))
-        own = price.workspaces()
+        figures = price.figures()
         by_op = {c.call.op: price.may_fuse(c) for c in plan.graph.cnodes}
     assert not by_op["aten.addmm.default"]
     for c in plan.graph.cnodes:
         if c.is_fused:
-            assert str(c.workspace) == str(type(c.workspace)(own[c.name]))
+            assert str(c.workspace) == str(type(c.workspace)(figures.workspaces[c.name]))
     predicted = predicted_temp_bytes(plan.program, plan.schedule)
-    assert predicted <= predicted_temp_bytes(plan.program, plan.schedule, workspaces=own)
+    assert predicted <= predicted_temp_bytes(plan.program, plan.schedule, figures=figures)
 
 
 def test_a_text_can_be_fused_without_its_model(tmp_path: Path) -> None:

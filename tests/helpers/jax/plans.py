@@ -97,8 +97,8 @@ class Case:
         if not self.step.is_explicit:
             form = fitting_form(program, schedule, nearest=True)
             schedule = schedule_of_form(program.graph, form, "nearest", "")
-        workspaces = XlaPrice(Shapes(program), _MEASURED).workspaces()
-        return predicted_temp_bytes(program, schedule, workspaces=workspaces)
+        figures = XlaPrice(Shapes(program), _MEASURED).figures()
+        return predicted_temp_bytes(program, schedule, figures=figures)
 
     @property
     def live(self) -> int:

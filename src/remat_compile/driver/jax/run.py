@@ -92,7 +92,7 @@ def run_step(plan: Plan, step: JaxStep, exported: Exported | None) -> JaxReport:
     return JaxReport(
         inspect_step(step, plan),
         predicted_temp_bytes(
-            program, plan.schedule.elementary, workspaces=XlaPrice(Shapes(program)).workspaces()
+            program, plan.schedule.elementary, figures=XlaPrice(Shapes(program)).figures()
         ),
         difference,
         tolerance(program),

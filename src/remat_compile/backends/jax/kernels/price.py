@@ -21,6 +21,7 @@ from ....ir.analysis.regions import RegionFunction, region_function
 from ....ir.expr import evaluate
 from ....ir.graph import FUSED_OP, Call, CNode, InnerCall, Ref
 from ..lowerings import is_random, table
+from ..observe.buffers import XlaFigures
 from ..runtime.interpret import as_function
 from .shapes import Shapes
 
@@ -78,17 +79,30 @@ class XlaPrice:
         is_gain = found.is_loops and found.temp_bytes < evaluate(c.workspace, sample)
         return found.temp_bytes if is_gain else None
 
-    def workspaces(self) -> dict[str, int]:
+    def figures(self) -> XlaFigures:
         """XLA's temporary bytes of each computation of the graph by itself: copies of what a
         convolution reads in another layout, the weights of attention, what lies between the loops
-        of a region. Random ones, the loss and sums in place have none."""
-        found = {}
+        of a region; and which give back what they are given. Random ones, the loss and sums in
+        place have none."""
+        workspaces: dict[str, int] = {}
+        passed_on: dict[str, str] = {}
+        anode = self.shapes.program.graph.anode
         for c in self.shapes.program.graph.cnodes:
-            if c.is_fused:
-                found[c.name] = self.measured(c).temp_bytes
-            elif not (c.is_loss or c.is_accumulate or c.token is not None):
-                found[c.name] = self.measured(_alone(c)).temp_bytes
-        return found
+            if c.is_loss or c.is_accumulate or c.token is not None:
+                continue
+            region = c if c.is_fused else _alone(c)
+            workspaces[c.name] = self.measured(region).temp_bytes
+            reads = c.call.refs()
+            is_one = len(reads) == len(c.writes) == 1
+            if is_one and reads[0] in anode and self._gives_back(region, reads[0]):
+                passed_on[c.name] = reads[0]
+        return XlaFigures(workspaces, passed_on)
+
+    def _gives_back(self, region: CNode, name: str) -> bool:
+        """Whether there is nothing to compute: the result is the argument."""
+        run = as_function(region_function(region), self.shapes.program.sample)
+        traced = jax.make_jaxpr(run)(self.shapes.of(name)).jaxpr
+        return not traced.eqns and [*traced.outvars] == [*traced.invars]
 
     def measured(self, c: CNode) -> RegionBytes:
         """The region of a cNode by itself."""

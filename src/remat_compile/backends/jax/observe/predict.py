@@ -11,7 +11,7 @@ from ....ir.graph import CALLER_KINDS
 from ....ir.program import Program
 from ....ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
 from ....ir.semantics.simulate import Sizes
-from .buffers import buffers_of, temporary_bytes
+from .buffers import XlaFigures, buffers_of, temporary_bytes
 
 _NOT_TEMPORARY = CALLER_KINDS | {"output", "param_grad", "pending", "tangent", "rng"}
 """Arguments and results of the compiled step, and random states, which JAX keeps as keys."""
@@ -21,15 +21,15 @@ def predicted_temp_bytes(
     program: Program,
     schedule: Schedule,
     env: Mapping[str, int] | None = None,
-    workspaces: Mapping[str, int] | None = None,
+    figures: XlaFigures | None = None,
 ) -> int:
     """The largest number of bytes of activations and gradients that lie in temporary memory at
     once: those that find no room in the buffers of results.
 
-    At `env` (the sample by default). `workspaces` are bytes that XLA takes for each computation
-    (`kernels.XlaPrice.workspaces`); left out, regions alone have any, as they were measured.
+    At `env` (the sample by default). `figures` say what XLA takes for each computation
+    (`kernels.XlaPrice.figures`); left out, regions alone take any, as they were measured.
     """
-    return temporary_bytes(buffers_of(program, schedule, env, workspaces))
+    return temporary_bytes(buffers_of(program, schedule, env, figures))
 
 
 def live_bytes(program: Program, schedule: Schedule, env: Mapping[str, int] | None = None) -> int:
