@@ -19,6 +19,7 @@ from remat_compile.backends.jax.observe.predict import live_bytes, predicted_tem
 from remat_compile.cli import main
 from remat_compile.driver.jax.make import jax_step
 from remat_compile.driver.jax.run import run_step
+from remat_compile.ir.expr import Const
 from remat_compile.ir.schedule import Compute
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.ir.text.printer import format_program
@@ -78,7 +79,7 @@ def test_what_a_region_holds_is_measured() -> None:
     assert not by_op["aten.addmm.default"]
     for c in plan.graph.cnodes:
         if c.is_fused:
-            assert str(c.workspace) == str(type(c.workspace)(figures.workspaces[c.name]))
+            assert c.workspace == Const(figures.workspaces[c.name])
     predicted = predicted_temp_bytes(plan.program, plan.schedule)
     assert predicted <= predicted_temp_bytes(plan.program, plan.schedule, figures=figures)
 
