@@ -25,7 +25,7 @@ __all__ = ["MODELS", "report"]
 class Falling:
     """One model in float64 without a plan, then by `dtr` at each of `BUDGETS`: bytes.
 
-    `floor` is the least that the predicted temporary bytes of a schedule can be.
+    `floor` is the least that a schedule can have alive; `predicted` is what each has alive at once.
     """
 
     name: str
@@ -62,7 +62,7 @@ def report(names: tuple[str, ...]) -> bool:
         curves = [measured(name) for name in names]
     plans = ("store-all", *BUDGETS)
     print_table(
-        ("", "predicted KiB", "XLA KiB", *plans, "share at range:0.5", "scratch KiB", ""),
+        ("", "alive KiB", "XLA KiB", *plans, "share at range:0.5", "scratch KiB", ""),
         [row(f) for f in curves],
     )
     return all(f.holds for f in curves)
@@ -76,7 +76,7 @@ def measured(name: str) -> Falling:
     return Falling(
         name,
         made[0].floor,
-        tuple(c.predicted for c in made),
+        tuple(c.live for c in made),
         tuple(s.temp_bytes for s in seen),
         max(s.scratch_bytes for s in seen),
     )

@@ -4,11 +4,13 @@
     python benchmarks/jax.py --width 256 --seq 128 --json out.json
     python benchmarks/jax.py --check             # exit code 1 where emission takes over 5 s
     python benchmarks/jax.py bytes               # XLA's bytes along the budget, ten models
+    python benchmarks/jax.py regions --check     # predicted bytes with and without regions
 
 `hand` is the same model written in JAX, `hand, checkpoint` has a `jax.checkpoint` around
 each block. Bytes are XLA's temporary bytes; all are compiled with the options that keep
 recomputation. Times are of this machine, medians of interleaved rounds. `bytes` ends with
-exit code 1 where XLA's bytes rise as the budget falls, or are not as predicted.
+exit code 1 where XLA's bytes rise as the budget falls, or are not as predicted; `regions --check`
+where a ratio is beyond 0.9 to 1.1 and the table has no reason for it.
 """
 
 from __future__ import annotations
@@ -33,9 +35,11 @@ sys.path.append(str(Path(__file__).parent))
 
 from _common import gpt2, interleave, machine
 from _jax_bytes import MODELS, report
+from _jax_regions import report as report_regions
 from _tables import print_table
 
 import remat_compile
+from remat_compile.backends.jax.kernels import Shapes, XlaPrice
 from remat_compile.backends.jax.observe.predict import predicted_temp_bytes
 
 LIMIT_S = 5.0
@@ -122,7 +126,8 @@ def planned(model: Any, args: tuple[Any, ...], planner: str, budget: str | None)
     emit_s = time.process_time() - start
     step = remat_compile.jax_step(plan)
     arguments = (step.params, *(jnp.asarray(a.numpy()) for a in args))
-    predicted = predicted_temp_bytes(plan.program, plan.schedule)
+    figures = XlaPrice(Shapes(plan.program)).figures()
+    predicted = predicted_temp_bytes(plan.program, plan.schedule, figures=figures)
     name = f"{planner} {budget or ''}".strip()
     return measure(name, step, arguments, step.compiler_options, emit_s, predicted)
 
@@ -134,6 +139,18 @@ def bytes_(
     """XLA's temporary bytes beside the predicted ones as the budget falls."""
     print(machine(), "jax", jax.__version__)
     if not report(tuple(model or MODELS)):
+        raise typer.Exit(1)
+
+
+@app.command()
+def regions(
+    model: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(MODELS)}.")] = None,
+    check: Annotated[bool, typer.Option(help="Fail beyond 0.9 to 1.1.")] = False,
+    annotated: Annotated[bool, typer.Option(help="With the form of jax.checkpoint.")] = True,
+) -> None:
+    """XLA's temporary bytes beside those predicted at three budgets, with and without regions."""
+    print(machine(), "jax", jax.__version__)
+    if not report_regions(tuple(model or MODELS), annotated=annotated) and check:
         raise typer.Exit(1)
 
 

@@ -23,6 +23,7 @@ from .driver.request import (
     PlanRequest,
     SweepKeywords,
     check_choice,
+    check_fuse,
     named_keywords,
     read_request,
     read_sweep,
@@ -94,7 +95,8 @@ def compile(  # the name users expect, as in torch.compile
     A call with other shapes is refused (`on_new_shape="error"`, FB0910), runs without a plan and
     its bound (`"eager"`, FB0913), or is planned like this one and kept (`"replan"`).
     Its parameters are those of `model`. What a user should know about the model comes
-    as Python warnings. FB0702 for a `.fbir` file, which holds no parameters.
+    as Python warnings. FB0702 for a `.fbir` file, which holds no parameters, FB0632 for
+    `fuse="xla"`.
     """
     if (path := _text_path(model)) is not None:
         message = f"{path} is a program in text form, which holds no parameters"
@@ -102,6 +104,7 @@ def compile(  # the name users expect, as in torch.compile
         raise FBError(Diagnostic("FB0702", message, hint=hint), usage=True)
     check_choice("way with new shapes", on_new_shape, OnNewShape)
     request = _request(model, args, options, Wanted(loss, outputs))
+    check_fuse(request.fuse, "torch")
     phases = Phases(progress)
     from .driver.start.start import start_of
 

@@ -99,7 +99,8 @@ def command(
         Fuse,
         typer.Option(
             help="Run parts of the plan as kernels of Inductor: those measured faster (auto), "
-            "or all that can. Bits may differ by rounding."
+            "or all that can. Bits may differ by rounding. With --emit jax, auto is xla: what XLA "
+            "computes without keeping what lies between."
         ),
     ] = "none",
     costs: CostOptions,
@@ -118,9 +119,12 @@ def command(
     """Plan one training step of MODEL under a budget in bytes, prove the plan, write it."""
     from ..driver.model_source import check_spec, is_program
     from ..driver.outputs import files_of_model, files_of_plan
-    from ..driver.request import Errors, read_request
+    from ..driver.request import Errors, check_fuse, read_request
 
     errors = Errors()
+    if code.emit == "jax":
+        errors.collect(lambda: check_fuse(fuse, "jax"))
+        fuse = "xla" if fuse == "auto" else fuse
     request = read_request(
         errors,
         budget=budget,

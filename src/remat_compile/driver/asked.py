@@ -14,8 +14,9 @@ T = TypeVar("T")
 Costs = Literal["measured", "roofline"]
 Grads = Literal["fresh", "accumulate"]
 Backend = Literal["torch", "jax"]
-Fuse = Literal["none", "auto", "inductor"]
-"""Whether runs of a plan become kernels: those that are measured faster, or all that can."""
+Fuse = Literal["none", "auto", "inductor", "xla"]
+"""Whether runs of a plan become kernels of PyTorch (those that are measured faster, or all that
+can), or regions as XLA computes them."""
 Emitted = Literal["torch", "jax", "trace", "dot"]
 """What a plan can be written as: code of a backend, a trace for Perfetto, a graph for Graphviz."""
 JaxStyle = Literal["explicit", "annotated", "annotated-nearest"]

@@ -24,10 +24,10 @@ from ..ir.expr import Const
 from ..ir.schedule import Schedule
 from ..ir.semantics.simulate import simulate
 from .budget import Baseline
+from .fused_proof import proven_fused, with_warnings
 from .plan import Plan
-from .prove import Prover
 from .regions import lacking, new_kernels
-from .run_planner import PROOF_S, Planned, run_planner
+from .run_planner import Planned, run_planner
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +55,7 @@ GATHERING = 0.1
 
 def refuse_without_model(request: PlanRequest) -> None:
     """FB0471 where fusion is asked for and there is no model to make kernels for."""
-    if request.fuse != "none":
+    if request.fuse not in ("none", "xla"):
         message = "kernels are made and measured for the tensors of a model, and a text holds none"
         hint = "give the model itself, or leave fusion away"
         raise FBError(Diagnostic("FB0471", message, hint=hint), usage=True)
@@ -78,7 +78,7 @@ def fused_plan(
     if request.fuse == "none":
         return plan
     if why := _obstacle(plan, request):
-        return _with(plan, Diagnostic("FB0468", f"the plan is not fused: {why}"))
+        return with_warnings(plan, Diagnostic("FB0468", f"the plan is not fused: {why}"))
     from ..backends.torch.kernels import InductorPrice
 
     kernels = new_kernels(plan.program)
@@ -89,9 +89,9 @@ def fused_plan(
             known, diagnostics = kept.find(plan)
             done = None if known is None else _as_before(plan, known, request, kernels, values)
         if isinstance(done, Plan):
-            return _with(done, _what_was_fused(plan, done, kernels))
+            return with_warnings(done, _what_was_fused(plan, done, kernels))
         if isinstance(done, Diagnostic):
-            return _with(plan, done)
+            return with_warnings(plan, done)
         diagnostics = diagnostics if done is None else kept.unused(done)
     measured = InductorPrice(kernels, values, request.time_limit_s)
     pass_ = _Fusion(plan, request, phases, measured)
@@ -103,14 +103,14 @@ def fused_plan(
     reason = Diagnostic("FB0469", f"no run of this plan is faster as a kernel{late}")
     for fused in made:
         with phases.phase("verify", "proving the fused plan"):
-            proven = _proven(plan, fused, request)
+            proven = proven_fused(plan, fused, request)
         if isinstance(proven, Diagnostic):
             reason = proven
             continue
         done = _fused_from(plan, proven, fused.schedule, kernels)
         diagnostics = diagnostics if kept is None else (*diagnostics, *kept.keep(plan, done))
-        return _with(done, _what_was_fused(plan, done, kernels), *diagnostics)
-    return _with(plan, reason, *diagnostics)
+        return with_warnings(done, _what_was_fused(plan, done, kernels), *diagnostics)
+    return with_warnings(plan, reason, *diagnostics)
 
 
 def _as_before(
@@ -133,7 +133,7 @@ def _as_before(
     was = plan.program
     if (known.header, known.target) != (was.header, was.target):  # what a verdict rests on
         return "its graph was captured elsewhere"
-    proven = _proven(plan, Fused(replace(known, schedules=(), proven=()), schedule), request)
+    proven = proven_fused(plan, Fused(replace(known, schedules=(), proven=()), schedule), request)
     if isinstance(proven, Diagnostic):
         return proven.message
     origin = instances(plan.program, proven)
@@ -295,22 +295,6 @@ def _obstacle(plan: Plan, request: PlanRequest) -> str | None:
     return lacking(plan.program)
 
 
-def _proven(plan: Plan, made: Fused, request: PlanRequest) -> Program | Diagnostic:
-    """The fused program with its proof, or FB0469: its values and its bytes are looked at."""
-    from ..verifier.same_values import same_values
-
-    if differences := same_values(plan.program, made.program):
-        message = f"the fused plan is another step: {differences[0].message}"
-        return Diagnostic("FB0469", message, hint="report this; the plan runs unfused")
-    prover = Prover(made.program, plan.budget, max(request.time_limit_s, PROOF_S))
-    try:
-        prover.simulate(made.schedule, "fusion")
-        return prover.prove(made.schedule, "fusion")
-    except FBError as error:
-        message = f"the fused plan is not proven: {error.diagnostics[0].message}"
-        return Diagnostic("FB0469", message, hint="the plan runs unfused")
-
-
 def _what_was_fused(plan: Plan, fused: Plan, kernels: Kernels) -> Diagnostic:
     """What was fused, and how far its bits are from those of its calls."""
     regions = [c.call.region for c in fused.graph.cnodes if c.is_fused]
@@ -324,7 +308,3 @@ def _what_was_fused(plan: Plan, fused: Plan, kernels: Kernels) -> Diagnostic:
         f"{worst:.1e} of the largest value)"
     )
     return Diagnostic("FB0470", message, hint='fuse="none" keeps every bit')
-
-
-def _with(plan: Plan, *warnings: Diagnostic) -> Plan:
-    return replace(plan, warnings=(*plan.warnings, *warnings))

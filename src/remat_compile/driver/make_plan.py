@@ -13,6 +13,7 @@ from ..ir.wording import worded
 from .budget import Baseline, resolve_budget
 from .fuse import fused_plan, refuse_without_model
 from .fused_cache import FusedCache
+from .jax.fuse import fused_for_xla
 from .least import run_for_least
 from .model_source import Source
 from .plan import Plan
@@ -54,7 +55,10 @@ def planned_source(
         key = None if cache is None else cache.key(lowered.program, request, lowered.layouts())
         plan, diagnostics = _cached_or_made(lowered, request, phases, cache, key)
         kept = None if cache is None or key is None else FusedCache(cache, key)
-        plan = fused_plan(plan, lowered, request, phases, kept)
+        if request.fuse == "xla":
+            plan = fused_for_xla(plan, request, phases)
+        else:
+            plan = fused_plan(plan, lowered, request, phases, kept)
         warnings = (
             *source.warnings,
             *source.exported.warnings,
@@ -90,7 +94,8 @@ def _cached_or_made(
 def plan_program(program: Program, request: PlanRequest, phases: Phases) -> Plan:
     """Plans and proves a program, in place of the schedules it holds. See `costed_program`."""
     refuse_without_model(request)
-    return plan_costed(costed_program(program, request, phases), request, phases)
+    plan = plan_costed(costed_program(program, request, phases), request, phases)
+    return fused_for_xla(plan, request, phases) if request.fuse == "xla" else plan
 
 
 @contextmanager

@@ -42,6 +42,7 @@ __all__ = [
     "PlanRequest",
     "SweepKeywords",
     "check_choice",
+    "check_fuse",
     "check_time_limit",
     "named_keywords",
     "read_request",
@@ -72,7 +73,8 @@ MEANING = {
     "cache": "whether a plan that was made before for the same graph is taken, and this one kept; "
     "REMAT_COMPILE_CACHE names the folder, or switches it off",
     "fuse": 'whether runs of the plan become kernels of Inductor: "none", "auto" (those measured '
-    'faster) or "inductor" (all); bits may then differ from eager by rounding',
+    'faster) or "inductor" (all); bits may then differ from eager by rounding. "xla": what XLA '
+    "computes without keeping what lies between, for JAX",
     "time_limit_s": "seconds for the planner, or for the proof where nothing is planned",
     "costs": '"measured" on this machine, as is done for a model, or by "roofline" for the '
     "device; a text keeps its own where neither is named",
@@ -240,6 +242,19 @@ def check_choice(what: str, value: object, choices: object) -> None:
         message = f'no {what} "{value}".{nearest(str(value), known)}'
         hint = f"write {' or '.join(known)}"
         raise FBError(Diagnostic("FB0707", message, hint=hint), usage=True)
+
+
+def check_fuse(fuse: Fuse, backend: Backend) -> None:
+    """FB0632 for a way to fuse that is not of the backend that is to run the plan."""
+    if fuse == "xla" and backend == "torch":
+        message = "regions for XLA were asked for, and PyTorch runs this step"
+        hint = worded("use {fuse} or inductor, or jax_step with a plan", fuse="auto")
+    elif fuse == "inductor" and backend == "jax":
+        message = "kernels of Inductor were asked for, and the plan is written for JAX"
+        hint = worded("use {fuse}", fuse="xla")
+    else:
+        return
+    raise FBError(Diagnostic("FB0632", message, hint=hint), usage=True)
 
 
 def check_time_limit(errors: Errors, time_limit_s: float) -> None:

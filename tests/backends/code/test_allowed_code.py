@@ -113,7 +113,7 @@ def rules(form: str) -> Allowed:
     if form == "torch":
         return of_torch(program, schedule, HELPER)
     operators = operators_of(program)
-    return {"jax": of_jax, "annotated": of_annotated}[form](source_of(operators), operators)
+    return {"jax": of_jax, "annotated": of_annotated}[form](source_of(operators), program.graph)
 
 
 @cache

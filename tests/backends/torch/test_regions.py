@@ -169,14 +169,3 @@ def test_operators_inside_are_looked_at(operator: str, code: str) -> None:
     summary = refusal(TEXT.replace("aten.mul.Tensor(%xv", f"{operator}(%xv"))
     assert summary[:2] == (code, 11)
     assert "F1, inside" in summary[2]
-
-
-def test_jax_says_whose_kernels_they_are() -> None:
-    pytest.importorskip("jax")
-    from remat_compile.backends.jax.support import require_lowerings
-
-    with pytest.raises(FBError) as refused:
-        require_lowerings(read().graph)
-    (diagnostic,) = refused.value.diagnostics
-    assert (diagnostic.code, diagnostic.span and diagnostic.span.line) == ("FB0917", 11)
-    assert "without fusion" in (diagnostic.hint or "")

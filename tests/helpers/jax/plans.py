@@ -18,13 +18,19 @@ from torch.utils._pytree import tree_leaves
 from helpers.execution.captures import ROOFLINE, planned
 from helpers.models import MODELS, SMALL, no_dropout
 from remat_compile import Budget, Plan
+from remat_compile.backends.jax.checkpoint.annotated import fitting_form
+from remat_compile.backends.jax.checkpoint.form import schedule_of as schedule_of_form
+from remat_compile.backends.jax.kernels import RegionBytes, Shapes, XlaPrice
 from remat_compile.backends.jax.observe.compiled import ObservedStep
-from remat_compile.backends.jax.observe.predict import predicted_temp_bytes
+from remat_compile.backends.jax.observe.predict import live_bytes, predicted_temp_bytes
 from remat_compile.backends.jax.runtime.arrays import to_numpy
 from remat_compile.backends.jax.runtime.step import JaxStep
 from remat_compile.driver.budget import parse_budget, resolve_budget
+from remat_compile.driver.jax.fuse import fused_for_xla
 from remat_compile.driver.jax.run import inspect_compiled
 from remat_compile.driver.jax.source import source_of_plan
+from remat_compile.driver.request import PlanRequest
+from remat_compile.driver.run_planner import Phases
 from remat_compile.ir.graph import Graph
 from remat_compile.ir.schedule import Schedule
 from remat_compile.planners.contract import Infeasible, NotApplicable, Planner
@@ -85,15 +91,31 @@ class Case:
 
     @property
     def predicted(self) -> int:
-        return predicted_temp_bytes(self.plan.program, self.plan.schedule)
+        """With what XLA takes for each computation by itself, as `run --backend jax` predicts; of
+        the annotated form, for the plan that it stands for."""
+        program, schedule = self.plan.program, self.plan.schedule
+        if not self.step.is_explicit:
+            form = fitting_form(program, schedule, nearest=True)
+            schedule = schedule_of_form(program.graph, form, "nearest", "")
+        figures = XlaPrice(Shapes(program), _MEASURED).figures()
+        return predicted_temp_bytes(program, schedule, figures=figures)
+
+    @property
+    def live(self) -> int:
+        """What the plan has alive at once."""
+        return live_bytes(self.plan.program, self.plan.schedule)
 
     @property
     def floor(self) -> int:
         """The least temporary bytes that any schedule of the model has: the floor of the
         whole step without what is no temporary."""
         base = self.model.base
-        held = base.baseline.peak_bytes - predicted_temp_bytes(base.program, base.schedule)
+        held = base.baseline.peak_bytes - live_bytes(base.program, base.schedule)
         return base.baseline.floor_bytes - held
+
+
+_MEASURED: dict[str, RegionBytes] = {}
+"""By region: what XLA makes of computations by themselves, once in a process."""
 
 
 @cache
@@ -152,6 +174,23 @@ def case(name: str, planner: str, budget: str | None = None, style: Any = "expli
 def _case(name: str, planner: str, budget: str | None, style: Any) -> Case:
     model = captured(name)
     return as_case(model, schedule_of(model, parse_planner(planner), budget), style)
+
+
+@cache
+def fused_case(name: str, planner: str, budget: str | None = None) -> Case:
+    """The same with regions for XLA, as `fuse="xla"` makes them."""
+    model = captured(name)
+    return as_fused_case(model, parse_planner(planner), budget)
+
+
+def as_fused_case(model: Captured, planner: Planner, budget: str | None) -> Case:
+    schedule = schedule_of(model, planner, budget)
+    bound = None if budget is None else resolve_budget(parse_budget(budget), model.base.baseline)
+    program = model.base.program.with_schedule(schedule)
+    plan = replace(model.base, program=program, schedule=schedule, budget=bound)
+    fused = fused_for_xla(plan, PlanRequest(planner, fuse="xla"), Phases(None))
+    source = source_of_plan(fused.program, fused.schedule)
+    return Case(model, fused, JaxStep(fused.program, source, model.params, model.buffers, None))
 
 
 def schedule_of(model: Captured, planner: Planner, budget: str | None) -> Schedule:

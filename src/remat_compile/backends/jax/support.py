@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from inspect import signature
 
 from ...ir.diagnostics import Diagnostic, FBError, nearest
@@ -11,23 +12,24 @@ from ...ir.span import Span
 from .honoured import honoured, unhonoured
 from .lowerings import is_random, table
 
-_STRUCTURE = frozenset((ACCUMULATE_OP, LOSS_OP))
+_STRUCTURE = frozenset((ACCUMULATE_OP, FUSED_OP, LOSS_OP))
 _SHOWN = 3
 
 
 def operators(graph: Graph) -> frozenset[str]:
     """The operators of all cNodes, replay forms and views; `loss` and `accumulate` left out."""
-    return frozenset(call.op for call, _, _ in _calls(graph))
+    return frozenset(use.call.op for use in _uses(graph))
 
 
 def require_lowerings(graph: Graph) -> None:
     """Raises FBError with all that JAX cannot run here, each with its model lines: FB0920 for
-    an operator that has no lowering, FB0921 for complex numbers, FB0947 for an argument that
+    an operator that has no lowering, FB0914 for one inside a region that draws random numbers,
+    FB0921 for complex numbers, FB0947 for an argument that
     a lowering does not honour, FB0948 for one that it does not know."""
     uses: dict[tuple[str, str, str], dict[str, Span | None]] = {}
-    for call, place, span in _calls(graph):
-        for problem in _problems(call):
-            uses.setdefault(problem, {}).setdefault(place, span)
+    for use in _uses(graph):
+        for problem in _problems(use):
+            uses.setdefault(problem, {}).setdefault(use.place, use.span)
     diagnostics = []
     for (code, message, hint), spans in sorted(uses.items(), key=lambda use: use[0]):
         first = next((span for span in spans.values() if span is not None), None)
@@ -39,25 +41,32 @@ def require_lowerings(graph: Graph) -> None:
         raise FBError(diagnostics)
 
 
-def _calls(graph: Graph) -> Iterator[tuple[Call, str, Span | None]]:
-    """Each call, where in the model (or in the graph) it stands, and its place in the file."""
+@dataclass(frozen=True)
+class _Use:
+    """A call, where in the model (or in the graph) it stands, and its place in the file."""
+
+    call: Call
+    place: str
+    span: Span | None
+    is_inside: bool = False
+
+
+def _uses(graph: Graph) -> Iterator[_Use]:
     for c in graph.cnodes:
         place = str(c.loc) if c.loc is not None else c.name
+        for inner in c.call.region:
+            yield _Use(inner.call, f"{place}, inside", c.span, is_inside=True)
         if c.call.op not in _STRUCTURE:
-            yield c.call, place, c.span
+            yield _Use(c.call, place, c.span)
         if c.replay is not None:
-            yield c.replay.call, place, c.span
+            yield _Use(c.replay.call, place, c.span)
     for view in graph.views:
-        yield view.call, f"%{view.name}", view.span
+        yield _Use(view.call, f"%{view.name}", view.span)
 
 
-def _problems(call: Call) -> Iterator[tuple[str, str, str]]:
+def _problems(use: _Use) -> Iterator[tuple[str, str, str]]:
     """Code, message and hint of each reason why JAX cannot make a call."""
-    known = table()
-    if call.op == FUSED_OP:
-        hint = "plan without fusion for JAX, whose compiler fuses by itself"
-        yield "FB0917", "fused cNodes are kernels of PyTorch", hint
-        return
+    call, known = use.call, table()
     if call.op not in known:
         hint = "rewrite these lines of the model with operators that docs/jax-operators.md lists"
         yield "FB0920", f"{call.op} has no JAX lowering", hint
@@ -65,6 +74,9 @@ def _problems(call: Call) -> Iterator[tuple[str, str, str]]:
     hint = "change these lines of the model, or run the plan with PyTorch"
     for what in unhonoured(call):
         yield "FB0947", f"{call.op} {what}", hint
+    if use.is_inside and is_random(call.op):
+        hint = "let it stand as a cNode of its own, with a token"
+        yield "FB0914", f"{call.op} draws random numbers, which a region cannot replay", hint
     taken = honoured(call)
     key = {"key": None} if is_random(call.op) else {}
     try:

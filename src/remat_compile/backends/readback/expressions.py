@@ -82,6 +82,14 @@ class Reader:
         """A call of an operator by other means than its name in the module."""
         raise NotImplementedError
 
+    def spelled(self, op: str) -> str:
+        """An operator as the code calls it."""
+        return op
+
+    def returns_several(self, op: str) -> bool:
+        """Whether an operator, as the code calls it, gives a tuple or list."""
+        raise NotImplementedError
+
     def operator_call(self, node: ast.expr, variables: Variables) -> OperatorCall | None:
         """The call of an operator that an expression is; None where it is none."""
         match node:

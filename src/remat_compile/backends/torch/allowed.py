@@ -11,9 +11,9 @@ from ...ir.program import Program
 from ...ir.schedule import HostFree, Offload, Schedule, Wait
 from ..python.allowed import Allowed, statements
 from ..python.names import called_operators
+from ..python.regions import regions_of
 from .expressions import ADD_IN_PLACE, Expressions
 from .interface import copies_of
-from .regions import regions_of
 from .script import TABLES, script_imports, script_text
 
 __all__ = ["allowed"]

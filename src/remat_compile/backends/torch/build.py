@@ -23,13 +23,13 @@ from ...ir.graph import CNode
 from ...ir.schedule import Offload, Schedule
 from ..python.names import symbol_key
 from ..python.quote import comment
+from ..python.regions import regions_of
 from .emit import emit_with_saved
 from .flight import Flight
 from .interface import COPIES, Interface, copies_of
 from .kernels import Kernel, Kernels, make_kernels
 from .layouts import LayoutWatch
 from .module import GuardFailure, PlannedModule, planned_module
-from .regions import regions_of
 from .runtime import PlanCopies
 from .unused import UnusedOutputs
 

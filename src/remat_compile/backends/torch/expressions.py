@@ -11,8 +11,8 @@ from ...ir.graph import FUSED_OP, Atom, Call, CNode, Ref
 from ...ir.program import Program
 from ..python.names import VariableNames, symbol_key
 from ..python.quote import literal
+from ..python.regions import function_lines, local_names, regions_of
 from .interface import COPIES
-from .regions import function_lines, local_names, regions_of
 from .script import SCRIPT_NAMES
 
 __all__ = ["ADD_IN_PLACE", "RESERVED", "Expressions"]

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from ...backends.jax.emit.tables import SEED, needs_x64, tolerance
+from ...backends.jax.kernels import Shapes, XlaPrice
 from ...backends.jax.observe.compiled import ObservedStep, compiled_step, look
 from ...backends.jax.observe.predict import predicted_temp_bytes
 from ...backends.jax.runtime.arrays import Stored
@@ -90,7 +91,9 @@ def run_step(plan: Plan, step: JaxStep, exported: Exported | None) -> JaxReport:
         difference = compare(step, reference_step(program, values))
     return JaxReport(
         inspect_step(step, plan),
-        predicted_temp_bytes(program, plan.schedule.elementary),
+        predicted_temp_bytes(
+            program, plan.schedule.elementary, figures=XlaPrice(Shapes(program)).figures()
+        ),
         difference,
         tolerance(program),
     )

@@ -92,6 +92,8 @@ def _written(program: Program, schedule: Schedule, form: Form, source_of: Source
     segments = {segment_name(i) for i in range(1, forward + 1)}
     x = JaxText(program, defined_names(lowerings) | MODULE_NAMES | segments)
     model = _ModelText(program, form, x).text()
+    regions = "".join(x.region_texts()).lstrip("\n")
+    regions = f"{regions}\n\n" if regions else ""
     kept, offloaded = names_of(program, form)
     head = header(graph.name, schedule)
     operators = source_of(tuple(x.operators)).strip()
@@ -101,8 +103,8 @@ def _written(program: Program, schedule: Schedule, form: Form, source_of: Source
     )
     keep = _policy(kept, offloaded)
     head += NAMED_IMPORT
-    source = f"{head}{operators}\n\n\n{tables(program)}{keep}\n\n{model}{run}{CHECK}"
-    return check_generated(source, allowed_annotated(lowerings, operators_of(program)))
+    source = f"{head}{operators}\n\n\n{tables(program)}{keep}\n\n{regions}{model}{run}{CHECK}"
+    return check_generated(source, allowed_annotated(lowerings, program.graph))
 
 
 def _policy(kept: Sequence[str], offloaded: Sequence[str]) -> str:

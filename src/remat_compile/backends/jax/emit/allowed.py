@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 
+from ....ir.graph import Graph
 from ...python.allowed import LITERAL, Allowed, statements
+from ...python.names import called_operators
+from ...python.regions import regions_of
 from ..dtypes import JAX_DTYPES
 from .template import ANNOTATED_RUN, CHECK, IMPORTS, KEEP, RUN
 from .text import function_name
@@ -26,30 +28,39 @@ def segment_name(number: int) -> str:
     return f"segment_{number}"
 
 
-def allowed(lowerings: str, operators: Iterable[str]) -> Allowed:
-    """The table for the explicit form; `lowerings` is the text of all `operators`."""
+def allowed(lowerings: str, graph: Graph) -> Allowed:
+    """The table for the explicit form; `lowerings` is the text of all operators of the graph."""
+    regions = regions_of(graph)
+    operators = map(function_name, called_operators(graph))
     spaces = ("jax.memory.Space.Host", "jax.memory.Space.Device")
     dtypes = (f"jnp.{name}" for name in JAX_DTYPES.values())
     return Allowed(
         fixed=statements(IMPORTS) | statements(lowerings) | statements(RUN) | statements(CHECK),
         tables=frozenset(_TABLES),
-        signatures={"forward": _CALLER, "backward": "saved, tangents"},
-        called=frozenset((*_CALLED, _FOLD_IN, *map(function_name, operators))),
+        signatures={
+            **{name: regions.signature(name) for name in regions.functions},
+            "forward": _CALLER,
+            "backward": "saved, tangents",
+        },
+        called=frozenset((*_CALLED, _FOLD_IN, *regions.functions, *operators)),
         values=frozenset(("bool", *spaces, *dtypes)),
         context="jax.named_scope",
     )
 
 
-def allowed_annotated(lowerings: str, operators: Iterable[str]) -> Allowed:
+def allowed_annotated(lowerings: str, graph: Graph) -> Allowed:
     """The table for the form with `jax.checkpoint`."""
-    explicit = allowed(lowerings, operators)
+    explicit = allowed(lowerings, graph)
     once = (IMPORTS, NAMED_IMPORT, lowerings, KEEP, CHECK)
     return replace(
         explicit,
         fixed=frozenset().union(*map(statements, once)),
         templates=tuple(ast.parse(ANNOTATED_RUN.format(inputs=LITERAL, without=LITERAL)).body),
         tables=frozenset((*_TABLES, *_NAME_LISTS)),
-        signatures={"model": _CALLER},
+        signatures={
+            **{n: s for n, s in explicit.signatures.items() if n not in ("forward", "backward")},
+            "model": _CALLER,
+        },
         called=explicit.called | {"checkpoint_name", _CHECKPOINT},
         values=explicit.values | {"KEEP"},
         segment=re.compile(r"segment_\d+"),

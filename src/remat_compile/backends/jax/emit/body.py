@@ -140,6 +140,8 @@ class Body:
     def _expression(self, c: CNode, call: Call) -> str:
         if c.is_accumulate:
             return " + ".join(self.x.variable(name) for name in call.refs())
+        if c.is_fused:
+            return self.x.fused(c)
         if c.token is None:
             return self.x.call(call)
         self._use(BASE_KEY)
@@ -152,6 +154,8 @@ class Body:
             "_" if name is None or name in self.state.live else self.x.variable(name)
             for name in writes
         ]
+        if c.is_fused and len(names) == 1:
+            return f"({names[0]},)"
         return names[0] if len(names) == 1 else f"({', '.join(names)})"
 
     def _move(self, target: str, source: str, space: str, name: str | None = None) -> None:

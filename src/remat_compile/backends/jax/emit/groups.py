@@ -26,8 +26,9 @@ them. Larger ones are segments, all of whose results are kept for a while anyway
 
 STRIDE = 5
 """Computations after which a barrier keeps XLA to the order of the plan, where no group has
-begun. Between them it may fuse and move what it likes. Without those in the forward it
-makes what is saved only at the loss, and keeps what that is made of until then."""
+begun; a region counts by its calls. Between them it may fuse and move what it likes. Without those
+in the forward it makes what is saved only at the loss, and keeps what that is made of until
+then."""
 
 _SUMS = (ACCUMULATE_OP, "aten.add.Tensor")
 
@@ -98,18 +99,29 @@ class _Placement:
         elif now.cnode is not None:
             self._end(now.index)
             self._group = None
-            self._since += 1
+            self._since += max(1, len(now.cnode.call.region))
             if self._since > STRIDE:
                 anchors = self.history.latest(self._start, now.index)
                 self._put(now.index, Barrier((), anchors=anchors))
                 self._open(now.index)
         if now.cnode is not None and now.execution == 1 and now.cnode.name in self._twins:
-            self._put(now.index, Barrier((self._twins[now.cnode.name],)))
-        if now.cnode is not None and now.cnode.call.op in _SUMS:
+            self._tell_apart(now)
+        if now.cnode is not None and any(part.op in _SUMS for part in now.cnode.call.parts()):
             reads = self.graph.reads(now.cnode, now.execution)
             self._put(now.index, Barrier(tuple(n for n in reads if n in self._scattered)))
         self._gate(now)
         self._keep_up(now)
+
+    def _tell_apart(self, now: Numbered) -> None:
+        """A barrier before what makes values that were made before. A region in the backward that
+        does so stands for a computation that runs again: it waits for what was made last."""
+        assert now.cnode is not None
+        waits = now.cnode.is_fused and now.index > self._border
+        anchors = self.history.latest(self._start, now.index) if waits else ()
+        sources = self._twins[now.cnode.name]
+        self._put(now.index, Barrier(sources) | Barrier((), anchors=anchors))
+        if waits:
+            self._open(now.index)
 
     def _made(self, now: Numbered) -> tuple[str, ...]:
         """What an execution makes anew: what is alive already stays the value it was, from

@@ -51,10 +51,12 @@ def _written(program: Program, schedule: Schedule, source_of: SourceOf) -> str:
     lowerings = source_of(operators_of(program))
     x = JaxText(program, defined_names(lowerings) | MODULE_NAMES)
     functions = _Functions(program, schedule, x).text()
+    regions = "".join(x.region_texts()).lstrip("\n")
+    regions = f"{regions}\n\n" if regions else ""
     head = header(graph.name, schedule)
     operators = source_of(tuple(x.operators)).strip()
-    source = f"{head}{operators}\n\n\n{tables(program)}\n\n{functions}{RUN}{CHECK}"
-    return check_generated(source, allowed(lowerings, operators_of(program)))
+    source = f"{head}{operators}\n\n\n{tables(program)}\n\n{regions}{functions}{RUN}{CHECK}"
+    return check_generated(source, allowed(lowerings, program.graph))
 
 
 class _Functions:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from ....ir.graph import Atom, Call
+from ....ir.graph import Atom, Call, CNode
 from ....ir.program import Program
-from ...python.names import VariableNames
+from ...python.names import VariableNames, symbol_key
+from ...python.regions import function_lines, local_names, regions_of
 from ..dtypes import dtype_name
 
 KEY = "key"
@@ -33,9 +35,11 @@ class JaxText(VariableNames):
     """Renders calls; `operators` collects the operators used, in order of appearance."""
 
     def __init__(self, program: Program, functions: frozenset[str] = frozenset()):
-        super().__init__(program, _RESERVED | functions)
+        self.regions = regions_of(program.graph)
+        reserved = _RESERVED | functions | self.regions.functions.keys()
+        super().__init__(program, reserved)
         self.operators: dict[str, None] = {}
-        taken = {*self.variables(), *_RESERVED, *functions}
+        taken = {*self.variables(), *reserved}
         self._hosts: dict[str, str] = {}
         for name in program.graph.anode:
             host = f"{self.variable(name)}_host"
@@ -56,6 +60,23 @@ class JaxText(VariableNames):
             parts.append(f"key={key}")
         return f"{function_name(call.op)}({', '.join(parts)})"
 
+    def fused(self, c: CNode) -> str:
+        """The call of a region's function."""
+        name = self.regions.of[c.name]
+        _, symbols = self.regions.functions[name]
+        given = [self.variable(symbol_key(symbol)) for symbol in symbols]
+        return f"{name}({', '.join((*map(self.argument, c.call.args), *given))})"
+
+    def region_texts(self) -> Iterator[str]:
+        """The functions of the regions; called in the order of a plan, they are traced into it."""
+        for name, (function, symbols) in self.regions.functions.items():
+            inside = _InsideText(self, local_names(function, symbols))
+            calls = [
+                (inner, inside.call(inner.call), len(inner.writes) > 1) for inner in function.calls
+            ]
+            signature = self.regions.signature(name)
+            yield function_lines(signature, name, function, calls, ends=False)
+
     def atom(self, atom: Atom) -> str:
         if atom.kind != "dtype":
             raise ValueError(f"{atom} is no matter of values")
@@ -63,3 +84,11 @@ class JaxText(VariableNames):
 
     def sequence(self, parts: list[str]) -> str:
         return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+
+
+class _InsideText(JaxText):
+    """The same inside a region's function, which has variables of its own."""
+
+    def __init__(self, around: JaxText, variables: dict[str, str]):
+        self._variables = variables
+        self.operators = around.operators

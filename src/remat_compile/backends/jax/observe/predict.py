@@ -1,4 +1,7 @@
-"""What a plan says of the bytes that XLA calls temporary."""
+"""What a plan says of the bytes that XLA calls temporary.
+
+Those that `buffers.py` finds for no result; and, for comparison, all that is alive at once.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,31 @@ from ....ir.graph import CALLER_KINDS
 from ....ir.program import Program
 from ....ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
 from ....ir.semantics.simulate import Sizes
+from .buffers import XlaFigures, buffers_of, temporary_bytes
 
 _NOT_TEMPORARY = CALLER_KINDS | {"output", "param_grad", "pending", "tangent", "rng"}
 """Arguments and results of the compiled step, and random states, which JAX keeps as keys."""
 
 
 def predicted_temp_bytes(
-    program: Program, schedule: Schedule, env: Mapping[str, int] | None = None
+    program: Program,
+    schedule: Schedule,
+    env: Mapping[str, int] | None = None,
+    figures: XlaFigures | None = None,
 ) -> int:
-    """The largest number of bytes of activations and gradients alive at once.
+    """The largest number of bytes of activations and gradients that lie in temporary memory at
+    once: those that find no room in the buffers of results.
 
-    At `env` (the sample by default). Without the workspace of PyTorch's operators; XLA has
-    its own, and computes fused operators without keeping what lies between them.
+    At `env` (the sample by default). `figures` say what XLA takes for each computation
+    (`kernels.XlaPrice.figures`); left out, regions alone take any, as they were measured.
+    """
+    return temporary_bytes(buffers_of(program, schedule, env, figures))
+
+
+def live_bytes(program: Program, schedule: Schedule, env: Mapping[str, int] | None = None) -> int:
+    """The largest number of bytes of activations and gradients alive at once, wherever they lie.
+
+    As `predicted_temp_bytes` without the buffers of results.
     """
     graph, sizes = program.graph, Sizes.of(program, env).anode
     counted = {a.name: 0 if a.kind in _NOT_TEMPORARY else sizes[a.name] for a in graph.anodes}

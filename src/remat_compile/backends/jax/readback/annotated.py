@@ -19,12 +19,13 @@ from ....ir.schedule import Compute, Offload, Schedule
 from ...readback.expressions import Unbound
 from ...readback.machine import AbstractMachine, Execution
 from ...readback.mismatch import differs, unreadable
+from ...readback.regions import RegionReader
 from ...readback.values import ANodeInstance, storages
 from ..checkpoint.form import Form
 from ..emit.template import ANNOTATED_RUN, KEEP
 from ..honoured import for_jax
 from .ends import EndedFunction
-from .expressions import JaxReader
+from .expressions import JaxReader, reader_of
 from .function import Function
 from .module import check_fixed, definitions
 
@@ -48,9 +49,9 @@ def check_annotated(source: str, program: Program, schedule: Schedule, form: For
     steps = tuple(Compute(c.name) for c in program.graph.in_phase("fwd"))
     steps += (Compute(program.graph.loss.name),)
     machine = AbstractMachine(for_jax(program), Schedule(schedule.name, schedule.planner, steps))
-    model = _ModelReader(
-        machine, JaxReader(file, {name: name for name in functions}), functions["model"], file, form
-    )
+    reader = reader_of(functions, machine.graph, file)
+    inside = RegionReader(machine, reader, {name: functions[name] for name in reader.regions})
+    model = _ModelReader(machine, reader, functions["model"], file, inside, form)
     model.enter("params, buffers, args, key=None")
     model.bind_caller()
     model.run(functions["model"].body)
@@ -102,7 +103,7 @@ class _Segment(Function):
     """The body of a segment. `unnamed` has results that are to be named before anything else."""
 
     def __init__(self, model: _ModelReader, node: ast.FunctionDef):
-        super().__init__(model.machine, model.reader, node, model.file)
+        super().__init__(model.machine, model.reader, node, model.file, model.regions)
         self._names = model.names
         self._cnodes: frozenset[str] = frozenset()
         self.unnamed: list[ANodeInstance] = []
@@ -147,9 +148,10 @@ class _ModelReader(EndedFunction):
         reader: JaxReader,
         node: ast.FunctionDef,
         file: str,
+        regions: RegionReader,
         form: Form,
     ):
-        super().__init__(machine, reader, node, file)
+        super().__init__(machine, reader, node, file, regions)
         graph = machine.graph
         acts = {a.name for a in graph.anodes if a.kind == "act"}
         self.names = frozenset(acts & (form.kept | form.offloaded))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from ...readback.expressions import Unbound
 from ...readback.machine import AbstractMachine
 from ...readback.mismatch import unreadable
+from ...readback.regions import RegionReader
 from ...readback.values import (
     ANodeInstance,
     Items,
@@ -26,9 +27,14 @@ class EndedFunction(Function):
     """A forward or a backward: `saved` is what the one leaves for the other."""
 
     def __init__(
-        self, machine: AbstractMachine, reader: JaxReader, node: ast.FunctionDef, file: str
+        self,
+        machine: AbstractMachine,
+        reader: JaxReader,
+        node: ast.FunctionDef,
+        file: str,
+        regions: RegionReader,
     ):
-        super().__init__(machine, reader, node, file)
+        super().__init__(machine, reader, node, file, regions)
         self.saved: tuple[Value, ...] = ()
 
     def bind_caller(self) -> None:

@@ -24,10 +24,11 @@ from ....ir.program import Program
 from ....ir.schedule import Schedule
 from ...readback.machine import AbstractMachine
 from ...readback.mismatch import unreadable
+from ...readback.regions import RegionReader
 from ..emit.template import RUN
 from ..honoured import for_jax
 from .ends import EndedFunction
-from .expressions import JaxReader
+from .expressions import reader_of
 from .module import check_fixed, definitions
 from .repeats import check_told_apart
 
@@ -43,16 +44,17 @@ def check_source(source: str, program: Program, schedule: Schedule) -> None:
         if name not in functions:
             unreadable(tree, file, f"no function {name}")
     machine = AbstractMachine(for_jax(program), schedule)
-    reader = JaxReader(file, {name: name for name in functions})
-    forward = EndedFunction(machine, reader, functions["forward"], file)
+    reader = reader_of(functions, machine.graph, file)
+    inside = RegionReader(machine, reader, {name: functions[name] for name in reader.regions})
+    forward = EndedFunction(machine, reader, functions["forward"], file, inside)
     forward.enter("params, buffers, args, key=None")
     forward.bind_caller()
     forward.run(functions["forward"].body)
     forward.end_of_forward()
     machine.compute(machine.execution())
-    backward = EndedFunction(machine, reader, functions["backward"], file)
+    backward = EndedFunction(machine, reader, functions["backward"], file, inside)
     backward.enter("saved, tangents")
     backward.follow(forward)
     backward.run(functions["backward"].body)
     backward.end_of_backward()
-    check_told_apart(functions, program, file)
+    check_told_apart(functions, reader.regions, program, file)

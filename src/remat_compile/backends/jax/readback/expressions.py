@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ....ir.graph import Atom
+from ....ir.graph import FUSED_OP, Atom, Graph
 from ...readback.expressions import DTYPES, OperatorCall, Reader
 from ...readback.mismatch import unreadable
 from ...readback.names import Variables
@@ -16,16 +16,35 @@ KEY = Literal("<the key>")
 """What the variable `key` holds: no Python constant has this `repr`."""
 
 
+_REGION = re.compile(r"fused[0-9]+")
+
+
 def function_of(op: str) -> str:
     """The name of the lowering of an operator: dots are underscores."""
     return re.sub(r"\W", "_", op)
 
 
+@dataclass(frozen=True)
 class JaxReader(Reader):
-    """Evaluates expressions of JAX code; `operators` are the lowerings that it defines."""
+    """Evaluates expressions of JAX code; `operators` are the lowerings that it defines, `regions`
+    the functions of fused cNodes, `several` the lowerings that give a tuple inside those."""
 
-    def framework_call(self, node: ast.Call, variables: Variables) -> None:
-        return None
+    regions: frozenset[str] = frozenset()
+    several: frozenset[str] = frozenset()
+
+    def framework_call(self, node: ast.Call, variables: Variables) -> OperatorCall | None:
+        match node:
+            case ast.Call(func=ast.Name(id=name), args=args) if name in self.regions:
+                return replace(self.called(FUSED_OP, args, node.keywords, variables), region=name)
+            case _:
+                return None
+
+    def spelled(self, op: str) -> str:
+        return function_of(op)
+
+    def returns_several(self, op: str) -> bool:
+        """Whether a call inside a region gives a tuple."""
+        return op in self.several
 
     def called(
         self,
@@ -61,3 +80,20 @@ class JaxReader(Reader):
                 return Atom("dtype", DTYPES.get(name, "bool"))
             case _:
                 return None
+
+
+def reader_of(functions: dict[str, ast.FunctionDef], graph: Graph, file: str) -> JaxReader:
+    """What reads the code of a module with these functions. FB0946 for a region that takes other
+    than plain parameters."""
+    regions = frozenset(name for name in functions if _REGION.fullmatch(name))
+    for name in regions:
+        node = functions[name]
+        if (
+            ", ".join(a.arg for a in node.args.args) != ast.unparse(node.args)
+            or node.decorator_list
+        ):
+            unreadable(node, file, f"{name}({ast.unparse(node.args)})")
+    inside = (inner for c in graph.cnodes for inner in c.call.region if inner.index is None)
+    several = frozenset(function_of(i.call.op) for i in inside if len(i.writes) > 1)
+    lowerings = {name: name for name in functions if name not in regions}
+    return JaxReader(file, lowerings, regions, several)

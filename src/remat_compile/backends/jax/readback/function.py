@@ -11,6 +11,7 @@ from ...readback.expressions import OperatorCall, Unbound
 from ...readback.machine import AbstractMachine, Dead, Execution
 from ...readback.mismatch import differs, unreadable
 from ...readback.names import Held, Variables
+from ...readback.regions import RegionReader
 from ...readback.values import (
     ANodeInstance,
     Items,
@@ -29,9 +30,15 @@ class Function:
     """Runs the statements of one function, with the schedule in step."""
 
     def __init__(
-        self, machine: AbstractMachine, reader: JaxReader, node: ast.FunctionDef, file: str
+        self,
+        machine: AbstractMachine,
+        reader: JaxReader,
+        node: ast.FunctionDef,
+        file: str,
+        regions: RegionReader,
     ):
         self.machine, self.reader, self.node, self.file = machine, reader, node, file
+        self.regions = regions
         self.variables = Variables(Held())
         self.tables: dict[str, dict[str, Value]] = {}
         self.returned: ast.expr | None = None
@@ -157,7 +164,8 @@ class Function:
     def unpack(self, node: ast.stmt, target: ast.expr, value: Value) -> None:
         match target, value:
             case ast.Name(id=name), _:
-                if name in self.reader.operators or name in ("jax", "jnp", "lax", "params"):
+                taken = ("jax", "jnp", "lax", "params", *self.reader.regions)
+                if name in self.reader.operators or name in taken:
                     unreadable(node, self.file, f"{name} is bound again")
                 self.bind(name, value)
             case ast.Tuple(elts=slots), Items(parts) if len(slots) == len(parts):
@@ -226,7 +234,8 @@ class Function:
                 unreadable(value, self.file, ast.unparse(value))
             self._compare(node, now, called)
         slots = target.elts if isinstance(target, ast.Tuple) else [target]
-        if len(slots) != len(now.slots) or isinstance(target, ast.Tuple) == (len(now.slots) == 1):
+        is_one = len(now.slots) == 1 and not now.cnode.is_fused
+        if len(slots) != len(now.slots) or isinstance(target, ast.Tuple) == is_one:
             self.differs(node, f"{len(slots)} names for {len(now.slots)} results", str(now))
         for slot, result in zip(slots, now.slots, strict=True):
             if not self._is_named_for(slot, result):
@@ -255,6 +264,10 @@ class Function:
         if called.op != function_of(now.op) or called.parts is not None:
             self.differs(node, f"it calls {called.op}", step)
         args, kwargs = now.args, now.kwargs
+        if called.region:
+            symbols = self.regions.symbols(now.cnode)
+            self.regions.check(node, called.region, now.cnode, len(symbols), step)
+            args = (*args, *symbols)
         if len(called.args) != len(args):
             self.differs(node, f"{len(called.args)} arguments, not {len(args)}", step)
         for place, (given, wanted) in enumerate(zip(called.args, args, strict=True), 1):

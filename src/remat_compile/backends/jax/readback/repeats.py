@@ -8,12 +8,14 @@ merged: its values would be right, and the memory that it was to save would be t
 Two kinds may merge. Those that depend on nothing that the caller gives are constants to XLA,
 whatever stands around them. An execution whose results are all alive already binds nothing
 (`_`): XLA leaves it out.
+
+A region is gone through call by call, each held against what stood before the region.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ....ir.program import Program
 from ...readback.mismatch import differs
@@ -24,10 +26,13 @@ __all__ = ["check_told_apart"]
 Key = tuple[object, ...]
 
 
-def check_told_apart(functions: Mapping[str, ast.FunctionDef], program: Program, file: str) -> None:
+def check_told_apart(
+    functions: Mapping[str, ast.FunctionDef], regions: Iterable[str], program: Program, file: str
+) -> None:
     """FB0945 where an execution would be merged with an earlier one. `functions` has a `forward`
-    and a `backward` that were read back."""
-    walk = _Numbers(constants(program.graph), file)
+    and a `backward` that were read back, and `regions`, functions that they call."""
+    inside = {name: functions[name] for name in regions}
+    walk = _Numbers(constants(program.graph), file, inside)
     walk.run(functions["forward"].body)
     walk.run(functions["backward"].body, _saved(functions["forward"].body[-1]))
 
@@ -43,8 +48,10 @@ def _saved(end: ast.stmt) -> ast.expr | None:
 class _Numbers:
     """Numbers the values of the variables, statement by statement."""
 
-    def __init__(self, constants: frozenset[str], file: str):
-        self._constants, self._file = constants, file
+    def __init__(
+        self, constants: frozenset[str], file: str, regions: Mapping[str, ast.FunctionDef]
+    ):
+        self._constants, self._file, self._regions = constants, file, regions
         self._numbers: dict[Key, int] = {}
         self._values: dict[str, Key] = {}
 
@@ -70,14 +77,44 @@ class _Numbers:
                     pass
 
     def _execution(self, node: ast.With, scope: str, target: ast.expr, value: ast.expr) -> None:
-        key = _key(value, self._values)
-        names = [n.id for n in ast.walk(target) if isinstance(n, ast.Name)]
-        is_bound = any(name != "_" for name in names)
+        is_bound = any(name != "_" for name in _names(target))
         cnode = scope.rpartition("#")[0]
-        if key in self._numbers and is_bound and cnode not in self._constants:
+        may_merge = not is_bound or cnode in self._constants
+        match value:
+            case ast.Call(func=ast.Name(id=name), args=args) if name in self._regions:
+                is_known = self._region(self._regions[name], args, target)
+            case _:
+                key = _key(value, self._values)
+                is_known = key in self._numbers
+                self._bind(target, ("value", self._number(key)))
+        if is_known and not may_merge:
             what = "no barrier tells it from an earlier run, and XLA would merge the two"
             differs(node, self._file, f"the execution {scope}", what)
-        self._bind(target, ("value", self._number(key)))
+
+    def _region(self, function: ast.FunctionDef, args: list[ast.expr], target: ast.expr) -> bool:
+        """Binds what a region gives. Whether a call of it that depends on what the region is given
+        was made before the region."""
+        around, parameters = self._values, [a.arg for a in function.args.args]
+        self._values = {name: _key(arg, around) for name, arg in zip(parameters, args, strict=True)}
+        depends, own, is_known = {*parameters}, set[Key](), False
+        *body, end = function.body
+        for node in body:
+            assert isinstance(node, ast.Assign)
+            key = _key(node.value, self._values)
+            if not depends.isdisjoint(_names(node.value)):
+                depends.update(_names(node.targets[0]))
+                is_part = isinstance(node.value, ast.Subscript)  # of a view
+                is_known |= key in self._numbers and key not in own and not is_part
+            own.add(key)
+            self._bind(node.targets[0], ("value", self._number(key)))
+        assert isinstance(end, ast.Return)
+        assert isinstance(end.value, ast.Tuple)
+        assert isinstance(target, ast.Tuple)
+        results = [_key(part, self._values) for part in end.value.elts]
+        self._values = around
+        for slot, result in zip(target.elts, results, strict=True):
+            self._bind(slot, result)
+        return is_known
 
     def _number(self, key: Key) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
@@ -91,6 +128,10 @@ class _Numbers:
                     self._bind(slot, (*value, place))
             case _:
                 pass
+
+
+def _names(node: ast.expr) -> list[str]:
+    return [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
 
 
 def _key(node: object, values: Mapping[str, Key]) -> Key:

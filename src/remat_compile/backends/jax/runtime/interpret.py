@@ -13,6 +13,7 @@ from typing import Any
 import jax
 from jax import Array
 
+from ....ir.analysis.regions import RegionFunction, region_function
 from ....ir.graph import Call, CNode, View
 from ....ir.program import Program
 from ..arguments import to_jax
@@ -38,6 +39,23 @@ def apply(call: Call, env: Mapping[str, int], reads: Mapping[str, Array], **extr
 def as_tuple(results: Any) -> tuple[Any, ...]:
     """The results of `apply`, one for each that the operator writes."""
     return results if isinstance(results, tuple) else (results,)
+
+
+def as_function(
+    function: RegionFunction, env: Mapping[str, int]
+) -> Callable[..., tuple[Array, ...]]:
+    """A region as a function of arrays that runs its calls."""
+
+    def run(*args: Array) -> tuple[Array, ...]:
+        values: dict[str, Any] = dict(zip(function.parameters, args, strict=True))
+        for inner in function.calls:
+            made = apply(inner.call, env, values)
+            several = as_tuple(made) if inner.index is None else (made[inner.index],)
+            pairs = zip(inner.writes, several, strict=True)
+            values.update({name: one for name, one in pairs if name is not None})
+        return tuple(values[name] for name in function.results)
+
+    return run
 
 
 @dataclass(frozen=True)
@@ -118,6 +136,11 @@ class _Interpreter:
         if c.is_accumulate:
             into, part = c.call.refs()
             self.live[c.results[0]] = self.read(into) + self.read(part)
+            return
+        if c.is_fused:
+            region = as_function(region_function(c), self.env)
+            made = region(*(self.read(name) for name in c.call.refs()))
+            self.live.update(zip(c.results, made, strict=True))
             return
         if c.name in self.draws:
             results: Any = self.draws[c.name]

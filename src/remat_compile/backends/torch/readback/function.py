@@ -20,6 +20,7 @@ from ...readback.expressions import OperatorCall, Unbound
 from ...readback.machine import AbstractMachine, Dead, Execution
 from ...readback.mismatch import differs, unreadable
 from ...readback.names import Held, Variables
+from ...readback.regions import RegionReader
 from ...readback.values import (
     ANodeInstance,
     CallCopies,
@@ -31,7 +32,6 @@ from ...readback.values import (
     viewed,
 )
 from .expressions import TorchReader
-from .regions import RegionReader
 
 __all__ = ["Function"]
 

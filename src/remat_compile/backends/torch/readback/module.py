@@ -24,6 +24,7 @@ from ....ir.schedule import (
 from ...python.allowed import statements
 from ...readback.machine import AbstractMachine
 from ...readback.mismatch import differs, unreadable
+from ...readback.regions import RegionReader
 from ...readback.values import (
     CallCopies,
 )
@@ -32,7 +33,6 @@ from ..script import replay_helper, script_imports, script_tables, script_text
 from .ends import Ends
 from .expressions import TorchReader
 from .function import Function
-from .regions import RegionReader
 
 __all__ = ["check_source"]
 

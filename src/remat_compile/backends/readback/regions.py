@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import ast
 
-from ....ir.expr import Expr, symbols_of
-from ....ir.graph import Arg, CNode, Ref
-from ...readback.expressions import OperatorCall, Unbound
-from ...readback.machine import AbstractMachine
-from ...readback.mismatch import differs, unreadable
-from ...readback.names import Held, Variables
-from ...readback.values import ANodeInstance, Literal, Value, ViewValue, as_value, viewed
-from .expressions import TorchReader
+from ...ir.expr import Expr, symbols_of
+from ...ir.graph import Arg, CNode, Ref
+from .expressions import OperatorCall, Reader, Unbound
+from .machine import AbstractMachine
+from .mismatch import differs, unreadable
+from .names import Held, Variables
+from .values import ANodeInstance, Literal, Value, ViewValue, as_value, viewed
 
 __all__ = ["RegionReader"]
 
@@ -24,7 +23,7 @@ class RegionReader:
     """Terms of regions: those that the code computes, and those that the graph asks for."""
 
     def __init__(
-        self, machine: AbstractMachine, reader: TorchReader, functions: dict[str, ast.FunctionDef]
+        self, machine: AbstractMachine, reader: Reader, functions: dict[str, ast.FunctionDef]
     ):
         self.machine, self.reader, self.functions = machine, reader, functions
         self._numbers: dict[Value, int] = {}
@@ -66,10 +65,11 @@ class RegionReader:
             names[arg.name] = _given(place)
         for inner in c.call.region:
             args, kwargs = self.machine.arguments_inside(inner.call, names)
+            op = self.reader.spelled(inner.call.op)
             first = 0 if inner.index is None else inner.index
             for place, name in enumerate(inner.writes, first):
                 if name is not None:
-                    names[name] = self._term(inner.call.op, args, kwargs, place)
+                    names[name] = self._term(op, args, kwargs, place)
         return [names[name] for name in c.results]
 
     def _of_code(self, function: ast.FunctionDef, given: list[Value], step: str) -> list[Value]:

@@ -6,7 +6,8 @@
         del t0
         return (t1,)
 
-What is inside ends where it is read last. A kernel may stand in for such a function.
+What is inside ends where it is read last. A kernel may stand in for such a function. Where values
+never change, as in JAX, there is nothing to `del`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from dataclasses import dataclass
 from ...ir.analysis.regions import RegionFunction, region_function
 from ...ir.expr import Expr, symbols_of
 from ...ir.graph import Arg, CNode, Graph, InnerCall, Ref
-from ..python.layout import fitted, wrapped
-from ..python.names import symbol_key
+from .layout import fitted, wrapped
+from .names import symbol_key
 
-__all__ = ["Regions", "regions_of"]
+__all__ = ["Regions", "function_lines", "local_names", "regions_of"]
 
 _INDENT = "    "
 
@@ -94,9 +95,15 @@ def local_names(function: RegionFunction, symbols: tuple[str, ...]) -> dict[str,
 
 
 def function_lines(
-    signature: str, name: str, function: RegionFunction, calls: list[tuple[InnerCall, str, bool]]
+    signature: str,
+    name: str,
+    function: RegionFunction,
+    calls: list[tuple[InnerCall, str, bool]],
+    *,
+    ends: bool = True,
 ) -> str:
-    """The text of a function; `calls` come with the text of each, and whether it gives several."""
+    """The text of a function; `calls` come with the text of each, and whether it gives several.
+    With `ends`, what is read for the last time is deleted."""
     lines = [f"\n\ndef {name}({signature}):"]
     last = {n: i for i, inner in enumerate(function.calls) for n in inner.call.refs()}
     for place, (inner, text, several) in enumerate(calls):
@@ -111,7 +118,7 @@ def function_lines(
         gone = [s for s in slots if s.startswith("_")]
         gone += [n for n in (*unread, *ended) if n not in function.results]
         gone = [n for n in gone if n not in function.parameters]
-        if gone:
+        if gone and ends:
             lines += wrapped(f"{_INDENT}del ", dict.fromkeys(gone))
     lines += fitted(f"return ({', '.join(function.results)},)", _INDENT)
     return "\n".join(lines) + "\n"

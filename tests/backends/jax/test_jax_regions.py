@@ -1,0 +1,225 @@
+"""Fused cNodes in generated JAX code: one function each, under one name, read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from helpers.jax.arrays import quick_compilation
+from remat_compile import FBError
+from remat_compile.backends.jax.emit.twins import twins
+from remat_compile.backends.jax.readback.explicit import check_source
+from remat_compile.backends.jax.support import require_lowerings
+from remat_compile.driver.jax.source import source_of_plan
+from remat_compile.ir.program import Program
+from remat_compile.ir.text.parser import parse_program
+
+TEXT = """fbir 1
+graph @g {
+  %x : input f64[4, 6] bytes 192
+  %w : param f64[6] bytes 48
+  %h : act f64[4, 6] bytes 192
+  %y : output f64[4, 6] bytes 192
+  %dy : tangent f64[4, 6] bytes 192
+  %dw : param_grad f64[6] bytes 48
+  %xv = view of %x aten.view.default(%x, [4, 6])
+  F1: fwd %h, %y = fused(%xv, %w) {
+    %t = aten.mul.Tensor(%xv, %w)
+    %u, _ = aten.sort.default(%t, 0, false)
+    %half = aten.split.Tensor(%t, 3, 1)[1]
+    %n = aten.full.default([4, 6], 2.0)
+    %h = aten.add.Tensor(%u, %n, alpha=2)
+    %s = aten.sum.dim_IntList(%half, [1], true)
+    %y = aten.mul.Tensor(%h, %s)
+  }
+  L: loss %dy = loss(%y)
+  B1: bwd %dw = fused(%dy, %h) {
+    %t = aten.mul.Tensor(%dy, %h)
+    %dw = aten.sum.dim_IntList(%t, [0])
+  } of F1
+}
+bind {
+  arg "args[0]" = %x
+  param "w" = %w grad %dw
+  result %y tangent %dy
+}
+schedule @p { F1; free %h; L; F1; B1; free %h; free %dy }
+"""
+"""A region with a view, two results and a part of a tuple, that runs again in the backward."""
+
+AGAIN = """fbir 1
+graph @g {
+  %x : input f64[8, 8] bytes 512
+  %w : param f64[8, 8] bytes 512
+  %a : act f64[8, 8] bytes 512
+  %b : act f64[8, 8] bytes 512
+  %y : output f64[8, 8] bytes 512
+  %dy : tangent f64[8, 8] bytes 512
+  %dw : param_grad f64[8, 8] bytes 512
+  F1_F2: fwd %a = fused(%x, %w) {
+    %t = aten.mul.Tensor(%x, %w)
+    %a = aten.tanh.default(%t)
+  }
+  F3: fwd %b = aten.mm.default(%a, %x)
+  F4: fwd %y = aten.mul.Tensor(%b, %a)
+  L: loss %dy = loss(%y)
+  F1_B1: bwd %dw = fused(%x, %w, %dy) {
+    %t = aten.mul.Tensor(%x, %w)
+    %a = aten.tanh.default(%t)
+    %m = aten.mul.Tensor(%a, %dy)
+    %dw = aten.mul.Tensor(%m, %x)
+  } of F1_F2
+}
+bind {
+  arg "args[0]" = %x
+  param "w" = %w grad %dw
+  result %y tangent %dy
+}
+schedule @p { F1_F2; F3; F4; free %a; free %b; L; F1_B1; free %dy }
+"""
+"""The backward makes inside its region what the forward made and freed."""
+
+
+@pytest.fixture(autouse=True)
+def x64() -> Iterator[None]:
+    with quick_compilation(x64=True):
+        yield
+
+
+def read(text: str = TEXT) -> Program:
+    return parse_program(text, "plan.fbir")
+
+
+def source(text: str = TEXT) -> str:
+    program = read(text)
+    return source_of_plan(program, program.schedules[0])
+
+
+def test_each_region_is_a_function_under_one_name() -> None:
+    text = source()
+    assert (
+        """
+def fused0(a0, a1):
+    t0 = aten_mul_Tensor(a0, a1)
+    (t1, _1,) = aten_sort_default(t0, 0, False)
+    (_0, t2,) = aten_split_Tensor(t0, 3, 1)[:2]
+    t3 = aten_full_default((4, 6), 2.0)
+    t4 = aten_add_Tensor(t1, t3, alpha=2)
+    t5 = aten_sum_dim_IntList(t2, (1,), True)
+    t6 = aten_mul_Tensor(t4, t5)
+    return (t4, t6,)
+"""
+        in text
+    )
+    assert '    with jax.named_scope("F1#1"):\n        (h, y) = fused0(xv, w)\n' in text
+    assert '    with jax.named_scope("F1#2"):\n        (h, _) = fused0(xv, w)\n' in text
+    assert '    with jax.named_scope("B1#1"):\n        (dw,) = fused1(dy, h)\n' in text
+
+
+def test_values_are_those_of_pytorch() -> None:
+    """Of a view, a sum over an axis, two results and a second run."""
+    space: dict[str, object] = {"__name__": "step"}
+    exec(source(), space)
+    generator = np.random.default_rng(3)
+    x, w, dy = (generator.normal(size=shape) for shape in ((4, 6), 6, (4, 6)))
+    outputs, _, grads, _ = jax.jit(space["step"])({"w": w}, {}, (x,), None, (dy,))  # type: ignore[call-overload]
+    u, v = torch.tensor(x), torch.tensor(w)
+    t = u * v
+    h = torch.add(t.sort(0)[0], torch.full((4, 6), 2.0, dtype=torch.float64), alpha=2)
+    np.testing.assert_allclose(outputs[0], h * t.split(3, 1)[1].sum(1, True), rtol=1e-12)
+    np.testing.assert_allclose(grads["w"], (torch.tensor(dy) * h).sum(0), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "code"),
+    [
+        ("aten_mul_Tensor(a0, a1)\n    (t1", "aten_mul_Tensor(a1, a0)\n    (t1", "FB0945"),
+        ("alpha=2", "alpha=3", "FB0945"),
+        ("return (t4, t6,)", "return (t6, t4,)", "FB0945"),
+        ("(_0, t2,) = aten_split", "(t2, _0,) = aten_split", "FB0945"),
+        ("fused1(dy, h)", "fused1(h, dy)", "FB0945"),
+        ("(h, _) = fused0(xv, w)", "(h, y) = fused0(xv, w)", "FB0945"),
+        ("(dw,) = fused1", "dw = fused1", "FB0945"),
+        ("    t5 = aten_sum", "    print(t4)\n    t5 = aten_sum", "FB0946"),
+        ("(t1, _1,) = aten_sort", "t1 = aten_sort", "FB0946"),
+        ("def fused0(a0, a1):", "def fused0(a0, a1=4):", "FB0946"),
+        ("    (x,) = args\n", "    (x,) = args\n    fused1 = x\n", "FB0946"),
+    ],
+)
+def test_code_of_another_region_is_refused(was: str, now: str, code: str) -> None:
+    program, text = read(), source()
+    assert was in text
+    check_source(text, program, program.schedules[0])
+    with pytest.raises(FBError) as refused:
+        check_source(text.replace(was, now, 1), program, program.schedules[0])
+    assert [d.code for d in refused.value.diagnostics] == [code]
+
+
+def test_what_a_region_makes_again_is_told_apart() -> None:
+    """Else XLA would keep %a from the forward: the plan frees it there."""
+    program, text = read(AGAIN), source(AGAIN)
+    assert twins(program.graph) == {"F1_B1": ("x", "dy", "w")[:2]}
+    barrier = "    (x, dy) = lax.optimization_barrier((x, dy))\n"
+    assert text.count(barrier) == 1
+    with pytest.raises(FBError) as refused:
+        check_source(text.replace(barrier, ""), program, program.schedules[0])
+    (found,) = refused.value.diagnostics
+    assert found.code == "FB0945"
+    assert "F1_B1#1" in found.message
+    assert "merge" in found.message
+
+
+def test_equal_constants_and_parts_of_views_are_not_told_apart() -> None:
+    """They are constants to XLA, or take no storage."""
+    constant = "%n = aten.full.default([8, 8], 2.0)\n    %k = aten.neg.default(%n)\n    "
+    plain = AGAIN.replace("%a = aten.tanh.default(%t)\n    %m", "%a = aten.sin.default(%x)\n    %m")
+    plain = plain.replace("%t = aten.mul.Tensor(%x, %w)\n    %a = aten.sin", "%a = aten.sin")
+    plain = plain.replace("fused(%x, %w, %dy)", "fused(%x, %dy)")
+    assert twins(read(plain).graph) == {}
+    both = plain.replace("%t = aten.mul", f"{constant}%t = aten.mul")
+    both = both.replace("%a = aten.sin", f"{constant}%a = aten.sin")
+    both = both.replace("aten.tanh.default(%t)", "aten.mul.Tensor(%t, %k)")
+    both = both.replace("aten.sin.default(%x)", "aten.mul.Tensor(%x, %k)")
+    assert twins(read(both).graph) == {}
+    assert "lax.optimization_barrier((x, dy))" not in source(both)
+
+
+@pytest.mark.parametrize(
+    ("operator", "code", "hint"),
+    [
+        ("aten.nothing.default", "FB0920", "docs/jax-operators.md"),
+        ("aten.bernoulli.p", "FB0914", "a cNode of its own"),
+    ],
+)
+def test_an_operator_that_cannot_stand_inside_is_named(operator: str, code: str, hint: str) -> None:
+    given = "(%xv, 0.5)" if "bernoulli" in operator else "(%xv)"
+    text = TEXT.replace("aten.mul.Tensor(%xv, %w)", f"{operator}{given}")
+    text = text.replace("%t, 3, 1)[1]", "%t, 3, 1)[1]\n    %v = aten.mul.Tensor(%w, %w)")
+    with pytest.raises(FBError) as refused:
+        require_lowerings(read(text).graph)
+    (found,) = refused.value.diagnostics
+    assert (found.code, found.span and found.span.line) == (code, 10)
+    assert operator in found.message
+    assert "F1, inside" in found.message
+    assert hint in (found.hint or "")
+
+
+def test_the_annotated_form_has_regions_too() -> None:
+    """JAX derives the backward; the forward's region is one call in its segment."""
+    program = read(AGAIN)
+    text = source_of_plan(program, program.schedules[0], "annotated-nearest")
+    assert '        with jax.named_scope("F1_F2#1"):\n            (a,) = fused0(x, w)\n' in text
+    space: dict[str, object] = {"__name__": "step"}
+    exec(text, space)
+    generator = np.random.default_rng(3)
+    x, w, dy = (generator.normal(size=(8, 8)) for _ in range(3))
+    _, _, grads, _ = jax.jit(space["step"])({"w": w}, {}, (x,), None, (dy,))  # type: ignore[call-overload]
+    given = torch.tensor(w, requires_grad=True)
+    a = torch.tanh(torch.tensor(x) * given)
+    ((a @ torch.tensor(x)) * a).backward(torch.tensor(dy))
+    assert given.grad is not None
+    np.testing.assert_allclose(grads["w"], given.grad, rtol=1e-11, atol=1e-12)
