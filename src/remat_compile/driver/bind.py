@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..ir.diagnostics import Diagnostic, FBError, Note
 from ..ir.expr import Const
 from ..verifier.same_values import instances, same_values
+from .layouts import check_layouts, warn_of_layouts
 from .regions import kernels_here, warn_of_calls
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ def under(lowered: Lowered, program: Program) -> Lowered:
 def lowered_again(program: Program, exported: Exported) -> Iterator[Lowered]:
     """Inside the block, the model with its values, lowered as it was for `program`.
 
-    FB0710 where it gives another graph; FB0512, at the end of the block, where that graph does
-    not compute what eager computes.
+    FB0710 where it gives another graph, FB0740 where its tensors lie in memory in another way;
+    FB0512, at the end of the block, where that graph does not compute what eager computes.
     """
     from ..frontends.torch_export import ensure_trusted, lower
 
@@ -72,8 +73,10 @@ def lowered_again(program: Program, exported: Exported) -> Iterator[Lowered]:
             notes = tuple(Note(line) for line in different)
             hint = "plan the model again"
             raise FBError(Diagnostic("FB0710", message, notes=notes, hint=hint))
+        check_layouts(program, lowered.program)
         yield lowered
     ensure_trusted(lowered)
+    warn_of_layouts(program, lowered.program)
 
 
 def graph_differences(planned: Program, captured: Program, limit: int = 5) -> list[str]:

@@ -20,6 +20,7 @@ from ..ir.graph import ANode, CNode, View
 from ..ir.text.printer import format_statement
 from ..verifier.same_values import same_values
 from .bind import graph_differences
+from .layouts import check_layouts, warn_of_layouts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,6 +73,7 @@ def check_graph(program: Program, exported: Exported, model: str) -> GraphCheck:
 
     with lower(exported) as lowered:
         captured, values = lowered.program, lowered.values()
+        check_layouts(program, captured)
         fused = any(c.is_fused for c in program.graph.cnodes)
         if not _same_text(program, captured) and program.header.costs == "measured":
             captured = _measured(captured, values)
@@ -79,6 +81,7 @@ def check_graph(program: Program, exported: Exported, model: str) -> GraphCheck:
         if not same:
             _refuse_small_sizes(program, captured)
     ensure_trusted(lowered)
+    warn_of_layouts(program, lowered.program)
     if same:
         return GraphCheck(GraphSeen.SAME_VALUES if fused else GraphSeen.SAME_TEXT, model)
     from .run_graph import Incomparable, compare_runs

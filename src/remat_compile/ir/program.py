@@ -28,11 +28,26 @@ CostSource = Literal["none", "measured", "roofline"]
 
 
 @dataclass(frozen=True, slots=True)
+class TensorLayout:
+    """How a tensor of the caller's lies in memory where it is not contiguous.
+
+    `order`: its dimensions from the outermost to the innermost one, nothing between elements;
+    [0, 2, 3, 1] is what PyTorch calls channels_last. `strides`, in elements, for any other.
+    """
+
+    name: str
+    form: Literal["order", "strides"]
+    numbers: tuple[int, ...]
+    span: Span | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Header:
     """Where a graph was captured. `costs` says what its times and workspaces rest on.
 
     `replays` says that each replay form with a call of its own was run at capture and gave
-    the bits of the first execution.
+    the bits of the first execution. `layouts` are those of the caller's tensors that are not
+    contiguous; None where nobody wrote them down.
     """
 
     version: int = 1
@@ -43,6 +58,7 @@ class Header:
     source: str | None = None
     sha256: str | None = None
     replays: Literal["", "compared"] = ""
+    layouts: tuple[TensorLayout, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,7 +266,7 @@ class _Portfolio:
         if self.polished % 2 and (other := next(fresh, None)) is not None:
             start = other
             self.tried.add(start.time_ns)
-        planner = polisher(start.schedule, self.polished)
+        planner = polisher(start.schedule, self.polished, copies=self.race.copies)
         self.polished += 1
         name = start.planner if start.polished else f"polish{{of={start.planner}}}"
         self._start(crew, planner, name, min(whole_s, max(4.0, whole_s / 3)))

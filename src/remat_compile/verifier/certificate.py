@@ -38,6 +38,8 @@ def certificate_sha256(program: Program, schedule: Schedule) -> str:
         f"costs {h.costs!r} replays {h.replays!r}",
         f"source {h.source!r} sha256 {h.sha256!r}",
     ]
+    if h.layouts is not None:  # what was proven before they were written down stays so
+        lines += [f"layout {a.name} {a.form} {a.numbers!r}" for a in h.layouts] or ["layouts {}"]
     digest = hashlib.sha256("\n".join(lines).encode())
     for step in schedule.steps:  # one after the other: a plan may have millions
         if isinstance(step, Compute):

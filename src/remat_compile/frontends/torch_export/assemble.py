@@ -27,6 +27,7 @@ from ...ir.program import (
 )
 from .build import ProgramBuilder
 from .export import argument_paths
+from .layouts import layouts_of
 from .operators import is_compared
 from .prepare import output_descs, output_nodes
 
@@ -84,6 +85,7 @@ class _ProgramAssembly:
                 torch_version=torch.__version__.split("+")[0],
                 # `check_against_eager` does it before a plan of this graph is handed out.
                 replays="compared" if any(map(is_compared, graph.cnodes)) else "",
+                layouts=layouts_of(binding, self.read.node_of),
             ),
             symbols=self._symbol_bindings(),
             target=Target(

@@ -11,6 +11,7 @@ from .binding import check_binding, check_frame, check_schedules
 from .findings import Findings
 from .forms import Points, check_forms, check_sizes
 from .graph import check_graph
+from .layouts import check_layouts
 from .numbers import check_numbers
 from .operators import check_operators
 from .regions import check_regions
@@ -35,6 +36,7 @@ def check_program(
     check_numbers(program, points, findings)
     check_operators(program, findings)
     check_frame(program, names, findings)
+    check_layouts(program, findings)
     check_binding(program, names, findings)
     check_schedules(program, findings)
     return tuple(sorted(findings.diagnostics, key=_place))

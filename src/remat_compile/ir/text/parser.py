@@ -62,6 +62,7 @@ WORDS = {
     "WORKSPACE": "`workspace`",
     "REPLAY": "`replay`",
     "COMPARED": "`compared`",
+    "LAYOUT": "order or strides",
     "ON_STORAGE": " or ".join(f"`{word}`" for word in STORAGE_STEPS),
     "DIVISION": "floordiv(, ceildiv( or roundup(",
     "MAXIMUM": "max(",
@@ -82,7 +83,9 @@ VERSION = "1"
 _BEGINS = re.compile(r"(?:[ \t\r\n;]|//[^\n]*(?:\n|$))*")
 _VERSION = re.compile(r"fbir[ \t\r]*((?!//)[^ \t\r\n;]+)")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_SECTION = re.compile(r"\s*(?:fbir|captured|source|sha256|sym|target|graph|bind|schedule|proven)\b")
+_SECTION = re.compile(
+    r"\s*(?:fbir|captured|layouts|source|sha256|sym|target|graph|bind|schedule|proven)\b"
+)
 _PIECE = re.compile(r'"(?:[^"\\\n]|\\.)*"|[%@]?[A-Za-z0-9_.:+-]+|.')
 _NESTING = re.compile(r'"(?:[^"\\\n]|\\.)*"|//|[()\[\]]')
 

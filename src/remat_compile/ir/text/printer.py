@@ -11,7 +11,7 @@ from typing import assert_never
 
 from ..expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym, format_expr
 from ..graph import ANode, Arg, Atom, Call, CNode, Graph, InnerCall, Ref, View
-from ..program import Binding, Certificate, Header, Program, Proven, Symbol, Target
+from ..program import Binding, Certificate, Header, Program, Proven, Symbol, Target, TensorLayout
 from ..schedule import Compute, Schedule, Step
 from ..span import Loc
 from .syntax import PLACE, TITLE, WORD, format_amount, format_duration, quote
@@ -73,11 +73,23 @@ def _header(header: Header) -> Iterator[str]:
     torch = f"torch {quote(header.torch_version)}"
     replays = f" replays {header.replays}" if header.replays else ""
     yield f"captured device {device} threads {header.threads} {torch} costs {header.costs}{replays}"
+    if header.layouts is not None:
+        yield from _layouts(header.layouts)
     origin = [] if header.source is None else [f"source {quote(header.source)}"]
     if header.sha256 is not None:
         origin.append(f"sha256 {quote(header.sha256)}")
     if origin:
         yield " ".join(origin)
+
+
+def _layouts(layouts: Sequence[TensorLayout]) -> Iterator[str]:
+    if not layouts:
+        yield "layouts {}"
+        return
+    yield "layouts {"
+    for layout in layouts:
+        yield f"  %{layout.name} {layout.form} [{', '.join(map(str, layout.numbers))}]"
+    yield "}"
 
 
 def _model(program: Program) -> Iterator[str]:

@@ -25,6 +25,7 @@ from ..program import (
     Result,
     Symbol,
     Target,
+    TensorLayout,
 )
 from ..schedule import STORAGE_STEPS, Compute, Schedule, Step
 from .rules_graph import GraphRules
@@ -83,6 +84,13 @@ class StatementRules(GraphRules):
         once(entries, "in this line")
         return entries
 
+    def layouts(self, *layouts: TensorLayout) -> tuple[TensorLayout, ...]:
+        return layouts
+
+    def layout(self, name: Token, form: Token, *numbers: Token) -> TensorLayout:
+        kind: Literal["order", "strides"] = "order" if form == "order" else "strides"
+        return TensorLayout(name[1:], kind, tuple(map(integer, numbers)), self._span(name))
+
     def source(self, file: Token, sha256: Token | None) -> tuple[Entry, ...]:
         named = Entry("source", file, "source", string(file))
         return (named,) if sha256 is None else (named, *self.source_hash(sha256))
@@ -91,10 +99,14 @@ class StatementRules(GraphRules):
         return (Entry("sha256", sha256, "sha256", string(sha256)),)
 
     def header(
-        self, version: int, captured: tuple[Entry, ...] | None, source: tuple[Entry, ...] | None
+        self,
+        version: int,
+        captured: tuple[Entry, ...] | None,
+        layouts: tuple[TensorLayout, ...] | None,
+        source: tuple[Entry, ...] | None,
     ) -> Header:
         entries = (*(captured or ()), *(source or ()))
-        return Header(version, **once(entries, "in the header"))
+        return Header(version, layouts=layouts, **once(entries, "in the header"))
 
     def sym(self, name: Token, *numbers: Token) -> Symbol:
         low, high, sample, argument, dim = map(integer, numbers)

@@ -79,14 +79,18 @@ class CopyTask:
         """Whether nothing can be faster: no recomputation and no stall."""
         return self.best is not None and self.best.time_ns <= self.instance.base_time_ns
 
-    def gaps(self, order: Order) -> list[Gap]:
-        """All gaps of an order, in the order in which the tensors are made; those too small to be
-        worth a copy stand behind the others."""
+    @property
+    def least_bytes(self) -> int:
+        """Of tensors that are worth a copy."""
         target = self.instance.program.target
         rate = target.d2h_bytes_per_s or 0
         least = min(_LEAST_BYTES, _LEAST_NS * rate // 10**9)
-        least = max(least, target.copy_issue_ns * rate // 10**9)
-        gaps = gaps_of(self.instance, order)
+        return max(1, least, target.copy_issue_ns * rate // 10**9)
+
+    def gaps(self, order: Order) -> list[Gap]:
+        """All gaps of an order, in the order in which the tensors are made; those too small to be
+        worth a copy stand behind the others."""
+        least, gaps = self.least_bytes, gaps_of(self.instance, order)
         return [g for g in gaps if g.size_bytes >= least] + [
             g for g in gaps if g.size_bytes < least
         ]

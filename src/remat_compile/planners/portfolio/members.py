@@ -131,6 +131,6 @@ def _with_defaults(info: PlannerInfo, report: Progress) -> Iterator[Planner]:
         report(f"auto: {info.name} left out: {error}")
 
 
-def polisher(best: Schedule, seed: int) -> Polish:
-    """`polish` on top of a plan that is already there."""
-    return Polish(of=Given(format_schedule(best)), seed=seed)
+def polisher(best: Schedule, seed: int, *, copies: bool) -> Polish:
+    """`polish` on top of a plan that is already there; with `copies` it may get some."""
+    return Polish(of=Given(format_schedule(best)), seed=seed, offload=copies)

@@ -100,24 +100,43 @@ def compact_model(
     does, what the caller holds included. Linear in the events times what is alive. NotStated
     with more than `MOST_ENTRIES`, or after `deadline` (`time.monotonic`).
     """
-    return _Sweep(instance, events, limit_bytes, saved_bytes).run(deadline)
+    return EventSweep(instance, events, limit_bytes, saved_bytes).run(deadline)
 
 
-class _Sweep(LivenessRows):
-    """Walks the events backwards; `alive` holds what must be alive after the current one."""
+class EventSweep(LivenessRows):
+    """Walks the events backwards; `alive` holds what must be alive after the current one.
+    `copying/window_program` adds copies to the host."""
 
     def __init__(
-        self, instance: Instance, events: Sequence[PossibleRun], limit_bytes: int, saved: int | None
+        self,
+        instance: Instance,
+        events: Sequence[PossibleRun],
+        limit_bytes: int,
+        saved: int | None = None,
     ):
         super().__init__(instance.size_A, limit_bytes - instance.base_bytes)
         self.inst = instance
         self.events = events
         self.saved = None if saved is None else saved - instance.base_bytes
         self.event_column = [-1] * len(events)
+        self.each_event = False
+        """Whether bytes may rise from an event to the next for other reasons than the event."""
         again = [instance.retime_C[e.cnode] for e in events if e.optional]
         self.scale_ns = max(1.0, sum(again) / max(1, len(again)))
 
     def run(self, deadline: float) -> CompactModel:
+        fixed_ns = self.walk(deadline)
+        return CompactModel(
+            self.builder.build(),
+            self.event_column,
+            self.scale_ns,
+            fixed_ns,
+            self.fits,
+            self.definitions,
+        )
+
+    def walk(self, deadline: float) -> int:
+        """States all rows on bytes; the nanoseconds of what is not optional."""
         inst = self.inst
         for a, kept in enumerate(inst.kept_A):
             if kept and inst.writer_A[a] >= 0:
@@ -127,20 +146,25 @@ class _Sweep(LivenessRows):
             if self.builder.entries > MOST_ENTRIES or monotonic() > deadline:
                 raise NotStated
             event = self.events[e]
+            self.begin(e)
             if event.optional:
                 self._maybe(e, event.cnode)
             else:
                 times = inst.time_C if event.first else inst.retime_C
                 fixed_ns += times[event.cnode]
                 self._always(event.cnode, event.first)
-        return CompactModel(
-            self.builder.build(),
-            self.event_column,
-            self.scale_ns,
-            fixed_ns,
-            self.fits,
-            self.definitions,
-        )
+            self.end(e)
+        return fixed_ns
+
+    def begin(self, e: int) -> None:
+        """Before the rows of event `e`; `alive` is what must be there after it."""
+
+    def end(self, e: int) -> None:
+        """After the rows of event `e`; `alive` is what must be there before it."""
+
+    def price(self, c: int) -> float:
+        """Of a replay, in the objective."""
+        return self.inst.retime_C[c] / self.scale_ns
 
     def _always(self, c: int, first: bool) -> None:
         """An event that runs in any case."""
@@ -174,7 +198,7 @@ class _Sweep(LivenessRows):
         writes = [a for a in inst.rewrites_C[c] if not inst.kept_A[a]]
         if all(self.get(a) == NO for a in writes):
             return
-        run = self.builder.column(inst.retime_C[c] / self.scale_ns)
+        run = self.builder.column(self.price(c))
         self.event_column[e] = run
         runs = AliveSum.any_of([run])
         for a in writes:
@@ -186,7 +210,13 @@ class _Sweep(LivenessRows):
             after = self.get(a)
             self.set(a, self.also(after, runs))
             freed = freed or after != self.get(a)
-        if freed or len(writes) != 1 or inst.reworkspace_C[c] or len(inst.rewrites_C[c]) != 1:
+        if (
+            self.each_event
+            or freed
+            or len(writes) != 1
+            or inst.reworkspace_C[c]
+            or len(inst.rewrites_C[c]) != 1
+        ):
             own = inst.reworkspace_C[c] + sum(inst.size_A[a] for a in inst.rewrites_C[c])
             self.bound(0, {run: own}, self.room)
         # Else all that is alive during the event is alive during the next one too.

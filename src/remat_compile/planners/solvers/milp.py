@@ -106,6 +106,10 @@ class MilpBuilder:
         self._integer.append(integer)
         return len(self._cost) - 1
 
+    def price(self, column: int, cost: float) -> None:
+        """Of a column that was added without."""
+        self._cost[column] = cost
+
     def row(
         self,
         terms: Iterable[tuple[int, float]],

@@ -129,7 +129,7 @@ def read(p: Program, text: str, schedule: str) -> None:
     seen = Words()
     for p.line, head, body in sections(text):
         match head:
-            case ["captured" | "source" | "sha256" | "proven", *_]:
+            case ["captured" | "layouts" | "source" | "sha256" | "proven", *_]:
                 continue
             case ["sym", name, "in", "[", low, ",", high, "]", "=", sample, *_]:
                 need(int(low) <= int(sample) <= int(high), "the sample is not in the range")

@@ -76,7 +76,7 @@ class XlaPrice:
         its calls one after the other, so that there is nothing to be gained."""
         region = self.measured(c)
         sample = self.shapes.program.sample
-        is_gain = region.is_loops and found.temp_bytes < evaluate(c.workspace, sample)
+        is_gain = region.is_loops and region.temp_bytes < evaluate(c.workspace, sample)
         return region.temp_bytes if is_gain else None
 
     def figures(self) -> XlaFigures:
