@@ -10,12 +10,16 @@ import pytest
 import remat_compile
 from helpers.cli import chain_text
 from helpers.clock import HANGS_S
+from helpers.planners.graphs import random_dag
 from remat_compile import FBError
 from remat_compile.driver import least
 from remat_compile.driver.run_planner import Attempt
 from remat_compile.ir.analysis.liveness import lower_bound_bytes
+from remat_compile.ir.text.printer import format_program
 from remat_compile.planners import Infeasible, parse_planner
 from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.eviction.search import Search
+from remat_compile.planners.instance import Order
 
 
 @pytest.fixture
@@ -86,3 +90,38 @@ def test_it_is_no_bound_for_a_proof_or_a_sweep(path: Path) -> None:
     assert [d.code for d in error.value.diagnostics] == ["FB0450"]
     with pytest.raises(FBError, match="found by planning one schedule"):
         remat_compile.sweep(path, budgets="least", planners="dtr")
+
+
+@pytest.fixture
+def random_path(tmp_path: Path) -> Path:
+    (tmp_path / "random.fbir").write_text(format_program(random_dag(1, 20)))
+    return tmp_path / "random.fbir"
+
+
+def test_walks_that_vary_find_fewer_bytes(
+    random_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(least, "WALKS", 300)
+    plan = remat_compile.plan(
+        random_path, activation_budget="least", planner="dtr", time_limit_s=HANGS_S
+    )
+    assert plan.schedule.planner == "dtr{walks=300}"
+    assert plan.activation_peak_bytes <= 736 < 744
+    assert plan.proven is not None
+    assert not plan.warnings
+
+
+def test_a_limit_that_ends_the_walks_is_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = Search.least
+
+    def late(self: Search, enough_bytes: int = 0) -> Order:
+        order = usual(self, self.limit_bytes)
+        self.late = True
+        return order
+
+    monkeypatch.setattr(least, "WALKS", 0)
+    monkeypatch.setattr(least, "CLOSE", -1.0)  # nothing is close enough
+    monkeypatch.setattr(Search, "least", late)
+    plan = remat_compile.plan(path, activation_budget="least", planner="dtr", time_limit_s=HANGS_S)
+    assert [w.code for w in plan.warnings] == ["FB0732"]
+    assert "ended the search for fewer bytes" in plan.warnings[0].message

@@ -1,4 +1,8 @@
-"""`least` as a budget: the fewest bytes that a planner has a plan for, within its time."""
+"""`least` as a budget: the fewest bytes that a planner has a plan for, within its time.
+
+For `dtr`, and for `auto` as a whole, walks of `dtr` that vary what they decide look for fewer
+still (`planners/eviction/lean.py`): by number, so that the same bytes come out on a busy machine,
+unless the time limit ends them, and then the plan says so (FB0732)."""
 
 from __future__ import annotations
 
@@ -7,10 +11,17 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING
 
-from ..ir.analysis.liveness import lower_bound_bytes
+from ..ir.analysis.states import searched_bound_bytes
+from ..ir.diagnostics import Diagnostic
 from ..ir.program import Budget, Program
+from ..ir.wording import worded
+from ..planners.auto import Auto
 from ..planners.contract import Feasible, Infeasible, Optimal, TimedOut, makes_copies
 from ..planners.dtr import Dtr
+from ..planners.eviction.keep import keep_what_fits
+from ..planners.eviction.search import Search
+from ..planners.instance import Instance
+from ..planners.registry import format_planner
 from ..planners.results import kind_of
 from .budget import Baseline, BudgetKind, format_bytes
 from .run_planner import Attempt, Phases, Planned, schedule_of
@@ -25,6 +36,10 @@ CLOSE = 0.005
 """The search ends where the least found and what is out of reach are this close."""
 SHARE = 0.25
 """Of the time that is left, for one budget."""
+WALKS = 20_000
+"""The most that look for fewer bytes."""
+SHARE_OF_WALKS = 0.6
+"""Of the time that is left when they begin."""
 LEAST_S = 0.05
 """A planner is not asked for less time than this."""
 
@@ -41,6 +56,8 @@ class _LeastSearch:
     best_bytes: float = inf
     best: tuple[Attempt, Schedule] | None = None
     out_of_reach: int = 0
+    late: bool = False
+    """Whether walks had no time to end."""
     start_s: float = field(default_factory=lambda: time.monotonic())
 
     @property
@@ -75,6 +92,8 @@ class _LeastSearch:
             known = isinstance(first, Infeasible) and first.min_budget is not None
             reach = first if known else Dtr(rounds=0).plan(self.program, Budget(floor, self.kind))
             first = self._ask_named(reach) or first
+        if self.best is not None:
+            self._vary_walks(floor)
         while self.best is not None and self.left_s > LEAST_S:
             low, high = self.out_of_reach, int(self.best_bytes)
             if high - low <= max(1, CLOSE * high):
@@ -83,6 +102,31 @@ class _LeastSearch:
             if self.left_s > LEAST_S:
                 self._ask_named(answer)
         return first
+
+    def _vary_walks(self, floor: int) -> None:
+        """What walks reach that vary what those of `dtr` decide, where this planner runs them."""
+        match self.planner:
+            case Dtr():
+                planner = replace(self.planner, walks=max(self.planner.walks, WALKS))
+            case Auto(planners=()):
+                planner = Dtr(walks=WALKS)
+            case _:
+                return
+        left_s = SHARE_OF_WALKS * self.left_s
+        if left_s < LEAST_S or self.best_bytes <= (1 + CLOSE) * floor:
+            return
+        instance = Instance.of(self.program, kind_of(Budget(1, self.kind)))
+        search = Search(instance, floor, time.monotonic() + left_s, planner.scopes)
+        search.walks, search.seed = planner.walks, planner.seed
+        with self.phases.phase("plan", "looking for fewer bytes"):
+            order = search.least(int((1 + CLOSE) * floor))
+            peak = instance.peak(order)
+            self.late = search.late
+            if peak < self.best_bytes:
+                order = keep_what_fits(instance, order, peak)
+                budget = Budget(peak, self.kind)
+                attempt = Attempt(self.program, planner, budget, self.time_limit_s, self.phases)
+                self._take(attempt, instance.schedule(order, format_planner(planner)))
 
     def _ask_named(self, refusal: PlanResult) -> PlanResult | None:
         """Asks for the least bytes that a refusal names, where they are news."""
@@ -108,7 +152,7 @@ def run_for_least(
     assert floor is not None
     search = _LeastSearch(program, planner, floor.kind, time_limit_s, phases)
     copies = makes_copies(planner) and program.target.has_link
-    least, _ = lower_bound_bytes(program, kind_of(floor), copies=copies)
+    least, _ = searched_bound_bytes(program, kind_of(floor), copies=copies)
     first: PlanResult | None = None
     try:
         first = search.look(max(floor.bytes, least))
@@ -122,4 +166,9 @@ def run_for_least(
         raise AssertionError("what is no plan is refused")
     attempt, schedule = search.best
     budget = Budget(int(search.best_bytes), floor.kind)
-    return replace(attempt, budget=budget).prove(schedule, None, attempt.name)
+    planned = replace(attempt, budget=budget).prove(schedule, None, attempt.name)
+    if not search.late:
+        return planned
+    message = f"the time limit of {time_limit_s:g} s ended the search for fewer bytes"
+    hint = worded("with a longer {time_limit_s} a plan may take fewer")
+    return replace(planned, warnings=(*planned.warnings, Diagnostic("FB0732", message, hint=hint)))

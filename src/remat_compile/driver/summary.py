@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..ir.analysis.liveness import lower_bound_bytes
+from ..ir.analysis.states import searched_bound_bytes
 from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
 from ..ir.semantics.simulate import Trace
@@ -58,9 +58,9 @@ def _floors(
         return device, activation
     copies = schedule.has_copies
     if budget.kind == "device" and budget.bytes == trace.peak_bytes:
-        device = lower_bound_bytes(program, "device", copies=copies)[0]
+        device = searched_bound_bytes(program, "device", copies=copies)[0]
     if budget.kind == "activation" and budget.bytes == trace.activation_peak_bytes:
-        activation = lower_bound_bytes(program, "activation", copies=copies)[0]
+        activation = searched_bound_bytes(program, "activation", copies=copies)[0]
     return device, activation
 
 

@@ -17,7 +17,9 @@ class Dtr(Checked):
 
     `scope` says what may be computed again: results of the `forward`, or `all` (none:
     both are tried). `rounds` is the number of random restarts (none: by the size of the
-    graph), `seed` their seed. Any graph; near-linear time per walk.
+    graph), `seed` their seed. `walks` is how many more vary what a walk decides, the order of
+    first executions included, where no other meets the budget. Any graph; near-linear time per
+    walk.
     """
 
     name: ClassVar[str] = "dtr"
@@ -26,6 +28,12 @@ class Dtr(Checked):
     scope: Literal["forward", "all"] | None = None
     rounds: int | None = at_least(0, None)
     seed: int = 0
+    walks: int = at_least(0, 0)
+
+    @property
+    def scopes(self) -> tuple[bool, ...]:
+        """Whether results of the backward may be computed again, for each walk in turn."""
+        return {"forward": (False,), "all": (True,), None: (False, True)}[self.scope]
 
     def plan(
         self,
@@ -39,8 +47,8 @@ class Dtr(Checked):
         instance = task.instance
         if instance.peak(instance.capture) <= task.limit_bytes:
             return task.answer(instance.capture)
-        scopes = {"forward": (False,), "all": (True,), None: (False, True)}[self.scope]
-        search = Search(instance, task.limit_bytes, task.deadline, scopes, progress)
+        search = Search(instance, task.limit_bytes, task.deadline, self.scopes, progress)
+        search.walks, search.seed = self.walks, self.seed
         search.run(self.rounds, self.seed)
         if search.best is not None and not search.late:
             return task.answer(search.best)

@@ -16,6 +16,7 @@ from time import monotonic
 from ..contract import Progress
 from ..instance import Instance, Order
 from .keep import keep_what_fits
+from .lean import LeanWalks
 from .walk import Heuristic, Scope, Walk, WalkFailed
 
 _HEURISTICS: tuple[Heuristic, ...] = tuple(
@@ -35,6 +36,8 @@ _HEURISTICS: tuple[Heuristic, ...] = tuple(
 )
 _LEAN = (Heuristic(1.0, 1.0, 0.0), Heuristic(1.0, 1.0, 0.5))
 """Those that reach the least memory: the nearer the next use, the more a storage is kept."""
+_NEAREST = (Heuristic(1.0, 0.0, 0.0), Heuristic(3.0, 1.0, 0.0))
+"""Those that hardly look at what a remake costs."""
 _WALKED_CNODES = 60_000
 """Random restarts are as many as walk about so many cNodes."""
 _PATIENCE = 100
@@ -57,6 +60,11 @@ class Search:
     best: Order | None = None
     best_ns: int = 0
     late: bool = False
+    walks: int = 0
+    """So many more vary what walks decide, where the least is asked for."""
+    seed: int = 0
+    """Of these."""
+    _least: Order | None = None
     _scopes: dict[bool, Scope] = field(default_factory=dict)
     _winner: Heuristic | None = None
     """The heuristic that found the best order."""
@@ -111,7 +119,7 @@ class Search:
 
     def _fall_back(self) -> None:
         """Where no walk fits, the order of least memory may."""
-        order = self.least()
+        order = self.least(self.limit_bytes)
         if self.instance.peak(order) <= self.limit_bytes:
             self._offer(order, ())
 
@@ -165,12 +173,26 @@ class Search:
                 factor *= _BIAS if writer in again else 1 / _BIAS
             yield factor
 
-    def least(self) -> Order:
-        """An order of about the least peak that walks reach, by bisection of the limit.
+    def least(self, enough_bytes: int = 0) -> Order:
+        """An order of about the least peak that walks reach, by bisection of the limit, then by
+        `walks` that vary what they decide (`lean.py`), until a peak is `enough_bytes`.
 
         Does not depend on `limit_bytes`; it is the order of capture where no walk does
-        better. Past the deadline, the least so far.
+        better. Past the deadline, the least so far, and `late` is set.
         """
+        if self._least is not None:
+            return self._least
+        best = self._bisected()
+        if self.walks and not self._out_of_time():
+            heuristics = (*_HEURISTICS, *_NEAREST)
+            known = [replace(h, backward=b) for h in heuristics for b in self.backward]
+            lean = LeanWalks(self.instance, best, known, self.deadline, self.seed)
+            lean.run(self.walks, enough_bytes)
+            best, self.late = lean.best, lean.late
+        self._least = best
+        return best
+
+    def _bisected(self) -> Order:
         inst = self.instance
         best = inst.capture
         high = inst.peak(best)

@@ -43,7 +43,7 @@ class Heuristic:
 
     `shared` is the share of the cost of evicted ancestors that is charged although they
     have a next use of their own, and are thus likely to be made again anyway. `factor_A`
-    scales the score of each aNode (empty: 1).
+    scales the score of each aNode (empty: 1); with `inf` it stays until nobody reads it.
     """
 
     distance_power: float = 1.0
@@ -103,7 +103,8 @@ class Scope:
 
 
 class Walk:
-    """The state of one walk; `run` returns the order it took."""
+    """The state of one walk; `run` returns the order it took. One that `goes_over` its limit does
+    so where nothing is left to evict; others fail there."""
 
     def __init__(
         self,
@@ -112,6 +113,8 @@ class Walk:
         heuristic: Heuristic,
         most_steps: int,
         deadline: float = inf,
+        *,
+        goes_over: bool = False,
     ):
         inst = scope.instance
         n_A = len(inst.names_A)
@@ -119,6 +122,7 @@ class Walk:
         self.room_bytes = limit_bytes - inst.base_bytes
         self.most_steps = most_steps
         self.deadline = deadline
+        self.goes_over = goes_over
         self.alive = bytearray(n_A)
         self.pins = [0] * n_A
         self.next_use = [u[0] if u else NEVER for u in scope.uses_A]
@@ -203,6 +207,8 @@ class Walk:
         aside = []
         while self.live + wanted > self.room_bytes:
             if not heap:
+                if self.goes_over:
+                    break
                 raise WalkFailed
             score, stamp, a = heappop(heap)
             if stamp != self.stamp[a] or not self.alive[a]:
@@ -256,6 +262,9 @@ class Walk:
 
     def _offer(self, a: int) -> None:
         """Enters `a` among what may be evicted, with its score as of now."""
+        factors = self.heuristic.factor_A
+        if factors and factors[a] == inf and self.next_use[a] < NEVER:
+            return
         if self.alive[a] and self.scope.makable_A[a] and self.inst.size_A[a]:
             self.stamp[a] += 1
             heappush(self.heap, (self._score(a), self.stamp[a], a))
