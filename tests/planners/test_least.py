@@ -122,6 +122,29 @@ def test_no_schedule_takes_fewer_bytes_than_states_show(seed: int) -> None:
         assert fastest_ns(instance, shown - 1) is None
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_no_schedule_takes_fewer_bytes_than_states_with_tokens_show(layers: int) -> None:
+    program = stochastic(layers)
+    _, bounds = searched(program)
+    assert fastest_ns(Instance.of(program, "activation"), max(bounds.values()) - 1) is None
+
+
+def test_tokens_wait_for_what_comes_later() -> None:
+    """When B0 first runs, dx2, dx1 and the result x2 are alive, and x1 or its token, 16 bytes."""
+    b = Builder("dropout")
+    b.input("x0", 40)
+    b.op(["x0"], [("x1", "act", 100)], token="r1")
+    b.op(["x1"], [("x2", "output", 70)], token="r2")
+    b.loss(["x2"], [("dx2", 70)])
+    b.param("w", 5, "dw")
+    b.op(["dx2", "w"], [("dx1", "grad", 100)], phase="bwd")
+    b.op(["dx1", "x1"], [("dw", "param_grad", 5)], phase="bwd")
+    program = b.program()
+    states, bounds = searched(program)
+    backward = [c.name for c in program.graph.cnodes if c.phase == "bwd"]
+    assert bounds[backward[0]] == 70 + 70 + 100 + 16
+
+
 def test_states_say_more_than_one_moment() -> None:
     programs = [mixed_dag(seed, 4) for seed in range(8)]
     pairs = [

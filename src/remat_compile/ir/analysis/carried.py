@@ -20,14 +20,14 @@ r1 is (16).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 
 from ..graph import CALLER_KINDS, CNode
 from ..program import Program
 from .flow import INFINITE, Network
 
-__all__ = ["Carried"]
+__all__ = ["Carried", "Separators"]
 
 
 class Carried:
@@ -77,20 +77,28 @@ class Carried:
         """With the source and the sink."""
         v = self.place[name]
         later = [u for u in self.required if self.before_C[u] >> v & 1]
-        done = self._done(v)
+        done = self.done(v)
         source, sink = 2 * len(self.number), 2 * len(self.number) + 1
         network = Network(sink + 1)
         free = {*alive, *self.caller}
         for a, i in self.number.items():
             if a not in free:
                 network.edge(2 * i, 2 * i + 1, self.size[a])
-        for k, c in enumerate(self.cnodes):
-            self._makes(network, c, done=bool(done >> k & 1), free=free, source=source)
-        for a in {a for u in later for a in self.first_C[u]} - free:
-            network.edge(2 * self.number[a] + 1, sink, INFINITE)
+        self.join(network, done, later, free)
         return network, source, sink
 
-    def _done(self, v: int) -> int:
+    def join(
+        self, network: Network, done: int, later: Iterable[int], free: Collection[str]
+    ) -> None:
+        """Edges between the nodes of aNodes, when the cNodes of the bits `done` have run: from what
+        is made once over what is made of it to what the cNodes `later` read."""
+        source, sink = 2 * len(self.number), 2 * len(self.number) + 1
+        for k, c in enumerate(self.cnodes):
+            self._makes(network, c, done=bool(done >> k & 1), free=free, source=source)
+        for a in {a for u in later for a in self.first_C[u]}.difference(free):
+            network.edge(2 * self.number[a] + 1, sink, INFINITE)
+
+    def done(self, v: int) -> int:
         """A bit for each cNode that has run when cNode v does, itself with them."""
         done = self.before_C[v] | 1 << v
         ordered = [k for k, c in enumerate(self.cnodes) if c.is_loss or c.token is not None]
@@ -133,3 +141,31 @@ class Carried:
                 yield a, (first & again) if a in replayed else first
             elif not done:
                 yield a, again | token
+
+
+class Separators:
+    """At every moment from the loss to the first execution of v, which depends on it: the least
+    bytes of what separates that which is made once, by then, from all that v and what depends on v
+    read. What is alive does."""
+
+    def __init__(self, carried: Carried, name: str):
+        self.carried = carried
+        v = carried.place[name]
+        later = [u for u in carried.required if carried.before_C[u] >> v & 1]
+        loss = next(k for k, c in enumerate(carried.cnodes) if c.is_loss)
+        self.network = Network(2 * len(carried.number) + 2)
+        self.edge = {
+            a: self.network.edge(2 * i, 2 * i + 1, carried.size[a])
+            for a, i in carried.number.items()
+            if a not in carried.caller
+        }
+        carried.join(self.network, carried.done(loss), (v, *later), carried.caller)
+
+    def least_with(self, alive: Collection[str]) -> set[str]:
+        """One that holds these aNodes, of the least bytes."""
+        source, sink = 2 * len(self.carried.number), 2 * len(self.carried.number) + 1
+        side = self.network.side_beside(source, sink, [self.edge[a] for a in alive])
+        number = self.carried.number
+        return {a for a in self.edge if side[2 * number[a]] and not side[2 * number[a] + 1]}.union(
+            alive
+        )

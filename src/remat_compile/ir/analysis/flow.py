@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 __all__ = ["INFINITE", "Network"]
 
@@ -17,12 +18,23 @@ class Network:
         self._to: list[int] = []
         self._room: list[int] = []
 
-    def edge(self, start: int, end: int, capacity: int) -> None:
-        """Edge 2i goes forth, 2i + 1 back."""
+    def edge(self, start: int, end: int, capacity: int) -> int:
+        """The edge's number: even, the next one goes back."""
         for node, other, room in ((start, end, capacity), (end, start, 0)):
             self._out[node].append(len(self._to))
             self._to.append(other)
             self._room.append(room)
+        return len(self._to) - 2
+
+    def side_beside(self, source: int, sink: int, edges: Iterable[int]) -> list[bool]:
+        """`side` after `least_cut` if these edges cost nothing; the network stays as it is."""
+        room, self._room = self._room, self._room.copy()
+        for e in edges:
+            self._room[e] = 0
+        self.least_cut(source, sink)
+        side = self.side(source)
+        self._room = room
+        return side
 
     def least_cut(self, source: int, sink: int) -> int:
         """The least total capacity that separates sink from source; uses the network up."""

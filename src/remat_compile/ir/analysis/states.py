@@ -9,8 +9,13 @@ runs once, so no tangent is in N before it; after it the results that the caller
 too. At the start of the step N is empty. So the schedule takes at least the least, over all ways
 back from v to nothing, of the most bytes on the way: a bottleneck shortest path. Ways are followed
 in the order of their bytes, so that where the search is cut short, the bytes of the next one are a
-bound as well. What is left out (tokens of random numbers, what is carried for later) only makes the
-bound lower. It holds whatever is run again, and in whatever order.
+bound as well. It holds whatever is run again, and in whatever order.
+
+From the loss on, what it depends on has run, and so have random cNodes that stand before it: they
+are replayed, which reads their tokens, and these stay in N until first executions make them. What v
+and what depends on it read later has then to come from tangents and tokens, none of which is made
+again, so what is alive separates it from these (`carried.py`): each step takes the least bytes of a
+separator that holds all that N says.
 
 In `y = F2(a, b)`, `a = F0(x)`, `b = F1(x)`, where F0 takes a workspace of 300 bytes and a, b and y
 take 100 each, F2 works on 300 bytes. Last before it runs F0, with b alive (500 bytes), or F1, with
@@ -22,7 +27,7 @@ a alive, which took 400 when it was made alone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -30,15 +35,20 @@ from heapq import heappop, heappush
 from ..graph import CALLER_KINDS, CNode
 from ..program import Program
 from ..semantics.simulate import Sizes
+from .carried import Carried, Separators
 from .liveness import BudgetKind, counted_sizes, held_bytes, lower_bound_bytes, required_cnodes
 
 __all__ = ["States", "searched_bound_bytes"]
 
 _CNODES = 400
 """On larger graphs states are not searched."""
-_ROUNDS = ((1, 1_000), (2, 4_000), (4, 16_000))
+_ROUNDS = ((1, 1_000), (2, 2_000), (4, 16_000))
 """In each round, which part of the computations (one in so many) is looked at, the most promising
 ones, and with how many states: a second or two in all, in a graph of a hundred sums."""
+_SEPARATORS = 8
+"""That are tried before another one is looked for."""
+_PRICE = 8
+"""A search for a separator counts as so many states."""
 _MOST = 40
 """Computations that are looked at in the first round, the last ones of the capture."""
 
@@ -84,9 +94,34 @@ class _Making:
     reads: int
     makes: int
     workspace: int
+    token: int = 0
+    """What it makes if that is asked for."""
     ended: int = 0
     """Of an accumulate, the sum that it goes on with."""
     is_loss: bool = False
+
+
+@dataclass(frozen=True)
+class _State:
+    """What is known to be alive, and whether the loss is still to come."""
+
+    need: int
+    before_loss: bool
+
+    def open(self, held: int) -> int:
+        """What is to be made: after the loss not what is `held` from it on."""
+        return self.need if self.before_loss else self.need & ~held
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One that leads to a state, going back: what is known to be alive during it."""
+
+    before: _State
+    during: int
+    workspace: int
+    after_loss: bool
+    """Or the loss."""
 
 
 class States:
@@ -102,88 +137,138 @@ class States:
     ):
         graph = self.graph = program.graph
         self.caller = {a.name for a in graph.anodes if a.kind in CALLER_KINDS}
-        names = [a.name for a in graph.anodes if a.name not in self.caller]
-        self.bit = {name: 1 << k for k, name in enumerate(names)}
-        self.size_A = [size[name] for name in names]
-        self.held = self._bits(program.held_since_loss)
-        self.forms_A: list[list[_Making]] = [[] for _ in names]
-        """The ways to make each aNode."""
+        self.names_A = [a.name for a in graph.anodes if a.name not in self.caller]
+        self.bit = {name: 1 << k for k, name in enumerate(self.names_A)}
+        self.size_A = [size[name] for name in self.names_A]
+        self.held = self.bits(program.held_since_loss)
+        self.carried = Carried(program, size, required_cnodes(graph))
+        self.early_A: list[list[_Making]] = [[] for _ in self.names_A]
+        """The ways to make each aNode before the loss."""
+        self.late_A: list[list[_Making]] = [[] for _ in self.names_A]
+        """And from the loss on: of what has run by then, replays."""
         self.first: dict[str, _Making] = {}
         self.after_loss: set[str] = set()
         """What depends on the loss."""
-        for c in graph.cnodes:
+        done = self.carried.done(self.carried.place[graph.loss.name])
+        for k, c in enumerate(graph.cnodes):
             self.first[c.name] = first = self._form(c, 1, workspace[c.name])
-            forms = [first]
-            if not c.is_loss and (form := self._form(c, 2, again[c.name])) != first:
-                forms.append(form)
-            for form in forms:
-                for k in _places(form.makes):
-                    self.forms_A[k].append(form)
+            replay = self._form(c, 2, again[c.name])
+            ran = done >> k & 1
+            self._add(self.early_A, [] if c.is_loss else [first, replay])
+            self._add(self.late_A, [first] if c.is_loss else [replay] if ran else [first, replay])
             makers = {graph.writer[a].name for a in graph.reads(c) if a in graph.writer}
             if c.is_loss or makers & self.after_loss:
                 self.after_loss.add(c.name)
 
-    def _bits(self, names: Collection[str]) -> int:
+    @staticmethod
+    def _add(forms_A: list[list[_Making]], forms: Iterable[_Making]) -> None:
+        for form in dict.fromkeys(forms):
+            for k in _places(form.makes | form.token):
+                forms_A[k].append(form)
+
+    def bits(self, names: Collection[str]) -> int:
         return sum({self.bit[name] for name in names if name in self.bit})
 
     def _form(self, c: CNode, execution: int, workspace: int) -> _Making:
         reads = self.graph.reads(c, execution)
-        ended = self._bits(reads[:1]) if c.is_accumulate else 0
-        makes = self._bits(c.results_at(execution))
-        return _Making(self._bits(reads), makes, workspace, ended, c.is_loss)
+        return _Making(
+            self.bits(reads if execution == 1 or c.token is None else (*reads, c.token)),
+            self.bits(c.results_at(execution)),
+            workspace,
+            self.bits([c.token] if execution == 1 and c.token is not None else []),
+            self.bits(reads[:1]) if c.is_accumulate else 0,
+            c.is_loss,
+        )
 
     def bytes_of(self, bits: int) -> int:
-        return sum(self.size_A[k] for k in _places(bits))
+        return sum([self.size_A[k] for k in _places(bits)])
 
     def least_bytes(self, name: str, most_states: int, known_bytes: int = 0) -> tuple[int, int]:
         """A lower bound on the peak of every schedule that runs this cNode, in bytes beside what
-        the caller holds, and how many of `most_states` states were looked at. The bound is
+        the caller holds, and how many states were looked at, `most_states` at most. The bound is
         `known_bytes` where no more is shown."""
         form = self.first[name]
-        passed = name not in self.after_loss or form.is_loss
-        need = form.reads if passed else form.reads | self.held
+        before_loss = name not in self.after_loss or form.is_loss
+        beside = _Beside(self, name)
+        need = form.reads if before_loss else form.reads | self.held
         during = need if form.ended else need | form.makes
-        bound = max(known_bytes, self.bytes_of(during) + form.workspace)
-        start = (need, passed)
-        best = {start: bound}
-        queue = [(bound, self.bytes_of(need), 0, start)]
-        looked = 0
+        start = _State(need, before_loss)
+        first = _Step(start, during, form.workspace, after_loss=not before_loss)
+        bound = max(known_bytes, beside.most_bytes(first, known_bytes))
+        queue: list[tuple[int, int, int, _State, _Step | None]] = []
+        heappush(queue, (bound, self.bytes_of(need), 0, start, None))
+        looked: set[_State] = set()
+        pushed = 0
         while queue:
-            key, _, _, state = heappop(queue)
-            if best[state] < key:
-                continue
-            bound = key
-            if not state[0] & ~(0 if state[1] else self.held) or looked >= most_states:
+            bound, size, _, state, step = heappop(queue)
+            if not state.open(self.held) or len(looked) + beside.price >= most_states:
                 break
-            looked += 1
-            for peak, after in self._before(key, state):
-                if after not in best or peak < best[after]:
-                    best[after] = peak
-                    heappush(queue, (peak, self.bytes_of(after[0]), -len(best), after))
-        return bound, looked
-
-    def _before(self, key: int, state: tuple[int, bool]) -> Iterator[tuple[int, tuple[int, bool]]]:
-        """The states that one making of something in this one leads back to, each with the most
-        bytes on the way; a single one where that is no worse than any other."""
-        need, passed = state
-        open_ = need if passed else need & ~self.held
-        forms = dict.fromkeys(form for k in _places(open_) for form in self.forms_A[k])
-        made = [(form, self._undo(need, open_, form)) for form in forms]
-        after = []
-        for form, before in made:
-            if (form.is_loss and passed) or form.ended & need & ~form.makes:
+            if state in looked:
                 continue
-            during = before if form.ended else before | form.makes
-            peak = max(key, self.bytes_of(during) + form.workspace)
-            now = (before, passed or form.is_loss)
-            if peak == key and not before & ~need and not form.is_loss:
-                return iter([(peak, now)])  # less is asked for, at no price
-            after.append((peak, now))
-        return iter(after)
+            if step is not None and (most := beside.most_bytes(step, bound)) > bound:
+                pushed += 1
+                heappush(queue, (most, size, -pushed, state, None))
+                continue
+            looked.add(state)
+            for least, step in self._steps(state, bound, beside):
+                if step.before not in looked:
+                    pushed += 1
+                    entry = (least, self.bytes_of(step.before.need), -pushed, step.before, step)
+                    heappush(queue, entry)
+        return bound, len(looked)
 
-    @staticmethod
-    def _undo(need: int, open_: int, form: _Making) -> int:
-        return need & ~(open_ & form.makes) | form.reads
+    def _steps(self, state: _State, bound: int, beside: _Beside) -> Iterable[tuple[int, _Step]]:
+        """Those that make something of this state, each with a lower bound on the most bytes on the
+        way; a single one where that is no worse than any other."""
+        forms_A = self.early_A if state.before_loss else self.late_A
+        forms = dict.fromkeys(form for k in _places(state.open(self.held)) for form in forms_A[k])
+        steps = []
+        for form in forms:
+            if form.ended & state.need & ~form.makes:
+                continue
+            step = self._back(state, form)
+            most = self.bytes_of(step.during) + step.workspace
+            less = not step.before.need & ~state.need and not form.is_loss
+            if less and most <= bound and beside.most_bytes(step, bound) <= bound:
+                return [(bound, step)]  # less is asked for, at no price
+            steps.append((max(bound, most), step))
+        return steps
+
+    def _back(self, state: _State, form: _Making) -> _Step:
+        made = form.makes | form.token & state.need
+        after_loss = not state.before_loss
+        kept = self.held if after_loss and not form.is_loss else 0
+        before = state.need & ~(made & ~kept) | form.reads
+        during = before if form.ended else before | made
+        earlier = _State(before, form.is_loss or state.before_loss)
+        return _Step(earlier, during, form.workspace, after_loss=after_loss)
+
+
+class _Beside:
+    """What is alive, from the loss to the first execution of a cNode, for what comes later."""
+
+    def __init__(self, states: States, name: str):
+        self.states = states
+        self.separators = Separators(states.carried, name)
+        self.known: list[int] = []
+        """Separators, the last one that was enough first."""
+        self.price = 0
+        """Of the searches for separators, in states."""
+
+    def most_bytes(self, step: _Step, enough: int) -> int:
+        """The least bytes that a step takes, or `enough` where it is no more than that."""
+        if not step.after_loss:
+            return max(enough, self.states.bytes_of(step.during) + step.workspace)
+        for bits in self.known:
+            if self.states.bytes_of(bits | step.during) + step.workspace <= enough:
+                self.known.remove(bits)
+                self.known.insert(0, bits)
+                return enough
+        self.price += _PRICE
+        names = [self.states.names_A[k] for k in _places(step.during)]
+        bits = self.states.bits(self.separators.least_with(names))
+        self.known = [bits, *self.known[: _SEPARATORS - 1]]
+        return max(enough, self.states.bytes_of(bits) + step.workspace)
 
 
 def _places(bits: int) -> Iterator[int]:
