@@ -140,7 +140,7 @@ def test_tokens_wait_for_what_comes_later() -> None:
     b.op(["dx2", "w"], [("dx1", "grad", 100)], phase="bwd")
     b.op(["dx1", "x1"], [("dw", "param_grad", 5)], phase="bwd")
     program = b.program()
-    states, bounds = searched(program)
+    _, bounds = searched(program)
     backward = [c.name for c in program.graph.cnodes if c.phase == "bwd"]
     assert bounds[backward[0]] == 70 + 70 + 100 + 16
 

@@ -42,13 +42,13 @@ __all__ = ["States", "searched_bound_bytes"]
 
 _CNODES = 400
 """On larger graphs states are not searched."""
-_ROUNDS = ((1, 1_000), (2, 2_000), (4, 16_000))
+_ROUNDS = ((1, 1_000), (2, 4_000), (4, 16_000))
 """In each round, which part of the computations (one in so many) is looked at, the most promising
 ones, and with how many states: a second or two in all, in a graph of a hundred sums."""
 _SEPARATORS = 8
 """That are tried before another one is looked for."""
-_PRICE = 8
-"""A search for a separator counts as so many states."""
+_WITH_TOKENS = ((1, 100), (2, 400))
+"""The rounds where separators are looked for: in graphs with random tokens."""
 _MOST = 40
 """Computations that are looked at in the first round, the last ones of the capture."""
 
@@ -77,7 +77,7 @@ def _searched(program: Program, kind: BudgetKind) -> tuple[int, str]:
     required = required_cnodes(graph)
     sums = [c.name for c in graph.cnodes if c.is_accumulate and c.name in required]
     shown = {name: (0, k) for k, name in enumerate(sums) if k >= len(sums) - _MOST}
-    for part, most_states in _ROUNDS:
+    for part, most_states in _WITH_TOKENS if states.has_tokens else _ROUNDS:
         chosen = sorted(shown, key=shown.__getitem__, reverse=True)
         for name in chosen[: -(-len(shown) // part)]:
             bound, _ = states.least_bytes(name, most_states, best - held)
@@ -141,6 +141,7 @@ class States:
         self.bit = {name: 1 << k for k, name in enumerate(self.names_A)}
         self.size_A = [size[name] for name in self.names_A]
         self.held = self.bits(program.held_since_loss)
+        self.has_tokens = any(c.token is not None for c in graph.cnodes)
         self.carried = Carried(program, size, required_cnodes(graph))
         self.early_A: list[list[_Making]] = [[] for _ in self.names_A]
         """The ways to make each aNode before the loss."""
@@ -201,7 +202,7 @@ class States:
         pushed = 0
         while queue:
             bound, size, _, state, step = heappop(queue)
-            if not state.open(self.held) or len(looked) + beside.price >= most_states:
+            if not state.open(self.held) or len(looked) >= most_states:
                 break
             if state in looked:
                 continue
@@ -252,19 +253,16 @@ class _Beside:
         self.separators = Separators(states.carried, name)
         self.known: list[int] = []
         """Separators, the last one that was enough first."""
-        self.price = 0
-        """Of the searches for separators, in states."""
 
     def most_bytes(self, step: _Step, enough: int) -> int:
         """The least bytes that a step takes, or `enough` where it is no more than that."""
-        if not step.after_loss:
+        if not step.after_loss or not self.states.has_tokens:
             return max(enough, self.states.bytes_of(step.during) + step.workspace)
         for bits in self.known:
             if self.states.bytes_of(bits | step.during) + step.workspace <= enough:
                 self.known.remove(bits)
                 self.known.insert(0, bits)
                 return enough
-        self.price += _PRICE
         names = [self.states.names_A[k] for k in _places(step.during)]
         bits = self.states.bits(self.separators.least_with(names))
         self.known = [bits, *self.known[: _SEPARATORS - 1]]
