@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
@@ -40,6 +41,9 @@ _SETTINGS = (torch.memory_format, slice, type(None), type(...))
 
 NO_SHAPES = ["nothing"]
 """Of a call that needs numbers."""
+
+OTHER_STORAGE = frozenset(("set_", "resize_", "resize_as_"))
+"""Operators that give a tensor another shape in place, and with it other memory."""
 
 
 class Unseen(Exception):
@@ -250,6 +254,9 @@ class _ShadowMode(TorchDispatchMode):
             self.shapes[call] = known or _shapes(func, leaves, spec)
         if self.shapes[call] == NO_SHAPES:
             raise _NoNumbers(f"{func} has no result without numbers")
+        if _is_relaid(func):
+            with no_dispatch():
+                func(*args, **kwargs)
         kind, *parts = self.shapes[call]
         arguments = func._schema.arguments
         device = kwargs.get("device") if any(a.name == "device" for a in arguments) else None
@@ -296,10 +303,17 @@ def _shapes(func: OpOverload, leaves: list[Any], spec: Any) -> list[Any]:
         return NO_SHAPES
     parts = list(made) if isinstance(made, tuple | list) else [made]
     kind = "tuple" if isinstance(made, tuple) else "list" if isinstance(made, list) else "one"
-    return [kind, *(_part(part, on_meta, leaves) for part in parts)]
+    return [kind, *(_part(func, part, on_meta, leaves) for part in parts)]
 
 
-def _part(part: Any, on_meta: list[Any], leaves: list[Any]) -> list[Any]:
+def _is_relaid(func: OpOverload) -> bool:
+    """Whether an operator gives the tensor that it is called on another shape or other strides,
+    as adaptive pooling to one pixel does."""
+    is_view = torch.Tag.inplace_view in func.tags
+    return is_view and func.overloadpacket.__name__ not in OTHER_STORAGE
+
+
+def _part(func: OpOverload, part: Any, on_meta: list[Any], leaves: list[Any]) -> list[Any]:
     if not isinstance(part, Tensor):
         if part is None or isinstance(part, bool | int | float):
             return ["plain", part]
@@ -307,7 +321,7 @@ def _part(part: Any, on_meta: list[Any], leaves: list[Any]) -> list[Any]:
     for place, given in enumerate(on_meta):
         if part is given:
             old = leaves[place]
-            if (old.shape, old.stride()) != (part.shape, part.stride()):
+            if (old.shape, old.stride()) != (part.shape, part.stride()) and not _is_relaid(func):
                 raise Unseen("an operator gives a tensor another shape")
             return ["given", place]
     return ["new", list(part.shape), list(part.stride()), str(part.dtype)]
