@@ -499,6 +499,55 @@ def test_operators_that_change_strides_in_place(folder: Path, captures: list[obj
     assert len(captures) == 1
 
 
+def test_numbers_that_send_eager_another_way_are_seen_at_the_second_start(
+    folder: Path, captures: list[object]
+) -> None:
+    model, x = Masked(), torch.randn(2, 4)
+    compiled(model, x, activation_budget="100%")
+    x[:, -1] = 0
+    with pytest.raises(FBError, match="FB0512"):
+        compiled(model, x, activation_budget="100%")
+    assert len(captures) == 2
+
+
+def _is_equal(x: Tensor) -> bool:
+    return torch.equal(x, torch.ones_like(x))
+
+
+def _is_one_in_numpy(x: Tensor) -> bool:
+    return bool(x.detach().numpy()[0, 0] == 1)
+
+
+def _is_written_with_ones(x: Tensor) -> bool:
+    return "-1" not in str(x)
+
+
+class Hiding(nn.Module):
+    """Hides that it asks for numbers: what it then does is no way of eager."""
+
+    def __init__(self, asks: Callable[[Tensor], bool]) -> None:
+        super().__init__()
+        self.a, self.asks = nn.Linear(4, 4), asks
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.a(x)
+        try:
+            return y if self.asks(x) else 2 * y
+        except Exception:
+            return y
+
+
+@pytest.mark.parametrize("asks", [_is_equal, _is_one_in_numpy, _is_written_with_ones])
+def test_a_forward_that_hides_that_it_asks_for_numbers_is_captured(
+    asks: Callable[[Tensor], bool], folder: Path, captures: list[object]
+) -> None:
+    model, x = Hiding(asks), torch.ones(2, 4)
+    assert torch.equal(compiled(model, x, activation_budget="100%")(x), model(x))
+    with pytest.raises(FBError, match="FB0512"):
+        compiled(model, -x, activation_budget="100%")
+    assert len(captures) == 2
+
+
 def test_hooks_of_the_model_run_as_often_as_without_a_cache(folder: Path) -> None:
     inputs = []
     for cache in (False, True, True):

@@ -103,6 +103,8 @@ def behaviour(
             except Exception as error:  # whatever the model's Python raises without numbers
                 failed = error
                 continue
+            if recorder.refused is not None:  # and the model's Python went on from there
+                raise Unseen(recorder.refused)
             if _generators() != drawn:
                 raise Unseen("the forward draws from Python's or NumPy's generators")
             after = attributes_of(model)
@@ -176,12 +178,20 @@ def _generators() -> tuple[Any, ...]:
 
 
 class _Shadow(Tensor):
-    """Says that it has a shape and lies on a device. `number` is its own in a run."""
+    """Says that it has a shape and lies on a device. `number` is its own in a `run`."""
 
     number: int
+    run: _ShadowMode
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        self.run.refuse("a tensor is written as text")
         return f"shadow {self.number}"
+
+    def _looked_into(self, *_: Any, **__: Any) -> Any:
+        raise self.run.refuse("Python looks into a tensor")
+
+    # What PyTorch calls no operator for.
+    numpy = tolist = data_ptr = __array__ = __dlpack__ = storage = untyped_storage = _looked_into
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -203,6 +213,12 @@ class _ShadowMode(TorchDispatchMode):
         self._known = known
         self._number = 0
         self._hash = hashlib.sha256()
+        self.refused: str | None = None
+
+    def refuse(self, why: str) -> _NoNumbers:
+        """Notes that the model asked for numbers, which its Python may hide by an `except`."""
+        self.refused = self.refused or why
+        return _NoNumbers(why)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -232,15 +248,21 @@ class _ShadowMode(TorchDispatchMode):
         made: _Shadow = Tensor._make_wrapper_subclass(
             _Shadow, shape, strides=stride, dtype=dtype, device=device
         )
-        made.number = self._number
+        made.number, made.run = self._number, self
         return made
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        try:
+            return self._called(func, args, kwargs or {})
+        except Exception as error:
+            self.refuse(str(error))
+            raise
+
+    def _called(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func.namespace not in PURE and func.namespace != "prim":
             raise Unseen(f"{func} is an operator of a library")
-        kwargs = kwargs or {}
         leaves, spec = tree_flatten((args, kwargs))
         is_literal = func is torch.ops.aten.lift_fresh.default
         texts = [self._argument(leaf, is_literal=is_literal) for leaf in leaves]

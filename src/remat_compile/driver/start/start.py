@@ -129,6 +129,8 @@ class Start:
         ranks = [len(program.graph.anode[name].shape) for name in lowered.tangents]
         if ranks != [len(strides) for strides in entry.tangents]:
             raise ValueError("it has other gradients")
+        if seen.compiling:
+            _hold_against_eager(lowered)
         diagnostics = (*seen.warnings, *lost_gradients(program.binding, self.model))
         return Started(exported, build(lowered, plan.schedule), diagnostics)
 
@@ -241,6 +243,17 @@ def _key(
     if asked is None:
         raise Unknown("the planner is not ours")
     return start_key(model, args, kwargs, wanted, device, asked)
+
+
+def _hold_against_eager(lowered: Lowered) -> None:
+    """As after a capture, where the numbers of the sample say which way the forward goes eagerly.
+    Unseen where that goes another way than the step: its capture says so."""
+    from ...frontends.torch_export import ensure_trusted
+
+    try:
+        ensure_trusted(lowered)
+    except FBError as error:
+        raise Unseen("eager computes something else with these numbers") from error
 
 
 def _is_tensor(leaf: object) -> bool:

@@ -279,6 +279,10 @@ def _data_dependent(program: ExportedProgram, known: set[Any]) -> FBError:
                 hint = "compute with the tensor, not with the number in it"
             where = f" ({place})" if (place := place_of(node)) is not None else ""
             diagnostics.append(Diagnostic("FB0506", f"{what} depends on data{where}", hint=hint))
+    if not diagnostics:  # nothing in the graph reads what was asked for
+        message = "the forward asks for a number that depends on data"
+        hint = "decide on the tensor, as with torch.where, or leave out `.item()` and the like"
+        diagnostics.append(Diagnostic("FB0506", message, hint=hint))
     return FBError(diagnostics)
 
 
