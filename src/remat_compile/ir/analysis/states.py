@@ -7,7 +7,9 @@ leaves N as it is. One that makes some of it asks for what it reads instead: N b
 N' = (N without its results) and its reads, and N' and all its results are alive during it. The loss
 runs once, so no tangent is in N before it; after it the results that the caller holds are alive
 too. At the start of the step N is empty. So the schedule takes at least the least, over all ways
-back from v to nothing, of the most bytes on the way: a bottleneck shortest path. Ways are followed
+back from v to nothing, of the most bytes on the way: a bottleneck shortest path. A replay form may
+read other things than the first execution, so what does not depend on the loss by its first
+execution may be alive before the loss or made with what the loss gives. Ways are followed
 in the order of their bytes, so that where the search is cut short, the bytes of the next one are a
 bound as well. What is left out (tokens of random numbers, what is carried for later) only makes the
 bound lower. It holds whatever is run again, and in whatever order.
@@ -111,6 +113,8 @@ class States:
         self.first: dict[str, _Making] = {}
         self.after_loss: set[str] = set()
         """What depends on the loss."""
+        self.late = 0
+        """What that makes: not alive before the loss, whatever replay forms read."""
         for c in graph.cnodes:
             self.first[c.name] = first = self._form(c, 1, workspace[c.name])
             forms = [first]
@@ -122,6 +126,7 @@ class States:
             makers = {graph.writer[a].name for a in graph.reads(c) if a in graph.writer}
             if c.is_loss or makers & self.after_loss:
                 self.after_loss.add(c.name)
+                self.late |= first.makes
 
     def _bits(self, names: Collection[str]) -> int:
         return sum({self.bit[name] for name in names if name in self.bit})
@@ -140,13 +145,17 @@ class States:
         the caller holds, and how many of `most_states` states were looked at. The bound is
         `known_bytes` where no more is shown."""
         form = self.first[name]
-        passed = name not in self.after_loss or form.is_loss
-        need = form.reads if passed else form.reads | self.held
-        during = need if form.ended else need | form.makes
-        bound = max(known_bytes, self.bytes_of(during) + form.workspace)
-        start = (need, passed)
-        best = {start: bound}
-        queue = [(bound, self.bytes_of(need), 0, start)]
+        starts = [(form.reads, True)]  # what the forward reads, the loss did not make
+        if self.graph.cnode[name].phase not in ("fwd", "loss"):
+            late = name in self.after_loss
+            starts = [(form.reads | self.held, False), *(() if late else starts)]
+        best: dict[tuple[int, bool], int] = {}
+        queue: list[tuple[int, int, int, tuple[int, bool]]] = []
+        for need, passed in starts:
+            during = need if form.ended else need | form.makes
+            bound = max(known_bytes, self.bytes_of(during) + form.workspace)
+            best[need, passed] = bound
+            heappush(queue, (bound, self.bytes_of(need), -len(best), (need, passed)))
         looked = 0
         while queue:
             key, _, _, state = heappop(queue)
@@ -168,8 +177,10 @@ class States:
         need, passed = state
         open_ = need if passed else need & ~self.held
         forms = dict.fromkeys(form for k in _places(open_) for form in self.forms_A[k])
-        made = [(form, self._undo(need, open_, form)) for form in forms]
-        after = []
+        made = [(form, self._undo(need, need if form.is_loss else open_, form)) for form in forms]
+        after: list[tuple[int, tuple[int, bool]]] = []
+        if not passed and not open_ & self.late:
+            after.append((key, (need & ~self.late, True)))  # the loss made nothing of these
         for form, before in made:
             if (form.is_loss and passed) or form.ended & need & ~form.makes:
                 continue
