@@ -92,8 +92,8 @@ def compile(  # the name users expect, as in torch.compile
 ) -> nn.Module:
     """A drop-in for `model` that trains within the budget; the arguments of `plan`.
 
-    A call with other shapes is refused (`on_new_shape="error"`, FB0910), runs without a plan and
-    its bound (`"eager"`, FB0913), or is planned like this one and kept (`"replan"`).
+    A call with other shapes or strides is refused (`on_new_shape="error"`, FB0910), runs without a
+    plan and its bound (`"eager"`, FB0913), or is planned like this one and kept (`"replan"`).
     Its parameters are those of `model`. What a user should know about the model comes
     as Python warnings. FB0702 for a `.fbir` file, which holds no parameters, FB0632 for
     `fuse="xla"`.

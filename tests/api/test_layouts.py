@@ -6,12 +6,14 @@ import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import remat_compile
+from remat_compile._torch.strides import lie_alike
 from remat_compile.api import load
 from remat_compile.cli import main
 from remat_compile.driver.plan import Plan
@@ -191,6 +193,69 @@ def test_layouts_of_tensors(tensor: torch.Tensor, expected: TensorLayout | None)
     found = layout_of("a", tensor)
     assert found == expected
     assert (found is None) == (tensor.is_contiguous() or tensor.numel() == 0)
+
+
+class AsksForLayout(nn.Module):
+    """In eager another factor for another layout, and a copy that is none at capture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.conv(x.contiguous())
+        return made * (2 if x.is_contiguous() else 3)
+
+
+@pytest.mark.parametrize("way", ["error", "eager", "replan"])
+def test_a_call_with_other_strides_is_as_one_with_other_shapes(way: Any) -> None:
+    """FB0910 says which, or the call has the bits of eager."""
+    torch.manual_seed(0)
+    model, last = AsksForLayout(), images(torch.channels_last)
+    options: dict[str, Any] = {"planner": "store-all", "budget": "1GiB", "cache": False}
+    step = remat_compile.compile(model, (images(),), on_new_shape=way, **options)
+    x = images()
+    assert torch.equal(step(x), model(x))
+    if way == "error":
+        with pytest.raises(
+            FBError, match=r"strides \[108, 1, 18, 3\]; .*\[108, 36, 6, 1\]"
+        ) as caught:
+            step(last)
+        assert codes(caught) == ["FB0910"]
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert torch.equal(step(last), model(last))
+
+
+def test_parameters_that_were_laid_out_otherwise_are_refused(plain: Plan) -> None:
+    model, x = net(), images()
+    bound = plain.bind(model, (x,))
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    with pytest.raises(FBError, match=r"0\.weight has other strides in memory") as caught:
+        bound(x)
+    assert codes(caught) == ["FB0910"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        (((2, 3), (3, 1)), ((2, 3), (1, 2)), False),
+        (((2, 1, 3), (3, 3, 1)), ((2, 1, 3), (3, 1, 1)), True),  # of the one nothing is told
+        (((2, 3), (3, 1)), ((2, 3), (6, 2)), False),
+        (((2, 3), (3, 1)), ((4, 3), (6, 2)), False),  # of another size: a slice
+        (((2, 3), (6, 2)), ((4, 3), (9, 2)), True),
+        (((2, 3), (3, 1)), ((4, 3), (3, 1)), True),
+        (((2, 3), (3, 1)), ((2, 5), (5, 1)), True),
+        (((2, 3), (3, 1)), ((4, 3), (1, 4)), False),
+        (((2, 3), (3, 1)), ((4, 3), (0, 1)), False),
+        (((2, 3), (3, 1)), ((0, 3), (1, 7)), True),
+        (((2, 3), (3, 1)), ((2, 3), None), False),
+    ],
+)
+def test_strides_that_lie_alike(one: Any, other: Any, alike: bool) -> None:
+    assert lie_alike(*one, *other) is alike
+    assert lie_alike(*other, *one) is alike
 
 
 def test_dynamic_dimensions_stay_dynamic() -> None:

@@ -404,6 +404,150 @@ def test_a_forward_that_looks_at_numbers_unless_compiled_starts_again(
     assert len(captures) == 1
 
 
+class Config:
+    """Of a model, for what its forward finds out at the first call."""
+
+    def __init__(self) -> None:
+        self.kind: object = None
+        self.calls = 0
+
+
+class Classifying(nn.Module):
+    """Sets what its configuration leaves open, as those of `transformers` set the kind of problem
+    from the labels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.config = Config()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.config.kind is None:
+            self.config.kind = "single" if x.dtype == torch.float32 else "multi"
+        return self.a(x) if self.config.kind == "single" else self.a(x).tanh()
+
+
+def test_a_forward_that_sets_what_is_not_there_yet_starts_again(
+    folder: Path, captures: list[object]
+) -> None:
+    x = torch.randn(2, 4)
+    for count in (1, 1, 2):
+        model = Classifying()
+        if count == 2:  # a model that would compute something else is another one
+            model.config.kind = "multi"
+        ours, eager = compiled(model, x, activation_budget="100%"), copy.deepcopy(model)
+        assert model.config.kind == ("multi" if count == 2 else "single")
+        assert torch.equal(ours(x), eager(x))
+        assert len(captures) == count
+
+
+class Calling(Classifying):
+    def forward(self, x: Tensor) -> Tensor:
+        self.config.calls += 1
+        return super().forward(x)
+
+
+def test_a_forward_that_leaves_another_model_each_time_is_captured(
+    folder: Path, captures: list[object]
+) -> None:
+    for _ in range(2):
+        compiled(Calling(), torch.randn(2, 4), activation_budget="100%")
+    assert len(captures) == 2
+    assert not list(folder.glob(f"*{SUFFIX}"))
+
+
+class Remembering(Classifying):
+    def forward(self, x: Tensor) -> Tensor:
+        if self.config.kind is None:
+            self.config.kind = _looked_up()
+        return self.a(x)
+
+
+def test_a_forward_that_sets_something_else_than_it_did_is_captured(
+    folder: Path, captures: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(2, 4)
+    for chosen, count in ((1, 1), (1, 1), (3, 2)):
+        monkeypatch.setattr(Table, "chosen", chosen)
+        model = Remembering()
+        compiled(model, x, activation_budget="100%")
+        assert model.config.kind == chosen
+        assert len(captures) == count
+
+
+class Pooled(nn.Module):
+    """PyTorch gives what one adaptive pooling to a single place returns other strides in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.pool = nn.AdaptiveAvgPool1d(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled = self.pool(self.a(x).transpose(1, 2))
+        assert pooled.stride() == (4, 1, 4)
+        return pooled.flatten(1).tanh()
+
+
+def test_operators_that_change_strides_in_place(folder: Path, captures: list[object]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 4)
+    for _ in range(2):
+        model = Pooled()
+        ours, eager = compiled(model, x, activation_budget="100%"), copy.deepcopy(model)
+        assert_bit_equal(train_steps(ours, (x,), {}), train_steps(eager, (x,), {}))
+    assert len(captures) == 1
+
+
+def test_numbers_that_send_eager_another_way_are_seen_at_the_second_start(
+    folder: Path, captures: list[object]
+) -> None:
+    model, x = Masked(), torch.randn(2, 4)
+    compiled(model, x, activation_budget="100%")
+    x[:, -1] = 0
+    with pytest.raises(FBError, match="FB0512"):
+        compiled(model, x, activation_budget="100%")
+    assert len(captures) == 2
+
+
+def _is_equal(x: Tensor) -> bool:
+    return torch.equal(x, torch.ones_like(x))
+
+
+def _is_one_in_numpy(x: Tensor) -> bool:
+    return bool(x.detach().numpy()[0, 0] == 1)
+
+
+def _is_written_with_ones(x: Tensor) -> bool:
+    return "-1" not in str(x)
+
+
+class Hiding(nn.Module):
+    """Hides that it asks for numbers: what it then does is no way of eager."""
+
+    def __init__(self, asks: Callable[[Tensor], bool]) -> None:
+        super().__init__()
+        self.a, self.asks = nn.Linear(4, 4), asks
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.a(x)
+        try:
+            return y if self.asks(x) else 2 * y
+        except Exception:
+            return y
+
+
+@pytest.mark.parametrize("asks", [_is_equal, _is_one_in_numpy, _is_written_with_ones])
+def test_a_forward_that_hides_that_it_asks_for_numbers_is_captured(
+    asks: Callable[[Tensor], bool], folder: Path, captures: list[object]
+) -> None:
+    model, x = Hiding(asks), torch.ones(2, 4)
+    assert torch.equal(compiled(model, x, activation_budget="100%")(x), model(x))
+    with pytest.raises(FBError, match="FB0512"):
+        compiled(model, -x, activation_budget="100%")
+    assert len(captures) == 2
+
+
 def test_hooks_of_the_model_run_as_often_as_without_a_cache(folder: Path) -> None:
     inputs = []
     for cache in (False, True, True):

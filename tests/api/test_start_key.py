@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import operator
 import sys
@@ -151,6 +152,15 @@ def test_an_attribute_that_no_process_repeats_is_left_out_by_name(
     name = (Generation.__module__, "Generation", "_original_object_hash")
     monkeypatch.setattr("remat_compile.driver.start.code.OF_THE_PROCESS", frozenset({name}))
     assert of(first) == of(second) != of(Generation(temperature=0.5))
+
+
+def test_a_copy_leaves_the_key_as_it_was() -> None:
+    model = nn.Linear(4, 4)
+    model.generation_config = Generation()  # type: ignore[assignment]
+    before = key(model)
+    copy.deepcopy(model.generation_config)
+    assert "__slotnames__" in vars(Generation)  # where `copyreg` keeps what it found out
+    assert key(model) == before is not None
 
 
 EDITS = {

@@ -73,6 +73,41 @@ def test_a_gradient_is_taken_as_it_comes(name: str, layout: Callable[[Tensor], T
         both(model, ours, lambda m: m(x).backward(gradient))
 
 
+class Returned(nn.Module):
+    """Returns one tensor several times: autograd adds what comes to it, in eager's own order."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.times = times
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return (torch.tanh(self.b(torch.tanh(self.a(x)))),) * self.times
+
+
+@pytest.mark.parametrize("times", [2, 3])
+@pytest.mark.parametrize("first", [torch.randn_like, *LAYOUTS])
+@pytest.mark.parametrize("second", [torch.randn_like, *LAYOUTS])
+def test_gradients_of_a_tensor_that_is_returned_again(
+    times: int, first: Callable[[Tensor], Tensor], second: Callable[[Tensor], Tensor]
+) -> None:
+    model, x = Returned(times), torch.randn(16, 8)
+    ours = remat_compile.compile(copy.deepcopy(model), (x,), **OPTIONS)
+    y = torch.empty(16, 8)
+    gradients = [first(y), *(second(y) for _ in range(times - 1))]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", COPIED)
+        warnings.filterwarnings("ignore", "(?s).*FB0918")
+        both(model, ours, lambda m: torch.autograd.backward(m(x), gradients))
+
+
+def test_the_copy_of_an_expanded_gradient_is_told_where_zeros_are_added_to_it() -> None:
+    model, x = Returned(2), torch.randn(16, 8)
+    ours = remat_compile.compile(model, (x,), **OPTIONS)
+    with pytest.warns(UserWarning, match=COPIED):
+        ours(x)[0].backward(expanded(torch.empty(16, 8)))
+
+
 def test_an_expanded_gradient_needs_no_word() -> None:
     """Its copy would be the gradient that was counted."""
     model, x = nn.Conv2d(4, 5, 1), torch.randn(2, 4, 8, 8)

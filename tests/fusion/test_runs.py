@@ -269,6 +269,14 @@ def test_views_of_complex_numbers_stay_outside() -> None:
     assert "%hh = view of %h aten.view_as_real.default(%h)" in text
 
 
+def test_a_view_that_counts_from_where_the_storage_begins_stays_outside() -> None:
+    """A kernel counts from where its argument begins: elsewhere, in a caller's tensor."""
+    view = "aten.as_strided.default(%h, [8], [1], 0)"
+    text = regions(VIEWED.replace("aten.alias.default(%h)", view))
+    assert f"%hh = view of %h {view}" in text
+    assert f"%hh = {view}" not in text
+
+
 @pytest.mark.parametrize("copy", [0.0, 0.3])
 def test_random_plans_are_the_same_step_when_fused(copy: float) -> None:
     """Well-formed, equal in every value, no byte more, and accepted by the independent checker."""

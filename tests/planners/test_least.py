@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from random import Random
 
@@ -18,7 +19,11 @@ from remat_compile.ir.analysis.liveness import (
     required_cnodes,
 )
 from remat_compile.ir.analysis.states import States, searched_bound_bytes
-from remat_compile.ir.program import Budget, Program
+from remat_compile.ir.checks.wellformed import check_program
+from remat_compile.ir.expr import Const
+from remat_compile.ir.graph import LOSS_OP, Call, Ref, Replay
+from remat_compile.ir.program import Budget, Program, Result
+from remat_compile.ir.schedule import Compute, Free, Schedule
 from remat_compile.ir.semantics.simulate import Sizes, simulate
 from remat_compile.planners import Infeasible, parse_planner
 from remat_compile.planners.eviction.lean import may_move, permuted
@@ -184,6 +189,78 @@ def test_the_bound_of_a_gradient_counts_the_result_that_the_caller_holds() -> No
     sizes = Sizes.of(program).anode
     assert held > 0
     assert bounds[backward.name] >= held + sum(sizes[a] for a in own if a in states.bit)
+
+
+def made_again_otherwise(b: Builder, reads: str) -> None:
+    """The cNode added last has a replay form with other reads."""
+    c = b.cnodes[-1]
+    form = Replay(c.writes, Call("toy.again.default", (Ref(reads),)), Const(0), 10)
+    b.cnodes[-1] = replace(c, replay=form)
+
+
+def needs_no_loss_again() -> Program:
+    """`g` is made with what the loss gives at first, and of `h` again."""
+    b = Builder("again")
+    b.input("x", 1)
+    b.op(["x"], [("h", "act", 1)], workspace=100)
+    b.op(["x"], [("y", "output", 50)])
+    b.loss(["y"], [("t", 1)])
+    b.op(["t"], [("g", "grad", 1)], phase="bwd")
+    made_again_otherwise(b, "h")
+    b.param("w", 4, "dw")
+    b.op(["g", "h"], [("dw", "param_grad", 4)], phase="bwd")
+    return b.program()
+
+
+def needs_the_loss_again() -> Program:
+    """`a` is made of `x` at first, and with what the loss gives again; so in a sum of gradients."""
+    b = Builder("loss again")
+    b.input("x", 1)
+    b.op(["x"], [("y", "output", 1)])
+    b.loss(["y"], [("t", 1)])
+    b.op(["x"], [("a", "grad", 10)], phase="bwd", workspace=50)
+    made_again_otherwise(b, "t")
+    b.op(["x"], [("b", "grad", 40)], phase="bwd", workspace=25)
+    b.op(["a", "b"], [("u", "grad", 4)], phase="bwd")
+    b.op(["x"], [("v", "grad", 4)], phase="bwd")
+    b.param("w", 4, "dw")
+    b.accumulate("u", "v", "dw", "param_grad", 4)
+    return b.program()
+
+
+def keeps_its_tangent(token: str | None = None) -> Program:
+    """What the loss gives is the caller's to the end, so no step but the loss has to make it."""
+    b = Builder("kept")
+    b.input("x", 1)
+    b.op(["x"], [("h", "act", 1)], workspace=100, token=token)
+    b.op(["x"], [("y", "output", 50)])
+    b.op(["y"], [("t", "output", 1)], phase="loss", op=LOSS_OP)
+    b.results.append(Result("y", "t"))
+    b.param("w", 4, "dw")
+    b.op(["t", "h"], [("dw", "param_grad", 4)], phase="bwd")
+    return b.program()
+
+
+@pytest.mark.parametrize(
+    ("program", "steps", "peak"),
+    [
+        (needs_no_loss_again(), "F0 F1 L2 B3 -t -g B3 B4 -g -h", 101),
+        (needs_the_loss_again(), "B2 -a B3 F0 L1 B2 -t B4 -a -b B5 B6 -v", 65),
+        (keeps_its_tangent(), "F0 F1 L2 B3 -h", 101),
+        (keeps_its_tangent("r"), "F0 F1 L2 B3 -h", 101),
+    ],
+    ids=["no loss again", "loss again", "kept tangent", "kept tangent and a token"],
+)
+def test_the_loss_is_passed_wherever_a_schedule_may(
+    program: Program, steps: str, peak: int
+) -> None:
+    """What is made before the loss does not wait for the results that the caller holds after it."""
+    assert not check_program(program)
+    parts = tuple(Free(s[1:]) if s[0] == "-" else Compute(s) for s in steps.split())
+    trace = simulate(program, Schedule("s", "by-hand", parts))
+    assert trace.activation_peak_bytes == peak
+    _, bounds = searched(program)
+    assert max(searched_bound_bytes(program, "activation")[0], *bounds.values()) == peak
 
 
 def test_cut_short_the_search_still_bounds() -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
@@ -40,6 +41,9 @@ _SETTINGS = (torch.memory_format, slice, type(None), type(...))
 
 NO_SHAPES = ["nothing"]
 """Of a call that needs numbers."""
+
+OTHER_STORAGE = frozenset(("set_", "resize_", "resize_as_"))
+"""Operators that give a tensor another shape in place, and with it other memory."""
 
 
 class Unseen(Exception):
@@ -99,6 +103,8 @@ def behaviour(
             except Exception as error:  # whatever the model's Python raises without numbers
                 failed = error
                 continue
+            if recorder.refused is not None:  # and the model's Python went on from there
+                raise Unseen(recorder.refused)
             if _generators() != drawn:
                 raise Unseen("the forward draws from Python's or NumPy's generators")
             after = attributes_of(model)
@@ -172,12 +178,20 @@ def _generators() -> tuple[Any, ...]:
 
 
 class _Shadow(Tensor):
-    """Says that it has a shape and lies on a device. `number` is its own in a run."""
+    """Says that it has a shape and lies on a device. `number` is its own in a `run`."""
 
     number: int
+    run: _ShadowMode
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        self.run.refuse("a tensor is written as text")
         return f"shadow {self.number}"
+
+    def _looked_into(self, *_: Any, **__: Any) -> Any:
+        raise self.run.refuse("Python looks into a tensor")
+
+    # What PyTorch calls no operator for.
+    numpy = tolist = data_ptr = __array__ = __dlpack__ = storage = untyped_storage = _looked_into
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -199,6 +213,12 @@ class _ShadowMode(TorchDispatchMode):
         self._known = known
         self._number = 0
         self._hash = hashlib.sha256()
+        self.refused: str | None = None
+
+    def refuse(self, why: str) -> _NoNumbers:
+        """Notes that the model asked for numbers, which its Python may hide by an `except`."""
+        self.refused = self.refused or why
+        return _NoNumbers(why)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -228,15 +248,21 @@ class _ShadowMode(TorchDispatchMode):
         made: _Shadow = Tensor._make_wrapper_subclass(
             _Shadow, shape, strides=stride, dtype=dtype, device=device
         )
-        made.number = self._number
+        made.number, made.run = self._number, self
         return made
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        try:
+            return self._called(func, args, kwargs or {})
+        except Exception as error:
+            self.refuse(str(error))
+            raise
+
+    def _called(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func.namespace not in PURE and func.namespace != "prim":
             raise Unseen(f"{func} is an operator of a library")
-        kwargs = kwargs or {}
         leaves, spec = tree_flatten((args, kwargs))
         is_literal = func is torch.ops.aten.lift_fresh.default
         texts = [self._argument(leaf, is_literal=is_literal) for leaf in leaves]
@@ -250,6 +276,9 @@ class _ShadowMode(TorchDispatchMode):
             self.shapes[call] = known or _shapes(func, leaves, spec)
         if self.shapes[call] == NO_SHAPES:
             raise _NoNumbers(f"{func} has no result without numbers")
+        if _is_relaid(func):
+            with no_dispatch():
+                func(*args, **kwargs)
         kind, *parts = self.shapes[call]
         arguments = func._schema.arguments
         device = kwargs.get("device") if any(a.name == "device" for a in arguments) else None
@@ -296,10 +325,17 @@ def _shapes(func: OpOverload, leaves: list[Any], spec: Any) -> list[Any]:
         return NO_SHAPES
     parts = list(made) if isinstance(made, tuple | list) else [made]
     kind = "tuple" if isinstance(made, tuple) else "list" if isinstance(made, list) else "one"
-    return [kind, *(_part(part, on_meta, leaves) for part in parts)]
+    return [kind, *(_part(func, part, on_meta, leaves) for part in parts)]
 
 
-def _part(part: Any, on_meta: list[Any], leaves: list[Any]) -> list[Any]:
+def _is_relaid(func: OpOverload) -> bool:
+    """Whether an operator gives the tensor that it is called on another shape or other strides,
+    as adaptive pooling to one pixel does."""
+    is_view = torch.Tag.inplace_view in func.tags
+    return is_view and func.overloadpacket.__name__ not in OTHER_STORAGE
+
+
+def _part(func: OpOverload, part: Any, on_meta: list[Any], leaves: list[Any]) -> list[Any]:
     if not isinstance(part, Tensor):
         if part is None or isinstance(part, bool | int | float):
             return ["plain", part]
@@ -307,7 +343,7 @@ def _part(part: Any, on_meta: list[Any], leaves: list[Any]) -> list[Any]:
     for place, given in enumerate(on_meta):
         if part is given:
             old = leaves[place]
-            if (old.shape, old.stride()) != (part.shape, part.stride()):
+            if (old.shape, old.stride()) != (part.shape, part.stride()) and not _is_relaid(func):
                 raise Unseen("an operator gives a tensor another shape")
             return ["given", place]
     return ["new", list(part.shape), list(part.stride()), str(part.dtype)]

@@ -2,6 +2,47 @@
 
 from __future__ import annotations
 
-__all__ = ["Strides"]
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["Strides", "lie_alike", "strides_of"]
 
 Strides = tuple[int, ...]
+
+
+def strides_of(tensor: Tensor) -> Strides | None:
+    """In elements; None for a tensor that has none (sparse, nested)."""
+    return tensor.stride() if tensor.layout is torch.strided else None
+
+
+def lie_alike(
+    shape: Sequence[int], strides: Strides | None, other_shape: Sequence[int], other: Strides | None
+) -> bool:
+    """Whether two tensors of as many dimensions lie alike. Dimensions of one element have no say;
+    of two sizes, the order of the dimensions has, and whether elements follow without gaps."""
+    if strides == other or 0 in (*shape, *other_shape):
+        return True
+    if strides is None or other is None:
+        return False
+    long = [d for d, sizes in enumerate(zip(shape, other_shape, strict=True)) if 1 not in sizes]
+    if tuple(shape) == tuple(other_shape):
+        return all(strides[d] == other[d] for d in long)
+    one, two = _order(strides, long), _order(other, long)
+    return one == two and _is_dense(shape, strides) == _is_dense(other_shape, other)
+
+
+def _order(strides: Strides, dimensions: Sequence[int]) -> list[tuple[int, bool]]:
+    """From the outermost to the innermost, with whether each is expanded."""
+    ranked = sorted(dimensions, key=lambda d: (-strides[d], d))
+    return [(d, strides[d] == 0) for d in ranked]
+
+
+def _is_dense(shape: Sequence[int], strides: Strides) -> bool:
+    step = 1
+    for d in sorted((d for d, n in enumerate(shape) if n != 1), key=lambda d: (strides[d], -d)):
+        if strides[d] != step:
+            return False
+        step *= shape[d]
+    return True

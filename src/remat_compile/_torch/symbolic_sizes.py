@@ -160,8 +160,11 @@ def _wrap_int(inner: Binary) -> Binary:
 
 
 def _maybe_as_int(inner: Callable[[Any], int | None]) -> Callable[[Any], int | None]:
-    def shared(node: Any) -> int | None:  # what is asked most by far
-        known = _known_of(node)
+    def shared(node: Any) -> int | None:  # what is asked most by far: `_known_of`, as it mostly is
+        env = node.shape_env
+        known = _known.get(id(env))
+        if known is None or known.version != env._replacements_version_counter:
+            known = _known_of(node)
         if known is None:
             return inner(node)
         number = known.numbers.get(id(node))

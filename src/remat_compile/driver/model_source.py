@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 import traceback
@@ -133,9 +134,10 @@ def load_source(spec: str, options: ModelOptions = NO_OPTIONS, *, strict: bool =
     if suffix == ".pt2":
         return Source(load_pt2(spec), recorded, sha256_of(spec))
     factory = spec.removeprefix(file_of(spec))
-    module, args, kwargs = _from_factory(file_of(spec), factory[1:])
+    executed, sha256 = _execute(file_of(spec))
+    module, args, kwargs = _from_factory(file_of(spec), executed, factory[1:])
     exported = export(module, args, kwargs, strict=strict)
-    return Source(exported, recorded + factory, sha256_of(file_of(spec)))
+    return Source(exported, recorded + factory, sha256)
 
 
 def _load_onnx(path: str, options: ModelOptions) -> Source:
@@ -153,11 +155,12 @@ def _load_onnx(path: str, options: ModelOptions) -> Source:
     return Source(exported, Path(path).name, built.sha256, tuple(built.warnings))
 
 
-def _from_factory(file: str, name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def _from_factory(
+    file: str, module: ModuleType, name: str
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """The module, arguments and keyword arguments that `name()` in `file` returns."""
     from torch import nn
 
-    module = _execute(file)
     factory = getattr(module, name, None)
     if not callable(factory):
         functions = [key for key, value in vars(module).items() if callable(value)]
@@ -179,24 +182,39 @@ def _from_factory(file: str, name: str) -> tuple[Any, tuple[Any, ...], dict[str,
 
 class _FromSource(SourceFileLoader):
     """Compiles the file anew: bytecode beside it is told apart by second and size alone, and the
-    plan records the digest of the text."""
+    plan records the digest of the text. `sha256` is of what was compiled: the file may change."""
+
+    sha256 = ""
 
     def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self.get_data(self.path), self.path)
+        text = self.get_data(self.path)
+        self.sha256 = hashlib.sha256(text).hexdigest()
+        return self.source_to_code(text, self.path)
 
 
-def _execute(file: str) -> ModuleType:
+def _execute(file: str) -> tuple[ModuleType, str]:
+    """The module of a file, and the digest of the text that was executed."""
     path = Path(file).resolve()
-    loader = _FromSource(path.stem, str(path))
-    spec = importlib.util.spec_from_loader(path.stem, loader)
+    name = _module_name(path)
+    loader = _FromSource(name, str(path))
+    spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None  # a loader was given
     module = importlib.util.module_from_spec(spec)
     # As with `python file.py`: its neighbours can be imported.
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     _run(file, file, lambda: loader.exec_module(module))
-    return module
+    return module, loader.sha256
+
+
+def _module_name(path: Path) -> str:
+    """That of the file, but for one that another module has: `json.py` is not the `json` that
+    everything else imports."""
+    known = sys.modules.get(path.stem)
+    is_replaced = known is None or isinstance(getattr(known, "__loader__", None), _FromSource)
+    same = getattr(known, "__file__", None) == str(path)
+    return path.stem if is_replaced or same else f"{path.stem}_model"
 
 
 def _run(what: str, file: str, call: Callable[[], Any]) -> Any:
@@ -208,7 +226,10 @@ def _run(what: str, file: str, call: Callable[[], Any]) -> Any:
         mine = [f for f in frames if Path(f.filename).name == Path(file).name]
         notes = tuple(Note(f"{file}:{f.lineno}: {f.line}") for f in mine[-1:])
         if isinstance(error, SyntaxError):
-            notes = (Note(f"{file}:{error.lineno}: {(error.text or '').strip()}"),)
+            # Of the file, or of one that it imports.
+            is_mine = Path(error.filename or file).name == Path(file).name
+            place = f"{file if is_mine else error.filename}:{error.lineno}"
+            notes = (Note(f"{place}: {(error.text or '').strip()}"),) if error.lineno else ()
             text = f"SyntaxError: {error.msg}"
         else:
             text = f"{type(error).__name__}: {error}"

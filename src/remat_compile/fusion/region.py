@@ -63,14 +63,15 @@ def _calls(members: Sequence[RunMember], graph: Graph) -> Iterator[InnerCall]:
     with its calls.
 
     A view of an argument costs nothing in a kernel, and a line of Python outside. One of complex
-    numbers stays outside: no kernel is generated for what gives them.
+    numbers stays outside: no kernel is generated for what gives them. So does one by `as_strided`:
+    its offset counts from where the storage begins, and a kernel's from where its argument does.
     """
     made: set[str] = set()
     names: set[str] = set()
     for m in members:
         for name in m.cnode.call.refs():
             base = graph.anode[graph.storage[name]]
-            if base.name in made or not base.dtype.startswith("c"):
+            if base.name in made or not (base.dtype.startswith("c") or _is_placed(name, graph)):
                 yield from _derived(name, names, graph)
         if m.cnode.is_accumulate:
             yield InnerCall(m.cnode.writes, Call(SUM, m.cnode.call.args))
@@ -79,6 +80,11 @@ def _calls(members: Sequence[RunMember], graph: Graph) -> Iterator[InnerCall]:
         else:
             yield InnerCall(m.cnode.writes, m.cnode.call)
         made.update(m.cnode.results)
+
+
+def _is_placed(name: str, graph: Graph) -> bool:
+    """Whether a view is derived by `as_strided`, which places it in the storage."""
+    return any(view.call.op.startswith("aten.as_strided.") for view in views_to(name, graph))
 
 
 def _derived(name: str, names: set[str], graph: Graph) -> Iterator[InnerCall]:

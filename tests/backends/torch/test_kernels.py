@@ -133,6 +133,22 @@ def test_there_is_no_kernel_for_what_is_only_marked_as_negated_or_conjugated(
     assert "negated or conjugated by a mark" in failure
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_there_is_no_kernel_for_what_counts_from_where_the_storage_begins(
+    dtype: torch.dtype,
+) -> None:
+    """`as_strided` of an argument does, and a kernel counts from where its argument begins."""
+    calls = (
+        InnerCall(("v",), Call("aten.as_strided.default", (Ref("x"), (4,), (1,), 0))),
+        InnerCall(("y",), Call("aten.add.Tensor", (Ref("v"), Ref("v")))),
+    )
+    region = CNode("F1_F2", "fwd", ("y",), Call("fused", (Ref("x"),), region=calls), time_ns=1)
+    kernels = Kernels(CPU)
+    assert kernels.kernel(region, [torch.zeros(8, dtype=dtype)]) is None
+    (failure,) = kernels.failures
+    assert "F1_F2" in failure
+
+
 def test_made_up_numbers_are_not_all_zero() -> None:
     """Else any kernel would be right. Zeros are for indices."""
     for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.complex128):

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as of_modules
 
 from ..._torch.hooks import KINDS, Hook, hook_at
+from ..._torch.strides import lie_alike, strides_of
 
 __all__ = ["ModuleGuards", "Slot"]
 
@@ -129,7 +130,7 @@ class ModuleGuards:
         ]
 
     def _of_tensors(self) -> Iterator[str]:
-        removed, switched, others = [], [], []
+        removed, switched, laid, others = [], [], [], []
         for (held, key, path), then in zip(self._slots, self._tensors, strict=True):
             now = _described(held.get(key))
             if now is None or then is None:
@@ -137,10 +138,15 @@ class ModuleGuards:
             elif now[:3] != then[:3]:
                 others.append(f"{path} is {_text(now)}, not {_text(then)}")
             elif now != then:
-                switched.append(path)
+                if now[3] != then[3]:
+                    switched.append(path)
+                if not lie_alike(now[1], now[4], then[1], then[4]):
+                    laid.append(path)
         yield from _sentence("parameter or buffer", "removed", removed)
         if switched:
             yield f"{_listed(switched)} has another requires_grad since capture"
+        if laid:
+            yield f"{_listed(laid)} has other strides in memory than at capture"
         if others:
             more = f", and {len(others) - 1} more changed" if len(others) > 1 else ""
             yield f"{others[0]}, as at capture{more}"
@@ -218,11 +224,12 @@ def _nothing(_: dict[str, Any]) -> tuple[()]:
 def _described(tensor: Tensor | None) -> Any:
     if tensor is None:
         return None
-    return (tensor.dtype, tensor.shape, tensor.device, tensor.requires_grad)
+    shape, strides = tensor.shape, strides_of(tensor)
+    return (tensor.dtype, shape, tensor.device, tensor.requires_grad, strides)
 
 
-def _text(described: tuple[torch.dtype, torch.Size, torch.device, bool]) -> str:
-    dtype, shape, device, _ = described
+def _text(described: tuple[torch.dtype, torch.Size, torch.device, bool, object]) -> str:
+    dtype, shape, device, *_ = described
     return f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}"
 
 

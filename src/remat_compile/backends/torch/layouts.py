@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,14 +25,17 @@ from ...ir.diagnostics import Diagnostic, render
 __all__ = ["LayoutWatch"]
 
 _NONE: frozenset[int] = frozenset()
+_NO_ZEROS: Mapping[int, Strides] = {}
 _MOST = 64
 """Ways in which gradients were laid out that are remembered."""
 
 
 class _BegunLayouts(threading.local):
-    """Of the backward that begins on this thread: tangents taken as they come, and zeros."""
+    """Of the backward that begins on this thread: tangents taken as they come, and those that are
+    zeros, with the strides of these."""
 
-    given = missing = _NONE
+    given = _NONE
+    missing = _NO_ZEROS
 
 
 class LayoutWatch:
@@ -50,15 +53,23 @@ class LayoutWatch:
         self._takes = None if is_fused else lowered.takes
         results = lowered.program.binding.results
         places = {name: at for at, name in enumerate(lowered.tangents)}
-        tangents = {r.name: places[r.tangent] for r in results if r.tangent in places}
+        tangents: dict[str, list[int]] = {}
+        for r in results:
+            if r.tangent in places:
+                tangents.setdefault(r.name, []).append(places[r.tangent])
         often = Counter(lowered.forward_outputs)
         self._result = {places[r.tangent]: i for i, r in enumerate(results) if r.tangent in places}
         # Numbers of the autograd node's outputs, and the tangents of those.
-        self._places = [
-            (number, tangents[output])
-            for number, output in enumerate(lowered.forward_outputs)
-            if output in tangents and often[output] == 1
-        ]
+        # What is returned twice is one tensor, whose gradients autograd adds: that sum comes to the
+        # last of its numbers, and nothing to the others.
+        self._places: list[tuple[int, int]] = []
+        self._same: dict[int, int] = {}
+        for name, of_one in tangents.items():
+            numbers = [n for n, output in enumerate(lowered.forward_outputs) if output == name]
+            if often[name] == len(of_one):
+                self._places += zip(numbers, of_one, strict=True)
+                self._same |= dict.fromkeys(of_one[:-1], of_one[-1])
+        self._places.sort()
         self._known: dict[tuple[Strides, ...], bool] = {}
         self._all = frozenset(place for _, place in self._places)
         self._begun = _BegunLayouts()
@@ -102,17 +113,23 @@ class LayoutWatch:
                 strides[at] = (0,) * len(expected[at])
             elif (stride := gradient.stride()) != expected[at]:
                 strides[at] = _meant(stride, expected[at], gradient.shape)
+        # Zeros that are added to a sum leave its layout as it is, if they have that themselves.
+        is_expanded = False
+        for at, last in self._same.items():
+            if at in missing and last not in missing:
+                strides[at] = strides[last]
+                is_expanded |= 0 in strides[last] and 0 not in expected[last]
         key = tuple(strides)
         if key == expected:
-            self._begun.given, self._begun.missing = self._all, _NONE
+            self._begun.given, self._begun.missing = self._all, _NO_ZEROS
             return
         is_taken = self._known.get(key)
         if is_taken is None:
-            is_taken = self._takes is not None and self._takes(key)
+            is_taken = not is_expanded and self._takes is not None and self._takes(key)
             if len(self._known) >= _MOST:
                 self._known.clear()
             self._known[key] = is_taken
-        self._begun.missing = frozenset(missing) if is_taken else _NONE
+        self._begun.missing = {at: key[at] for at in missing} if is_taken else _NO_ZEROS
         self._begun.given = self._all - missing if is_taken else _NONE
         for _, at in self._places:
             if at in missing or key[at] == expected[at]:
@@ -127,12 +144,12 @@ class LayoutWatch:
             return [*tangents]
         begun = self._begun
         given, missing = begun.given, begun.missing
-        begun.given = begun.missing = _NONE
+        begun.given, begun.missing = _NONE, _NO_ZEROS
         return [
-            tangent
-            if at in given or tangent.stride() == stride
-            else tangent.new_zeros(()).expand(tangent.shape)
+            _zeros(tangent, missing[at])
             if at in missing
+            else tangent
+            if at in given or tangent.stride() == stride
             else torch.empty_strided(
                 tangent.shape, stride, dtype=tangent.dtype, device=tangent.device
             ).copy_(tangent)
@@ -155,6 +172,12 @@ class LayoutWatch:
         hint = "compute what transposes the result inside the model, or return it contiguous"
         warning = Diagnostic("FB0918", message, hint=hint)
         warnings.warn(render(warning, level="warning"), stacklevel=2)
+
+
+def _zeros(like: Tensor, stride: Strides) -> Tensor:
+    if not any(stride):
+        return like.new_zeros(()).expand(like.shape)
+    return like.new_empty_strided(like.shape, stride).zero_()
 
 
 def _meant(stride: Strides, expected: Strides, shape: Sequence[int]) -> Strides:

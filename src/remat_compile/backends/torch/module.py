@@ -18,6 +18,7 @@ from ..._torch.autocast import Autocast
 from ..._torch.lowered import Lowered
 from ..._torch.parallel import check_not_spread
 from ..._torch.results import tensors_of
+from ..._torch.strides import lie_alike, strides_of
 from ..._torch.whole import StandIn
 from ...ir.diagnostics import Diagnostic, FBError, render
 from ...ir.expr import evaluate
@@ -145,9 +146,7 @@ class PlannedStep:
         is_new_shape = True
         for index, (leaf, sample) in enumerate(zip(flat, self._sample, strict=True)):
             if (now := _described(leaf)) != sample and not self._fits(index, now, sample, env):
-                problems.append(
-                    f"argument {index} is {_text(now)}; the plan is for {_text(sample)}"
-                )
+                problems.append(_otherwise(index, now, sample))
                 is_new_shape &= _has_another_shape_only(now, sample)
         changes = self._guards.changes(owner, tensors)
         if (autocast := Autocast.now(self.autocast.device_type)) != self.autocast:
@@ -169,11 +168,14 @@ class PlannedStep:
 
     def _fits(self, index: int, now: Any, sample: Any, env: dict[str, int]) -> bool:
         """Whether a tensor differs from the sample in dynamic dimensions only."""
-        if not isinstance(now, tuple) or not isinstance(sample, tuple) or now[1:] != sample[1:]:
+        if not _has_another_shape_only(now, sample):
             return False
-        if len(env) < len(self._symbols):
-            return False
-        return bool(now[0] == tuple(evaluate(size, env) for size in self._shapes[index]))
+        if now[0] != sample[0]:
+            if len(env) < len(self._symbols):
+                return False
+            if now[0] != tuple(evaluate(size, env) for size in self._shapes[index]):
+                return False
+        return lie_alike(now[0], now[-1], sample[0], sample[-1])
 
 
 def _state_of(lowered: Lowered) -> list[Slot]:
@@ -202,18 +204,29 @@ def _state_of(lowered: Lowered) -> list[Slot]:
 
 def _described(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
-        return (tuple(leaf.shape), leaf.dtype, leaf.device, leaf.requires_grad)
+        return (tuple(leaf.shape), leaf.dtype, leaf.device, leaf.requires_grad, strides_of(leaf))
     return leaf
 
 
 def _has_another_shape_only(now: Any, sample: Any) -> bool:
-    return isinstance(now, tuple) and isinstance(sample, tuple) and now[1:] == sample[1:]
+    """Or lies otherwise in memory."""
+    return isinstance(now, tuple) and isinstance(sample, tuple) and now[1:-1] == sample[1:-1]
+
+
+def _otherwise(index: int, now: Any, sample: Any) -> str:
+    if _has_another_shape_only(now, sample) and now[0] == sample[0]:
+        own, other = (
+            "sparse" if described[-1] is None else f"strides {list(described[-1])}"
+            for described in (now, sample)
+        )
+        return f"argument {index} lies in memory with {own}; the plan is for {other}"
+    return f"argument {index} is {_text(now)}; the plan is for {_text(sample)}"
 
 
 def _text(described: Any) -> str:
     if not isinstance(described, tuple):
         return repr(described)
-    shape, dtype, device, requires_grad = described
+    shape, dtype, device, requires_grad, _ = described
     grad = ", requires grad" if requires_grad else ""
     return f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}{grad}"
 

@@ -1,4 +1,4 @@
-"""A call with other shapes than the sample's: in eager, or by a plan of its own."""
+"""A call with other shapes or strides than the sample's: in eager, or by a plan of its own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from ..._torch.strides import Strides, strides_of
 from ...ir.diagnostics import Diagnostic, render
 from .module import PlannedModule
 
@@ -28,8 +29,10 @@ class RunEagerly:
     def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.warned:
             self.warned = True
-            message = "a call has other shapes than the plan, and runs in eager: no bound holds"
-            hint = 'on_new_shape="replan" plans each shape once'
+            message = (
+                "a call has other shapes or strides than the plan, runs in eager: no bound holds"
+            )
+            hint = 'on_new_shape="replan" plans each once'
             diagnostic = Diagnostic("FB0913", message, hint=hint)
             warnings.warn(render(diagnostic, level="warning"), stacklevel=2)
         assert isinstance(owner, PlannedModule)
@@ -41,10 +44,13 @@ class RunPlannedAgain:
     """Other shapes run by a plan of their own, made at the first such call and kept."""
 
     plan_again: PlanAgain
-    known: dict[tuple[torch.Size, ...], PlannedModule] = field(default_factory=dict)
+    known: dict[tuple[tuple[torch.Size, Strides | None], ...], PlannedModule] = field(
+        default_factory=dict
+    )
 
     def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        shapes = tuple(t.shape for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor))
+        leaves = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        shapes = tuple((t.shape, strides_of(t)) for t in leaves)
         if shapes not in self.known:
             made = self.plan_again(owner, args, kwargs)
             assert isinstance(made, PlannedModule)

@@ -23,11 +23,12 @@ MOST_CONSTANT_BYTES = 2**16
 @dataclass(frozen=True)
 class StartEntry:
     """`plan` is a program with its schedule as text. `behaviour` is the digest of the model's
-    operators, `shapes` what they gave. `tangents` are strides; `constants` tensors from literals,
-    by name."""
+    operators, `shapes` what they gave, `after` the key of the model behind a call. `tangents` are
+    strides; `constants` tensors from literals, by name."""
 
     plan: str
     behaviour: str
+    after: str
     shapes: Mapping[str, list[Any]]
     tangents: tuple[Strides, ...]
     constants: Mapping[str, Tensor]
@@ -37,6 +38,7 @@ class StartEntry:
         start = {
             "plan": self.plan,
             "behaviour": self.behaviour,
+            "after": self.after,
             "shapes": dict(self.shapes),
             "tangents": [list(strides) for strides in self.tangents],
             "constants": [_written(name, t) for name, t in self.constants.items()],
@@ -57,6 +59,7 @@ class StartEntry:
             case {
                 "plan": str(plan),
                 "behaviour": str(behaviour),
+                "after": str(after),
                 "shapes": dict(shapes),
                 "tangents": list(tangents),
                 "constants": list(constants),
@@ -64,9 +67,8 @@ class StartEntry:
                 if not all(isinstance(parts, list) for parts in shapes.values()):
                     raise ValueError("its shapes are none")
                 strides = tuple(_sizes(one) for one in tangents)
-                return StartEntry(
-                    plan, behaviour, shapes, strides, dict(_read(one) for one in constants)
-                )
+                read = dict(_read(one) for one in constants)
+                return StartEntry(plan, behaviour, after, shapes, strides, read)
         raise ValueError("it is no start")
 
 

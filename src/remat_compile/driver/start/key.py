@@ -25,7 +25,7 @@ from .code import Description, Unknown
 
 __all__ = ["start_key"]
 
-FORMAT = 1
+FORMAT = 2
 ELSEWHERE = frozenset(
     (
         *("_parameters", "_buffers", "_modules", *KINDS),

@@ -6,6 +6,10 @@ Where both are those of the process that captured it and held it against eager, 
 graph has this model's parameters, buffers and arguments, its plan is proven again, its code is
 generated and read back, and the capture and the comparison with eager are left out. Everything
 else takes the long way.
+
+A forward may set what is not there yet, and find it at each later call: in `transformers`, a
+configuration's kind of problem, from the labels. The step belongs to the model as it is then, and
+so the key that it has behind a call (`after`) is kept beside the one that it is looked up by.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from ..._torch.autocast import Autocast
+from ..._torch.collections import without_full_collections
 from ..._torch.gradients import lost_gradients
 from ..._torch.lowered import Exported, Lowered
 from ..._torch.shadows import Behaviour, Unseen, behaviour, content
@@ -69,11 +74,12 @@ class Start:
         """The step, where it is known; and a warning (FB0523) where what is kept cannot be used."""
         path = self.cache.path(self.key, SUFFIX)
         try:
-            with phases.phase("start", "looking for a step that was captured before"):
+            looking = phases.phase("start", "looking for a step that was captured before")
+            with looking, without_full_collections():
                 entry = StartEntry.of(self.cache.read(self.key, SUFFIX))
                 seen = self._behaviour(entry)
                 return (None if seen is None else self._started(entry, seen, str(path))), ()
-        except (FileNotFoundError, Unseen):
+        except (FileNotFoundError, Unseen, Unknown):
             return None, ()
         except FBError as error:
             first = error.diagnostics[0]
@@ -84,11 +90,18 @@ class Start:
         return None, (Diagnostic("FB0523", message, hint="it is written again"),)
 
     def _behaviour(self, entry: StartEntry) -> Behaviour | None:
-        """What the model does, where that is what it did."""
+        """What the model does, where that is what it did, and leaves the model as it did."""
         behaved = behaviour(
             self.model, self.args, self.kwargs, self.device, self.wanted, entry.shapes
         )
-        return behaved if behaved.digest == entry.behaviour else None
+        if behaved.digest != entry.behaviour:
+            return None
+        is_left_so = entry.after == self.key or entry.after == self._key_now()
+        return behaved if is_left_so else None
+
+    def _key_now(self) -> str:
+        """Unknown where the model has none any more."""
+        return _key(self.model, self.args, self.kwargs, self.wanted, self.device, self.request)
 
     def _started(self, entry: StartEntry, seen: Behaviour, name: str) -> Started:
         from ...backends.torch import build
@@ -116,6 +129,8 @@ class Start:
         ranks = [len(program.graph.anode[name].shape) for name in lowered.tangents]
         if ranks != [len(strides) for strides in entry.tangents]:
             raise ValueError("it has other gradients")
+        if seen.compiling:
+            _hold_against_eager(lowered)
         diagnostics = (*seen.warnings, *lost_gradients(program.binding, self.model))
         return Started(exported, build(lowered, plan.schedule), diagnostics)
 
@@ -166,11 +181,13 @@ class Start:
         is_fused = any(c.is_fused for c in program.graph.cnodes)
         if tangents is None or not lowered.joint.is_plain() or program.symbols or is_fused:
             return None
-        again = _key(self.model, self.args, self.kwargs, self.wanted, self.device, self.request)
+        after = self._key_now()
         interface = interface_of(program, self.model, exported.flat_args)
-        if again != self.key or not _is_interface(interface, lowered):
+        if not _is_interface(interface, lowered):
             return None
         seen = behaviour(self.model, self.args, self.kwargs, self.device, self.wanted)
+        if after != self._key_now():  # each call leaves another model
+            return None
         diagnostics = (*seen.warnings, *lost_gradients(program.binding, self.model))
         is_same = (seen.changing, seen.own_hooks) == (exported.changing, exported.own_hooks)
         # Else what was seen may be another branch of the forward than what was captured.
@@ -180,7 +197,7 @@ class Start:
         if not (is_same and says_the_same and are_literals):
             return None
         text = format_program(program)
-        return StartEntry(text, seen.digest, seen.shapes, tangents, lowered.constants)
+        return StartEntry(text, seen.digest, after, seen.shapes, tangents, lowered.constants)
 
 
 def start_of(
@@ -226,6 +243,17 @@ def _key(
     if asked is None:
         raise Unknown("the planner is not ours")
     return start_key(model, args, kwargs, wanted, device, asked)
+
+
+def _hold_against_eager(lowered: Lowered) -> None:
+    """As after a capture, where the numbers of the sample say which way the forward goes eagerly.
+    Unseen where that goes another way than the step: its capture says so."""
+    from ...frontends.torch_export import ensure_trusted
+
+    try:
+        ensure_trusted(lowered)
+    except FBError as error:
+        raise Unseen("eager computes something else with these numbers") from error
 
 
 def _is_tensor(leaf: object) -> bool:

@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from ..._torch.autocast import Autocast
+from ..._torch.collections import without_full_collections
 from ..._torch.lowered import Exported
 from ..._torch.parallel import check_not_spread, replica_of
 from ..._torch.places import error_in_model
@@ -65,7 +66,7 @@ def export(
         seen = observe(module, args, kwargs, wanted)
     results = None if strict else seen.results
     try:
-        with _quiet(), unchanged(module), shared_sizes():
+        with _quiet(), unchanged(module), shared_sizes(), without_full_collections():
             if results is not None:
                 _return_what_can_be_exported(module, results)
             program = torch.export.export(
@@ -278,6 +279,10 @@ def _data_dependent(program: ExportedProgram, known: set[Any]) -> FBError:
                 hint = "compute with the tensor, not with the number in it"
             where = f" ({place})" if (place := place_of(node)) is not None else ""
             diagnostics.append(Diagnostic("FB0506", f"{what} depends on data{where}", hint=hint))
+    if not diagnostics:  # nothing in the graph reads what was asked for
+        message = "the forward asks for a number that depends on data"
+        hint = "decide on the tensor, as with torch.where, or leave out `.item()` and the like"
+        diagnostics.append(Diagnostic("FB0506", message, hint=hint))
     return FBError(diagnostics)
 
 

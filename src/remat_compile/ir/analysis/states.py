@@ -7,15 +7,18 @@ leaves N as it is. One that makes some of it asks for what it reads instead: N b
 N' = (N without its results) and its reads, and N' and all its results are alive during it. The loss
 runs once, so no tangent is in N before it; after it the results that the caller holds are alive
 too. At the start of the step N is empty. So the schedule takes at least the least, over all ways
-back from v to nothing, of the most bytes on the way: a bottleneck shortest path. Ways are followed
+back from v to nothing, of the most bytes on the way: a bottleneck shortest path. A replay form may
+read other things than the first execution, so what does not depend on the loss by its first
+execution may be alive before the loss or made with what the loss gives. Ways are followed
 in the order of their bytes, so that where the search is cut short, the bytes of the next one are a
 bound as well. It holds whatever is run again, and in whatever order.
 
-From the loss on, what it depends on has run, and so have random cNodes that stand before it: they
-are replayed, which reads their tokens, and these stay in N until first executions make them. What v
-and what depends on it read later has then to come from tangents and tokens, none of which is made
-again, so what is alive separates it from these (`carried.py`): each step takes the least bytes of a
-separator that holds all that N says.
+From the loss on, what it depends on by first executions has run, and so have random cNodes that
+stand before it: they are replayed, which reads their tokens, and these stay in N until first
+executions make them. What v and what depends on it read later has then to come from tangents and
+tokens, none of which is made again, so what is alive separates it from these (`carried.py`): each
+step takes the least bytes of a separator that holds all that N says. Where a cNode may run in
+either form, only reads that both have are edges, so this holds for replay forms with other reads.
 
 In `y = F2(a, b)`, `a = F0(x)`, `b = F1(x)`, where F0 takes a workspace of 300 bytes and a, b and y
 take 100 each, F2 works on 300 bytes. Last before it runs F0, with b alive (500 bytes), or F1, with
@@ -102,7 +105,7 @@ class _Making:
 
 
 @dataclass(frozen=True)
-class _State:
+class _Wanted:
     """What is known to be alive, and whether the loss is still to come."""
 
     need: int
@@ -117,7 +120,7 @@ class _State:
 class _Step:
     """One that leads to a state, going back: what is known to be alive during it."""
 
-    before: _State
+    before: _Wanted
     during: int
     workspace: int
     after_loss: bool
@@ -150,6 +153,8 @@ class States:
         self.first: dict[str, _Making] = {}
         self.after_loss: set[str] = set()
         """What depends on the loss."""
+        self.late = 0
+        """What that makes: not alive before the loss, whatever replay forms read."""
         done = self.carried.done(self.carried.place[graph.loss.name])
         for k, c in enumerate(graph.cnodes):
             self.first[c.name] = first = self._form(c, 1, workspace[c.name])
@@ -160,6 +165,7 @@ class States:
             makers = {graph.writer[a].name for a in graph.reads(c) if a in graph.writer}
             if c.is_loss or makers & self.after_loss:
                 self.after_loss.add(c.name)
+                self.late |= first.makes | first.token
 
     @staticmethod
     def _add(forms_A: list[list[_Making]], forms: Iterable[_Making]) -> None:
@@ -189,17 +195,20 @@ class States:
         the caller holds, and how many states were looked at, `most_states` at most. The bound is
         `known_bytes` where no more is shown."""
         form = self.first[name]
-        before_loss = name not in self.after_loss or form.is_loss
         beside = _Beside(self, name)
-        need = form.reads if before_loss else form.reads | self.held
-        during = need if form.ended else need | form.makes
-        start = _State(need, before_loss)
-        first = _Step(start, during, form.workspace, after_loss=not before_loss)
-        bound = max(known_bytes, beside.most_bytes(first, known_bytes))
-        queue: list[tuple[int, int, int, _State, _Step | None]] = []
-        heappush(queue, (bound, self.bytes_of(need), 0, start, None))
-        looked: set[_State] = set()
+        starts = [_Wanted(form.reads, before_loss=True)]  # of the forward, the loss made none
+        if self.graph.cnode[name].phase not in ("fwd", "loss"):
+            late = _Wanted(form.reads | self.held, before_loss=False)
+            starts = [late, *(() if name in self.after_loss else starts)]
+        queue: list[tuple[int, int, int, _Wanted, _Step | None]] = []
         pushed = 0
+        for start in starts:
+            during = start.need if form.ended else start.need | form.makes
+            first = _Step(start, during, form.workspace, after_loss=not start.before_loss)
+            bound = beside.most_bytes(first, known_bytes)
+            pushed += 1
+            heappush(queue, (bound, self.bytes_of(start.need), -pushed, start, None))
+        looked: set[_Wanted] = set()
         while queue:
             bound, size, _, state, step = heappop(queue)
             if not state.open(self.held) or len(looked) >= most_states:
@@ -218,12 +227,15 @@ class States:
                     heappush(queue, entry)
         return bound, len(looked)
 
-    def _steps(self, state: _State, bound: int, beside: _Beside) -> Iterable[tuple[int, _Step]]:
+    def _steps(self, state: _Wanted, bound: int, beside: _Beside) -> Iterable[tuple[int, _Step]]:
         """Those that make something of this state, each with a lower bound on the most bytes on the
         way; a single one where that is no worse than any other."""
         forms_A = self.early_A if state.before_loss else self.late_A
         forms = dict.fromkeys(form for k in _places(state.open(self.held)) for form in forms_A[k])
         steps = []
+        if not state.before_loss and not state.open(self.held) & self.late:
+            passed = _Wanted(state.need & ~self.late, before_loss=True)
+            steps.append((bound, _Step(passed, 0, 0, after_loss=False)))  # the loss made none
         for form in forms:
             if form.ended & state.need & ~form.makes:
                 continue
@@ -235,13 +247,13 @@ class States:
             steps.append((max(bound, most), step))
         return steps
 
-    def _back(self, state: _State, form: _Making) -> _Step:
+    def _back(self, state: _Wanted, form: _Making) -> _Step:
         made = form.makes | form.token & state.need
         after_loss = not state.before_loss
         kept = self.held if after_loss and not form.is_loss else 0
         before = state.need & ~(made & ~kept) | form.reads
         during = before if form.ended else before | made
-        earlier = _State(before, form.is_loss or state.before_loss)
+        earlier = _Wanted(before, form.is_loss or state.before_loss)
         return _Step(earlier, during, form.workspace, after_loss=after_loss)
 
 

@@ -193,18 +193,25 @@ def _difference(result: Tensor, wanted: Tensor) -> float:
     return difference if difference == difference else inf
 
 
+MARGIN = 64
+"""Elements in front of made-up values: as many bytes, or more, as an allocator aligns to."""
+
+
 def made_up(layout: Layout) -> Tensor:
-    """Normal numbers, or zeros (an index that is always valid)."""
-    storage = 1 + sum((n - 1) * s for n, s in zip(layout.shape, layout.stride, strict=True))
+    """Normal numbers, or zeros (an index that is always valid), behind others in their storage: a
+    kernel that takes the one's begin for the other's is seen to compute something else."""
+    storage = MARGIN + 1
+    storage += sum((n - 1) * s for n, s in zip(layout.shape, layout.stride, strict=True))
     if 0 in layout.shape:
-        storage = 0
+        storage = MARGIN
     if layout.dtype.is_floating_point:
         flat = torch.randn(storage, dtype=torch.float32).to(layout.dtype)
     elif layout.dtype.is_complex:
         flat = torch.randn(storage, dtype=layout.dtype)
     else:
         flat = torch.zeros(storage, dtype=layout.dtype)
-    return flat.to(layout.device).as_strided(layout.shape, layout.stride)
+        flat[:MARGIN] = 1
+    return flat.to(layout.device).as_strided(layout.shape, layout.stride, MARGIN)
 
 
 def make_kernels(
