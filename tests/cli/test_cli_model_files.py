@@ -30,6 +30,13 @@ def make():
 """
 
 
+@pytest.fixture(autouse=True)
+def _own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of a model can be imported from, and one here has a `json.py`: other tests start
+    processes with the path that this one has."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
 def test_the_recorded_digest_is_of_the_text_that_was_executed(tmp_path: Path) -> None:
     path = tmp_path / "net.py"
     text = f"open(__file__, 'a').write('# edited while it is captured')\n{MODEL}"

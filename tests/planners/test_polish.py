@@ -24,7 +24,7 @@ from remat_compile.planners import (
 )
 from remat_compile.planners.contract import Progress
 from remat_compile.planners.instance import Instance
-from remat_compile.planners.polish import Polish, _Descent
+from remat_compile.planners.polish import Descent, Polish
 from remat_compile.planners.programs.events import Windows, window_events
 from remat_compile.planners.solvers.solve import MilpSolver
 
@@ -86,14 +86,14 @@ def test_no_window_is_begun_past_the_time_limit(monkeypatch: pytest.MonkeyPatch)
     program = transformer(2)
     budget = reachable(program, 0.5)
     unit_s, limits_s = 10 * HANGS_S, list[float]()
-    skip, improve = skips(monkeypatch), _Descent._improve
+    skip, improve = skips(monkeypatch), Descent._improve
 
-    def slow(self: _Descent, size: int, limit_s: float, solver: MilpSolver) -> tuple[bool, bool]:
+    def slow(self: Descent, size: int, limit_s: float, solver: MilpSolver) -> tuple[bool, bool]:
         limits_s.append(limit_s)
         skip(unit_s)
         return improve(self, 40, 0.0, solver)
 
-    monkeypatch.setattr(_Descent, "_improve", slow)
+    monkeypatch.setattr(Descent, "_improve", slow)
     monkeypatch.setattr("remat_compile.planners.polish._SLOW_S", 2 * unit_s)
     planner = parse_planner("polish{of=dtr{rounds=0}}")
     result = planner.plan(program, budget, time_limit_s=9.5 * unit_s)

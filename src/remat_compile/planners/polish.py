@@ -95,7 +95,7 @@ class Polish(Checked):
         order = _order(task, given.schedule)
         if order is None:
             return given
-        search = _Descent(task, order, deadline, Random(self.seed), progress)
+        search = Descent(task, order, deadline, Random(self.seed), progress)
         search.run()
         better = task.schedule(search.best)
         trace = simulate(program, better)
@@ -145,7 +145,7 @@ def _order(task: Task, schedule: Schedule) -> Order | None:
     return order
 
 
-class _Descent:
+class Descent:
     def __init__(
         self, task: Task, order: Order, deadline: float, rng: Random, progress: Progress | None
     ):

@@ -12,7 +12,7 @@ never change, as in JAX, there is nothing to `del`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ...ir.analysis.regions import RegionFunction, region_function
@@ -38,6 +38,13 @@ class Regions:
         """The parameters as text."""
         function, symbols = self.functions[name]
         return ", ".join((*function.parameters, *_symbol_names(symbols)))
+
+    def call(self, c: CNode, argument: Callable[[Arg], str], variable: Callable[[str], str]) -> str:
+        """The call of a fused cNode's function; what it is given as the backend writes it."""
+        name = self.of[c.name]
+        _, symbols = self.functions[name]
+        given = [variable(symbol_key(symbol)) for symbol in symbols]
+        return f"{name}({', '.join((*map(argument, c.call.args), *given))})"
 
 
 def regions_of(graph: Graph) -> Regions:

@@ -9,7 +9,7 @@ from ..._torch.callable import callable_op, check_call
 from ..._torch.ops import METHODS, from_atom, resolve_op
 from ...ir.graph import FUSED_OP, Atom, Call, CNode, Ref
 from ...ir.program import Program
-from ..python.names import VariableNames, symbol_key
+from ..python.names import VariableNames
 from ..python.quote import literal
 from ..python.regions import function_lines, local_names, regions_of
 from .interface import COPIES
@@ -61,10 +61,7 @@ class Expressions(VariableNames):
 
     def fused(self, c: CNode) -> str:
         """The call of a region's function."""
-        name = self.regions.of[c.name]
-        _, symbols = self.regions.functions[name]
-        given = [self.variable(symbol_key(symbol)) for symbol in symbols]
-        return f"{name}({', '.join((*map(self.argument, c.call.args), *given))})"
+        return self.regions.call(c, self.argument, self.variable)
 
     def region_texts(self) -> Iterator[str]:
         """The functions of the regions."""

@@ -33,6 +33,13 @@ __all__ = ["GuardFailure", "PlannedModule", "PlannedStep", "planned_module"]
 OnNewShape = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 """Runs a call that differs from the plan in shapes only; of the module and its arguments."""
 
+AS_IT_WAS = "compile again for this call, or restore what the plan was made for"
+AS_SAMPLE = (
+    "give tensors of the sample's shapes and strides (x.contiguous() where those were contiguous), "
+    'or compile with on_new_shape="replan" or "eager"'
+)
+"""Where arguments alone differ, in shapes or strides."""
+
 _STEP = "_remat_compile_step"
 _OWN = ("forward", "_is_full_backward_hook")
 """Attributes of the original that a planned module has of its own."""
@@ -98,7 +105,7 @@ class PlannedStep:
         if is_new_shape and self.on_new_shape is not None:
             return self.on_new_shape(owner, args, kwargs)
         if problems:
-            self._refuse(owner, problems)
+            self._refuse(owner, problems, AS_SAMPLE if is_new_shape else AS_IT_WAS)
         if self.autocast.dtype is None:
             outputs = self.run([*tensors, *flat])
         else:  # the casts are part of the graph
@@ -107,9 +114,8 @@ class PlannedStep:
         self.flight.start(outputs, self.autocast)
         return outputs if self._returns is None else self._returns.put_together(outputs)
 
-    def _refuse(self, owner: nn.Module, problems: list[str]) -> NoReturn:
+    def _refuse(self, owner: nn.Module, problems: list[str], hint: str = AS_IT_WAS) -> NoReturn:
         check_not_spread(owner, but=("",))
-        hint = "compile again for this call, or restore what the plan was made for"
         raise GuardFailure(Diagnostic("FB0910", "; ".join(problems), hint=hint))
 
     def eager(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

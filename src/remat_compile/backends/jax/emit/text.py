@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ....ir.graph import Atom, Call, CNode
 from ....ir.program import Program
-from ...python.names import VariableNames, symbol_key
+from ...python.names import VariableNames
 from ...python.regions import function_lines, local_names, regions_of
 from ..dtypes import dtype_name
 
@@ -62,10 +62,7 @@ class JaxText(VariableNames):
 
     def fused(self, c: CNode) -> str:
         """The call of a region's function."""
-        name = self.regions.of[c.name]
-        _, symbols = self.regions.functions[name]
-        given = [self.variable(symbol_key(symbol)) for symbol in symbols]
-        return f"{name}({', '.join((*map(self.argument, c.call.args), *given))})"
+        return self.regions.call(c, self.argument, self.variable)
 
     def region_texts(self) -> Iterator[str]:
         """The functions of the regions; called in the order of a plan, they are traced into it."""
