@@ -75,7 +75,18 @@ class Instances(Mapping[str, Tensor]):
         return partial(callable_op(view.call.op)._op, *args, **kwargs)
 
     def _derive(self, view: View) -> Tensor:
-        derived = self.deriving(view)()
+        """FB0904 where it is no view: a kernel may give a result other strides than its shapes on
+        `meta` say, and what was captured as a view is a copy in eager then."""
+        try:
+            derived = self.deriving(view)()
+        except RuntimeError as error:
+            fail(
+                "FB0904",
+                f"%{view.name} is declared a view of %{view.base}, which does not lie in memory "
+                f"so that {view.call.op} can be one: {str(error).partition(chr(10))[0]}",
+                view.span,
+                hint="call contiguous() in the model before it is viewed",
+            )
         if view.index is not None:
             derived = derived[view.index]
         if _storage_key(derived) != _storage_key(self[view.base]):

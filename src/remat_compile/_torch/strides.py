@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["Strides", "lie_alike", "strides_of"]
+__all__ = ["Strides", "is_dense", "lie_alike", "strides_of"]
 
 Strides = tuple[int, ...]
 
@@ -30,19 +30,27 @@ def lie_alike(
     if tuple(shape) == tuple(other_shape):
         return all(strides[d] == other[d] for d in long)
     one, two = _order(strides, long), _order(other, long)
-    return one == two and _is_dense(shape, strides) == _is_dense(other_shape, other)
+    if one != two:
+        return False
+    return is_dense(shape, strides, _outermost_first(strides)) == is_dense(
+        other_shape, other, _outermost_first(other)
+    )
 
 
 def _order(strides: Strides, dimensions: Sequence[int]) -> list[tuple[int, bool]]:
     """From the outermost to the innermost, with whether each is expanded."""
-    ranked = sorted(dimensions, key=lambda d: (-strides[d], d))
-    return [(d, strides[d] == 0) for d in ranked]
+    return [(d, strides[d] == 0) for d in _outermost_first(strides) if d in dimensions]
 
 
-def _is_dense(shape: Sequence[int], strides: Strides) -> bool:
+def _outermost_first(strides: Strides) -> list[int]:
+    return sorted(range(len(strides)), key=lambda d: (-strides[d], d))
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> bool:
+    """Whether elements follow each other without gaps, the last of these dimensions innermost."""
     step = 1
-    for d in sorted((d for d, n in enumerate(shape) if n != 1), key=lambda d: (strides[d], -d)):
-        if strides[d] != step:
+    for d in reversed(order):
+        if shape[d] != 1 and strides[d] != step:
             return False
         step *= shape[d]
     return True

@@ -107,7 +107,9 @@ class Meter:
         return Sample(workspace, time_ns, shadows), results
 
     def deriving_ns(self, view: View, instances: Instances) -> int:
-        """The time of a view, by its operator: it moves no bytes, whatever its sizes."""
+        """The time of a view, by its operator: it moves no bytes, whatever its sizes. FB0904 for
+        what is no view."""
+        _ = instances[view.name]
         if view.call.op not in self._deriving:
             self._deriving[view.call.op] = self._time_ns(instances.deriving(view))
         return self._deriving[view.call.op]

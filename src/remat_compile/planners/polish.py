@@ -129,7 +129,11 @@ class Polish(Checked):
         knows = schedule.has_copies or makes_copies(self.of)
         bound = max(task.instance.base_time_ns, (given.lower_bound_ns or 0) if knows else 0)
         if not isinstance(result, Optimal | Feasible) or result.time_ns >= given.time_ns:
-            return given if knows else Feasible(schedule, given.time_ns, bound)
+            if knows:
+                return given
+            if isinstance(given, Optimal):  # among plans that do not copy
+                return Feasible(schedule, given.time_ns, bound)
+            return replace(given, lower_bound_ns=bound)
         return replace(result, lower_bound_ns=bound) if isinstance(result, Feasible) else result
 
 

@@ -83,6 +83,31 @@ schedule @p { F1_F2; F3; F4; free %a; free %b; L; F1_B1; free %dy }
 """
 """The backward makes inside its region what the forward made and freed."""
 
+VIEWED = """fbir 1
+graph @g {
+  %x : input f64[8, 8] bytes 512
+  %w : param f64[8, 8] bytes 512
+  %y : output f64[8, 8] bytes 512
+  %dy : tangent f64[8, 8] bytes 512
+  %dw : param_grad f64[8, 8] bytes 512
+  %xt = view of %x aten.t.default(%x)
+  F1: fwd %y = aten.mm.default(%xt, %w)
+  L: loss %dy = loss(%y)
+  B1_B2: bwd %dw = fused(%x, %dy) {
+    %v = aten.t.default(%x)
+    %m = aten.mul.Tensor(%v, %dy)
+    %dw = aten.tanh.default(%m)
+  } of F1
+}
+bind {
+  arg "args[0]" = %x
+  param "w" = %w grad %dw
+  result %y tangent %dy
+}
+schedule @p { F1; L; B1_B2; free %dy }
+"""
+"""A region makes a view of an argument that stands outside of it too."""
+
 
 @pytest.fixture(autouse=True)
 def x64() -> Iterator[None]:
@@ -223,3 +248,9 @@ def test_the_annotated_form_has_regions_too() -> None:
     ((a @ torch.tensor(x)) * a).backward(torch.tensor(dy))
     assert given.grad is not None
     np.testing.assert_allclose(grads["w"], given.grad, rtol=1e-11, atol=1e-12)
+
+
+def test_a_view_that_stands_outside_of_the_region_too_is_told_apart() -> None:
+    program, text = read(VIEWED), source(VIEWED)
+    assert twins(program.graph) == {"B1_B2": ("x", "dy")}
+    check_source(text, program, program.schedules[0])

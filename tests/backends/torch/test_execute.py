@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import remat_compile
 from helpers.programs.hand_built import (
     batch_norm_program,
     batch_norm_values,
@@ -170,4 +172,24 @@ def test_views_that_allocate_are_refused() -> None:
     cnode = CNode("X", "bwd", ("q",), Call("aten.mul.Tensor", (Ref("copy"), 2)))
     with pytest.raises(FBError, match="storage of its own") as caught:
         run_with(dropout_program(), cnode, view)
+    assert caught.value.diagnostics[0].code == "FB0904"
+
+
+class Normalised(nn.Module):
+    """Traced, batch normalisation keeps the strides of its transposed input, so that the way back
+    is a view; its kernel gives a contiguous result, of which it would be a copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.last = nn.BatchNorm1d(8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(self.norm(x.transpose(1, 2)).transpose(1, 2))
+        return y
+
+
+@pytest.mark.parametrize("options", [{}, {"costs": "roofline", "device": "cpu"}])
+def test_a_result_that_cannot_be_viewed_as_captured_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(FBError, match=r"call contiguous\(\)") as caught:
+        remat_compile.compile(Normalised(), (torch.randn(2, 3, 8),), **options)
     assert caught.value.diagnostics[0].code == "FB0904"

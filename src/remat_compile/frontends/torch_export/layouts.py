@@ -8,6 +8,7 @@ from typing import Literal
 from torch import SymInt, Tensor, fx
 from torch import strided as _strided
 
+from ..._torch.strides import is_dense
 from ...ir.program import Binding, TensorLayout
 
 __all__ = ["layout_of", "layouts_of"]
@@ -30,22 +31,12 @@ def layout_of(name: str, tensor: Tensor) -> TensorLayout | None:
     """None for a tensor that is contiguous; dimensions of one element have no say in that."""
     sizes, strides = [*map(_sampled, tensor.shape)], [*map(_sampled, tensor.stride())]
     order = sorted(range(len(sizes)), key=lambda d: (-strides[d], d))
-    if 0 in sizes or _is_dense(sizes, strides, range(len(sizes))):
+    if 0 in sizes or is_dense(sizes, strides, range(len(sizes))):
         return None
-    form: Literal["order", "strides"] = "order" if _is_dense(sizes, strides, order) else "strides"
+    form: Literal["order", "strides"] = "order" if is_dense(sizes, strides, order) else "strides"
     return TensorLayout(name, form, tuple(order if form == "order" else strides))
 
 
 def _sampled(size: int | SymInt) -> int:
     """Its value at the sample, without a guard on it."""
     return size if isinstance(size, int) else int(size.node.hint)
-
-
-def _is_dense(sizes: list[int], strides: list[int], order: range | list[int]) -> bool:
-    """Whether elements follow each other without gaps, the last of these dimensions innermost."""
-    step = 1
-    for d in reversed(order):
-        if sizes[d] != 1 and strides[d] != step:
-            return False
-        step *= sizes[d]
-    return True

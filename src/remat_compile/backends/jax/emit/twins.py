@@ -14,8 +14,9 @@ def twins(graph: Graph) -> dict[str, tuple[str, ...]]:
 
         F34: fwd %k0 = clone(%m)     F62: fwd %k1 = clone(%m)     gives F62 -> m
 
-    The calls of a region are looked at as if they stood alone. All that it reads is told apart,
-    parameters where nothing else does.
+    The calls of a region are looked at as if they stood alone, and held against those before it,
+    views outside of regions among them. All that it reads is told apart, parameters where nothing
+    else does.
     """
     values = _Values(graph)
     fixed, seen, repeats = constants(graph), set[int](), dict[str, tuple[str, ...]]()
@@ -29,7 +30,8 @@ def twins(graph: Graph) -> dict[str, tuple[str, ...]]:
         else:
             made = {values.call(c.call): reads}
             values.results(c.writes, *made)
-        again = [of for number, of in made.items() if number in seen]
+        before = seen | values.views if c.is_fused else seen
+        again = [of for number, of in made.items() if number in before]
         if again and reads and c.name not in fixed:
             held = [name for name in reads if graph.anode[name].kind == "param"]
             others = [name for name in reads if name not in held]
@@ -47,6 +49,8 @@ class _Values:
         self._graph = graph
         self._numbers: dict[object, int] = {}
         self._of: dict[str, int] = {}
+        self.views: set[int] = set()
+        """Calls of views outside of regions that were read."""
         for a in graph.anodes:
             if a.kind in CALLER_KINDS:
                 self.write((a.name,), self.number(("given", a.name)))
@@ -98,5 +102,7 @@ class _Values:
         """A view has its value when it is first read: what it is of has been written then."""
         if name not in self._of:
             view = self._graph.view[name]
-            self._of[name] = self.number(("view", self.call(view.call), view.index))
+            call = self.call(view.call)
+            self.views.add(call)
+            self._of[name] = self.number(("view", call, view.index))
         return self._of[name]
