@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import jax
@@ -18,7 +19,16 @@ MODELS = (
     "hf-llama",
 )
 
-__all__ = ["MODELS", "report"]
+__all__ = ["MODELS", "report", "runnable"]
+
+
+def runnable() -> tuple[str, ...]:
+    """The models that can be made here; what is left out is told."""
+    if find_spec("transformers") is not None:
+        return MODELS
+    left_out = [name for name in MODELS if name.startswith("hf-")]
+    print(f"left out, since transformers is not installed: {', '.join(left_out)}")
+    return tuple(name for name in MODELS if name not in left_out)
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,8 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         annotated = "" if self.annotated is None else f"{self.annotated:.2f}"
         ratios = (f"{ratio:.2f}" for ratio in (self.live, self.plain, self.fused))
-        found = (f"{self.regions}", f"{self.temp_bytes / 1024:.0f}", *ratios, annotated)
-        return self.model, self.plan, *found, f"{self.difference:.0e}", self._verdict()
+        shares = (f"{self.regions}", f"{self.temp_bytes / 1024:.0f}", *ratios, annotated)
+        return self.model, self.plan, *shares, f"{self.difference:.0e}", self._verdict()
 
     def _verdict(self) -> str:
         if not self.holds:

@@ -34,7 +34,7 @@ import typer
 sys.path.append(str(Path(__file__).parent))
 
 from _common import gpt2, interleave, machine
-from _jax_bytes import MODELS, report
+from _jax_bytes import MODELS, report, runnable
 from _jax_regions import report as report_regions
 from _tables import print_table
 
@@ -138,7 +138,7 @@ def bytes_(
 ) -> None:
     """XLA's temporary bytes beside the predicted ones as the budget falls."""
     print(machine(), "jax", jax.__version__)
-    if not report(tuple(model or MODELS)):
+    if not report(tuple(model or runnable())):
         raise typer.Exit(1)
 
 
@@ -150,7 +150,7 @@ def regions(
 ) -> None:
     """XLA's temporary bytes beside those predicted at three budgets, with and without regions."""
     print(machine(), "jax", jax.__version__)
-    if not report_regions(tuple(model or MODELS), annotated=annotated) and check:
+    if not report_regions(tuple(model or runnable()), annotated=annotated) and check:
         raise typer.Exit(1)
 
 

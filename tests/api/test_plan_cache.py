@@ -53,12 +53,6 @@ def is_from_cache(plan: Plan) -> bool:
     return "plan" not in plan.phase_s
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "plans"))
-    return tmp_path / "plans"
-
-
 def test_a_plan_is_made_once(folder: Path) -> None:
     first, second = made(), made()
     assert not is_from_cache(first)
