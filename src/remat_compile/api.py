@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -87,6 +88,7 @@ def compile(  # the name users expect, as in torch.compile
     outputs: Outputs = None,
     dynamic_shapes: Any = None,
     on_new_shape: OnNewShape = "error",
+    cuda_graph: bool = False,
     progress: Progress = None,
     **options: Unpack[PlanKeywords],
 ) -> nn.Module:
@@ -94,6 +96,8 @@ def compile(  # the name users expect, as in torch.compile
 
     A call with other shapes or strides is refused (`on_new_shape="error"`, FB0910), runs without a
     plan and its bound (`"eager"`, FB0913), or is planned like this one and kept (`"replan"`).
+    With `cuda_graph` steps are replayed as CUDA graphs, which keep their memory between steps
+    and besides copies of arguments, results and gradients (FB0967 where that cannot be).
     Its parameters are those of `model`. What a user should know about the model comes
     as Python warnings. FB0702 for a `.fbir` file, which holds no parameters, FB0632 for
     `fuse="xla"`.
@@ -106,10 +110,17 @@ def compile(  # the name users expect, as in torch.compile
     request = _request(model, args, options, Wanted(loss, outputs))
     check_fuse(request.fuse, "torch")
     phases = Phases(progress)
+    from .backends.torch import check_graphs
     from .driver.start.start import start_of
 
+    if cuda_graph and not isinstance(model, str | Path):
+        tensor = next(chain(model.parameters(), model.buffers()), None)
+        if tensor is not None:
+            check_graphs(tensor.device, is_dynamic=dynamic_shapes is not None)
     start = start_of(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, request)
-    started, diagnostics = (None, ()) if start is None else start.begin(phases)
+    started, diagnostics = (
+        (None, ()) if start is None else start.begin(phases, cuda_graph=cuda_graph)
+    )
     compiled: PlannedModule
     if started is not None:
         exported, compiled = started.exported, started.module
@@ -117,7 +128,7 @@ def compile(  # the name users expect, as in torch.compile
     else:
         source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
         exported = source.exported
-        compiled, of_capture = _captured(source, request, start, phases)
+        compiled, of_capture = _captured(source, request, start, phases, cuda_graph=cuda_graph)
         diagnostics = (*diagnostics, *of_capture)
     for diagnostic in diagnostics:
         # Past `named_keywords`, to the caller.
@@ -129,22 +140,32 @@ def compile(  # the name users expect, as in torch.compile
         compiled.planned_step.on_new_shape = RunEagerly()
     elif on_new_shape == "replan":
         chosen: dict[str, Any] = {"loss": loss, "outputs": outputs, "progress": progress, **options}
+        chosen["cuda_graph"] = cuda_graph
         compiled.planned_step.on_new_shape = RunPlannedAgain(partial(compile, **chosen))
     return around_replica(exported, compiled)
 
 
 def _captured(
-    source: Source, request: PlanRequest, start: Start | None, phases: Phases
+    source: Source,
+    request: PlanRequest,
+    start: Start | None,
+    phases: Phases,
+    *,
+    cuda_graph: bool,
 ) -> tuple[PlannedModule, tuple[Diagnostic, ...]]:
     """The step of a model that was captured, and what is to be said of it. It is kept for the next
     start where that can do with it."""
-    from .backends.torch import build
+    from .backends.torch import build, recorder_for
     from .driver.bind import under
     from .frontends.torch_export import ensure_trusted
 
     with planned_source(source, request, phases) as (made, lowered):
         phases.say("generating the step")
-        compiled = build(under(lowered, made.program), made.schedule, made._kernels)
+        is_dynamic = bool(made.program.symbols)
+        recorder = (
+            recorder_for(source.exported.device, is_dynamic=is_dynamic) if cuda_graph else None
+        )
+        compiled = build(under(lowered, made.program), made.schedule, made._kernels, recorder)
     # Outside of the block, in which PyTorch traces and warnings are silenced.
     with phases.phase("check", "running the graph once against eager"):
         is_repeatable = ensure_trusted(lowered)

@@ -30,22 +30,26 @@ def bind(
     kernels: Kernels | None = None,
     *,
     by_calls: bool = False,
+    cuda_graph: bool = False,
 ) -> nn.Module:
     """The drop-in module; FB0710 where the model gives another graph than the plan's.
 
     Fused cNodes run as `kernels`, or as those that this machine makes (else the warning FB0916);
-    with `by_calls` as their calls one after the other, which gives the bits of eager.
+    with `by_calls` as their calls one after the other, which gives the bits of eager. With
+    `cuda_graph` later steps are replayed as CUDA graphs.
 
-    FB0912 for a plan that copies to the host on a device that cannot. The graph is run
-    once against eager before the module is handed out (FB0512).
+    FB0967 where there are none; FB0912 for a plan that copies to the host on a device that cannot.
+    The graph is run once against eager before the module is handed out (FB0512).
     """
     from .._torch.parallel import around_replica
-    from ..backends.torch import build
+    from ..backends.torch import build, recorder_for
 
+    is_dynamic = bool(program.symbols)
+    recorder = recorder_for(exported.device, is_dynamic=is_dynamic) if cuda_graph else None
     if kernels is None and not by_calls:
         kernels = kernels_here(program)
     with lowered_again(program, exported) as lowered:
-        module = build(under(lowered, program), schedule, kernels)
+        module = build(under(lowered, program), schedule, kernels, recorder)
     # Outside of the block, in which PyTorch traces and warnings are silenced.
     warn_of_calls(kernels)
     return around_replica(exported, module)

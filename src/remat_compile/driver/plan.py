@@ -258,19 +258,20 @@ class Plan:
         *,
         loss: Loss = None,
         outputs: Outputs = None,
+        cuda_graph: bool = False,
     ) -> nn.Module:
         """The drop-in that runs this plan.
 
         `model` with its sample `args`, `loss` and `outputs` as in `plan` may be left out where
-        the plan was made from a model in this process. FB0709 where there is none; FB0710 where
-        the model gives another graph than the plan's.
+        the plan was made from a model in this process, `cuda_graph` as in `compile`. FB0709 where
+        there is none; FB0710 where the model gives another graph than the plan's.
         """
         from .bind import bind
 
         hint = "pass the model and its sample arguments: plan.bind(model, args)"
         exported = self._capture(model, args, kwargs, Wanted(loss, outputs), hint)
         plan = self.trusted()
-        return bind(plan.program, plan.schedule, exported, self._kernels)
+        return bind(plan.program, plan.schedule, exported, self._kernels, cuda_graph=cuda_graph)
 
     def _capture(
         self,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from ..._torch.alloc import Mark, measure_peak, measure_regions
 from .build import CompiledStep, build, compiled_step
 from .emit import emit
+from .graphs import GraphRecorder, check_graphs, recorder_for
 from .measure import StepUse, bytes_at_entries, measure_step
 from .module import GuardFailure, PlannedModule
 from .new_shapes import RunEagerly, RunPlannedAgain
 
 __all__ = [
     "CompiledStep",
+    "GraphRecorder",
     "GuardFailure",
     "Mark",
     "PlannedModule",
@@ -19,9 +21,11 @@ __all__ = [
     "StepUse",
     "build",
     "bytes_at_entries",
+    "check_graphs",
     "compiled_step",
     "emit",
     "measure_peak",
     "measure_regions",
     "measure_step",
+    "recorder_for",
 ]

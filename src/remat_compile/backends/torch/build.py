@@ -26,7 +26,8 @@ from ..python.quote import comment
 from ..python.regions import regions_of
 from .emit import emit_with_saved
 from .flight import Flight
-from .interface import COPIES, Interface, copies_of
+from .graphs import GraphRecorder, StepGraphs
+from .interface import COPIES, TICKET, Interface, copies_of
 from .kernels import Kernel, Kernels, make_kernels
 from .layouts import LayoutWatch
 from .module import GuardFailure, PlannedModule, planned_module
@@ -49,19 +50,32 @@ class CompiledStep:
     flight: Flight
     source: str
     copies: PlanCopies | None
+    graphs: StepGraphs | None
 
 
-def build(lowered: Lowered, schedule: Schedule, kernels: Kernels | None = None) -> PlannedModule:
+def build(
+    lowered: Lowered,
+    schedule: Schedule,
+    kernels: Kernels | None = None,
+    recorder: GraphRecorder | None = None,
+) -> PlannedModule:
     """A drop-in for the original module that runs `schedule`; see `compiled_step`."""
-    step = compiled_step(lowered, schedule, kernels)
-    return planned_module(lowered, schedule, step.run, step.flight, step.source, step.copies)
+    step = compiled_step(lowered, schedule, kernels, recorder=recorder)
+    module = planned_module(lowered, schedule, step.run, step.flight, step.source, step.copies)
+    module.planned_step.graphs = step.graphs
+    return module
 
 
 def compiled_step(
-    lowered: Lowered, schedule: Schedule, kernels: Kernels | None = None, name: str = ""
+    lowered: Lowered,
+    schedule: Schedule,
+    kernels: Kernels | None = None,
+    name: str = "",
+    recorder: GraphRecorder | None = None,
 ) -> CompiledStep:
     """The step that runs `schedule`, without any guard; regions as `kernels`, where it makes one,
-    and else by their calls. Warnings of a part of a model call it by its `name`.
+    and else by their calls. Warnings of a part of a model call it by its `name`. With a `recorder`
+    later calls replay what it recorded of an earlier one.
 
     `schedule` must have been verified on `lowered.program`. Call it inside the `with`
     block that gave `lowered`; the result outlives the block. Raises FBError FB0901 for
@@ -87,13 +101,30 @@ def compiled_step(
     def partition(
         joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        return _borders(lowered, joint, interface, (*saved, *keys))
+        ticket = () if graphs is None else (TICKET,)
+        return _borders(lowered, joint, interface, (*saved, *keys, *ticket))
 
     moved = {step.anode for step in schedule.steps if isinstance(step, Offload)}
     # On the host there is room for a dense gradient, not for a slice of something larger.
     in_order = lowered if moved.isdisjoint(lowered.tangents) else replace(lowered, takes=None)
-    flight = Flight(UnusedOutputs(lowered), LayoutWatch(in_order, name, is_fused=bool(compiled)))
+    is_fixed = bool(compiled) or recorder is not None
+    flight = Flight(UnusedOutputs(lowered), LayoutWatch(in_order, name, is_fixed=is_fixed))
     tangents = len(lowered.tangents)
+    graphs = None
+    if recorder is not None:
+        graphs = StepGraphs(
+            forward,
+            backward,
+            recorder,
+            lambda: flight.mark is not None,
+            own=len(lowered.joint.held()),
+            results=len(interface.outputs),
+            tangents=tangents,
+            with_copies=copies is not None,
+        )
+    run_one, run_other = (
+        (forward, backward) if graphs is None else (graphs.forward, graphs.backward)
+    )
 
     device_type = lowered.exported.device.type
 
@@ -106,12 +137,12 @@ def compiled_step(
         args[len(args) - tangents :] = flight.layouts.fit(args[len(args) - tangents :])
         if compiled:
             _resolve(args, len(args) - tangents)
-        return flight.unused.leave_out(backward(args, constants))
+        return flight.unused.leave_out(run_other(args, constants))
 
     def run_forward(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
         if compiled:
             _resolve(args)
-        return forward(args, constants)
+        return run_one(args, constants)
 
     boxed = (
         _boxed(run_forward, constants, flight, "forward"),
@@ -132,7 +163,7 @@ def compiled_step(
             f"PyTorch {torch.__version__} refuses the generated step: {error}",
             hint="please report this with the model; the plan itself was verified",
         )
-    return CompiledStep(run, flight, source, copies)
+    return CompiledStep(run, flight, source, copies, graphs)
 
 
 def _kernels(lowered: Lowered, kernels: Kernels | None) -> dict[str, Kernel]:
@@ -289,7 +320,7 @@ class _BorderValues:
                 return lowered.nodes[argument].meta["val"].shape[symbol.dim]
         if name in graph.anode and graph.anode[name].kind == "rng":
             return self._on_host(evaluate(graph.anode[name].size, {}), torch.uint8)
-        if name == COPIES:
+        if name in (COPIES, TICKET):
             return self._on_host(1, torch.int64)
         return lowered.nodes[name].meta["val"]
 

@@ -10,12 +10,15 @@ from ...ir.program import Program
 from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
 from ..python.names import loss_index
 
-__all__ = ["COPIES", "Interface", "copies_of", "default_interface", "saved_at_loss"]
+__all__ = ["COPIES", "TICKET", "Interface", "copies_of", "default_interface", "saved_at_loss"]
 
 
 COPIES = "copies of the call"
 """The key of what is saved last by the forward of a plan that copies to the host; it is also
 the last input of that forward. No aNode has a name with blanks."""
+
+TICKET = "ticket of the call"
+"""The key of what is saved behind all else by the forward of a step that graphs may run."""
 
 
 @dataclass(frozen=True)

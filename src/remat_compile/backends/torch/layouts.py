@@ -42,15 +42,16 @@ class LayoutWatch:
     """Of the tangents of a step. `name` is what a region is called in messages.
 
     Warns (FB0918) of the first gradient that is copied, and of the first that is not and for which
-    operators may copy more than was counted. Kernels of a step that `is_fused` are made for one
-    layout and round otherwise than eager anyway: there, every gradient is copied into it.
+    operators may copy more than was counted. A step that `is_fixed` is of one layout,
+    as kernels (which round otherwise than eager anyway) and graphs are: each gradient is copied
+    into it.
     """
 
-    def __init__(self, lowered: Lowered, name: str = "", *, is_fused: bool = False) -> None:
+    def __init__(self, lowered: Lowered, name: str = "", *, is_fixed: bool = False) -> None:
         self._of_region = f" of {name}" if name else ""
         self._expected = lowered.joint.tangent_strides()
-        self._is_fused = is_fused
-        self._takes = None if is_fused else lowered.takes
+        self._is_fixed = is_fixed
+        self._takes = None if is_fixed else lowered.takes
         results = lowered.program.binding.results
         places = {name: at for at, name in enumerate(lowered.tangents)}
         tangents: dict[str, list[int]] = {}
@@ -135,7 +136,7 @@ class LayoutWatch:
             if at in missing or key[at] == expected[at]:
                 continue
             # The copy of an expanded one was counted.
-            if 0 not in key[at] or not (is_taken or self._is_fused):
+            if 0 not in key[at] or not (is_taken or self._is_fixed):
                 self._tell(at, is_taken)
 
     def fit(self, tangents: Sequence[Tensor]) -> list[Tensor]:

@@ -25,6 +25,7 @@ from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
 from .arguments import OTHERS, Arguments
 from .flight import Flight
+from .graphs import StepGraphs
 from .guards import ModuleGuards, Slot
 from .runtime import PlanCopies
 
@@ -89,6 +90,7 @@ class PlannedStep:
         self.original = vars(exported.original)
         self._returns = exported.returns
         self.on_new_shape: OnNewShape | None = None
+        self.graphs: StepGraphs | None = None
 
     def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensors = [held.get(key) for held, key, _ in self._state]
@@ -129,7 +131,8 @@ class PlannedStep:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PlannedStep:
         """The step for a copy of the model: what is generated is shared, its state is not."""
-        for name in ("program", "schedule", "flight", "copies", "_spec", "_arguments", "_returns"):
+        shared_names = ("program", "schedule", "flight", "copies", "graphs")
+        for name in (*shared_names, "_spec", "_arguments", "_returns"):
             shared = getattr(self, name)
             memo[id(shared)] = shared
         made = copy(self)

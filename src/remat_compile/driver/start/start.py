@@ -70,7 +70,9 @@ class Start:
     request: PlanRequest
     device: torch.device
 
-    def begin(self, phases: Phases) -> tuple[Started | None, tuple[Diagnostic, ...]]:
+    def begin(
+        self, phases: Phases, *, cuda_graph: bool = False
+    ) -> tuple[Started | None, tuple[Diagnostic, ...]]:
         """The step, where it is known; and a warning (FB0523) where what is kept cannot be used."""
         path = self.cache.path(self.key, SUFFIX)
         try:
@@ -78,7 +80,10 @@ class Start:
             with looking, without_full_collections():
                 entry = StartEntry.of(self.cache.read(self.key, SUFFIX))
                 seen = self._behaviour(entry)
-                return (None if seen is None else self._started(entry, seen, str(path))), ()
+                started = (
+                    None if seen is None else self._started(entry, seen, str(path), cuda_graph)
+                )
+                return started, ()
         except (FileNotFoundError, Unseen, Unknown):
             return None, ()
         except FBError as error:
@@ -103,8 +108,8 @@ class Start:
         """Unknown where the model has none any more."""
         return _key(self.model, self.args, self.kwargs, self.wanted, self.device, self.request)
 
-    def _started(self, entry: StartEntry, seen: Behaviour, name: str) -> Started:
-        from ...backends.torch import build
+    def _started(self, entry: StartEntry, seen: Behaviour, name: str, cuda_graph: bool) -> Started:
+        from ...backends.torch import build, recorder_for
 
         program = one_plan(entry.plan, name)
         exported = self._exported(seen)
@@ -132,7 +137,9 @@ class Start:
         if seen.compiling:
             _hold_against_eager(lowered)
         diagnostics = (*seen.warnings, *lost_gradients(program.binding, self.model))
-        return Started(exported, build(lowered, plan.schedule), diagnostics)
+        recorder = recorder_for(self.device, is_dynamic=False) if cuda_graph else None
+        module = build(lowered, plan.schedule, recorder=recorder)
+        return Started(exported, module, diagnostics)
 
     def _exported(self, seen: Behaviour) -> Exported:
         flat, spec = tree_flatten((self.args, self.kwargs))

@@ -3,7 +3,7 @@ host memory, and the engines that move the bytes."""
 
 from .accelerator import AcceleratorEngine
 from .arena import HostLayout, host_layout
-from .call import HostCopies, single_call
+from .call import Arena, HostCopies, single_call
 from .choice import engine_for
 from .cpu import ThreadEngine
 from .engine import CopyEngine
@@ -11,6 +11,7 @@ from .plan import PlanCopies
 
 __all__ = [
     "AcceleratorEngine",
+    "Arena",
     "CopyEngine",
     "HostCopies",
     "HostLayout",

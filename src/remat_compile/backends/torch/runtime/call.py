@@ -96,6 +96,22 @@ class HostCopies:
         self._turns: Counter[str] = Counter()
         self._host: dict[str, _HostCopy] = {}
 
+    @property
+    def arena(self) -> Arena:
+        """The host memory of this call."""
+        return self._arena
+
+    def another(self) -> HostCopies:
+        """Copies of a call with the same host memory, to record what it does."""
+        return HostCopies(self._engine, self._arena, self._slots)
+
+    def join(self) -> None:
+        """What follows runs after all copies under way."""
+        for name, flight in self.flights.items():
+            if flight is not None:
+                self._engine.wait(flight)
+            self.flights[name] = None
+
     def offload(self, name: str, tensor: Tensor) -> None:
         """Begins to copy a tensor to the host. FB0954 where it is larger than was planned."""
         turn = self._turns[name]

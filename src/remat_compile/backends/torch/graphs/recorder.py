@@ -1,0 +1,54 @@
+"""What records work for a device, to be launched again as one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+__all__ = ["GraphRecorder", "Recording"]
+
+T = TypeVar("T")
+
+Recording = Callable[[], None]
+"""Does again what was recorded: the same kernels on the same memory."""
+
+
+class GraphRecorder(ABC):
+    """Records of one step, which share their memory and are replayed in the order of recording.
+
+    A random operator that runs again shall draw as it did the first time. Its state of the
+    generator has a number in the order in which the forward takes them, from 0 on: `noted` says
+    what they were in a call that ran without a record, `begin_call` is told of a call that replays.
+    """
+
+    device: torch.device
+
+    @abstractmethod
+    def record(self, run: Callable[[], T], draws: Sequence[int]) -> tuple[T, Recording]:
+        """What `run` gives, in the memory where every replay puts it, and the replay. `draws` are
+        the numbers of the states that `run` draws from with `drawing`."""
+
+    @abstractmethod
+    def take_state(self, number: int) -> None:
+        """While recording: here the forward takes the state of the generator."""
+
+    @abstractmethod
+    def drawing(self, number: int) -> AbstractContextManager[None]:
+        """While recording: what runs inside draws from the state of this number."""
+
+    @abstractmethod
+    def noted(self, before: Tensor, states: Sequence[Tensor]) -> None:
+        """The states that a forward took, and the one before it."""
+
+    @abstractmethod
+    def begin_call(self) -> None:
+        """A forward is about to be replayed, and later its backward."""
+
+    @abstractmethod
+    def held_bytes(self) -> int:
+        """Device memory that the records keep from call to call."""
