@@ -13,7 +13,8 @@ __all__ = ["OnDevice"]
 
 
 class OnDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses what computes on the host, since no graph of the device does it again."""
+    """Refuses what makes a tensor on the host, since no graph of the device does it again. Host
+    memory that was there before may be copied to, and back."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -21,6 +22,13 @@ class OnDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        if any(isinstance(t, Tensor) and t.device != self._device for t in tree_leaves(made)):
-            raise RuntimeError(f"{func} computes on the host")
+        elsewhere = [t for t in _tensors(made) if t.device != self._device]
+        if elsewhere:
+            there = {t.untyped_storage().data_ptr() for t in _tensors((args, kwargs))}
+            if any(t.untyped_storage().data_ptr() not in there for t in elsewhere):
+                raise RuntimeError(f"{func} computes on the host")
         return made
+
+
+def _tensors(made: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]

@@ -9,9 +9,7 @@ between: a forward that comes before the backward of the one before it runs with
 
 from __future__ import annotations
 
-import itertools
 import warnings
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ....ir.diagnostics import Diagnostic, FBError, fail, render
-from ..runtime import Arena, HostCopies
+from ..runtime import Arena, HostCopies, Tickets
 from .hosts import OnDevice
 from .memory import Fresh, fill, static_like
 from .random import RandomCalls
@@ -29,12 +27,6 @@ __all__ = ["StepGraphs"]
 
 Function = Callable[..., Any]
 _MOST_MOVES = 8
-
-
-class _Ticket(bytearray):
-    """The memory of a ticket, which is its number: there as long as a backward may come."""
-
-    record: _Record | None = None
 
 
 class StepGraphs:
@@ -69,10 +61,8 @@ class StepGraphs:
         self._moves = 0
         self._last_key: object = None
         self._record: _Record | None = None
-        self._numbers = itertools.count(1)
-        self._tickets: weakref.WeakValueDictionary[int, _Ticket] = weakref.WeakValueDictionary()
+        self._tickets: Tickets[_Record] = Tickets()
         self._no_ticket: Tensor | None = None
-        self._flying: weakref.ref[_Ticket] | None = None
         self._tangents_like: list[Tensor] = []
 
     def forward(self, args: list[Any], constants: tuple[Tensor, ...]) -> tuple[Any, ...]:
@@ -84,23 +74,17 @@ class StepGraphs:
             if self._no_ticket is None:
                 self._no_ticket = torch.zeros(1, dtype=torch.int64)
             return (*made, self._no_ticket)
-        number = next(self._numbers)
-        memory = _Ticket(number.to_bytes(8, "little"))
-        memory.record = record
         made = record.forward(args)
         args.clear()
         self.replayed += 1
-        self._tickets[number] = memory
-        self._flying = weakref.ref(memory)
-        return (*made, torch.frombuffer(memory, dtype=torch.int64))
+        return (*made, self._tickets.issue(record))
 
     def backward(self, args: list[Any], constants: tuple[Tensor, ...]) -> Any:
         """The gradients. FB0965 for a second backward of a call that was replayed."""
         first = len(args) - self._tangents
         ticket = args.pop(first - 1)  # holds its memory
-        number = int(ticket.item())
         tangents = args[first - 1 :]
-        if number == 0:
+        if int(ticket.item()) == 0:
             self._tangents_like = [t.detach().to("meta") for t in tangents]
             del tangents
             with self._random.noting_backward():
@@ -108,20 +92,19 @@ class StepGraphs:
             self._is_warm = True
             return made
         args.clear()
-        memory = self._tickets.get(number)
-        if memory is None or memory.record is None:
+        record = self._tickets.redeem(ticket)
+        if record is None:
             fail(
                 "FB0965",
                 "what this backward needs is gone: a call that CUDA graphs ran serves one backward",
                 hint="leave out retain_graph and hooks on saved tensors, or compile without "
                 "cuda_graph=True",
             )
-        record, memory.record = memory.record, None
         return record.backward(tangents)
 
     def _record_for(self, args: list[Any], constants: tuple[Tensor, ...]) -> _Record | None:
         """The record that this call may use."""
-        if self._is_off or self._is_watched() or self._is_flying():
+        if self._is_off or self._is_watched() or self._tickets.is_any_out():
             return None
         copies = args[-1] if self._with_copies else None
         key = (
@@ -145,11 +128,6 @@ class StepGraphs:
         elif self._is_warm and not moved:
             self._record = self._recorded(key, args, constants)
         return self._record
-
-    def _is_flying(self) -> bool:
-        """Whether a backward may still come that needs the memory of the record."""
-        memory = None if self._flying is None else self._flying()
-        return memory is not None and memory.record is not None
 
     def _recorded(
         self, key: object, args: list[Any], constants: tuple[Tensor, ...]

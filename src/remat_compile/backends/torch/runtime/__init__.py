@@ -8,6 +8,7 @@ from .choice import engine_for
 from .cpu import ThreadEngine
 from .engine import CopyEngine
 from .plan import PlanCopies
+from .tickets import Tickets
 
 __all__ = [
     "AcceleratorEngine",
@@ -17,6 +18,7 @@ __all__ = [
     "HostLayout",
     "PlanCopies",
     "ThreadEngine",
+    "Tickets",
     "engine_for",
     "host_layout",
     "single_call",

@@ -1,13 +1,8 @@
-"""The copies of all calls of one plan: each call has a state of its own, which ends with it.
-
-The forward hands its state to its own backward as a tensor, the ticket, among all else that
-autograd keeps for it. The ticket's memory owns the state: it ends when autograd lets go of the
-ticket, be that after the backward, or because there never is one.
-"""
+"""The copies of all calls of one plan: each call has a state of its own, which ends with its
+ticket (`tickets.py`)."""
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Mapping, Sequence
 
@@ -21,14 +16,9 @@ from .arena import HostLayout, host_layout
 from .call import Arena, HostCopies
 from .choice import engine_for
 from .engine import CopyEngine, Flight
+from .tickets import Tickets
 
 __all__ = ["PlanCopies"]
-
-
-class _Ticket(bytearray):
-    """The memory of a ticket, which is its number; it keeps the state of a call alive."""
-
-    copies: HostCopies | None = None
 
 
 class PlanCopies:
@@ -51,8 +41,7 @@ class PlanCopies:
         }
         self._layouts: dict[tuple[int, ...], HostLayout] = {}
         self._idle: list[tuple[CopyEngine, Arena]] = []
-        self._numbers = itertools.count(1)
-        self._tickets: weakref.WeakValueDictionary[int, _Ticket] = weakref.WeakValueDictionary()
+        self._tickets: Tickets[HostCopies] = Tickets()
 
     def __deepcopy__(self, memo: object) -> PlanCopies:
         # A copy of the module runs the same functions, which know these copies.
@@ -72,22 +61,17 @@ class PlanCopies:
         """What stands for a state while autograd keeps it: int64[1]. The forward is done."""
         copies.pause()
         self.last_host_peak_bytes = copies.host_peak_bytes
-        number = next(self._numbers)
-        memory = _Ticket(number.to_bytes(8, "little"))
-        memory.copies = copies
-        self._tickets[number] = memory
-        return torch.frombuffer(memory, dtype=torch.int64)
+        return self._tickets.issue(copies)
 
     def redeem(self, ticket: Tensor) -> HostCopies:
         """The state behind a ticket, once. FB0953 where it has ended."""
-        memory = self._tickets.get(int(ticket.item()))
-        if memory is None or memory.copies is None:
+        copies = self._tickets.redeem(ticket)
+        if copies is None:
             fail(
                 "FB0953",
                 "the host copies of this call are gone: they serve one backward",
                 hint="call the module again; leave out retain_graph and hooks on saved tensors",
             )
-        copies, memory.copies = memory.copies, None
         return copies
 
     def end(self, copies: HostCopies) -> None:
