@@ -36,6 +36,7 @@ from helpers.accelerator.offloaded import (
 )
 from helpers.emitted.torch_copy_faults import COPY_FAULTS
 from helpers.execution.copied_steps import CopiedStep, step_of
+from helpers.execution.tape import Tape
 from helpers.models import BASE
 from helpers.planners.matrix import linked
 from helpers.programs.offloading import offload_everything
@@ -210,6 +211,25 @@ def test_faults_of_the_code_are_caught(queued: Accelerator, name: str) -> None:
     tree = ast.parse(step.source)
     assert COPY_FAULTS[name](tree)
     assert any(caught(step, source=ast.unparse(ast.fix_missing_locations(tree))))
+
+
+@pytest.mark.parametrize("model", ["mlp", "llama", "resnet", "two"])
+def test_a_step_with_copies_from_a_record(queued: Accelerator, model: str) -> None:
+    """Copies of the forward are over when its record ends; those of the backward come from the
+    same host memory. A call that is given another arena runs without the record."""
+    of = captured(model)
+    recorder = Tape(queued.device)
+    module = built(of, offload_everything(linked(of.program)), recorder)
+    graphs = module.planned_step.graphs
+    assert graphs is not None
+    assert_bit_equal(train_steps(module, of.args, of.kwargs), of.eager)
+    assert (graphs.replayed, recorder.records, copies_of(module).arenas) == (2, 2, 1)
+    waiting = module(*of.args, **of.kwargs)
+    module.load_state_dict(of.state)
+    assert_bit_equal(train_steps(module, of.args, of.kwargs), of.eager)
+    assert graphs.replayed == 3
+    assert copies_of(module).arenas == 2
+    del waiting
 
 
 # -- calls that end otherwise -----------------------------------------------------------------

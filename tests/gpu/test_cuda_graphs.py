@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import remat_compile
-from helpers.accelerator.offloaded import captured, plans_of, sample
+from helpers.accelerator.offloaded import built, captured, plans_of, sample
 from helpers.models import BASE
-from helpers.planners.matrix import linked
 from helpers.programs.offloading import offload_everything
 from helpers.programs.random_plans import random_plan
 from helpers.training import assert_bit_equal, train_steps
@@ -75,12 +74,7 @@ def test_plans_that_copy(gpu: torch.device, planner: str) -> None:
     plans = [s for s in plans_of(planner, of, SHARES) if s.has_copies][:1]
     if not plans:
         pytest.skip(f"{planner} moves nothing")
-    with lower(of.exported) as lowered:
-        program = linked(of.program)
-        module = build(
-            lowered.with_program(program), plans[0], recorder=recorder_for(gpu, is_dynamic=False)
-        )
-    module.load_state_dict(of.state)
+    module = built(of, plans[0], recorder_for(gpu, is_dynamic=False))
     assert_bit_equal(train_steps(module, of.args, of.kwargs, steps=3), of.eager)
     assert replayed(module) == 2
 

@@ -17,7 +17,7 @@ from helpers.accelerator import accelerator
 from helpers.models import MODELS
 from helpers.planners.matrix import linked
 from helpers.training import Record, train_steps
-from remat_compile.backends.torch import PlannedModule, build
+from remat_compile.backends.torch import GraphRecorder, PlannedModule, build
 from remat_compile.backends.torch.runtime import AcceleratorEngine, PlanCopies
 from remat_compile.costs import measured
 from remat_compile.driver.budget import Baseline
@@ -108,10 +108,10 @@ def captured(name: str, device: torch.device | None = None) -> Model:
     return Model(exported, program, values, args, kwargs, state, eager)
 
 
-def built(model: Model, schedule: Schedule) -> PlannedModule:
+def built(model: Model, schedule: Schedule, recorder: GraphRecorder | None = None) -> PlannedModule:
     """The model's step by a plan, with the parameters that it was captured with."""
     with lower(model.exported) as lowered:
-        made = build(lowered.with_program(model.program), schedule)
+        made = build(lowered.with_program(model.program), schedule, recorder=recorder)
     made.load_state_dict(model.state)
     return made
 

@@ -18,10 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from remat_compile.backends.torch.graphs import GraphRecorder, Recording
+from remat_compile.backends.torch.runtime.engine import storage_bytes
 
 __all__ = ["Tape"]
 
 T = TypeVar("T")
+MEMORY_ONLY = ("aten::empty", "aten::new_empty", "aten::set_", "aten::detach")
+"""They compute nothing that a graph would do again."""
 
 
 def storage(tensor: Tensor) -> int:
@@ -56,7 +59,8 @@ class Writing(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         own = {storage(t) for t in tensors((args, kwargs))}
-        self.calls.append(Call(func, args, kwargs or {}, tensors(made)).again)
+        if not func._schema.name.startswith(MEMORY_ONLY):
+            self.calls.append(Call(func, args, kwargs or {}, tensors(made)).again)
         self.made.update({storage(t): t for t in tensors(made) if storage(t) not in own})
         return made
 
@@ -92,7 +96,7 @@ class Tape(GraphRecorder):
                     call()
                 for at, tensor in self._made.items():
                     if is_backward and at not in kept and tensor.is_floating_point():
-                        tensor.untyped_storage().fill_(171)  # type: ignore[attr-defined]
+                        storage_bytes(tensor).fill_(171)
 
         return made, replay
 
