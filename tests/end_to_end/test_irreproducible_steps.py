@@ -69,3 +69,13 @@ def test_no_number_equals_no_number(plan: Plan, monkeypatch: pytest.MonkeyPatch)
     assert report.bit_equal
     assert report.irreproducible == 0
     assert report.max_difference == 0.0
+
+
+@pytest.mark.parametrize(("device", "lines"), [("cpu", 1), ("cuda:0", 2)])
+def test_more_than_proven_is_told_with_what_the_allocator_adds(device: str, lines: int) -> None:
+    report = StepReport(3 << 20, 4 << 20, 0.1, 0.1, bit_equal=True, max_difference=0.0, tensors=3)
+    assert report.above(3 << 20, device) == []
+    said = report.above(2 << 20, device)
+    assert len(said) == lines
+    assert "by 1 MiB" in said[0]
+    assert ("expandable_segments:True" in said[-1]) == (lines == 2)

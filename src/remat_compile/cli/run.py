@@ -248,9 +248,7 @@ def _print(plan: Plan, report: StepReport) -> None:
         text = f"gradients: largest difference {report.max_difference:.3g} of the largest value"
         fused = "; fused cNodes may differ by rounding" if _is_equal(plan, report) else ""
         echo(f"{text}{fused}")
-    if report.measured_bytes > bound:
-        over = format_bytes(report.measured_bytes - bound)
-        echo(f"the measured peak exceeds the proven bound by {over}")
+    echo(*report.above(bound, plan.program.header.device))
     if plan.trace.copies:
         echo(*traffic(plan))
     print_assuming(plan.assuming)

@@ -19,6 +19,7 @@ from .._torch.whole import unchanged
 from ..backends.torch import PlannedModule, measure_step
 from ..ir.analysis.liveness import held_bytes
 from ..ir.semantics.simulate import Sizes
+from .budget import format_bytes
 
 if TYPE_CHECKING:
     from .._torch.lowered import Exported
@@ -50,6 +51,20 @@ class StepReport:
     max_difference: float
     tensors: int
     irreproducible: int = 0
+
+    def above(self, bound: int, device: str) -> list[str]:
+        """What is to be said where more was measured than the proven `bound` in bytes."""
+        if self.measured_bytes <= bound:
+            return []
+        over = format_bytes(self.measured_bytes - bound)
+        lines = [f"the measured peak exceeds the proven bound by {over}"]
+        if torch.device(device).type == "cuda":
+            lines += [
+                "PyTorch leaves up to 1 MiB of a free block with the tensor that gets it, and counts "
+                "it: PYTORCH_ALLOC_CONF=expandable_segments:True in the environment has it count "
+                "what tensors take"
+            ]
+        return lines
 
 
 class _Tangent(torch.autograd.Function):
