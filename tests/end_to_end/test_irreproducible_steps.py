@@ -77,5 +77,5 @@ def test_more_than_proven_is_told_with_what_the_allocator_adds(device: str, line
     assert report.above(3 << 20, device) == []
     said = report.above(2 << 20, device)
     assert len(said) == lines
-    assert "by 1 MiB" in said[0]
+    assert "by 1.00 MiB" in said[0]
     assert ("expandable_segments:True" in said[-1]) == (lines == 2)

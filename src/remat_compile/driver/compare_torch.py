@@ -60,9 +60,9 @@ class StepReport:
         lines = [f"the measured peak exceeds the proven bound by {over}"]
         if torch.device(device).type == "cuda":
             lines += [
-                "PyTorch leaves up to 1 MiB of a free block with the tensor that gets it, and counts "
-                "it: PYTORCH_ALLOC_CONF=expandable_segments:True in the environment has it count "
-                "what tensors take"
+                "PyTorch leaves up to 1 MiB of a free block with the tensor that gets it, and "
+                "counts it: PYTORCH_ALLOC_CONF=expandable_segments:True in the environment has it "
+                "count what tensors take"
             ]
         return lines
 
