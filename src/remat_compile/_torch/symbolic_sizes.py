@@ -4,9 +4,9 @@ PyTorch computes with a dynamic size in Python, and each tensor that is made whi
 its number of elements, its strides and whether it is contiguous: of a GPT of four layers some
 30 000 operations on sizes, of which one in twenty is new. Inside `shared_sizes` what came of an
 operation, and of a question that decides something, is kept and given out again; and what PyTorch
-works out inside of an operator is not kept in its cache of operators, whose keys take longer. Inside `sizes_as_values` the traced graph also holds sizes
-as they are, where PyTorch makes a node of each operation on them. What is asked of sizes (guards)
-and what they are is the same with both.
+works out inside of an operator is not kept in its cache of operators, whose keys take longer.
+Inside `sizes_as_values` the traced graph also holds sizes as they are, where PyTorch makes a node
+of each operation on them. What is asked of sizes (guards) and what they are is the same with both.
 
 This is the one file that touches PyTorch's private parts for that. Where a PyTorch lacks one of
 them nothing is shared, and tracing takes longer. The canary is
@@ -60,7 +60,9 @@ def is_supported() -> bool:
         and all(hasattr(proxy_tensor, name) for name in _OF_PROXIES)
         and all(name in vars(SymNode) for name in _OF_NODES)
         and all(name in vars(ShapeEnv) for name in ("evaluate_sym_node", "_suppress_guards_tls"))
-        and all(name in vars(FakeTensorMode) for name in ("_cached_dispatch_impl", "_dispatch_impl"))
+        and all(
+            name in vars(FakeTensorMode) for name in ("_cached_dispatch_impl", "_dispatch_impl")
+        )
     )
 
 

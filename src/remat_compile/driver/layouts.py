@@ -37,8 +37,8 @@ def check_layouts(planned: Program, captured: Program) -> None:
     if len(others) > _SHOWN:
         notes.append(Note(f"and {len(others) - _SHOWN} more"))
     message = (
-        f"%{names[role]} ({role}) is {theirs[role][1]} in memory, and the plan was made for one that "
-        f"is {ours[role][1]}: its bound says nothing of the kernels that this takes"
+        f"%{names[role]} ({role}) is {theirs[role][1]} in memory, and the plan was made for one "
+        f"that is {ours[role][1]}: its bound says nothing of the kernels that this takes"
     )
     hint = "plan the model again as it is, or lay its tensors out as they were"
     raise FBError(Diagnostic("FB0740", message, notes=tuple(notes), hint=hint))

@@ -236,7 +236,9 @@ def _run(what: str, file: str, call: Callable[[], Any]) -> Any:
             hint = 'put what a script does by itself under `if __name__ == "__main__":`'
         else:
             text = f"{type(error).__name__}: {error}"
-        raise FBError(Diagnostic("FB0705", f"{what} fails: {text}", notes=notes, hint=hint)) from error
+        raise FBError(
+            Diagnostic("FB0705", f"{what} fails: {text}", notes=notes, hint=hint)
+        ) from error
 
 
 def _need(package: str, extra: str) -> None:
