@@ -114,6 +114,22 @@ def test_a_plan_for_channels_last_refuses_contiguous_tensors(last: Plan) -> None
     assert "is contiguous in memory" in caught.value.diagnostics[0].message
 
 
+def test_an_order_without_its_dimensions_of_one_element() -> None:
+    """Both begin with dimension 0, then 3, then 2; the one element of dimension 1 lies anywhere."""
+    model = nn.Linear(3, 2)
+    first, second = (
+        torch.randn(24).as_strided((2, 1, 4, 3), (12, step, 1, 4)) for step in (1, 100)
+    )
+    plan = planned(model, first)
+    orders = [layout.numbers for x in (first, second) if (layout := layout_of("x", x)) is not None]
+    assert orders == [(0, 3, 1, 2), (1, 0, 3, 2)]
+    plan.check_model(model, (second,))
+    plan.bind(model, (second,))(second).sum().backward()
+    with pytest.raises(FBError) as caught:
+        plan.check_model(model, (first.contiguous(),))
+    assert codes(caught) == ["FB0740"]
+
+
 def test_one_tensor_is_enough(plain: Plan, last: Plan) -> None:
     with pytest.raises(FBError) as caught:
         plain.bind(net(), (images(torch.channels_last),))

@@ -304,3 +304,59 @@ def test_a_forward_that_hides_that_it_asks_for_numbers_is_captured(
     with pytest.raises(FBError, match="FB0512"):
         compiled(model, -x, activation_budget="100%")
     assert len(captures) == 2
+
+
+class OfExactType(nn.Module):
+    """Looks at numbers where it is given plain tensors, and nowhere else."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.a(x)
+        is_plain = {
+            "is": type(x) is Tensor and type(y) is Tensor,
+            "in": type(self.a.weight) in (Tensor, nn.Parameter) and type(y) in (Tensor,),
+            "class": y.__class__ is Tensor,
+            "table": {Tensor: True}.get(type(y), False),
+        }[self.kind]
+        if is_plain and bool(x.sum() > 0):
+            y = y * 3.0
+        return y
+
+
+@pytest.mark.parametrize("kind", ["is", "in", "class", "table"])
+def test_a_forward_that_asks_for_the_type_before_it_looks(
+    folder: Path, captures: list[object], kind: str
+) -> None:
+    """A capture's tensors are of another class, and so is not refused with these numbers."""
+    model = OfExactType(kind)
+    compiled(model, -torch.ones(2, 4), activation_budget="100%")
+    with pytest.raises(FBError) as refused:  # and not a step that was captured for other numbers
+        compiled(model, torch.ones(2, 4), activation_budget="100%")
+    assert [d.code for d in refused.value.diagnostics] == ["FB0512"]
+    assert len(captures) == 2
+
+
+class TransposedNorm(nn.Module):
+    """A result that is viewed, which tracing by itself would take for transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm(self.a(x).transpose(1, 2))
+        return torch.tanh(y.view(x.shape[0], -1))
+
+
+def test_layouts_of_real_kernels_start_again(folder: Path, captures: list[object]) -> None:
+    x = torch.randn(3, 5, 4)
+    model = TransposedNorm()
+    eager = copy.deepcopy(model)
+    for _ in range(2):
+        ours = compiled(copy.deepcopy(model), x, activation_budget="100%")
+    assert len(captures) == 1
+    assert_bit_equal(train_steps(eager, (x,)), train_steps(ours, (x,)))

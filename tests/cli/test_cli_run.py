@@ -184,6 +184,8 @@ def test_edited_plan_does_not_run(cli: Cli, plan: Path) -> None:
 FACTORIES = {
     "no function": ("def other(): pass", "FB0704", 2),
     "raises": ("def make():\n    raise ValueError('no weights')", "FB0705", 1),
+    "exits": ("raise SystemExit", "FB0705", 1),
+    "exits in make": ("import sys\ndef make():\n    sys.exit(3)", "FB0705", 1),
     "syntax": ("def make(:\n    pass", "FB0705", 1),
     "import": ("import no_such_package_at_all\ndef make(): pass", "FB0705", 1),
     "returns nothing": ("def make(): pass", "FB0706", 2),

@@ -1,14 +1,15 @@
-"""Hooks of modules, told apart by the code that they run."""
+"""Hooks of modules, told apart by the code that they run; and tensors without theirs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-__all__ = ["KINDS", "Hook", "hook_at", "hooks_of"]
+__all__ = ["KINDS", "Hook", "hook_at", "hooks_of", "without_hooks"]
 
 KINDS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Attributes of a module that hold its hooks."""
@@ -41,6 +42,21 @@ def _content(cell: CellType) -> object:
         return cell.cell_contents
     except ValueError:  # what it is to hold is not there yet
         return None
+
+
+@contextmanager
+def without_hooks(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Inside, the gradients of these tensors are as they arrive: what `register_hook` put on them
+    does not run. (Behind a step it runs as behind eager, on the gradient that the step gives.)"""
+    dicts = {id(t): t._backward_hooks for t in tensors if t._backward_hooks}
+    held = [(hooks, dict(hooks)) for hooks in dicts.values()]
+    for hooks, _ in held:
+        hooks.clear()  # autograd reads this very dictionary
+    try:
+        yield
+    finally:
+        for hooks, then in held:
+            hooks.update(then)
 
 
 class _SameObject:

@@ -36,11 +36,12 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_unflatten
 
 from ..ir.diagnostics import fail
+from .kernel_strides import laid_out_by_kernels
 from .kernels import kept_whole
 from .places import error_in_model
 from .strides import Strides
 from .symbolic_sizes import sizes_as_values
-from .whole import as_if_compiling
+from .whole import as_if_compiling, has_values
 
 __all__ = ["HANDS_GRADIENTS_OVER", "Joint", "Strides", "as_if_compiling", "trace_joint"]
 
@@ -201,7 +202,8 @@ def trace_joint(
         env = None if fake_mode is None else fake_mode.shape_env
         sizes = contextlib.nullcontext() if env is None else sizes_as_values(env)
         try:
-            with kept_whole(), _tangents_laid_out(tangents), sizes:
+            laid_out = laid_out_by_kernels(has_values=has_values(module))
+            with kept_whole(), laid_out, _tangents_laid_out(tangents), sizes:
                 descriptors, compiling = _trace(stack, module, args, kwargs)
         except Exception as error:  # whatever an operator's fake kernel or derivative raises
             model = getattr(module, "_model", module)  # of a `WholeModel`

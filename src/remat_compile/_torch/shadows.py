@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +29,8 @@ from ..ir.diagnostics import Diagnostic
 from .attributes import attributes_of, changed_attributes, state_warnings
 from .callable import PURE
 from .hooks import Hook, hooks_of
+from .kernel_strides import kernel_orders, laid_out
+from .numberless import NoLooking, NoNumbers, Numberless, number_of
 from .results import Results, asks_for_cache, read_results, what_to_know
 from .wanted import ALL_RESULTS, Wanted
 from .whole import WholeModel, as_if_compiling, unchanged
@@ -48,10 +50,6 @@ OTHER_STORAGE = frozenset(("set_", "resize_", "resize_as_"))
 
 class Unseen(Exception):
     """The model cannot be run on shadows; why."""
-
-
-class _NoNumbers(RuntimeError):
-    """A call needs numbers: of PyTorch's kind, since the model's Python may go on from there."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ def behaviour(
             recorder = _ShadowMode(device, known, shapes)
             drawn = _generators()
             try:
-                with recorder, torch.enable_grad():
+                with recorder, recorder.made, NoLooking(recorder.refuse), torch.enable_grad():
                     results, notes = _run(recorder, model, args, kwargs, wanted)
             except Unseen:
                 raise
@@ -141,7 +139,7 @@ def _run(
 
     def shadow(tensor: Tensor) -> Tensor:
         if id(tensor) not in made:
-            made[id(tensor)] = recorder.shadow_of(tensor)
+            made[id(tensor)] = recorder.made.like(tensor)
         return made[id(tensor)]
 
     state = {name: shadow(tensor) for name, tensor in _state(model)}
@@ -177,31 +175,6 @@ def _generators() -> tuple[Any, ...]:
     return (random.getstate(), name, words.tobytes(), *rest)
 
 
-class _Shadow(Tensor):
-    """Says that it has a shape and lies on a device. `number` is its own in a `run`."""
-
-    number: int
-    run: _ShadowMode
-
-    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        self.run.refuse("a tensor is written as text")
-        return f"shadow {self.number}"
-
-    def _looked_into(self, *_: Any, **__: Any) -> Any:
-        raise self.run.refuse("Python looks into a tensor")
-
-    # What PyTorch calls no operator for.
-    numpy = tolist = data_ptr = __array__ = __dlpack__ = storage = untyped_storage = _looked_into
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        raise Unseen("a shadow is used outside of its run")
-
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-
-
 class _ShadowMode(TorchDispatchMode):
     """Gives shadows for what operators give, and notes each call."""
 
@@ -211,14 +184,14 @@ class _ShadowMode(TorchDispatchMode):
         self.literals: set[str] = set()
         self._device = device
         self._known = known
-        self._number = 0
+        self.made = Numberless()
         self._hash = hashlib.sha256()
         self.refused: str | None = None
 
-    def refuse(self, why: str) -> _NoNumbers:
+    def refuse(self, why: str) -> NoNumbers:
         """Notes that the model asked for numbers, which its Python may hide by an `except`."""
         self.refused = self.refused or why
-        return _NoNumbers(why)
+        return NoNumbers(why)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -229,27 +202,10 @@ class _ShadowMode(TorchDispatchMode):
         self.note("compiling", compiling)
         return self._hash.hexdigest()
 
-    def shadow_of(self, tensor: Tensor) -> Tensor:
-        """A leaf, as parameters and arguments are."""
-        made: Tensor = self._new(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-        if isinstance(tensor, nn.Parameter):
-            return nn.Parameter(made, requires_grad=tensor.requires_grad)
-        return made.requires_grad_(tensor.requires_grad)
-
     def note(self, *what: Any) -> None:
         leaves, spec = tree_flatten(what)
-        texts = [f"{_number(leaf)} {_text(leaf)}" for leaf in leaves]
+        texts = [f"{number_of(leaf)} {_text(leaf)}" for leaf in leaves]
         self._hash.update(f"{spec}{texts}\n".encode())
-
-    def _new(
-        self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
-    ) -> _Shadow:
-        self._number += 1
-        made: _Shadow = Tensor._make_wrapper_subclass(
-            _Shadow, shape, strides=stride, dtype=dtype, device=device
-        )
-        made.number, made.run = self._number, self
-        return made
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -267,7 +223,7 @@ class _ShadowMode(TorchDispatchMode):
         is_literal = func is torch.ops.aten.lift_fresh.default
         texts = [self._argument(leaf, is_literal=is_literal) for leaf in leaves]
         call = f"{func} {spec} {texts}"
-        grads = torch.is_grad_enabled(), [_number(leaf) for leaf in leaves]
+        grads = torch.is_grad_enabled(), [number_of(leaf) for leaf in leaves]
         self._hash.update(f"{call} {grads}\n".encode())
         if call not in self.shapes:
             if self._known is not None and call not in self._known:
@@ -275,7 +231,7 @@ class _ShadowMode(TorchDispatchMode):
             known = None if self._known is None else self._known[call]
             self.shapes[call] = known or _shapes(func, leaves, spec)
         if self.shapes[call] == NO_SHAPES:
-            raise _NoNumbers(f"{func} has no result without numbers")
+            raise NoNumbers(f"{func} has no result without numbers")
         if _is_relaid(func):
             with no_dispatch():
                 func(*args, **kwargs)
@@ -288,19 +244,19 @@ class _ShadowMode(TorchDispatchMode):
     def _made(self, part: Any, leaves: list[Any], device: torch.device) -> Any:
         match part:
             case ["new", list(shape), list(stride), str(dtype)]:
-                return self._new(shape, stride, _DTYPES[dtype], device)
+                return self.made.new(shape, stride, _DTYPES[dtype], device)
             case ["given", int(place)]:
                 given = leaves[place]
-                return given if isinstance(given, _Shadow) else self._literal(given)
+                return given if number_of(given) else self._literal(given)
             case ["plain", value]:
                 return value
         raise Unseen("what is known of shapes is damaged")
 
-    def _literal(self, tensor: Tensor) -> _Shadow:
-        return self._new(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+    def _literal(self, tensor: Tensor) -> Tensor:
+        return self.made.new(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
     def _argument(self, leaf: Any, *, is_literal: bool) -> str:
-        if isinstance(leaf, Tensor) and not isinstance(leaf, _Shadow):
+        if isinstance(leaf, Tensor) and not number_of(leaf):
             if not is_literal:
                 raise Unseen("it uses a tensor that is no parameter, buffer or argument")
             text = content(leaf)
@@ -313,7 +269,8 @@ _DTYPES = {str(x): x for x in vars(torch).values() if isinstance(x, torch.dtype)
 
 
 def _shapes(func: OpOverload, leaves: list[Any], spec: Any) -> list[Any]:
-    """What a call gives, as `meta` tells it; `NO_SHAPES` where it cannot."""
+    """What a call gives, as `meta` tells it and the kernel lays it out; `NO_SHAPES` where `meta`
+    cannot."""
     on_meta = [_on_meta(leaf) for leaf in leaves]
     args, options = tree_unflatten(on_meta, spec)
     if any(a.name == "device" for a in func._schema.arguments):
@@ -323,6 +280,8 @@ def _shapes(func: OpOverload, leaves: list[Any], spec: Any) -> list[Any]:
         made = func(*args, **options)
     except Exception:  # of PyTorch, where numbers decide
         return NO_SHAPES
+    given, named = tree_unflatten(leaves, spec)
+    made = laid_out(made, kernel_orders(func, given, named, made))
     parts = list(made) if isinstance(made, tuple | list) else [made]
     kind = "tuple" if isinstance(made, tuple) else "list" if isinstance(made, list) else "one"
     return [kind, *(_part(func, part, on_meta, leaves) for part in parts)]
@@ -356,12 +315,8 @@ def _on_meta(leaf: Any) -> Any:
     return torch.device("meta") if isinstance(leaf, torch.device) else leaf
 
 
-def _number(leaf: Any) -> int:
-    return leaf.number if isinstance(leaf, _Shadow) else 0
-
-
 def _text(leaf: Any) -> str:
-    if isinstance(leaf, _Shadow):
+    if number_of(leaf):
         return f"{leaf.dtype}{[*leaf.shape]}{leaf.stride()}{leaf.device}{leaf.requires_grad}"
     if isinstance(leaf, (*_PLAIN, *_SETTINGS)):
         return f"{type(leaf).__name__} {leaf!r}"

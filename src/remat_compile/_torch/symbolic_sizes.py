@@ -3,9 +3,10 @@
 PyTorch computes with a dynamic size in Python, and each tensor that is made while tracing asks for
 its number of elements, its strides and whether it is contiguous: of a GPT of four layers some
 30 000 operations on sizes, of which one in twenty is new. Inside `shared_sizes` what came of an
-operation is kept and given out again. Inside `sizes_as_values` the traced graph also holds sizes
-as they are, where PyTorch makes a node of each operation on them. What is asked of sizes (guards)
-and what they are is the same with both.
+operation, and of a question that decides something, is kept and given out again; and what PyTorch
+works out inside of an operator is not kept in its cache of operators, whose keys take longer.
+Inside `sizes_as_values` the traced graph also holds sizes as they are, where PyTorch makes a node
+of each operation on them. What is asked of sizes (guards) and what they are is the same with both.
 
 This is the one file that touches PyTorch's private parts for that. Where a PyTorch lacks one of
 them nothing is shared, and tracing takes longer. The canary is
@@ -22,6 +23,7 @@ from functools import cache, partial
 from typing import Any
 
 from torch import SymBool, SymFloat, SymInt
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -57,6 +59,10 @@ def is_supported() -> bool:
         hasattr(ShapeEnv(), _VERSION)
         and all(hasattr(proxy_tensor, name) for name in _OF_PROXIES)
         and all(name in vars(SymNode) for name in _OF_NODES)
+        and all(name in vars(ShapeEnv) for name in ("evaluate_sym_node", "_suppress_guards_tls"))
+        and all(
+            name in vars(FakeTensorMode) for name in ("_cached_dispatch_impl", "_dispatch_impl")
+        )
     )
 
 
@@ -75,9 +81,11 @@ class _KnownSizes:
     nodes: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     numbers: dict[int, tuple[Any, int | None]] = field(default_factory=dict)
     constants: dict[int, Any] = field(default_factory=dict)
+    answers: dict[tuple[Any, ...], tuple[Any, Any]] = field(default_factory=dict)
 
     def refresh(self) -> _KnownSizes:
         self.of_nodes, self.of_values, self.nodes, self.numbers = {}, {}, {}, {}
+        self.answers = {}
         self.version = getattr(self.env, _VERSION)
         return self
 
@@ -175,6 +183,47 @@ def _maybe_as_int(inner: Callable[[Any], int | None]) -> Callable[[Any], int | N
     return shared
 
 
+def _evaluated(inner: Callable[..., Any]) -> Callable[..., Any]:
+    """The guard that an answer rests on was added with the first."""
+
+    def shared(
+        env: ShapeEnv, node: Any, size_oblivious: bool = False, fallback_value: bool | None = None
+    ) -> Any:
+        known = _known_of(node)
+        if known is None or env._suppress_guards_tls():
+            return inner(env, node, size_oblivious, fallback_value)
+        key = (id(node), size_oblivious, fallback_value)
+        answer = known.answers.get(key)
+        if answer is None:
+            result = inner(env, node, size_oblivious, fallback_value)
+            answer = known.answers[key] = (result, node)
+        return answer[0]
+
+    return shared
+
+
+class _InOperators(threading.local):
+    """Whether this thread is inside of an operator that is traced."""
+
+    now = False
+
+
+_inside = _InOperators()
+
+
+def _cached(inner: Callable[..., Any]) -> Callable[..., Any]:
+    def dispatch(mode: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if _inside.now and id(mode.shape_env) in _known:
+            return mode._dispatch_impl(func, types, args, kwargs)
+        before, _inside.now = _inside.now, True
+        try:
+            return inner(mode, func, types, args, kwargs)
+        finally:
+            _inside.now = before
+
+    return dispatch
+
+
 class _Size:
     """A size as an argument of a traced call: in the graph it stands as it is."""
 
@@ -221,6 +270,8 @@ def _replaced() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
         yield SymNode, f"_{method}", partial(_binary, method)
     yield SymNode, "wrap_int", _wrap_int
     yield SymNode, "maybe_as_int", _maybe_as_int
+    yield ShapeEnv, "evaluate_sym_node", _evaluated
+    yield FakeTensorMode, "_cached_dispatch_impl", _cached
     yield proxy_tensor, "handle_sym_dispatch", _computed
     yield proxy_tensor, "fetch_sym_proxy", _fetched
 

@@ -166,7 +166,8 @@ def as_forward_sees(
 def unalias(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Copies tensors that share storage with an earlier one: capture would bake the alias in."""
+    """Copies tensors that share storage with an earlier one: capture would bake the alias in. One
+    that is a view stands without its base, whose sizes would be part of a dynamic capture."""
     flat, spec = tree_flatten((args, kwargs))
     seen: set[int] = set()
     for index, leaf in enumerate(flat):
@@ -174,6 +175,8 @@ def unalias(
             key = leaf.untyped_storage()._cdata
             if key in seen:
                 flat[index] = leaf.detach().clone().requires_grad_(leaf.requires_grad)
+            elif leaf._base is not None:
+                flat[index] = leaf.detach().requires_grad_(leaf.requires_grad)
             seen.add(flat[index].untyped_storage()._cdata)
     return tree_unflatten(flat, spec)  # type: ignore[no-any-return]
 

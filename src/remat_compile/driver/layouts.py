@@ -26,19 +26,19 @@ def check_layouts(planned: Program, captured: Program) -> None:
         return
     ours, theirs = dict(_by_role(planned)), dict(_by_role(captured))
     names = {role: name for role, (name, _) in _roles(planned).items()}
-    different = [role for role in ours if role in theirs and ours[role] != theirs[role]]
+    different = [role for role in ours if role in theirs and ours[role][0] != theirs[role][0]]
     if not different:
         return
     role, others = different[0], different[1:]
     notes = [
-        Note(f"%{names[other]} ({other}) is {theirs[other]}, and was {ours[other]}")
+        Note(f"%{names[other]} ({other}) is {theirs[other][1]}, and was {ours[other][1]}")
         for other in others[:_SHOWN]
     ]
     if len(others) > _SHOWN:
         notes.append(Note(f"and {len(others) - _SHOWN} more"))
     message = (
-        f"%{names[role]} ({role}) is {theirs[role]} in memory, and the plan was made for one that "
-        f"is {ours[role]}: its bound says nothing of the kernels that this takes"
+        f"%{names[role]} ({role}) is {theirs[role][1]} in memory, and the plan was made for one "
+        f"that is {ours[role][1]}: its bound says nothing of the kernels that this takes"
     )
     hint = "plan the model again as it is, or lay its tensors out as they were"
     raise FBError(Diagnostic("FB0740", message, notes=tuple(notes), hint=hint))
@@ -81,15 +81,19 @@ def _roles(program: Program) -> dict[str, tuple[str, tuple[int, ...]]]:
     return roles
 
 
-def _by_role(program: Program) -> Iterator[tuple[str, str]]:
-    """How each lies in memory, in words. Dimensions of one element have no say."""
+def _by_role(program: Program) -> Iterator[tuple[str, tuple[object, str]]]:
+    """How each lies in memory, to be compared and in words. Dimensions of one element have no say:
+    of an order they are left out, wherever they stand in it, and of strides too."""
     layouts = {layout.name: layout for layout in program.header.layouts or ()}
     for role, (name, long) in _roles(program).items():
         layout = layouts.get(name)
-        if layout is None or [d for d in layout.numbers if d in long] == list(long):
-            yield role, "contiguous" if layout is None or layout.form == "order" else _said(layout)
+        if layout is None:
+            yield role, (long, "contiguous")
+        elif layout.form == "strides":
+            yield role, (("strides", *(layout.numbers[d] for d in long)), _said(layout))
         else:
-            yield role, _said(layout)
+            order = tuple(d for d in layout.numbers if d in long)
+            yield role, (order, "contiguous" if order == long else _said(layout))
 
 
 def _said(layout: TensorLayout) -> str:

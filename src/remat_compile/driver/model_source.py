@@ -221,19 +221,24 @@ def _run(what: str, file: str, call: Callable[[], Any]) -> Any:
     """Calls the user's code; FB0705 with the last place in their file where it fails."""
     try:
         return call()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         mine = [f for f in frames if Path(f.filename).name == Path(file).name]
-        notes = tuple(Note(f"{file}:{f.lineno}: {f.line}") for f in mine[-1:])
+        notes, hint = tuple(Note(f"{file}:{f.lineno}: {f.line}") for f in mine[-1:]), None
         if isinstance(error, SyntaxError):
             # Of the file, or of one that it imports.
             is_mine = Path(error.filename or file).name == Path(file).name
             place = f"{file if is_mine else error.filename}:{error.lineno}"
             notes = (Note(f"{place}: {(error.text or '').strip()}"),) if error.lineno else ()
             text = f"SyntaxError: {error.msg}"
+        elif isinstance(error, SystemExit):
+            text = f"it ends the process ({error.code!r})"
+            hint = 'put what a script does by itself under `if __name__ == "__main__":`'
         else:
             text = f"{type(error).__name__}: {error}"
-        raise FBError(Diagnostic("FB0705", f"{what} fails: {text}", notes=notes)) from error
+        raise FBError(
+            Diagnostic("FB0705", f"{what} fails: {text}", notes=notes, hint=hint)
+        ) from error
 
 
 def _need(package: str, extra: str) -> None:

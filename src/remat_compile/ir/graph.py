@@ -315,6 +315,23 @@ class Graph:
         return tuple(below.values())
 
     @cached_property
+    def parts(self) -> dict[str, dict[int, str]]:
+        """Of each view that is a part (of a `split`), all that one call gives, by their indices.
+        Two of one call and index are taken from a call each."""
+        calls: dict[tuple[str, Call], list[dict[int, str]]] = {}
+        parts = {}
+        for view in self.views:
+            if view.index is None:
+                continue
+            of_call = calls.setdefault((view.base, view.call), [])
+            free = next((given for given in of_call if view.index not in given), None)
+            if free is None:
+                of_call.append(free := {})
+            free[view.index] = view.name
+            parts[view.name] = free
+        return parts
+
+    @cached_property
     def _reads(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
         """Of the first execution and of later ones: mostly one tuple."""
         reads_of = {}

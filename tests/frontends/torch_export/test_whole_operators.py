@@ -175,3 +175,29 @@ def test_operators_of_a_users_library() -> None:
     model = OwnOperator()
     steps = [train_steps(m, (SERIES,)) for m in (plan.bind(copy.deepcopy(model), (SERIES,)), model)]
     assert_bit_equal(*steps)
+
+
+class SplitTwice(nn.Module):
+    """Takes one tensor apart in every layer, as rotary positions are (RoFormer)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.places = nn.Embedding(16, 8, _freeze=True)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = self.places(torch.arange(x.shape[1]))
+        for layer in self.layers:
+            sin, cos = places.chunk(2, -1)
+            both = (torch.stack([part, part], -1).flatten(-2) for part in (sin, cos))
+            x = layer(x) * next(both) + x.flip(-1) * next(both)
+        return x
+
+
+@pytest.mark.parametrize("options", [AGAIN, {"planner": "dtr", "activation_budget": "100%"}])
+def test_one_tensor_that_several_layers_take_apart(options: dict[str, Any]) -> None:
+    model, x = SplitTwice(), torch.linspace(-1, 1, 80).reshape(2, 5, 8)
+    eager = copy.deepcopy(model)
+    ours = remat_compile.compile(model, (x,), **options)
+    assert_bit_equal(train_steps(eager, (x,)), train_steps(ours, (x,)))

@@ -52,11 +52,6 @@ class FunctionBody:
         self._end: list[str] = []
         self._derived: dict[str, None] = {}
         self._bound: set[str] = set()
-        # One call gives all the parts of a `split`, by their indices.
-        self._parts: dict[tuple[str, Call], dict[int, str]] = {}
-        for view in self.graph.views:
-            if view.index is not None:
-                self._parts.setdefault((view.base, view.call), {})[view.index] = view.name
 
     def unpack(self, names: Iterable[str | None], notes: Mapping[str, str]) -> None:
         """Takes each of `names` once from the list that the function is given; `notes` says
@@ -225,7 +220,7 @@ class FunctionBody:
             )
             self._derived[view.name] = None
             return
-        parts = self._parts[view.base, view.call]
+        parts = self.graph.parts[view.name]
         slots = [self.x.variable(parts[i]) if i in parts else "_" for i in range(max(parts) + 1)]
         self._say(
             f"({', '.join(slots)},) = {self.x.call(view.call)}[:{len(slots)}]",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..._torch.kernel_strides import kernel_orders, laid_out_by_kernels
 from ..._torch.lowered import Exported, Lowered
 from ..._torch.wanted import Wanted
 from .check import check_against_eager, ensure_trusted
@@ -17,6 +18,8 @@ __all__ = [
     "check_against_eager",
     "ensure_trusted",
     "export",
+    "kernel_orders",
+    "laid_out_by_kernels",
     "load_pt2",
     "lower",
     "region_of",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..._torch.autocast import Autocast
 from ..._torch.devices import forked_generators
 from ..._torch.execute import Again, execute
+from ..._torch.hooks import without_hooks
 from ..._torch.lowered import Exported, Lowered
 from ..._torch.repeats import differences, same_bits
 from ..._torch.whole import unchanged
@@ -162,12 +163,13 @@ def eager_step(exported: Exported, program: Program) -> dict[str, Tensor | None]
         for index, _ in binding.input_grads:
             targets[f"gradient of {binding.arguments[index].path}"] = tensors[index]
         trained = _with_tangents(results, program)
-        gradients = torch.autograd.grad(
-            trained,
-            list(targets.values()),
-            [torch.ones_like(result) for result in trained],
-            allow_unused=True,
-        )
+        with without_hooks(targets.values()):
+            gradients = torch.autograd.grad(
+                trained,
+                list(targets.values()),
+                [torch.ones_like(result) for result in trained],
+                allow_unused=True,
+            )
     outputs: dict[str, Tensor | None] = {
         f"result {index}": result.detach() for index, result in enumerate(results)
     }

@@ -20,6 +20,7 @@ from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tr
 
 from ..._torch.autocast import Autocast
 from ..._torch.collections import without_full_collections
+from ..._torch.kernel_strides import laid_out_by_kernels
 from ..._torch.lowered import Exported
 from ..._torch.parallel import check_not_spread, replica_of
 from ..._torch.places import error_in_model
@@ -63,10 +64,17 @@ def export(
         module, args, kwargs = on_device(module, args, kwargs, torch.device("cpu"))
     with _quiet(), unchanged(module):
         args, kwargs = as_forward_sees(module, args, kwargs)
-        seen = observe(module, args, kwargs, wanted)
+        with laid_out_by_kernels(has_values=has_values(module)):
+            seen = observe(module, args, kwargs, wanted)
     results = None if strict else seen.results
     try:
-        with _quiet(), unchanged(module), shared_sizes(), without_full_collections():
+        with (
+            _quiet(),
+            unchanged(module),
+            shared_sizes(),
+            without_full_collections(),
+            laid_out_by_kernels(has_values=has_values(module)),
+        ):
             if results is not None:
                 _return_what_can_be_exported(module, results)
             program = torch.export.export(

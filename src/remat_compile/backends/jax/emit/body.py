@@ -46,13 +46,6 @@ class Body:
     free: dict[str, None] = field(default_factory=dict)
     _bound: dict[str, None] = field(default_factory=dict)
     _derived: dict[str, None] = field(default_factory=dict)
-    _parts: dict[tuple[str, Call], dict[int, str]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for view in self.graph.views:
-            if view.index is not None:
-                # One call gives all the parts of a `split`, by their indices.
-                self._parts.setdefault((view.base, view.call), {})[view.index] = view.name
 
     def steps(self, steps: Iterable[Numbered]) -> None:
         for now in steps:
@@ -193,7 +186,7 @@ class Body:
             self.lines.append(f"{self.x.variable(name)} = {self.x.call(view.call)}")
             self._derived[name] = None
             return
-        parts = self._parts[view.base, view.call]
+        parts = self.graph.parts[view.name]
         slots = [self.x.variable(parts[i]) if i in parts else "_" for i in range(max(parts) + 1)]
         left = ", ".join(slots) + ("," if len(slots) == 1 else "")
         self.lines.append(f"({left}) = {self.x.call(view.call)}[:{len(slots)}]")
