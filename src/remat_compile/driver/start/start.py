@@ -24,10 +24,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from ..._torch.autocast import Autocast
+from ..._torch.behaviour import Behaviour, behaviour
 from ..._torch.collections import without_full_collections
 from ..._torch.gradients import lost_gradients
+from ..._torch.host_reads import HostRead, warnings_of_reads
 from ..._torch.lowered import Exported, Lowered
-from ..._torch.shadows import Behaviour, Unseen, behaviour, content
+from ..._torch.shadows import Unseen, content
 from ..._torch.strides import Strides
 from ..._torch.wanted import Wanted
 from ..._torch.whole import StandIn, as_forward_sees, unalias, unchanged
@@ -124,14 +126,15 @@ class Start:
             forward_outputs=interface.names.outputs,
             backward_outputs=interface.names.grads,
             constants=entry.constants,
-            takes=_takes(exported, entry.tangents),
+            reads=_deciding(seen.reads),
+            takes=_takes(replace(exported, known_reads=seen.reads), entry.tangents),
         )
         ranks = [len(program.graph.anode[name].shape) for name in lowered.tangents]
         if ranks != [len(strides) for strides in entry.tangents]:
             raise ValueError("it has other gradients")
         if seen.compiling:
             _hold_against_eager(lowered)
-        diagnostics = (*seen.warnings, *lost_gradients(program.binding, self.model))
+        diagnostics = self._diagnostics(seen, program)
         return Started(exported, build(lowered, plan.schedule), diagnostics)
 
     def _exported(self, seen: Behaviour) -> Exported:
@@ -172,6 +175,10 @@ class Start:
             return ()
         return ()
 
+    def _diagnostics(self, seen: Behaviour, program: Program) -> tuple[Diagnostic, ...]:
+        lost = lost_gradients(program.binding, self.model)
+        return (*seen.warnings, *lost, *warnings_of_reads(_deciding(seen.reads)))
+
     def _entry(self, plan: Plan, lowered: Lowered) -> StartEntry | None:
         """Unseen, Unknown or ValueError where it cannot describe the model, or that changed."""
         from ...ir.text.printer import format_program
@@ -181,6 +188,8 @@ class Start:
         is_fused = any(c.is_fused for c in program.graph.cnodes)
         if tangents is None or not lowered.joint.is_plain() or program.symbols or is_fused:
             return None
+        if exported.with_cache:
+            return None
         after = self._key_now()
         interface = interface_of(program, self.model, exported.flat_args)
         if not _is_interface(interface, lowered):
@@ -188,10 +197,11 @@ class Start:
         seen = behaviour(self.model, self.args, self.kwargs, self.device, self.wanted)
         if after != self._key_now():  # each call leaves another model
             return None
-        diagnostics = (*seen.warnings, *lost_gradients(program.binding, self.model))
+        diagnostics = self._diagnostics(seen, program)
         is_same = (seen.changing, seen.own_hooks) == (exported.changing, exported.own_hooks)
         # Else what was seen may be another branch of the forward than what was captured.
         is_same &= seen.compiling == lowered.joint.compiling
+        is_same &= _numbers(seen.reads) == _numbers(lowered.joint.reads)
         says_the_same = _texts(diagnostics) == _texts(plan.warnings)
         are_literals = all(content(t) in seen.literals for t in lowered.constants.values())
         if not (is_same and says_the_same and are_literals):
@@ -254,6 +264,14 @@ def _hold_against_eager(lowered: Lowered) -> None:
         ensure_trusted(lowered)
     except FBError as error:
         raise Unseen("eager computes something else with these numbers") from error
+
+
+def _deciding(reads: Sequence[HostRead]) -> tuple[HostRead, ...]:
+    return tuple(read for read in reads if read.decides)
+
+
+def _numbers(reads: Sequence[HostRead]) -> list[tuple[str, bool | int, bool]]:
+    return [(str(read.place), read.number, read.decides) for read in reads]
 
 
 def _is_tensor(leaf: object) -> bool:
