@@ -70,10 +70,13 @@ def behaviour(
     device: torch.device,
     wanted: Wanted = ALL_RESULTS,
     known: Shapes | None = None,
+    *,
+    with_cache: bool = False,
 ) -> Behaviour:
-    """Of one step at a sample; nothing of the model changes. Unseen where Python must see numbers,
-    draws from its own or NumPy's generators, or uses tensors or operators that are not told here,
-    and where an operator's shapes are not among the `known` of an earlier run.
+    """Of one step at a sample, with the caches of text that eager makes or without; nothing of the
+    model changes. Unseen where Python must see numbers that cannot be answered, draws from its own
+    or NumPy's generators, or uses tensors or operators that are not told here, and where an
+    operator's shapes are not among the `known` of an earlier run.
 
     A forward that asks for numbers unless it is compiled runs a second time, as if compiling; its
     first run belongs to what is known, up to where it asked.
@@ -87,7 +90,8 @@ def behaviour(
             drawn = _generators()
             try:
                 with recorder, torch.enable_grad():
-                    results, notes, reads = _run(recorder, model, args, kwargs, wanted)
+                    step = _run(recorder, model, args, kwargs, wanted, with_cache)
+                    results, notes, reads = step
             except Unseen:
                 raise
             except Exception as error:  # whatever the model's Python raises without numbers
@@ -104,7 +108,16 @@ def behaviour(
             if reads:
                 shapes |= known or {}
                 autocast = Autocast.now(device.type)
-                reads = with_deciding(reads, model, args, kwargs, device, autocast, shapes=shapes)
+                reads = with_deciding(
+                    reads,
+                    model,
+                    args,
+                    kwargs,
+                    device,
+                    autocast,
+                    with_cache=with_cache,
+                    shapes=shapes,
+                )
             return Behaviour(
                 recorder.digest(compiling),
                 compiling,
@@ -125,13 +138,17 @@ def _run(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     wanted: Wanted,
+    with_cache: bool,
 ) -> tuple[Results, tuple[Diagnostic, ...], tuple[HostRead, ...]]:
-    called = WholeModel(model)
+    called = WholeModel(model, with_cache=with_cache)
     state, given, named = _shadows(recorder, model, args, kwargs)
     recorder.reads.begin(tree_leaves((given, named)))
     returned = torch.func.functional_call(called, state, given, named)
     reads = tuple(recorder.reads.reads)
-    results = read_results(returned, wanted)
+    plain = returned
+    if with_cache:  # which the step does not return
+        plain = torch.func.functional_call(WholeModel(model), state, given, named)
+    results = read_results(plain, wanted)
     trained = [t for t in results.tensors(returned) if t.requires_grad]
     leaves = {id(t): t for t in tree_leaves((state, given, named)) if isinstance(t, Tensor)}
     sources = [t for t in leaves.values() if t.requires_grad]
@@ -140,7 +157,7 @@ def _run(
     gradients = torch.autograd.grad(ends, sources, allow_unused=True)
     recorder.note("results", [*results.tensors(returned)], results.trained, results.detached)
     recorder.note("gradients", list(gradients))
-    notes = what_to_know(results, returned)
+    notes = what_to_know(results, plain)
     if asks_for_cache(model):
         called = WholeModel(model, with_cache=True)
         notes = what_to_know(results, torch.func.functional_call(called, state, given, named))

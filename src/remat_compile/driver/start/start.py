@@ -29,7 +29,7 @@ from ..._torch.collections import without_full_collections
 from ..._torch.gradients import lost_gradients
 from ..._torch.host_reads import HostRead, warnings_of_reads
 from ..._torch.lowered import Exported, Lowered
-from ..._torch.shadows import Unseen, content
+from ..._torch.shadows import Shapes, Unseen, content
 from ..._torch.strides import Strides
 from ..._torch.wanted import Wanted
 from ..._torch.whole import StandIn, as_forward_sees, unalias, unchanged
@@ -93,13 +93,15 @@ class Start:
 
     def _behaviour(self, entry: StartEntry) -> Behaviour | None:
         """What the model does, where that is what it did, and leaves the model as it did."""
-        behaved = behaviour(
-            self.model, self.args, self.kwargs, self.device, self.wanted, entry.shapes
-        )
+        behaved = self._seen(entry.shapes, with_cache=entry.with_cache)
         if behaved.digest != entry.behaviour:
             return None
         is_left_so = entry.after == self.key or entry.after == self._key_now()
         return behaved if is_left_so else None
+
+    def _seen(self, known: Shapes | None, *, with_cache: bool) -> Behaviour:
+        given = self.model, self.args, self.kwargs, self.device, self.wanted
+        return behaviour(*given, known, with_cache=with_cache)
 
     def _key_now(self) -> str:
         """Unknown where the model has none any more."""
@@ -109,7 +111,7 @@ class Start:
         from ...backends.torch import build
 
         program = one_plan(entry.plan, name)
-        exported = self._exported(seen)
+        exported = replace(self._exported(seen), with_cache=entry.with_cache)
         interface = interface_of(program, self.model, exported.flat_args)
         made = {a.name for a in program.graph.anodes if a.kind == "const"}
         is_literal = all(content(t) in seen.literals for t in entry.constants.values())
@@ -188,13 +190,11 @@ class Start:
         is_fused = any(c.is_fused for c in program.graph.cnodes)
         if tangents is None or not lowered.joint.is_plain() or program.symbols or is_fused:
             return None
-        if exported.with_cache:
-            return None
         after = self._key_now()
         interface = interface_of(program, self.model, exported.flat_args)
         if not _is_interface(interface, lowered):
             return None
-        seen = behaviour(self.model, self.args, self.kwargs, self.device, self.wanted)
+        seen = self._seen(None, with_cache=exported.with_cache)
         if after != self._key_now():  # each call leaves another model
             return None
         diagnostics = self._diagnostics(seen, program)
@@ -207,7 +207,8 @@ class Start:
         if not (is_same and says_the_same and are_literals):
             return None
         text = format_program(program)
-        return StartEntry(text, seen.digest, after, seen.shapes, tangents, lowered.constants)
+        parts = (seen.digest, after, seen.shapes, tangents, lowered.constants)
+        return StartEntry(text, *parts, with_cache=exported.with_cache)
 
 
 def start_of(
