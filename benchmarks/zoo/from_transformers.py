@@ -529,7 +529,12 @@ ARCHITECTURES: Mapping[str, tuple[str, Callable[[], Values], Config]] = {
             "focal_windows": [3, 3],
         },
     ),
-    "imagegpt": ("ImageGPTForCausalImageModeling", _text, {**TEXT, "n_positions": 32}),
+    # Its last token begins an image, and is never one to be guessed.
+    "imagegpt": (
+        "ImageGPTForCausalImageModeling",
+        _text,
+        {**TEXT, "vocab_size": VOCAB + 1, "n_positions": 32},
+    ),
     "levit": (
         "LevitForImageClassification",
         _image(64),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from ._torch.wanted import ALL_RESULTS, Loss, Outputs, Wanted
 from .driver.look import plan_in_text, read_program, read_program_text
-from .driver.make_plan import costed_program, plan_program, plan_source, planned_source
+from .driver.make_plan import costed_program, plan_program, plan_source, planned_source, with_caches
 from .driver.model_source import Source, check_module, check_spec, is_program, load_source
 from .driver.outputs import files_of_model, files_of_plan
 from .driver.plan import Plan
@@ -167,8 +167,11 @@ def _captured(
         )
         compiled = build(under(lowered, made.program), made.schedule, made._kernels, recorder)
     # Outside of the block, in which PyTorch traces and warnings are silenced.
-    with phases.phase("check", "running the graph once against eager"):
-        is_repeatable = ensure_trusted(lowered)
+    try:
+        with phases.phase("check", "running the graph once against eager"):
+            is_repeatable = ensure_trusted(lowered)
+    except FBError as error:
+        return _captured(with_caches(source, error), request, start, phases, cuda_graph=cuda_graph)
     diagnostics = made.warnings
     if start is not None and is_repeatable:
         diagnostics = (*diagnostics, *start.keep(made, lowered))

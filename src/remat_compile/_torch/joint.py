@@ -9,6 +9,7 @@ passed: the joint graph then holds the kernels that eager runs.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -33,15 +34,16 @@ from torch._functorch.aot_autograd import (
 )
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.utils._pytree import tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from ..ir.diagnostics import fail
+from .host_reads import HostRead
 from .kernel_strides import laid_out_by_kernels
 from .kernels import kept_whole
 from .places import error_in_model
 from .strides import Strides
 from .symbolic_sizes import sizes_as_values
-from .whole import as_if_compiling, has_values
+from .whole import WholeModel, as_if_compiling, has_values
 
 __all__ = ["HANDS_GRADIENTS_OVER", "Joint", "Strides", "as_if_compiling", "trace_joint"]
 
@@ -51,6 +53,9 @@ PyTorch 2.13; in 2.11 the engine holds them until then."""
 
 _LAYING_OUT = threading.RLock()
 """Held while tangents have strides of their own: backwards may run on several threads."""
+
+NEEDS_NUMBERS = (DataDependentOutputException, GuardOnDataDependentSymNode)
+"""What tracing raises where Python reads a number that is not there."""
 
 _OVER_ARGUMENTS = "unflattened_compiled_fn"
 """PyTorch's function around what takes flat arguments."""
@@ -64,6 +69,8 @@ class Joint:
     _descriptors: Any
     compiling: bool = False
     """Whether the model was told that it is being compiled."""
+    reads: tuple[HostRead, ...] = ()
+    """What its forward reads of the arguments: the graph is that of calls that give the same."""
 
     def compile(
         self,
@@ -184,13 +191,16 @@ def trace_joint(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     tangents: Sequence[Strides] | None = None,
+    known_reads: Sequence[HostRead] = (),
 ) -> Iterator[Joint]:
     """Traces the joint graph of a module, or of an exported one (`ep.module(check_guards=False)`).
 
-    `args` may hold fake tensors with symbolic sizes; their mode is then entered. A module that
-    looks into its data is traced as `torch.compile` would: many leave out such questions then
-    (`torch.compiler.is_compiling`). `tangents` are the strides of the gradients that the backward
-    is given, where those are not the results'. Raises FBError FB0511 when PyTorch cannot trace it.
+    `args` may hold fake tensors with symbolic sizes; their mode is then entered. What a
+    `WholeModel` reads of numbers is answered, as `host_reads` has it, where it can be; else the
+    module is traced as `torch.compile` would: many read none then (`torch.compiler.is_compiling`).
+    `tangents` are the strides of the gradients that the backward is given, where those are not the
+    results', `known_reads` what was read where `args` had values. Raises FBError FB0511 when
+    PyTorch cannot trace it.
     """
     fake_mode = _fake_mode_of(args, kwargs)
     with contextlib.ExitStack() as stack:
@@ -204,7 +214,7 @@ def trace_joint(
         try:
             laid_out = laid_out_by_kernels(has_values=has_values(module))
             with kept_whole(), laid_out, _tangents_laid_out(tangents), sizes:
-                descriptors, compiling = _trace(stack, module, args, kwargs)
+                joint = _trace(stack, module, args, kwargs, known_reads)
         except Exception as error:  # whatever an operator's fake kernel or derivative raises
             model = getattr(module, "_model", module)  # of a `WholeModel`
             fail(
@@ -212,21 +222,52 @@ def trace_joint(
                 f"PyTorch cannot trace the backward of the model: {error_in_model(error, model)}",
                 hint="see whether the model trains under torch.compile(fullgraph=True)",
             )
-        yield Joint(descriptors.graph_module, descriptors, compiling)
+        yield joint
 
 
 def _trace(
-    stack: contextlib.ExitStack, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, bool]:
-    """The descriptors, and whether the model was told that it is being compiled."""
-    try:
+    stack: contextlib.ExitStack,
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    known_reads: Sequence[HostRead],
+) -> Joint:
+    """By the first way that can be traced: as it is, with answers, as if compiling (some models
+    leave out only then what PyTorch cannot trace)."""
+
+    def traced(*, compiling: bool = False) -> Joint:
         with contextlib.ExitStack() as trial:
             descriptors = aot_export_joint_with_descriptors(trial, module, args, kwargs)
             stack.push(trial.pop_all())
-            return descriptors, False
-    except (DataDependentOutputException, GuardOnDataDependentSymNode):
+        return Joint(descriptors.graph_module, descriptors, compiling)
+
+    with _unlogged():
+        try:
+            return traced()
+        except Exception as error:  # whatever the model's Python or an operator raises
+            failed = error
+        needs_numbers = isinstance(failed, NEEDS_NUMBERS)
+        if needs_numbers and isinstance(module, WholeModel):
+            tracker = module.tracker_of(tree_leaves((args, kwargs)), known_reads)
+            # Past a number that it reads, a forward may do what cannot be traced at all.
+            with contextlib.suppress(Exception), module.answered(tracker):
+                return replace(traced(), reads=tuple(tracker.reads))
+    try:
         with as_if_compiling():
-            return aot_export_joint_with_descriptors(stack, module, args, kwargs), True
+            return traced(compiling=True)
+    except Exception as error:
+        raise error if needs_numbers else failed from error
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """What PyTorch logs of a way that cannot be traced says nothing of the one that can."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.ERROR))
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _over_leaves(compiled: Callable[..., Any], descriptors: Any) -> Callable[[list[Any]], Any]:
@@ -253,7 +294,6 @@ def _over_leaves(compiled: Callable[..., Any], descriptors: Any) -> Callable[[li
 
 def _fake_mode_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     from torch._subclasses.fake_tensor import FakeTensor
-    from torch.utils._pytree import tree_leaves
 
     for leaf in tree_leaves((args, kwargs)):
         if isinstance(leaf, FakeTensor):

@@ -14,7 +14,8 @@ from ..ir.diagnostics import Diagnostic, fail
 from ..ir.program import Program
 from .autocast import Autocast
 from .hooks import Hook
-from .results import Results, tensors_of
+from .host_reads import HostRead
+from .results import Results, asks_for_cache, tensors_of
 from .strides import Strides
 from .whole import WholeModel, has_values
 
@@ -37,7 +38,9 @@ class Exported:
     `own_hooks` are those that it registers.
     With `has_places` it puts the lines of the model on what is traced of it by itself.
     `autocast` is what was around the export, `given` the module that was passed where that is one
-    of several replicas, of which `original` is this process's.
+    of several replicas, of which `original` is this process's. `known_reads` are what its forward
+    read of the arguments where they had values, if these have none. With `with_cache` it makes
+    caches for the generation of text, as its configuration asks.
     """
 
     original: nn.Module
@@ -60,6 +63,8 @@ class Exported:
     changing: frozenset[str] = frozenset()
     own_hooks: frozenset[Hook] = frozenset()
     given: nn.Module | None = None
+    known_reads: tuple[HostRead, ...] = ()
+    with_cache: bool = False
 
     @property
     def traced(self) -> nn.Module:
@@ -68,8 +73,17 @@ class Exported:
         The policies of `torch.utils.checkpoint` stand in the exported module only.
         """
         if self.is_live and not self.has_checkpoints:
-            return WholeModel(self.original, self.results, autocast=self.autocast)
+            return WholeModel(
+                self.original, self.results, with_cache=self.with_cache, autocast=self.autocast
+            )
         return self.module
+
+    def with_caches(self) -> Exported | None:
+        """The same with the caches that eager makes; None where there are none, or that is so."""
+        is_other = self.is_live and not self.has_checkpoints and not self.with_cache
+        return (
+            replace(self, with_cache=True) if is_other and asks_for_cache(self.original) else None
+        )
 
     @property
     def returns(self) -> Results | None:
@@ -88,8 +102,10 @@ class Lowered:
     `nodes` gives the graph node (with its fake value) of every aNode and view;
     `placeholders` the aNode of each flat AOT input before the tangents (ties repeat);
     `forward_outputs` and `backward_outputs` the names in AOT's order. `constants` are
-    tensors that the model made from literals. `takes` tells of strides of all tangents whether the
-    graph computes what eager does from tangents that have them; it may be asked at any time.
+    tensors that the model made from literals. `reads` are numbers of the arguments by which the
+    forward goes: the program is that of calls with the same. `takes` tells of strides of all
+    tangents whether the graph computes what eager does from tangents that have them; it may be
+    asked at any time.
     """
 
     exported: Exported
@@ -102,6 +118,7 @@ class Lowered:
     backward_outputs: tuple[str | None, ...]
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     warnings: tuple[Diagnostic, ...] = ()
+    reads: tuple[HostRead, ...] = ()
     takes: Callable[[Sequence[Strides]], bool] | None = None
 
     def with_program(self, program: Program, origin: Mapping[str, str] | None = None) -> Lowered:

@@ -1,41 +1,31 @@
-"""What a forward and its backward compute, seen without computing it, and fast.
+"""Tensors without numbers, and fast: what a forward and its backward compute, seen only.
 
 `FakeTensorMode` knows more, and imports TorchDynamo and SymPy, which take longer than all the rest
 of a second start. A shadow has the shape, the dtype and the device of a tensor, and no numbers.
-`behaviour` runs a model on shadows, forward and backward, and condenses every operator that is
-called, with all that is given to it and where that comes from, into one digest. Two models of one
-digest call the same operators on the same things. What shape an operator gives is found on `meta`
+`ShadowMode` condenses every operator that is called on shadows, with all that is given to it and
+where that comes from, into one digest. What shape an operator gives is found on `meta`
 once, where it is not among the `known`, and kept.
 """
 
 from __future__ import annotations
 
 import hashlib
-import random
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..ir.diagnostics import Diagnostic
-from .attributes import attributes_of, changed_attributes, state_warnings
 from .callable import PURE
-from .hooks import Hook, hooks_of
+from .host_reads import UNANSWERED, ReadTracker
 from .kernel_strides import kernel_orders, laid_out
-from .numberless import NoLooking, NoNumbers, Numberless, number_of
-from .results import Results, asks_for_cache, read_results, what_to_know
-from .wanted import ALL_RESULTS, Wanted
-from .whole import WholeModel, as_if_compiling, unchanged
+from .numberless import NoNumbers, Numberless, number_of
 
-__all__ = ["Behaviour", "Shapes", "Unseen", "behaviour", "content"]
+__all__ = ["ShadowMode", "Shapes", "Unseen", "content"]
 
 _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout)
 _SETTINGS = (torch.memory_format, slice, type(None), type(...))
@@ -52,74 +42,8 @@ class Unseen(Exception):
     """The model cannot be run on shadows; why."""
 
 
-@dataclass(frozen=True)
-class Behaviour:
-    """What one call of a model shows, `compiling` or not. `literals` are the contents of tensors
-    that it makes from Python numbers, `shapes` what the operators gave; the rest is that of
-    `Exported`."""
-
-    digest: str
-    compiling: bool
-    results: Results
-    warnings: tuple[Diagnostic, ...]
-    changing: frozenset[str]
-    own_hooks: frozenset[Hook]
-    literals: frozenset[str]
-    shapes: Mapping[str, list[Any]]
-
-
 Shapes = Mapping[str, list[Any]]
 """Of a call as text: what it gives, as `json` has it."""
-
-
-def behaviour(
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    device: torch.device,
-    wanted: Wanted = ALL_RESULTS,
-    known: Shapes | None = None,
-) -> Behaviour:
-    """Of one step at a sample; nothing of the model changes. Unseen where Python must see numbers,
-    draws from its own or NumPy's generators, or uses tensors or operators that are not told here,
-    and where an operator's shapes are not among the `known` of an earlier run.
-
-    A forward that asks for numbers unless it is compiled runs a second time, as if compiling; its
-    first run belongs to what is known, up to where it asked.
-    """
-    shapes: dict[str, list[Any]] = {}
-    for compiling in (False, True):
-        with unchanged(model), as_if_compiling() if compiling else nullcontext():
-            before, hooks_before = attributes_of(model), hooks_of(model)
-            recorder = _ShadowMode(device, known, shapes)
-            drawn = _generators()
-            try:
-                with recorder, recorder.made, NoLooking(recorder.refuse), torch.enable_grad():
-                    results, notes = _run(recorder, model, args, kwargs, wanted)
-            except Unseen:
-                raise
-            except Exception as error:  # whatever the model's Python raises without numbers
-                failed = error
-                continue
-            if recorder.refused is not None:  # and the model's Python went on from there
-                raise Unseen(recorder.refused)
-            if _generators() != drawn:
-                raise Unseen("the forward draws from Python's or NumPy's generators")
-            after = attributes_of(model)
-            diagnostics = (*state_warnings(before, after), *notes)
-            changing = frozenset(changed_attributes(before, after))
-            own = hooks_of(model) - hooks_before
-            return Behaviour(
-                recorder.digest(compiling),
-                compiling,
-                results,
-                diagnostics,
-                changing,
-                own,
-                frozenset(recorder.literals),
-                shapes,
-            )
-    raise Unseen(f"the forward does not run without numbers ({type(failed).__name__})")
 
 
 def content(tensor: Tensor) -> str:
@@ -128,58 +52,19 @@ def content(tensor: Tensor) -> str:
     return f"{tensor.dtype}{[*tensor.shape]} {hashlib.sha256(bits).hexdigest()}"
 
 
-def _run(
-    recorder: _ShadowMode,
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    wanted: Wanted,
-) -> tuple[Results, tuple[Diagnostic, ...]]:
-    made: dict[int, Tensor] = {}
+class ShadowMode(TorchDispatchMode):
+    """Gives shadows for what operators give, and notes each call. `reads` answers what Python reads
+    of numbers, where it can."""
 
-    def shadow(tensor: Tensor) -> Tensor:
-        if id(tensor) not in made:
-            made[id(tensor)] = recorder.made.like(tensor)
-        return made[id(tensor)]
-
-    state = {name: shadow(tensor) for name, tensor in _state(model)}
-    given, named = tree_map_only(Tensor, shadow, (args, kwargs))
-    called = WholeModel(model)
-    returned = torch.func.functional_call(called, state, given, named)
-    results = read_results(returned, wanted)
-    trained = [t for t in results.tensors(returned) if t.requires_grad]
-    sources = [t for t in made.values() if t.requires_grad]
-    # Of scalars: for others PyTorch imports SymPy.
-    ends = [t.sum() if t.dim() else t for t in trained]
-    gradients = torch.autograd.grad(ends, sources, allow_unused=True)
-    recorder.note("results", [*results.tensors(returned)], results.trained, results.detached)
-    recorder.note("gradients", list(gradients))
-    notes = what_to_know(results, returned)
-    if asks_for_cache(model):
-        called = WholeModel(model, with_cache=True)
-        notes = what_to_know(results, torch.func.functional_call(called, state, given, named))
-    return results, notes
-
-
-def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters(remove_duplicate=False)
-    yield from model.named_buffers(remove_duplicate=False)
-
-
-def _generators() -> tuple[Any, ...]:
-    """The states of Python's and NumPy's generators, comparable."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return (random.getstate(),)
-    name, words, *rest = numpy.random.get_state()
-    return (random.getstate(), name, words.tobytes(), *rest)
-
-
-class _ShadowMode(TorchDispatchMode):
-    """Gives shadows for what operators give, and notes each call."""
-
-    def __init__(self, device: torch.device, known: Shapes | None, shapes: dict[str, list[Any]]):
+    def __init__(
+        self,
+        device: torch.device,
+        known: Shapes | None,
+        shapes: dict[str, list[Any]],
+        reads: ReadTracker,
+    ):
         super().__init__()  # type: ignore[no-untyped-call]
+        self.reads = reads
         self.shapes = shapes
         self.literals: set[str] = set()
         self._device = device
@@ -220,6 +105,9 @@ class _ShadowMode(TorchDispatchMode):
         if func.namespace not in PURE and func.namespace != "prim":
             raise Unseen(f"{func} is an operator of a library")
         leaves, spec = tree_flatten((args, kwargs))
+        number = self.reads.answer(func, leaves, spec)
+        if number is not UNANSWERED:
+            return number
         is_literal = func is torch.ops.aten.lift_fresh.default
         texts = [self._argument(leaf, is_literal=is_literal) for leaf in leaves]
         call = f"{func} {spec} {texts}"
@@ -239,7 +127,9 @@ class _ShadowMode(TorchDispatchMode):
         arguments = func._schema.arguments
         device = kwargs.get("device") if any(a.name == "device" for a in arguments) else None
         made = [self._made(part, leaves, device or self._device) for part in parts]
-        return made[0] if kind == "one" else tuple(made) if kind == "tuple" else made
+        result = made[0] if kind == "one" else tuple(made) if kind == "tuple" else made
+        self.reads.note(func, leaves, spec, result)
+        return result
 
     def _made(self, part: Any, leaves: list[Any], device: torch.device) -> Any:
         match part:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import sys
 from collections import deque
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import copy
 from itertools import chain
 from typing import Any
@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..ir.diagnostics import fail
 from .autocast import Autocast, WeightCache
 from .devices import forked_generators
+from .host_reads import HostRead, ReadTracker
 from .results import Results, without_cache
 
 __all__ = [
@@ -72,6 +73,7 @@ class WholeModel(nn.Module):
     _results: Results | None
     _with_cache: bool
     _autocast: Autocast | None
+    _tracker: ReadTracker | None
 
     def __init__(
         self,
@@ -85,7 +87,21 @@ class WholeModel(nn.Module):
         held = {name: vars(model)[name] for name in ("_parameters", "_buffers", "_modules")}
         self.__dict__.update(held, training=model.training, _model=model)
         self.__dict__.update(_results=results, _with_cache=with_cache, _autocast=autocast)
-        self.__dict__["_ties"] = _ties(model)
+        self.__dict__.update(_ties=_ties(model), _tracker=None)
+
+    def tracker_of(self, sample: Sequence[object], known: Sequence[HostRead] = ()) -> ReadTracker:
+        """For what its forward reads of numbers, at the flat arguments `sample`."""
+        tensors = (t for t in (*sample, *self._model.parameters()) if isinstance(t, Tensor))
+        return ReadTracker(sample, next(tensors).device, self._model, known)
+
+    @contextmanager
+    def answered(self, tracker: ReadTracker) -> Iterator[None]:
+        """Inside, a traced forward goes the way of eager: what it reads of numbers is answered."""
+        self.__dict__["_tracker"] = tracker
+        try:
+            yield
+        finally:
+            self.__dict__["_tracker"] = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         before = [(held, key, held[key]) for _, ties in self._ties for held, key in ties]
@@ -102,6 +118,7 @@ class WholeModel(nn.Module):
             with (
                 nullcontext() if self._with_cache else without_cache(self._model),
                 self._mixed_precision(),
+                self._reads(args, kwargs),
             ):
                 made = self._model.forward(*args, **kwargs)
             for (where, key), (path, held, old) in buffers.items():
@@ -113,6 +130,10 @@ class WholeModel(nn.Module):
         finally:
             for held, key, tensor in before:
                 held[key] = tensor
+
+    def _reads(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[None]:
+        tracker = self._tracker
+        return nullcontext() if tracker is None else tracker.watching(tree_leaves((args, kwargs)))
 
     @contextmanager
     def _mixed_precision(self) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -71,8 +71,15 @@ def lowered_again(program: Program, exported: Exported) -> Iterator[Lowered]:
     """
     from ..frontends.torch_export import ensure_trusted, lower
 
-    with lower(exported) as lowered:
-        if different := graph_differences(program, lowered.program):
+    with ExitStack() as stack:
+        lowered = stack.enter_context(lower(exported))
+        different = graph_differences(program, lowered.program)
+        if different and (as_eager := exported.with_caches()) is not None:
+            stack.close()
+            lowered = stack.enter_context(lower(as_eager))
+            if not graph_differences(program, lowered.program):
+                different = []
+        if different:
             message = "the model gives another graph than the one that was planned"
             notes = tuple(Note(line) for line in different)
             hint = "plan the model again"

@@ -37,9 +37,22 @@ def plan_source(source: Source, request: PlanRequest, phases: Phases) -> Plan:
     with planned_source(source, request, phases) as (plan, lowered):
         pass
     if request.device is None:
-        with phases.phase("check", "running the graph once against eager"):
-            ensure_trusted(lowered)
+        try:
+            with phases.phase("check", "running the graph once against eager"):
+                ensure_trusted(lowered)
+        except FBError as error:
+            return plan_source(with_caches(source, error), request, phases)
     return plan
+
+
+def with_caches(source: Source, error: FBError) -> Source:
+    """For a second capture, where the first was refused: with the caches that eager makes for the
+    generation of text. The copies in them lie otherwise in memory, and a kernel may round by that.
+    Raises `error` where that is not why."""
+    exported = source.exported.with_caches()
+    if exported is None or any(d.code != "FB0512" for d in error.diagnostics):
+        raise error
+    return replace(source, exported=exported)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from torch._C import _TorchDispatchModeKey
 from torch.utils._pytree import tree_flatten
 
 from ..._torch.autocast import Autocast
+from ..._torch.host_reads import changed_reads
 from ..._torch.lowered import Lowered
 from ..._torch.parallel import check_not_spread
 from ..._torch.results import tensors_of
@@ -40,6 +41,8 @@ AS_SAMPLE = (
     'or compile with on_new_shape="replan" or "eager"'
 )
 """Where arguments alone differ, in shapes or strides."""
+AS_READ = 'compile with on_new_shape="replan" or "eager", or with such a call as the sample'
+"""Where arguments alone differ, in numbers that the forward reads."""
 
 _STEP = "_remat_compile_step"
 _OWN = ("forward", "_is_full_backward_hook")
@@ -47,7 +50,7 @@ _OWN = ("forward", "_is_full_backward_hook")
 
 
 class GuardFailure(FBError):
-    """A call that the plan was not made for (FB0910): other shapes, dtypes or modes."""
+    """A call that the plan was not made for (FB0910): other shapes, dtypes, modes or numbers."""
 
 
 class PlannedStep:
@@ -91,6 +94,8 @@ class PlannedStep:
         self._returns = exported.returns
         self.on_new_shape: OnNewShape | None = None
         self.graphs: StepGraphs | None = None
+        self._reads = lowered.reads
+        self._device = exported.device
 
     def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensors = [held.get(key) for held, key, _ in self._state]
@@ -104,10 +109,14 @@ class PlannedStep:
             if spec != self._spec:
                 self._refuse(owner, [OTHERS])
         problems, is_new_shape = self._problems(owner, tensors, flat)
+        hint = AS_SAMPLE if is_new_shape else AS_IT_WAS
+        if not problems and self._reads:
+            problems, hint = self.other_reads(flat), AS_READ
+            is_new_shape = bool(problems)
         if is_new_shape and self.on_new_shape is not None:
             return self.on_new_shape(owner, args, kwargs)
         if problems:
-            self._refuse(owner, problems, AS_SAMPLE if is_new_shape else AS_IT_WAS)
+            self._refuse(owner, problems, hint)
         if self.autocast.dtype is None:
             outputs = self.run([*tensors, *flat])
         else:  # the casts are part of the graph
@@ -120,6 +129,10 @@ class PlannedStep:
         check_not_spread(owner, but=("",))
         raise GuardFailure(Diagnostic("FB0910", "; ".join(problems), hint=hint))
 
+    def other_reads(self, flat: list[Any]) -> list[str]:
+        """Numbers of flat arguments that send the forward another way than the sample's."""
+        return changed_reads(self._reads, flat, self._device)
+
     def eager(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The forward of the model itself."""
         forward = self.original.get("forward")  # one that was set on the module
@@ -131,8 +144,8 @@ class PlannedStep:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PlannedStep:
         """The step for a copy of the model: what is generated is shared, its state is not."""
-        shared_names = ("program", "schedule", "flight", "copies", "graphs")
-        for name in (*shared_names, "_spec", "_arguments", "_returns"):
+        same = ("program", "schedule", "flight", "copies", "graphs", "_spec", "_arguments")
+        for name in (*same, "_returns", "_reads"):
             shared = getattr(self, name)
             memo[id(shared)] = shared
         made = copy(self)

@@ -1,4 +1,5 @@
-"""A call with other shapes or strides than the sample's: in eager, or by a plan of its own."""
+"""A call with other shapes or strides than the sample's, or with numbers that send the forward
+another way: in eager, or by a plan of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class RunEagerly:
         if not self.warned:
             self.warned = True
             message = (
-                "a call has other shapes or strides than the plan, runs in eager: no bound holds"
+                "a call has other shapes or strides than the plan, or its numbers send the forward "
+                "another way, runs in eager: no bound holds"
             )
             hint = 'on_new_shape="replan" plans each once'
             diagnostic = Diagnostic("FB0913", message, hint=hint)
@@ -41,21 +43,24 @@ class RunEagerly:
 
 @dataclass
 class RunPlannedAgain:
-    """Other shapes run by a plan of their own, made at the first such call and kept."""
+    """Other shapes run by a plan of their own, made at the first such call and kept; so do other
+    ways that the forward goes by numbers of its arguments."""
 
     plan_again: PlanAgain
-    known: dict[tuple[tuple[torch.Size, Strides | None], ...], PlannedModule] = field(
+    known: dict[tuple[tuple[torch.Size, Strides | None], ...], list[PlannedModule]] = field(
         default_factory=dict
     )
 
     def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        leaves = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        shapes = tuple((t.shape, strides_of(t)) for t in leaves)
-        if shapes not in self.known:
-            made = self.plan_again(owner, args, kwargs)
-            assert isinstance(made, PlannedModule)
-            self.known[shapes] = made
-        return self.known[shapes].planned_step(owner, args, kwargs)
+        flat = tree_leaves((args, kwargs))
+        shapes = tuple((t.shape, strides_of(t)) for t in flat if isinstance(t, Tensor))
+        for made in self.known.setdefault(shapes, []):
+            if not made.planned_step.other_reads(flat):
+                return made.planned_step(owner, args, kwargs)
+        again = self.plan_again(owner, args, kwargs)
+        assert isinstance(again, PlannedModule)
+        self.known[shapes].append(again)
+        return again.planned_step(owner, args, kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RunPlannedAgain:
         """A copy of a module has parameters of its own, and so plans of its own."""

@@ -24,7 +24,7 @@ MOST_CONSTANT_BYTES = 2**16
 class StartEntry:
     """`plan` is a program with its schedule as text. `behaviour` is the digest of the model's
     operators, `shapes` what they gave, `after` the key of the model behind a call. `tangents` are
-    strides; `constants` tensors from literals, by name."""
+    strides; `constants` tensors from literals, by name; `with_cache` is that of `Exported`."""
 
     plan: str
     behaviour: str
@@ -32,6 +32,7 @@ class StartEntry:
     shapes: Mapping[str, list[Any]]
     tangents: tuple[Strides, ...]
     constants: Mapping[str, Tensor]
+    with_cache: bool = False
 
     def held(self) -> dict[str, Any]:
         """As `json` has it."""
@@ -42,6 +43,7 @@ class StartEntry:
             "shapes": dict(self.shapes),
             "tangents": [list(strides) for strides in self.tangents],
             "constants": [_written(name, t) for name, t in self.constants.items()],
+            "with_cache": self.with_cache,
         }
         text = json.dumps(start)
         return {"sha256": hashlib.sha256(text.encode()).hexdigest(), "start": text}
@@ -63,12 +65,13 @@ class StartEntry:
                 "shapes": dict(shapes),
                 "tangents": list(tangents),
                 "constants": list(constants),
+                "with_cache": bool(with_cache),
             }:
                 if not all(isinstance(parts, list) for parts in shapes.values()):
                     raise ValueError("its shapes are none")
                 strides = tuple(_sizes(one) for one in tangents)
                 read = dict(_read(one) for one in constants)
-                return StartEntry(plan, behaviour, after, shapes, strides, read)
+                return StartEntry(plan, behaviour, after, shapes, strides, read, with_cache)
         raise ValueError("it is no start")
 
 

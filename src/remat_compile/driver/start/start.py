@@ -24,10 +24,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from ..._torch.autocast import Autocast
+from ..._torch.behaviour import Behaviour, behaviour
 from ..._torch.collections import without_full_collections
 from ..._torch.gradients import lost_gradients
+from ..._torch.host_reads import HostRead, warnings_of_reads
 from ..._torch.lowered import Exported, Lowered
-from ..._torch.shadows import Behaviour, Unseen, behaviour, content
+from ..._torch.shadows import Shapes, Unseen, content
 from ..._torch.strides import Strides
 from ..._torch.wanted import Wanted
 from ..._torch.whole import StandIn, as_forward_sees, unalias, unchanged
@@ -96,13 +98,15 @@ class Start:
 
     def _behaviour(self, entry: StartEntry) -> Behaviour | None:
         """What the model does, where that is what it did, and leaves the model as it did."""
-        behaved = behaviour(
-            self.model, self.args, self.kwargs, self.device, self.wanted, entry.shapes
-        )
+        behaved = self._seen(entry.shapes, with_cache=entry.with_cache)
         if behaved.digest != entry.behaviour:
             return None
         is_left_so = entry.after == self.key or entry.after == self._key_now()
         return behaved if is_left_so else None
+
+    def _seen(self, known: Shapes | None, *, with_cache: bool) -> Behaviour:
+        given = self.model, self.args, self.kwargs, self.device, self.wanted
+        return behaviour(*given, known, with_cache=with_cache)
 
     def _key_now(self) -> str:
         """Unknown where the model has none any more."""
@@ -112,7 +116,7 @@ class Start:
         from ...backends.torch import build, recorder_for
 
         program = one_plan(entry.plan, name)
-        exported = self._exported(seen)
+        exported = replace(self._exported(seen), with_cache=entry.with_cache)
         interface = interface_of(program, self.model, exported.flat_args)
         made = {a.name for a in program.graph.anodes if a.kind == "const"}
         is_literal = all(content(t) in seen.literals for t in entry.constants.values())
@@ -129,14 +133,15 @@ class Start:
             forward_outputs=interface.names.outputs,
             backward_outputs=interface.names.grads,
             constants=entry.constants,
-            takes=_takes(exported, entry.tangents),
+            reads=_deciding(seen.reads),
+            takes=_takes(replace(exported, known_reads=seen.reads), entry.tangents),
         )
         ranks = [len(program.graph.anode[name].shape) for name in lowered.tangents]
         if ranks != [len(strides) for strides in entry.tangents]:
             raise ValueError("it has other gradients")
         if seen.compiling:
             _hold_against_eager(lowered)
-        diagnostics = (*seen.warnings, *lost_gradients(program.binding, self.model))
+        diagnostics = self._diagnostics(seen, program)
         recorder = recorder_for(self.device, is_dynamic=False) if cuda_graph else None
         module = build(lowered, plan.schedule, recorder=recorder)
         return Started(exported, module, diagnostics)
@@ -179,6 +184,10 @@ class Start:
             return ()
         return ()
 
+    def _diagnostics(self, seen: Behaviour, program: Program) -> tuple[Diagnostic, ...]:
+        lost = lost_gradients(program.binding, self.model)
+        return (*seen.warnings, *lost, *warnings_of_reads(_deciding(seen.reads)))
+
     def _entry(self, plan: Plan, lowered: Lowered) -> StartEntry | None:
         """Unseen, Unknown or ValueError where it cannot describe the model, or that changed."""
         from ...ir.text.printer import format_program
@@ -192,19 +201,21 @@ class Start:
         interface = interface_of(program, self.model, exported.flat_args)
         if not _is_interface(interface, lowered):
             return None
-        seen = behaviour(self.model, self.args, self.kwargs, self.device, self.wanted)
+        seen = self._seen(None, with_cache=exported.with_cache)
         if after != self._key_now():  # each call leaves another model
             return None
-        diagnostics = (*seen.warnings, *lost_gradients(program.binding, self.model))
+        diagnostics = self._diagnostics(seen, program)
         is_same = (seen.changing, seen.own_hooks) == (exported.changing, exported.own_hooks)
         # Else what was seen may be another branch of the forward than what was captured.
         is_same &= seen.compiling == lowered.joint.compiling
+        is_same &= _numbers(seen.reads) == _numbers(lowered.joint.reads)
         says_the_same = _texts(diagnostics) == _texts(plan.warnings)
         are_literals = all(content(t) in seen.literals for t in lowered.constants.values())
         if not (is_same and says_the_same and are_literals):
             return None
         text = format_program(program)
-        return StartEntry(text, seen.digest, after, seen.shapes, tangents, lowered.constants)
+        parts = (seen.digest, after, seen.shapes, tangents, lowered.constants)
+        return StartEntry(text, *parts, with_cache=exported.with_cache)
 
 
 def start_of(
@@ -261,6 +272,14 @@ def _hold_against_eager(lowered: Lowered) -> None:
         ensure_trusted(lowered)
     except FBError as error:
         raise Unseen("eager computes something else with these numbers") from error
+
+
+def _deciding(reads: Sequence[HostRead]) -> tuple[HostRead, ...]:
+    return tuple(read for read in reads if read.decides)
+
+
+def _numbers(reads: Sequence[HostRead]) -> list[tuple[str, bool | int, bool]]:
+    return [(str(read.place), read.number, read.decides) for read in reads]
 
 
 def _is_tensor(leaf: object) -> bool:

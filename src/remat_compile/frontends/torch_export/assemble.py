@@ -10,6 +10,7 @@ from torch import Tensor, fx
 from torch._functorch._aot_autograd import descriptors as aot
 
 from ..._torch.gradients import lost_gradients
+from ..._torch.host_reads import warnings_of_reads
 from ..._torch.lowered import Lowered
 from ...ir.diagnostics import FBError
 from ...ir.expr import add
@@ -93,6 +94,7 @@ class _ProgramAssembly:
                 granularity_bytes=1 if self.read.exported.device.type == "cpu" else 512,
             ),
         )
+        reads = tuple(read for read in self.read.joint.reads if read.decides)
         return Lowered(
             exported=self.read.exported,
             joint=self.read.joint,
@@ -103,7 +105,11 @@ class _ProgramAssembly:
             forward_outputs=tuple(forward_outputs),
             backward_outputs=tuple(backward_outputs),
             constants=self.read.constants,
-            warnings=lost_gradients(binding, self.read.exported.original),
+            warnings=(
+                *lost_gradients(binding, self.read.exported.original),
+                *warnings_of_reads(reads),
+            ),
+            reads=reads,
         )
 
     def _name(self, node: object) -> str | None:

@@ -33,6 +33,15 @@ _TRUSTED: WeakKeyDictionary[Exported, bool] = WeakKeyDictionary()
 """Those that were compared, and whether all bits were."""
 
 
+REPORT = "please report this with the model; no plan is made from a wrong graph"
+AS_TRACED = (
+    "the model goes another way while it is traced (torch.compiler.is_compiling), where kernels "
+    "round otherwise: take a way that is the same in both, in transformers "
+    'attn_implementation="eager", or train by regions: torch.compile(model, backend="remat")'
+)
+"""Where the captured graph is not the way of eager."""
+
+
 def ensure_trusted(lowered: Lowered) -> bool:
     """Checks the graph of an exported model against eager, once. FB0512 as below.
 
@@ -41,11 +50,15 @@ def ensure_trusted(lowered: Lowered) -> bool:
     """
     exported = lowered.exported
     if exported not in _TRUSTED:
-        _TRUSTED[exported] = check_against_eager(exported, lowered.program, lowered.values())
+        compiling = getattr(lowered.joint, "compiling", False)
+        hint = AS_TRACED if compiling else REPORT
+        _TRUSTED[exported] = check_against_eager(exported, lowered.program, lowered.values(), hint)
     return _TRUSTED[exported]
 
 
-def check_against_eager(exported: Exported, program: Program, values: Mapping[str, Tensor]) -> bool:
+def check_against_eager(
+    exported: Exported, program: Program, values: Mapping[str, Tensor], hint: str = REPORT
+) -> bool:
     """Runs the graph and the model itself once each, on equal random states.
 
     Results, gradients and the contents of all buffers must be bit-equal, unless eager or the
@@ -90,7 +103,6 @@ def check_against_eager(exported: Exported, program: Program, values: Mapping[st
             f"the lowered graph computes another {', '.join(different[:SHOWN])}{more} "
             "than eager PyTorch"
         )
-        hint = "please report this with the model; no plan is made from a wrong graph"
         raise FBError(Diagnostic("FB0512", message, hint=hint))
     return not compared.changing
 
@@ -98,8 +110,7 @@ def check_against_eager(exported: Exported, program: Program, values: Mapping[st
 def _wrong_replay(c: CNode, name: str) -> Diagnostic:
     assert c.replay is not None
     message = f"{c.name}: {c.replay.call.op}, run in place of {c.call.op}, gives another %{name}"
-    hint = "please report this with the model; no plan is made from a wrong graph"
-    return Diagnostic("FB0512", message, c.span, hint=hint)
+    return Diagnostic("FB0512", message, c.span, hint=REPORT)
 
 
 def _with_replays(graph: Graph, steps: Iterable[Step]) -> Iterator[Step]:

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from ..._torch.autocast import Autocast
+from ..._torch.behaviour import with_deciding
 from ..._torch.collections import without_full_collections
 from ..._torch.joint import Joint, Strides, trace_joint
 from ..._torch.lowered import Exported, Lowered
@@ -50,13 +51,37 @@ def lower(exported: Exported, tangents: Sequence[Strides] | None = None) -> Iter
             without_full_collections(),
         ):
             joint = traced.enter_context(
-                trace_joint(exported.traced, exported.trace_args, exported.trace_kwargs, tangents)
+                trace_joint(
+                    exported.traced,
+                    exported.trace_args,
+                    exported.trace_kwargs,
+                    tangents,
+                    exported.known_reads,
+                )
             )
         _check_sizes(exported, _guards(exported)[asked_before:])
+        if joint.reads:
+            joint = _with_deciding(exported, joint)
         lowered = _lower(exported, joint)
         if blueprint is not None:
+            blueprint = replace(blueprint, known_reads=joint.reads)
             lowered = replace(lowered, takes=takes(blueprint, lowered.program, lower))
         yield lowered
+
+
+def _with_deciding(exported: Exported, joint: Joint) -> Joint:
+    """The graph is that of calls that give the same numbers, but for those that change nothing."""
+    model, args, kwargs = exported.original, exported.args, exported.kwargs
+    reads = with_deciding(
+        joint.reads,
+        model,
+        args,
+        kwargs,
+        exported.device,
+        exported.autocast,
+        with_cache=exported.with_cache,
+    )
+    return replace(joint, reads=reads)
 
 
 def _guards(exported: Exported) -> list[Any]:

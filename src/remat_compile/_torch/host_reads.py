@@ -1,0 +1,368 @@
+"""What the Python of a forward reads of the numbers in its tensors, while it is traced.
+
+A branch on `bool((positions == 0).all())` needs a number, and a traced tensor has none. Many models
+leave such a branch out while they are compiled, and then compute something else than in eager. So
+they are traced as eager runs them, and what they read is answered:
+
+* a number that comes of sizes and literals alone is a constant of the step;
+* one that hangs on arguments too is what the sample's arguments make it, and the step is one for
+  calls that make it the same: what leads to it is kept, and computed before each (`HostRead`);
+* what hangs on parameters, buffers, random numbers or dynamic sizes is not answered.
+
+Example: in `mask = attention_mask.to(torch.bool)`, `if mask.all():` the read is
+`_local_scalar_dense(all(_to_copy(argument 1)))`, True for a sample without padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from ..ir.diagnostics import Diagnostic
+from .callable import PURE
+from .instances import plain_mode
+from .places import Place, paths_of, place_of_caller
+
+__all__ = ["HostRead", "ReadTracker", "changed_reads", "trained_bytes", "warnings_of_reads"]
+
+SHOWN = 3
+"""Places in a message; of more, the number is told."""
+
+UNANSWERED = object()
+"""In the place of a number that is not known here."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Argument:
+    """The tensor at a place of the flat arguments."""
+
+    place: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """An operator with its flat arguments; in the place of tensors stands where they come from.
+
+    `nbytes` is what it makes, `of_arguments` says that an argument leads to it.
+    """
+
+    func: OpOverload
+    leaves: tuple[Any, ...]
+    spec: TreeSpec
+    nbytes: int
+    of_arguments: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _Result:
+    """What a call gives; one of several where it has an index."""
+
+    call: _Call
+    index: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Literal:
+    """A tensor that the forward makes of Python numbers."""
+
+    tensor: Tensor
+
+
+_Origin = _Argument | _Result | _Literal
+
+
+@dataclass(frozen=True, eq=False)
+class HostRead:
+    """A number that hangs on arguments, as the sample's make it, and where the forward reads it.
+    `decides` says that the forward may go another way where it is another one."""
+
+    call: _Call
+    number: bool | int
+    place: Place
+    decides: bool = True
+
+
+class ReadTracker:
+    """Follows where the tensors of one forward come from, and answers what is read of them.
+
+    `sample` are the flat arguments. Numbers that hang on them are not answered where computing them
+    takes more than `trained_bytes`. A sample without values goes by `known`, what was read with
+    values: a forward that reads in that order gets those numbers. What is `supposed` is read
+    first, in order, whatever the sample says.
+    """
+
+    def __init__(
+        self,
+        sample: Sequence[object],
+        device: torch.device,
+        model: nn.Module,
+        known: Sequence[HostRead] = (),
+        supposed: Sequence[bool | int] = (),
+    ):
+        self.reads: list[HostRead] = []
+        self._sample = sample
+        self._device = device
+        self._limit_bytes = trained_bytes(model)
+        self._paths = paths_of(model)
+        self._known = known
+        self._supposed = supposed
+        self._has_values = all(map(_has_values, sample))
+        self._origins: dict[int, tuple[Tensor, _Origin]] = {}
+        self._shared: dict[int, set[int]] = {}
+        self._calls: dict[tuple[Any, ...], _Call] = {}
+        self._read_of: dict[_Call, HostRead] = {}
+
+    def begin(self, leaves: Sequence[object]) -> None:
+        """Forgets what was; `leaves` are what stands for the sample in the forward that comes."""
+        for held in (self._origins, self._shared, self._calls, self._read_of, self.reads):
+            held.clear()
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, Tensor) and (self._has_values or self._known):
+                self._origins[id(leaf)] = (leaf, _Argument(place))
+
+    @contextmanager
+    def watching(self, leaves: Sequence[object]) -> Iterator[None]:
+        """Inside, what a traced forward reads is answered."""
+        self.begin(leaves)
+        with _ReadMode(self):
+            yield
+
+    def answer(self, func: OpOverload, leaves: Sequence[Any], spec: TreeSpec) -> Any:
+        """The number that an operator gives; UNANSWERED where it gives none, or it is not known."""
+        if torch.Tag.data_dependent_output not in func.tags or _gives_tensors(func):
+            return UNANSWERED
+        call = self._call(func, leaves, spec, 0)
+        if call is None:
+            return UNANSWERED
+        if not call.of_arguments:
+            return self._computed(call)
+        if call not in self._read_of:
+            at = len(self.reads)
+            number = self._supposed[at] if at < len(self._supposed) else self._number(call)
+            if type(number) not in (bool, int):  # one of another type is another at each call
+                return UNANSWERED
+            read = HostRead(call, number, place_of_caller(self._paths))
+            self._read_of[call] = read
+            self.reads.append(read)
+        return self._read_of[call].number
+
+    def note(self, func: OpOverload, leaves: Sequence[Any], spec: TreeSpec, made: Any) -> None:
+        """That an operator was called, which `made` this."""
+        if func._schema.is_mutable:
+            self._forget_written(func, leaves, spec)
+            return
+        parts = list(made) if isinstance(made, tuple | list) else [made]
+        tensors = [part for part in parts if isinstance(part, Tensor)]
+        is_view = any(returned.alias_info is not None for returned in func._schema.returns)
+        nbytes = (
+            0 if is_view else sum(t.numel() * t.element_size() for t in tensors if _is_sized(t))
+        )
+        if is_view:
+            self._share([*leaves, *tensors])
+        call = self._call(func, leaves, spec, nbytes)
+        if call is None or not all(map(_is_sized, tensors)):
+            return
+        for index, part in enumerate(parts):
+            if isinstance(part, Tensor) and id(part) not in self._origins:
+                origin = _Result(call, index if isinstance(made, tuple | list) else None)
+                self._origins[id(part)] = (part, origin)
+
+    def _share(self, leaves: Sequence[Any]) -> None:
+        """That tensors lie in the same memory, of which one may be followed."""
+        keys = {id(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
+        together = keys.union(*(self._shared.get(key, ()) for key in keys))
+        for key in together:
+            self._shared[key] = together
+
+    def _forget_written(self, func: OpOverload, leaves: Sequence[Any], spec: TreeSpec) -> None:
+        """What is written to is not followed any more, nor what lies in the same memory."""
+        args, kwargs = tree_unflatten(list(leaves), spec)
+        names = [argument.name for argument in func._schema.arguments]
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        for argument in func._schema.arguments:
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            for tensor in tree_flatten(given.get(argument.name))[0]:
+                for key in (id(tensor), *self._shared.get(id(tensor), ())):
+                    self._origins.pop(key, None)
+
+    def _call(
+        self, func: OpOverload, leaves: Sequence[Any], spec: TreeSpec, nbytes: int
+    ) -> _Call | None:
+        """The call, the same for the same arguments; None where it cannot be made again."""
+        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        if func.namespace not in PURE or is_random or "empty" in func._schema.name:
+            return None
+        is_literal = func is torch.ops.aten.lift_fresh.default
+        origins = [self._origin(leaf, is_literal=is_literal) for leaf in leaves]
+        if None in origins:
+            return None
+        key = (func, str(spec), *map(_key, origins))
+        if key not in self._calls:
+            of_arguments = any(map(_hangs_on_arguments, origins))
+            self._calls[key] = _Call(func, tuple(origins), spec, nbytes, of_arguments)
+        return self._calls[key]
+
+    def _origin(self, leaf: Any, *, is_literal: bool) -> Any:
+        """Where a tensor comes from, or what is no tensor, in a tuple; None where it is unknown."""
+        if not isinstance(leaf, Tensor):
+            is_dynamic = isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool)
+            return None if is_dynamic else (leaf,)
+        if is_literal and type(leaf) is Tensor:
+            return _Literal(leaf)
+        known = self._origins.get(id(leaf))
+        return None if known is None else known[1]
+
+    def _number(self, call: _Call) -> Any:
+        """That the sample's arguments give."""
+        if sum(each.nbytes for each in _in_order([call])) > self._limit_bytes:
+            return UNANSWERED
+        if self._has_values:
+            return self._computed(call)
+        at = len(self.reads)
+        is_known = at < len(self._known) and self._known[at].call.func is call.func
+        return self._known[at].number if is_known else UNANSWERED
+
+    def _computed(self, call: _Call) -> Any:
+        try:
+            return _numbers([call], self._sample, self._device)[0]
+        except Exception:  # of PyTorch: on a device that is not there
+            return UNANSWERED
+
+
+class _ReadMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, tracker: ReadTracker):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._tracker = tracker
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not isinstance(func, OpOverload):
+            return func(*args, **kwargs)
+        leaves, spec = tree_flatten((args, kwargs))
+        number = self._tracker.answer(func, leaves, spec)
+        if number is not UNANSWERED:
+            return number
+        made = func(*args, **kwargs)
+        self._tracker.note(func, leaves, spec, made)
+        return made
+
+
+def trained_bytes(model: nn.Module) -> int:
+    """Of all gradients. They live together at the end of a step, and nothing of it before: what is
+    computed then and takes no more is within the bound of the step."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return sum(p.numel() * p.element_size() for p in trained)
+
+
+def changed_reads(
+    reads: Sequence[HostRead], arguments: Sequence[object], device: torch.device
+) -> list[str]:
+    """Which numbers are others than the sample's, for these flat arguments; in words."""
+    if not reads:
+        return []
+    now = _numbers([read.call for read in reads], arguments, device)
+    return [
+        f"what the forward reads of its arguments is {number}{_at(read.place)}; in the sample it "
+        f"is {read.number}"
+        for read, number in zip(reads, now, strict=True)
+        if (type(number), number) != (type(read.number), read.number)
+    ]
+
+
+def warnings_of_reads(reads: Sequence[HostRead]) -> tuple[Diagnostic, ...]:
+    """FB0524 where a step is one for the numbers of its sample."""
+    if not reads:
+        return ()
+    places = list(dict.fromkeys(str(read.place) for read in reads if str(read.place)))
+    more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+    at = f" ({', '.join(places[:SHOWN])}{more})" if places else ""
+    message = (
+        f"the forward reads numbers of its arguments and goes on by them{at}: the plan is for "
+        "calls in which they are those of the sample"
+    )
+    hint = 'on_new_shape="replan" plans other calls once for each way, "eager" runs them unplanned'
+    return (Diagnostic("FB0524", message, hint=hint),)
+
+
+def _at(place: Place) -> str:
+    return f" ({place})" if str(place) else ""
+
+
+def _numbers(
+    calls: Sequence[_Call], arguments: Sequence[object], device: torch.device
+) -> list[bool | int]:
+    values: dict[_Call, Any] = {}
+
+    def value(origin: Any) -> Any:
+        match origin:
+            case _Argument(place):
+                return arguments[place]
+            case _Literal(tensor):
+                return tensor
+            case _Result(call, index):
+                return values[call] if index is None else values[call][index]
+            case (plain,):
+                return plain
+
+    with plain_mode(device):
+        for each in _in_order(calls):
+            args, kwargs = tree_unflatten(list(map(value, each.leaves)), each.spec)
+            values[each] = each.func(*args, **kwargs)
+    return [values[call] for call in calls]
+
+
+def _in_order(calls: Sequence[_Call]) -> list[_Call]:
+    """Those calls and all that lead to them, each once, behind what it needs."""
+    order: dict[_Call, None] = {}
+    waiting = list(reversed(calls))
+    while waiting:
+        call = waiting[-1]
+        needs = [o.call for o in call.leaves if isinstance(o, _Result) and o.call not in order]
+        if needs:
+            waiting += needs
+        else:
+            order[waiting.pop()] = None
+    return list(order)
+
+
+def _hangs_on_arguments(origin: Any) -> bool:
+    if isinstance(origin, _Result):
+        return origin.call.of_arguments
+    return isinstance(origin, _Argument)
+
+
+def _key(origin: Any) -> Any:
+    match origin:
+        case (plain,):
+            return f"{type(plain).__name__} {plain!r}"
+        case _Result(call, index):
+            return (call, index)
+        case _Argument(place):
+            return ("argument", place)
+        case _:
+            return origin
+
+
+def _gives_tensors(func: OpOverload) -> bool:
+    return any("Tensor" in str(returned.type) for returned in func._schema.returns)
+
+
+def _is_sized(tensor: Tensor) -> bool:
+    return all(isinstance(size, int) for size in tensor.shape)
+
+
+def _has_values(leaf: object) -> bool:
+    if not isinstance(leaf, Tensor):
+        return True
+    return type(leaf) in (Tensor, nn.Parameter) and not leaf.is_meta
