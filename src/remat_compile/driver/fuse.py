@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .request import PlanRequest
     from .run_planner import Phases
 
-__all__ = ["fused_plan", "refuse_without_model"]
+__all__ = ["as_before", "fused_plan", "refuse_without_model", "what_was_fused"]
 
 
 def refuse_without_model(request: PlanRequest) -> None:
@@ -65,9 +65,9 @@ def fused_plan(
     if kept is not None:
         with phases.phase("cache", "looking for what was fused before"):
             known, diagnostics = kept.find(plan)
-            done = None if known is None else _as_before(plan, known, request, kernels, values)
+            done = None if known is None else as_before(plan, known, request, kernels, values)
         if isinstance(done, Plan):
-            return with_warnings(done, _what_was_fused(plan, done, kernels))
+            return with_warnings(done, what_was_fused(plan, done, kernels))
         if isinstance(done, Diagnostic):
             return with_warnings(plan, done)
         diagnostics = diagnostics if done is None else kept.unused(done)
@@ -85,11 +85,11 @@ def fused_plan(
             continue
         done = _fused_from(plan, proven, fused.schedule, kernels)
         diagnostics = diagnostics if kept is None else (*diagnostics, *kept.keep(plan, done))
-        return with_warnings(done, _what_was_fused(plan, done, kernels), *diagnostics)
+        return with_warnings(done, what_was_fused(plan, done, kernels), *diagnostics)
     return with_warnings(plan, reason, *diagnostics)
 
 
-def _as_before(
+def as_before(
     plan: Plan,
     known: Program,
     request: PlanRequest,
@@ -139,7 +139,8 @@ def _late(made: int, of: int, request: PlanRequest) -> Diagnostic:
 
 def _fused_from(plan: Plan, proven: Program, schedule: Schedule, kernels: Kernels) -> Plan:
     program = replace(proven, schedules=(schedule,))
-    return replace(plan, program=program, schedule=schedule, lower_bound_s=None, _kernels=kernels)
+    own = replace(plan, program=program, schedule=schedule, lower_bound_s=None, _kernels=kernels)
+    return replace(own, _is_proven=True, _fused_from=plan)
 
 
 def _obstacle(plan: Plan, request: PlanRequest) -> str | None:
@@ -154,7 +155,7 @@ def _obstacle(plan: Plan, request: PlanRequest) -> str | None:
     return lacking(plan.program)
 
 
-def _what_was_fused(plan: Plan, fused: Plan, kernels: Kernels) -> Diagnostic:
+def what_was_fused(plan: Plan, fused: Plan, kernels: Kernels) -> Diagnostic:
     """What was fused, and how far its bits are from those of its calls."""
     regions = [c.call.region for c in fused.graph.cnodes if c.is_fused]
     made = [kernel for kernel in kernels.made.values() if kernel is not None]

@@ -132,14 +132,18 @@ class FusedWays:
         return rungs[:first], rungs[first:]
 
     def as_fast(self, rung: Budget, ways: list[FusedWay], until: float) -> list[FusedWay]:
-        """Plans within a rung that count as fast as the fastest of `ways`, which they are added
-        to; none after `until` (of `time.monotonic`)."""
+        """Plans within a rung, that with the lowest peak first, where one of them counts as fast as
+        the fastest of `ways`, which they are added to; none after `until` (of `time.monotonic`).
+        The others may take as much longer again: else chance chooses among them."""
         if self.measured.is_late or monotonic() > until:
             return []
         made = [*self.within_peaks(self.rung_ways(rung, until))]
         ways += made
         most_ns = limit_ns(ways)
-        return in_order(way for way in made if way.time_ns <= most_ns)
+        if not any(way.time_ns <= most_ns for way in made):
+            return []
+        near = (way for way in made if way.time_ns <= (1 + NEAR) * most_ns)
+        return sorted(near, key=lambda way: way.peaks)
 
     def within_peaks(self, ways: Iterable[Fused]) -> Iterator[FusedWay]:
         """Those within the peaks of the plan."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..._torch.ops import from_torch_dtype, torch_dtype
 from ..._torch.strides import Strides
+from .fused import FusedEntry
 
 __all__ = ["SUFFIX", "StartEntry"]
 
@@ -24,7 +25,7 @@ MOST_CONSTANT_BYTES = 2**16
 class StartEntry:
     """`plan` is a program with its schedule as text. `behaviour` is the digest of the model's
     operators, `shapes` what they gave, `after` the key of the model behind a call. `tangents` are
-    strides; `constants` tensors from literals, by name."""
+    strides; `constants` tensors from literals, by name; `fused` is there for a fused plan."""
 
     plan: str
     behaviour: str
@@ -32,6 +33,7 @@ class StartEntry:
     shapes: Mapping[str, list[Any]]
     tangents: tuple[Strides, ...]
     constants: Mapping[str, Tensor]
+    fused: FusedEntry | None = None
 
     def held(self) -> dict[str, Any]:
         """As `json` has it."""
@@ -42,6 +44,7 @@ class StartEntry:
             "shapes": dict(self.shapes),
             "tangents": [list(strides) for strides in self.tangents],
             "constants": [_written(name, t) for name, t in self.constants.items()],
+            "fused": None if self.fused is None else self.fused.held(),
         }
         text = json.dumps(start)
         return {"sha256": hashlib.sha256(text.encode()).hexdigest(), "start": text}
@@ -63,12 +66,14 @@ class StartEntry:
                 "shapes": dict(shapes),
                 "tangents": list(tangents),
                 "constants": list(constants),
+                "fused": fused,
             }:
                 if not all(isinstance(parts, list) for parts in shapes.values()):
                     raise ValueError("its shapes are none")
                 strides = tuple(_sizes(one) for one in tangents)
                 read = dict(_read(one) for one in constants)
-                return StartEntry(plan, behaviour, after, shapes, strides, read)
+                kept = FusedEntry.read(fused)
+                return StartEntry(plan, behaviour, after, shapes, strides, read, kept)
         raise ValueError("it is no start")
 
 
