@@ -26,7 +26,7 @@ from remat_compile.backends.torch.kernels import (
 )
 from remat_compile.backends.torch.kernels.price import KernelCost
 from remat_compile.backends.torch.measure import measure_step
-from remat_compile.driver import fuse
+from remat_compile.driver import fuse, fused_ways
 from remat_compile.driver.compare_torch import compare_step
 from remat_compile.driver.plan_cache import FUSED_SUFFIX, VARIABLE, digest
 from remat_compile.driver.regions import rounding
@@ -377,7 +377,7 @@ def test_it_is_planned_again_at_the_prices_of_kernels(monkeypatch: pytest.Monkey
         return run_planner(program, *args, **options)
 
     monkeypatch.setattr(kernels, "InductorPrice", _Priced)
-    monkeypatch.setattr(fuse, "run_planner", planner)
+    monkeypatch.setattr(fused_ways, "run_planner", planner)
     plan = made("auto")
     assert codes(plan) == ["FB0470"]
     first, second, *_ = times

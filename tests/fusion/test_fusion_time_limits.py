@@ -13,11 +13,13 @@ import torch
 
 from helpers.clock import HANGS_S, skips
 from helpers.planners.graphs import transformer
-from remat_compile.backends.torch.kernels import price
+from remat_compile.backends.torch.kernels import Kernels, price
+from remat_compile.driver import regions
 from remat_compile.fusion import fold, folded, gather, gathered
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.graph import Call, CNode, Ref
 from remat_compile.ir.schedule import Schedule
+from remat_compile.ir.text.parser import parse_program
 
 UNIT_S = 10 * HANGS_S
 """A limit is 100 of them, and each try takes 40: nothing that really passes counts."""
@@ -68,3 +70,45 @@ def test_no_kernel_is_made_past_the_limit(monkeypatch: pytest.MonkeyPatch) -> No
     assert [cost is not None for cost in costs] == [True] * 3 + [False] * 3
     assert made == ["F0", "F1", "F2"]
     assert prices.is_late
+
+
+def test_kernels_of_a_plan_from_a_file_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes 40 of 100 units: the third is the last. What is made already is given all the
+    same, and each of the others is told."""
+    skip, compiled = skips(monkeypatch), list[object]()
+
+    def make(_: object, function: object, layouts: object) -> object:
+        compiled.append(function)
+        skip(40 * UNIT_S)
+        return SimpleNamespace()
+
+    monkeypatch.setattr(Kernels, "_make", make)
+    monkeypatch.setattr(regions, "lacking", lambda _: None)
+    monkeypatch.setattr(regions, "KERNELS_S", 100 * UNIT_S)
+    program = parse_program(FUSED)
+    kernels = regions.kernels_here(program)
+    assert kernels is not None
+    given = [[torch.ones(n)] for n in range(2, 8)]
+    (c,) = (c for c in program.graph.cnodes if c.is_fused)
+    made = [kernels.kernel(c, args) for args in given]
+    assert [kernel is not None for kernel in made] == [True] * 3 + [False] * 3
+    assert kernels.kernel(c, given[0]) is made[0]
+    assert len(compiled) == 3
+    assert kernels.failures == ["F1: the time for kernels is over"] * 3
+
+
+FUSED = """fbir 1
+graph @g {
+  %x : input f32[4] bytes 16
+  %y : output f32[4] bytes 16
+  F1: fwd %y = fused(%x) {
+    %h = aten.neg.default(%x)
+    %y = aten.tanh.default(%h)
+  }
+  L: loss loss(%y)
+}
+bind {
+  arg "args[0]" = %x
+  result %y
+}
+"""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..ir.analysis.regions import ROUNDING
@@ -12,7 +14,15 @@ if TYPE_CHECKING:
     from ..backends.torch.kernels import Kernels
     from ..ir.program import Program
 
-__all__ = ["has_regions", "kernels_here", "lacking", "new_kernels", "rounding", "warn_of_calls"]
+__all__ = [
+    "KERNELS_S",
+    "has_regions",
+    "kernels_here",
+    "lacking",
+    "new_kernels",
+    "rounding",
+    "warn_of_calls",
+]
 
 
 def has_regions(program: Program) -> bool:
@@ -34,13 +44,18 @@ def lacking(program: Program) -> str | None:
     return kernels.missing(torch.device(program.header.device))
 
 
-def new_kernels(program: Program) -> Kernels:
-    """What makes kernels for the program's device."""
+KERNELS_S = 60.0
+"""Seconds, as a planner has by default, in which kernels of a plan from a file are made, which may
+hold any number. What has none by then runs by its calls (FB0915)."""
+
+
+def new_kernels(program: Program, limit_s: float = inf) -> Kernels:
+    """What makes kernels for the program's device, within a limit of seconds."""
     import torch
 
     from ..backends.torch.kernels import Kernels
 
-    return Kernels(torch.device(program.header.device))
+    return Kernels(torch.device(program.header.device), monotonic() + limit_s)
 
 
 def kernels_here(program: Program) -> Kernels | None:
@@ -50,7 +65,7 @@ def kernels_here(program: Program) -> Kernels | None:
         return None
     why = lacking(program)
     if why is None:
-        return new_kernels(program)
+        return new_kernels(program, KERNELS_S)
     message = f"regions run by their calls, beyond the proven bound maybe: {why}"
     _warn(Diagnostic("FB0916", message, hint="plan without fusion on this machine"))
     return None

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..._torch.ops import from_torch_dtype, torch_dtype
 from ..._torch.strides import Strides
+from .fused import FusedEntry
 
 __all__ = ["SUFFIX", "StartEntry"]
 
@@ -24,7 +25,8 @@ MOST_CONSTANT_BYTES = 2**16
 class StartEntry:
     """`plan` is a program with its schedule as text. `behaviour` is the digest of the model's
     operators, `shapes` what they gave, `after` the key of the model behind a call. `tangents` are
-    strides; `constants` tensors from literals, by name; `with_cache` is that of `Exported`."""
+    strides; `constants` tensors from literals, by name; `with_cache` is that of `Exported`,
+    `fused` is there for a fused plan."""
 
     plan: str
     behaviour: str
@@ -33,6 +35,7 @@ class StartEntry:
     tangents: tuple[Strides, ...]
     constants: Mapping[str, Tensor]
     with_cache: bool = False
+    fused: FusedEntry | None = None
 
     def held(self) -> dict[str, Any]:
         """As `json` has it."""
@@ -44,6 +47,7 @@ class StartEntry:
             "tangents": [list(strides) for strides in self.tangents],
             "constants": [_written(name, t) for name, t in self.constants.items()],
             "with_cache": self.with_cache,
+            "fused": None if self.fused is None else self.fused.held(),
         }
         text = json.dumps(start)
         return {"sha256": hashlib.sha256(text.encode()).hexdigest(), "start": text}
@@ -66,12 +70,15 @@ class StartEntry:
                 "tangents": list(tangents),
                 "constants": list(constants),
                 "with_cache": bool(with_cache),
+                "fused": fused,
             }:
                 if not all(isinstance(parts, list) for parts in shapes.values()):
                     raise ValueError("its shapes are none")
                 strides = tuple(_sizes(one) for one in tangents)
                 read = dict(_read(one) for one in constants)
-                return StartEntry(plan, behaviour, after, shapes, strides, read, with_cache)
+                kept = FusedEntry.read(fused)
+                parts = (plan, behaviour, after, shapes, strides, read)
+                return StartEntry(*parts, with_cache, kept)
         raise ValueError("it is no start")
 
 

@@ -37,9 +37,11 @@ from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.program import Program
 from ..plan import Plan
 from ..plan_cache import VARIABLE, PlanCache, asked_and_around, one_plan, plan_cache, proven_plan
+from ..regions import has_regions
 from ..request import PlanRequest
 from .code import Unknown
 from .entry import SUFFIX, StartEntry
+from .fused import FusedEntry
 from .interface import StepInterface, interface_of
 from .key import start_key
 
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
     from ..run_planner import Phases
 
 __all__ = ["Start", "start_of"]
+
+SAID_ANYWAY = ("FB0959", "FB0523", "FB0470")
+"""Of the cache, and of what was fused: each start says that for itself."""
 
 
 @dataclass(frozen=True)
@@ -122,12 +127,15 @@ class Start:
         is_literal = all(content(t) in seen.literals for t in entry.constants.values())
         if made != entry.constants.keys() or not is_literal:
             raise ValueError("it has other constants")
-        plan = proven_plan(program, entry.plan, self.request)
+        if has_regions(program) != (entry.fused is not None):
+            raise ValueError("what it was fused from is not there")
+        fused = None if entry.fused is None else entry.fused.start(program, self.request, name)
+        plan = proven_plan(program, entry.plan, self.request) if fused is None else fused.plan
         lowered = Lowered(
             exported=exported,
             joint=interface.wrappers(program, entry.tangents),  # type: ignore[arg-type]
             program=plan.program,
-            nodes={},
+            nodes={} if fused is None else fused.nodes,
             placeholders=interface.names.inputs,
             tangents=interface.names.tangents,
             forward_outputs=interface.names.outputs,
@@ -142,9 +150,10 @@ class Start:
         if seen.compiling:
             _hold_against_eager(lowered)
         diagnostics = self._diagnostics(seen, program)
+        said = () if fused is None else (fused.warning,)
         recorder = recorder_for(self.device, is_dynamic=False) if cuda_graph else None
-        module = build(lowered, plan.schedule, recorder=recorder)
-        return Started(exported, module, diagnostics)
+        module = build(lowered, plan.schedule, plan._kernels, recorder)
+        return Started(exported, module, (*diagnostics, *said))
 
     def _exported(self, seen: Behaviour) -> Exported:
         flat, spec = tree_flatten((self.args, self.kwargs))
@@ -194,9 +203,9 @@ class Start:
 
         program, exported = plan.program, lowered.exported
         tangents = lowered.joint.tangent_strides()
-        is_fused = any(c.is_fused for c in program.graph.cnodes)
-        if tangents is None or not lowered.joint.is_plain() or program.symbols or is_fused:
+        if tangents is None or not lowered.joint.is_plain() or program.symbols:
             return None
+        fused = FusedEntry.kept(plan, lowered)
         after = self._key_now()
         interface = interface_of(program, self.model, exported.flat_args)
         if not _is_interface(interface, lowered):
@@ -215,7 +224,7 @@ class Start:
             return None
         text = format_program(program)
         parts = (seen.digest, after, seen.shapes, tangents, lowered.constants)
-        return StartEntry(text, *parts, with_cache=exported.with_cache)
+        return StartEntry(text, *parts, exported.with_cache, fused)
 
 
 def start_of(
@@ -228,7 +237,7 @@ def start_of(
 ) -> Start | None:
     """None for what has no second start: nothing is looked up or kept then."""
     cache = plan_cache() if request.cache else None
-    is_plain = request.fuse == "none" and request.device is None and dynamic_shapes is None
+    is_plain = request.fuse != "xla" and request.device is None and dynamic_shapes is None
     if cache is None or not is_plain or not isinstance(model, nn.Module):
         return None
     if isinstance(model, StandIn):
@@ -300,7 +309,7 @@ def _is_interface(interface: StepInterface, lowered: Lowered) -> bool:
 
 
 def _texts(warnings: Sequence[Diagnostic]) -> list[tuple[str, str]]:
-    return [(w.code, w.message) for w in warnings if w.code not in ("FB0959", "FB0523")]
+    return [(w.code, w.message) for w in warnings if w.code not in SAID_ANYWAY]
 
 
 # -- gradients in another layout -------------------------------------------------------

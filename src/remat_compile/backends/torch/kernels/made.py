@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from time import monotonic
 
 import torch
 from torch import Tensor
@@ -116,10 +117,12 @@ def as_function(function: RegionFunction) -> Function:
 
 @dataclass
 class Kernels:
-    """Makes kernels, each once; `failures` says of which functions there is none, and why, and
-    `by_calls` how many functions of a step were built without one."""
+    """Makes kernels, each once, and no more of them after `until` (of `time.monotonic`);
+    `failures` says of which functions there is none, and why, and `by_calls` how many functions of
+    a step were built without one."""
 
     device: torch.device
+    until: float = inf
     made: dict[object, Kernel | None] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     by_calls: int = 0
@@ -131,6 +134,9 @@ class Kernels:
         layouts = tuple(map(Layout.of, args))
         key = repr((function, layouts))
         if key not in self.made:
+            if monotonic() > self.until:
+                self.failures.append(f"{c.name}: the time for kernels is over")
+                return None
             try:
                 with plain_mode(self.device):
                     self.made[key] = self._make(function, layouts)

@@ -1,0 +1,287 @@
+"""The fused plans that are tried, and which of them is taken.
+
+* after planning: runs of the plan's own steps, recomputations among them, as it is and with what
+  kernels make again for nothing no longer saved;
+* planning as if what may be folded into a kernel took a tenth of its time, and then the same; again
+  with what the kernels of that plan take for it, until the plan stays as it is;
+* before planning: runs of the step that recomputes nothing, or nothing but what its kernels make
+  again, so that what every plan wants fused is one computation with the time of its kernel when
+  the planner chooses; as it is, and then after planning again.
+
+None has a higher peak than the plan. Of those that take about as long as the fastest, that with
+the lowest peak is taken. And so that a lower budget gives no higher peak, it is taken from those
+within the lowest of ten rungs at which there is one as fast. What is planned within a rung does
+not depend on the budget.
+
+    46.2 ms at 46.4 MB, 46.6 at 38.0; within the rung of 39.1: 46.6 ms at 38.0; within 35.4: 46.6
+    at 35.4; within 31.7: 47.3 at 31.7        ->   46.6 ms at 35.4 MB
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ..ir.analysis.order import capture_order, frees_after_last_use
+from ..ir.diagnostics import FBError
+from ..ir.expr import Const
+from ..ir.program import Budget
+from ..ir.schedule import Schedule
+from ..ir.semantics.simulate import simulate
+from .budget import Baseline, BudgetKind, BudgetText, resolve_budget
+from .run_planner import Planned, run_planner
+
+if TYPE_CHECKING:
+    from ..backends.torch.kernels import InductorPrice
+    from ..fusion import Fused, Priced
+    from ..ir.graph import CNode
+    from ..ir.program import Program
+    from ..ir.schedule import Step
+    from .plan import Plan
+    from .request import PlanRequest
+    from .run_planner import Phases
+
+__all__ = ["FusedWay", "FusedWays", "in_order"]
+
+FOLDED = 0.1
+"""The share of its time that a recomputation is thought to take inside the kernel of its reader,
+where none was measured yet."""
+MOST_ROUNDS = 4
+"""Of planning at the prices of the kernels of the round before."""
+GATHERING = 0.1
+"""The share of the time limit in which computations may be moved next to each other."""
+NEAR = 0.01
+"""The share of its time by which a step may be slower than another and count as fast: so much two
+predictions differ by chance, which are sums of what was measured."""
+RUNGS = 10
+"""Peaks below which a plan is looked for: evenly apart, from what the largest computation needs to
+what the step takes."""
+
+Peaks = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class FusedWay:
+    """A fused plan, its predicted time, and its peaks (device, activations) in bytes."""
+
+    fused: Fused
+    time_ns: int
+    peaks: Peaks
+
+
+def in_order(ways: Iterable[FusedWay]) -> list[FusedWay]:
+    """Those that are about as fast as the fastest by their peaks, then the others by their times.
+    Of equal ones the first."""
+    ordered = sorted(ways, key=lambda way: way.time_ns)
+    most_ns = limit_ns(ordered)
+    near = [way for way in ordered if way.time_ns <= most_ns]
+    return sorted(near, key=lambda way: way.peaks) + ordered[len(near) :]
+
+
+def limit_ns(ways: Iterable[FusedWay]) -> float:
+    """What counts as fast as the fastest."""
+    return (1 + NEAR) * min((way.time_ns for way in ways), default=0)
+
+
+def _of(kind: BudgetKind, peaks: Peaks) -> int:
+    return peaks[1] if kind == "activation" else peaks[0]
+
+
+@dataclass
+class FusedWays:
+    """Fuses what was planned, and plans what was fused. `whole` are the steps that recompute
+    nothing outside of kernels."""
+
+    plan: Plan
+    request: PlanRequest
+    phases: Phases
+    measured: InductorPrice
+    whole: list[Fused] = field(default_factory=list)
+
+    def made(self) -> list[FusedWay]:
+        """The fused plans that there are, that to be taken first."""
+        ways = [*self.within_peaks(self.ways())]
+        taken: list[FusedWay] = []
+        until = monotonic() + self.request.time_limit_s
+        above, below = self.rungs(ways)
+        for rung in reversed(above):
+            if taken := self.as_fast(rung, ways, until):
+                below = below if rung == above[-1] else ()
+                break
+        for rung in below:
+            lower = self.as_fast(rung, ways, until)
+            if not lower:
+                break
+            taken = lower
+        return [*taken, *in_order(ways)]
+
+    def rungs(self, ways: Sequence[FusedWay]) -> tuple[Sequence[Budget], Sequence[Budget]]:
+        """Those within the bound, from the highest on: that the first of these plans is within,
+        and those below it."""
+        kind = self.bound.kind
+        shares = (Fraction(rung, RUNGS) for rung in range(RUNGS, 0, -1))
+        texts = (BudgetText(f"range:{share}", kind, "range", share) for share in shares)
+        budgets = (resolve_budget(text, self.plan.baseline) for text in texts)
+        rungs = [rung for rung in budgets if rung.bytes < self.bound.bytes]
+        if not ways:
+            return (), ()
+        first = sum(rung.bytes >= _of(kind, in_order(ways)[0].peaks) for rung in rungs)
+        return rungs[:first], rungs[first:]
+
+    def as_fast(self, rung: Budget, ways: list[FusedWay], until: float) -> list[FusedWay]:
+        """Plans within a rung, that with the lowest peak first, where one of them counts as fast as
+        the fastest of `ways`, which they are added to; none after `until` (of `time.monotonic`).
+        The others may take as much longer again: else chance chooses among them."""
+        if self.measured.is_late or monotonic() > until:
+            return []
+        made = [*self.within_peaks(self.rung_ways(rung, until))]
+        ways += made
+        most_ns = limit_ns(ways)
+        if not any(way.time_ns <= most_ns for way in made):
+            return []
+        near = (way for way in made if way.time_ns <= (1 + NEAR) * most_ns)
+        return sorted(near, key=lambda way: way.peaks)
+
+    def within_peaks(self, ways: Iterable[Fused]) -> Iterator[FusedWay]:
+        """Those within the peaks of the plan."""
+        device, activation = self.peaks
+        for fused in ways:
+            trace = simulate(fused.program, fused.schedule)
+            peaks = trace.peak_bytes, trace.activation_peak_bytes
+            if peaks[0] <= device and peaks[1] <= activation:
+                yield FusedWay(fused, trace.time_ns, peaks)
+
+    def rung_ways(self, rung: Budget, until: float) -> Iterator[Fused]:
+        """Plans that do not depend on the budget that was asked for."""
+        device, activation = self.peaks
+        is_device = rung.kind == "device"
+        peaks = (rung.bytes, activation) if is_device else (device, rung.bytes)
+        made = self.planned(self.at_shares({}), rung, until - monotonic())
+        if made is not None:
+            fused = self.fuse(self.plan.program, self.folded(made.schedule), peaks)
+            if fused.cnodes:
+                yield fused
+        for whole in self.whole[-1:]:  # the one with less saved
+            if monotonic() <= until:
+                yield from self.planned_whole(whole, rung, peaks)
+
+    def ways(self) -> Iterator[Fused]:
+        """The fused plans that there are."""
+        from ..fusion import peaks_of
+
+        plan = self.plan
+        for schedule in (plan.schedule, self.folded(plan.schedule)):
+            after = self.fuse(plan.program, schedule)
+            if after.cnodes:
+                yield after
+        yield from self.planned_to_fold()
+        graph = plan.program.graph
+        steps = frees_after_last_use(graph, capture_order(graph))
+        captured = Schedule("captured", "", steps)
+        for whole in dict.fromkeys((captured, self.folded(captured))):
+            before = self.fuse(plan.program, whole, peaks_of(plan.program, whole))
+            if before.cnodes:
+                self.whole.append(before)
+                yield before
+                yield from self.planned_whole(before, self.bound)
+
+    def planned_whole(
+        self, whole: Fused, bound: Budget, peaks: Peaks | None = None
+    ) -> Iterator[Fused]:
+        """A plan of a graph that is fused already, fused again."""
+        planned = self.planned(whole.program, bound, self.request.time_limit_s)
+        if planned is not None:
+            program = replace(planned.program, schedules=(), proven=())
+            yield self.fuse(program, planned.schedule, peaks)
+
+    def planned_to_fold(self) -> Iterator[Fused]:
+        """Planned as if a recomputation that may be folded into its reader took little time, then
+        at what it took in the kernels so made, until a plan comes again or the time is over."""
+        program = self.plan.program
+        until = monotonic() + self.request.time_limit_s
+        shares: dict[str, float] = {}
+        known: set[tuple[Step, ...]] = set()
+        for _ in range(MOST_ROUNDS):
+            left_s = until - monotonic()
+            made = self.planned(self.at_shares(shares), self.bound, left_s) if left_s > 0 else None
+            if made is None or made.schedule.steps in known:
+                return
+            known.add(made.schedule.steps)
+            fused = self.fuse(program, self.folded(made.schedule))
+            if not fused.cnodes:
+                return
+            yield fused
+            shares |= self.shares(fused)
+
+    def at_shares(self, shares: Mapping[str, float]) -> Program:
+        """The program with these shares of the times of forward cNodes that may be fused."""
+        graph = self.plan.program.graph
+        cheap = tuple(
+            replace(c, time_ns=max(1, int(c.time_ns * shares.get(c.name, FOLDED))))
+            if c.phase == "fwd" and c.time_ns and self.measured.may_fuse(c)
+            else c
+            for c in graph.cnodes
+        )
+        return replace(self.plan.program, graph=replace(graph, cnodes=cheap))
+
+    def shares(self, fused: Fused) -> dict[str, float]:
+        """What recomputations take in its kernels, in shares of their time by themselves."""
+        from ..fusion import recomputation_shares
+
+        with self.phases.phase("fuse", "pricing recomputations in kernels"):
+            origin, graph = self.measured.origin, self.plan.program.graph
+            return recomputation_shares(fused.program, origin, graph, self.price)
+
+    def planned(self, program: Program, budget: Budget, time_limit_s: float) -> Planned | None:
+        try:
+            return run_planner(
+                program,
+                self.request.planner,
+                budget,
+                Baseline.of(program),
+                time_limit_s=time_limit_s,
+                phases=self.phases,
+            )
+        except FBError:
+            return None  # the way is left: regions, being coarser, may have no plan in the budget
+
+    def folded(self, schedule: Schedule) -> Schedule:
+        from ..fusion import folded
+
+        with self.phases.phase("fuse", "folding recomputations into kernels"):
+            until = monotonic() + GATHERING * self.request.time_limit_s
+            return folded(self.plan.program, schedule, self.measured.may_fuse, until)
+
+    @property
+    def peaks(self) -> Peaks:
+        """Those of the plan that no fused one exceeds."""
+        return self.plan.trace.peak_bytes, self.plan.trace.activation_peak_bytes
+
+    @property
+    def bound(self) -> Budget:
+        """The same as a budget of the kind that was asked for."""
+        budget = self.plan.budget
+        is_activation = budget is not None and budget.kind == "activation"
+        kind: BudgetKind = "activation" if is_activation else "device"
+        return Budget(_of(kind, self.peaks), kind)
+
+    def fuse(self, program: Program, schedule: Schedule, peaks: Peaks | None = None) -> Fused:
+        from ..fusion import fuse_runs, gathered, unrolled
+
+        peaks = peaks or self.peaks
+        may_fuse, always = self.measured.may_fuse, self.request.fuse == "inductor"
+        with self.phases.phase("fuse", "fusing, and compiling kernels"):
+            until = monotonic() + GATHERING * self.request.time_limit_s
+            apart = unrolled(program, schedule)
+            self.measured.add(apart.origin)
+            near = gathered(apart.program, apart.schedule, may_fuse, peaks, until)
+            return fuse_runs(apart.program, near, may_fuse, self.price, peaks=peaks, always=always)
+
+    def price(self, c: CNode) -> Priced | None:
+        from ..fusion import Priced
+
+        cost = self.measured.cost(c)
+        return None if cost is None else Priced(cost.time_ns, Const(cost.workspace_bytes))

@@ -1,0 +1,125 @@
+"""What is kept of a fused step beside its plan: what it was fused from, and how what its kernels
+read lies in memory, so that they are made without a capture.
+
+The fused program is held against the other one and proven again, within the budget that was asked
+for, which is a share of what the other takes; its kernels are held against their calls again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..._torch.ops import from_torch_dtype, torch_dtype
+from ..._torch.shadows import Unseen
+from ...ir.diagnostics import Diagnostic
+from ...verifier.same_values import instances
+from ..budget import Baseline, resolve_budget
+from ..fuse import as_before, what_was_fused
+from ..plan import Plan
+from ..plan_cache import one_plan
+from ..regions import has_regions, lacking, new_kernels
+
+if TYPE_CHECKING:
+    from ..._torch.lowered import Lowered
+    from ...ir.program import Program
+    from ..request import PlanRequest
+
+__all__ = ["FusedEntry", "FusedStart"]
+
+
+@dataclass(frozen=True)
+class FusedStart:
+    """A fused plan that was proven again, with its kernels; tensors like those that they read, by
+    name and without values; and what is to be said."""
+
+    plan: Plan
+    nodes: Mapping[str, Any]
+    warning: Diagnostic
+
+
+@dataclass(frozen=True)
+class FusedEntry:
+    """`of` is the program that was fused, with its schedule, as text; `layouts` are shape, strides
+    and type of what kernels read, by the names there."""
+
+    of: str
+    layouts: Mapping[str, list[Any]]
+
+    @staticmethod
+    def kept(plan: Plan, lowered: Lowered) -> FusedEntry | None:
+        """None for a plan without regions. ValueError where what it was fused from is not known."""
+        from ...ir.text.printer import format_program
+
+        if not has_regions(plan.program):
+            return None
+        if plan._fused_from is None:
+            raise ValueError("what the plan was fused from is not known")
+        original = plan._fused_from.program
+        names = _names(original, plan.program).values()
+        values = {name: lowered.nodes[name].meta["val"] for name in names}
+        layouts = {name: _layout(value) for name, value in sorted(values.items())}
+        return FusedEntry(format_program(original), layouts)
+
+    def start(self, program: Program, request: PlanRequest, name: str) -> FusedStart:
+        """ValueError where it is another step or has other kernels; Unseen where there are none
+        here, or not within the time limit: the model is captured then, which says so."""
+        original = one_plan(self.of, name)
+        if lacking(original):
+            raise Unseen("no kernels can be made here")
+        budget = None
+        if request.budget is not None:
+            budget = resolve_budget(request.budget, Baseline.of(original))
+        plan = Plan(original, original.schedules[0], budget)
+        by_name = _names(original, program)
+        tensors = {of: _tensor(self.layouts[of]) for of in {*by_name.values()}}
+        kernels = new_kernels(original)
+        done = as_before(plan, program, request, kernels, tensors)
+        if isinstance(done, str):
+            raise ValueError(done)
+        if isinstance(done, Diagnostic):
+            raise Unseen(done.message)
+        nodes = {ref: SimpleNamespace(meta={"val": tensors[of]}) for ref, of in by_name.items()}
+        return FusedStart(done, nodes, what_was_fused(plan, done, kernels))
+
+    def held(self) -> dict[str, Any]:
+        """As `json` has it."""
+        return {"of": self.of, "layouts": dict(self.layouts)}
+
+    @staticmethod
+    def read(held: object) -> FusedEntry | None:
+        """ValueError for what is none."""
+        match held:
+            case None:
+                return None
+            case {"of": str(text), "layouts": dict(layouts)}:
+                return FusedEntry(text, layouts)
+        raise ValueError("what was fused is none")
+
+
+def _names(original: Program, fused: Program) -> dict[str, str]:
+    """What regions read, and what in the original each is an instance of."""
+    origin = instances(original, fused)
+    reads = (name for c in fused.graph.cnodes if c.is_fused for name in c.call.refs())
+    return {name: origin.get(name, name) for name in reads}
+
+
+def _layout(value: Tensor) -> list[Any]:
+    return [list(value.shape), list(value.stride()), from_torch_dtype(value.dtype)]
+
+
+def _tensor(layout: object) -> Tensor:
+    """Of the CPU, without values: pages that nobody touches."""
+    match layout:
+        case [list(shape), list(stride), str(dtype)] if all(_is_size(n) for n in shape + stride):
+            return torch.empty_strided(shape, stride, dtype=torch_dtype(dtype))
+    raise ValueError("a layout is none")
+
+
+def _is_size(n: object) -> bool:
+    return isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**40

@@ -1,0 +1,164 @@
+"""The second start of a fused plan: without a capture, with the same kernels, never believed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import remat_compile
+from helpers.starts import edit, entry
+from remat_compile.backends.torch import kernels, measure_step
+from remat_compile.backends.torch.kernels import Kernels, missing
+from remat_compile.driver import fuse
+from remat_compile.ir.graph import CNode
+
+pytestmark = pytest.mark.skipif(missing(torch.device("cpu")) is not None, reason="no C++ compiler")
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        h = torch.tanh(h) * torch.sigmoid(h) * 1.5 + h
+        return self.b(h).square().mean()
+
+
+def started(**options: Any) -> tuple[Any, list[str]]:
+    """The module of one start, and what was said, by code."""
+    torch.manual_seed(0)
+    chosen = {"activation_budget": "90%", "planner": "dtr", "fuse": "inductor", **options}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        module = remat_compile.compile(Gated(), (torch.randn(512, 16),), **chosen)
+    found = (str(w.message).split("[")[1].split("]")[0] for w in said if "[FB" in str(w.message))
+    return module, [*found]
+
+
+def step(module: nn.Module) -> list[Tensor]:
+    x = torch.randn(512, 16, generator=torch.Generator().manual_seed(1))
+    module.zero_grad()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a region that runs by its calls says so
+        loss = module(x)
+        loss.backward()
+    return [loss.detach(), *(p.grad for p in module.parameters() if p.grad is not None)]
+
+
+def test_a_fused_step_is_captured_once(folder: Path, captures: list[object]) -> None:
+    first, said = started()
+    assert said == ["FB0470"]
+    second, said = started()
+    assert said == ["FB0470"]
+    assert len(captures) == 1
+    steps = first.planned_step, second.planned_step
+    assert any(c.is_fused for c in steps[0].program.graph.cnodes)
+    assert steps[0].program.graph == steps[1].program.graph
+    assert steps[0].schedule == steps[1].schedule
+    assert steps[0].source == steps[1].source
+    for mine, other in zip(step(first), step(second), strict=True):
+        assert torch.equal(mine, other)
+    use = measure_step(second, (torch.randn(512, 16),))
+    assert use.measured_bytes == use.predicted_bytes
+
+
+def as_another(start: dict[str, Any]) -> None:
+    start["fused"]["of"] = start["fused"]["of"].replace("1.5", "2.5")
+
+
+def as_unfused(start: dict[str, Any]) -> None:
+    start["fused"] = None
+
+
+def as_other_layouts(start: dict[str, Any]) -> None:
+    layouts = start["fused"]["layouts"]
+    start["fused"]["layouts"] = {name: [[-1], [1], "f32"] for name in layouts}
+
+
+def as_nothing(start: dict[str, Any]) -> None:
+    start["fused"] = "fused"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (as_another, "another step"),
+        (as_other_layouts, "a layout is none"),
+        (as_nothing, "what was fused is none"),
+        (as_unfused, "what it was fused from is not there"),
+    ],
+)
+def test_an_entry_that_is_damaged_is_told_and_written_again(
+    folder: Path, captures: list[object], change: Callable[[dict[str, Any]], None], says: str
+) -> None:
+    started()
+    edit(entry(folder), change)
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match=f"FB0523.*{says}"):
+        remat_compile.compile(
+            Gated(),
+            (torch.randn(512, 16),),
+            activation_budget="90%",
+            planner="dtr",
+            fuse="inductor",
+        )
+    assert len(captures) == 2
+    assert started()[1] == ["FB0470"]
+    assert len(captures) == 2
+
+
+def test_layouts_of_something_else_do_not_reach_the_step(
+    folder: Path, captures: list[object]
+) -> None:
+    """Kernels made for them would not fit what the step has; the region runs by its calls."""
+    first, _ = started()
+
+    def turned(start: dict[str, Any]) -> None:
+        layouts = start["fused"]["layouts"]
+        for name, (shape, _, dtype) in layouts.items():
+            if len(shape) == 2:
+                layouts[name] = [shape, [1, shape[0]], dtype]
+
+    edit(entry(folder), turned)
+    second, _ = started()
+    x = torch.randn(512, 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.testing.assert_close(second(x), first(x))
+
+
+def test_without_a_compiler_it_is_captured(
+    folder: Path, captures: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started()
+    monkeypatch.setattr(kernels, "missing", lambda _: "no C++ compiler is installed")
+    module, said = started()
+    assert said == ["FB0468"]
+    assert len(captures) == 2
+    assert not any(c.is_fused for c in module.planned_step.program.graph.cnodes)
+
+
+def test_kernels_of_a_second_start_have_the_time_of_a_plan(
+    folder: Path, captures: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock on which each takes 100 s."""
+    started(time_limit_s=60.0)
+    now_s, real = 0.0, Kernels.kernel
+
+    def slow(self: Kernels, c: CNode, args: Sequence[Tensor]) -> object:
+        nonlocal now_s
+        now_s += 100.0
+        return real(self, c, args)
+
+    monkeypatch.setattr(Kernels, "kernel", slow)
+    monkeypatch.setattr(fuse, "monotonic", lambda: now_s)
+    assert started(time_limit_s=60.0)[1] == ["FB0469"]
+    assert len(captures) == 2
