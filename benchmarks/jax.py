@@ -10,7 +10,7 @@
 each block. Bytes are XLA's temporary bytes; all are compiled with the options that keep
 recomputation. Times are of this machine, medians of interleaved rounds. `bytes` ends with
 exit code 1 where XLA's bytes rise as the budget falls, or are not as predicted; `regions --check`
-where a ratio is beyond 0.9 to 1.1 and the table has no reason for it.
+where a ratio is beyond 0.9 to 1.1.
 """
 
 from __future__ import annotations

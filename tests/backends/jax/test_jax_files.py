@@ -189,7 +189,7 @@ def test_run_tells_of_merged_executions(
     folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = import_module("remat_compile.backends.jax.emit.module")
-    monkeypatch.setattr(module, "barriers", lambda graph, schedule: {})
+    monkeypatch.setattr(module, "barriers", lambda graph, schedule, shared: {})
     monkeypatch.setattr(module._Functions, "_border", lambda self, saved: None)
     words = ["run", f"{folder}/plan.fbir", "--backend", "jax", "-q", "--trust-source"]
     assert main(words) == 1

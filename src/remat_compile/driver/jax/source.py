@@ -25,7 +25,10 @@ def source_of_plan(program: Program, schedule: Schedule, style: JaxStyle = "expl
     need_jax()
     schedule = schedule.elementary
     check_expressible(program, schedule)
+    from ...backends.jax.kernels.agreement import require_shapes
     from ...backends.jax.lowerings import source_of
+
+    require_shapes(program)
 
     if style == "explicit":
         from ...backends.jax.emit.module import emit

@@ -16,6 +16,7 @@ from ....ir.graph import ACCUMULATE_OP, CALLER_KINDS, CNode, Graph
 from ....ir.schedule import Compute, Free, Prefetch, Schedule
 from ...python.names import loss_index
 from .order import AccessHistory, Numbered, numbered
+from .shared_work import SharedWork
 from .twins import twins
 
 __all__ = ["Barrier", "barriers"]
@@ -55,9 +56,9 @@ class Barrier:
         return Barrier(sources, hosts, anchors, self.key or other.key)
 
 
-def barriers(graph: Graph, schedule: Schedule) -> dict[int, Barrier]:
+def barriers(graph: Graph, schedule: Schedule, shared: SharedWork) -> dict[int, Barrier]:
     """The barrier before each step that has one."""
-    walk = _Placement(graph, schedule)
+    walk = _Placement(graph, schedule, shared)
     for now in numbered(graph, schedule.steps):
         walk.step(now)
     return {i: b for i, b in walk.barriers.items() if b.sources or b.hosts or b.key or b.anchors}
@@ -71,7 +72,7 @@ class _Placement:
     first of them: nothing can be computed before its turn.
     """
 
-    def __init__(self, graph: Graph, schedule: Schedule):
+    def __init__(self, graph: Graph, schedule: Schedule, shared: SharedWork):
         self.graph = graph
         self.history = AccessHistory(graph, schedule)
         self.barriers: dict[int, Barrier] = {}
@@ -79,6 +80,7 @@ class _Placement:
         self._scattered = _scattered(graph)
         self._twins = twins(graph)
         self._backward_of = _backward_of(graph)
+        self._shared = shared
         self._group: _Group | None = None
         self._start = 0
         self._since = 0
@@ -104,7 +106,7 @@ class _Placement:
                 anchors = self.history.latest(self._start, now.index)
                 self._put(now.index, Barrier((), anchors=anchors))
                 self._open(now.index)
-        if now.cnode is not None and now.execution == 1 and now.cnode.name in self._twins:
+        if now.cnode is not None and now.cnode.name in self._twins:
             self._tell_apart(now)
         if now.cnode is not None and any(part.op in _SUMS for part in now.cnode.call.parts()):
             reads = self.graph.reads(now.cnode, now.execution)
@@ -113,10 +115,11 @@ class _Placement:
         self._keep_up(now)
 
     def _tell_apart(self, now: Numbered) -> None:
-        """A barrier before what makes values that were made before. A region in the backward that
-        does so stands for a computation that runs again: it waits for what was made last."""
+        """A barrier before what makes values that were made before, in a group as well: there both
+        may run again after one barrier. A region in the backward that does so the first time
+        stands for a computation that runs again: it waits for what was made last."""
         assert now.cnode is not None
-        waits = now.cnode.is_fused and now.index > self._border
+        waits = now.cnode.is_fused and now.index > self._border and now.execution == 1
         anchors = self.history.latest(self._start, now.index) if waits else ()
         sources = self._twins[now.cnode.name]
         self._put(now.index, Barrier(sources) | Barrier((), anchors=anchors))
@@ -183,6 +186,7 @@ class _Placement:
         for c in members:
             for other in self._backward_of.get(c.name, ()):
                 names.update(dict.fromkeys(_twins(self.graph, c, other)))
+                names.update(dict.fromkeys(self._shared.operands(c.name, other.name)))
         again = tuple(n for n in names if self.history.is_read(n, index))
         if again:
             self._put(index, Barrier(again))
@@ -246,10 +250,11 @@ class _Group:
         told_apart = c.token is not None or any(
             name in self.fresh or name in self.sources for name in reads
         )
-        if held and not told_apart:
-            # It reads only constants and what the caller holds, best an input: it is small.
-            kinds = {name: self.graph.anode[name].kind for name in held}
-            self.sources[min(held, key=lambda name: kinds[name] == "param")] = None
+        same = any(name in self.written and name not in self.fresh for name in reads)
+        if held and (same or not told_apart):
+            # It reads constants and what the caller holds, best inputs: they are small.
+            inputs = [name for name in held if self.graph.anode[name].kind != "param"]
+            self.sources.update(dict.fromkeys(held if same or not inputs else inputs))
             told_apart = True
         self._wrote(made, fresh=told_apart)
 

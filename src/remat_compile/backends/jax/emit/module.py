@@ -19,6 +19,7 @@ from .allowed import MODULE_NAMES, allowed, defined_names
 from .body import Body, Liveness
 from .groups import Barrier, barriers
 from .order import numbered
+from .shared_work import SharedWork
 from .tables import tables
 from .template import CHECK, RUN, header
 from .text import BASE_KEY, KEY, JaxText
@@ -45,12 +46,13 @@ def emit(program: Program, schedule: Schedule, source_of: SourceOf) -> str:
 
 
 def _written(program: Program, schedule: Schedule, source_of: SourceOf) -> str:
+    shared = SharedWork(program)
     program = for_jax(program)
     graph = without_identities(program.graph, identities(program.graph))
     program = replace(program, graph=graph)
     lowerings = source_of(operators_of(program))
     x = JaxText(program, defined_names(lowerings) | MODULE_NAMES)
-    functions = _Functions(program, schedule, x).text()
+    functions = _Functions(program, schedule, x, shared).text()
     regions = "".join(x.region_texts()).lstrip("\n")
     regions = f"{regions}\n\n" if regions else ""
     head = header(graph.name, schedule)
@@ -62,13 +64,13 @@ def _written(program: Program, schedule: Schedule, source_of: SourceOf) -> str:
 class _Functions:
     """`forward` and `backward`. The backward comes first: it says what is to be saved."""
 
-    def __init__(self, program: Program, schedule: Schedule, x: JaxText):
+    def __init__(self, program: Program, schedule: Schedule, x: JaxText, shared: SharedWork):
         graph = program.graph
         self.program, self.graph, self.binding, self.x = program, graph, program.binding, x
         self.held = {a.name for a in graph.anodes if a.kind in CALLER_KINDS}
         tokens = [c.token for c in graph.cnodes if c.token is not None]
         state = Liveness(set(self.held), {token: i for i, token in enumerate(tokens)})
-        through = barriers(graph, schedule)
+        through = barriers(graph, schedule, shared)
         steps = list(numbered(graph, schedule.steps))
         border = loss_index(graph, schedule)
         self.forward = Body(graph, x, state, through)

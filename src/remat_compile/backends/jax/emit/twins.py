@@ -10,7 +10,8 @@ __all__ = ["twins"]
 
 def twins(graph: Graph) -> dict[str, tuple[str, ...]]:
     """cNodes that apply an operator to the same values as one before, each with the aNodes
-    among what it reads that are to be told apart for it: not a parameter, where there is another.
+    among what it reads that are to be told apart for it: no constants, and no parameters, where
+    there is another.
 
         F34: fwd %k0 = clone(%m)     F62: fwd %k1 = clone(%m)     gives F62 -> m
 
@@ -20,6 +21,7 @@ def twins(graph: Graph) -> dict[str, tuple[str, ...]]:
     """
     values = _Values(graph)
     fixed, seen, repeats = constants(graph), set[int](), dict[str, tuple[str, ...]]()
+    constant = {name for c in graph.cnodes if c.name in fixed for name in c.results}
     for c in graph.cnodes:
         if c.is_loss or c.is_accumulate or c.token is not None:
             values.write(c.results, values.number(("own", c.name)))
@@ -37,7 +39,8 @@ def twins(graph: Graph) -> dict[str, tuple[str, ...]]:
             others = [name for name in reads if name not in held]
             alone = {name for of in again if {*of} <= {*held} for name in of}
             whole = (*others, *(name for name in held if name in alone))
-            repeats[c.name] = whole if c.is_fused else tuple(others or held)[:1]
+            varied = [name for name in others if name not in constant]
+            repeats[c.name] = whole if c.is_fused else tuple(varied or held or reads)
         seen.update(made)
     return repeats
 

@@ -69,7 +69,7 @@ class XlaPrice:
             return False
         if c.call.op not in table() or is_random(c.call.op):
             return False
-        return self.measured(_alone(c)).is_loops
+        return self.measured(alone(c)).is_loops
 
     def workspace_bytes(self, c: CNode) -> int | None:
         """What a fused cNode takes beside arguments and results; None where XLA keeps as much as
@@ -90,7 +90,7 @@ class XlaPrice:
         for c in self.shapes.program.graph.cnodes:
             if c.is_loss or c.is_accumulate or c.token is not None:
                 continue
-            region = c if c.is_fused else _alone(c)
+            region = c if c.is_fused else alone(c)
             workspaces[c.name] = self.measured(region).temp_bytes
             reads = c.call.refs()
             is_one = len(reads) == len(c.writes) == 1
@@ -114,7 +114,7 @@ class XlaPrice:
         return self.made[key]
 
 
-def _alone(c: CNode) -> CNode:
+def alone(c: CNode) -> CNode:
     """A computation as a region of one call."""
     call = Call(FUSED_OP, tuple(map(Ref, c.call.refs())), region=(InnerCall(c.writes, c.call),))
     return CNode("alone", "fwd", c.results, call)

@@ -8,7 +8,9 @@ from typing import Any
 
 import jax
 
+from ....ir.analysis.regions import renamed_call
 from ....ir.expr import evaluate
+from ....ir.graph import Call
 from ....ir.program import Program
 from ..arguments import jax_dtype
 from ..runtime.interpret import apply
@@ -24,6 +26,7 @@ class Shapes:
         self.program = program
         self.origin: dict[str, str] = {}
         self._known: dict[str, jax.ShapeDtypeStruct] = {}
+        self._made: dict[str, Any] = {}
 
     def of(self, name: str) -> jax.ShapeDtypeStruct:
         """Of an aNode, a view, or an instance of one."""
@@ -36,11 +39,20 @@ class Shapes:
             shape = tuple(evaluate(extent, env) for extent in a.shape)
             self._known[name] = jax.ShapeDtypeStruct(shape, jax_dtype(a.dtype))  # type: ignore[no-untyped-call]
         for view in graph.views_below(name, self._known):
-            reads = {read: self.of(read) for read in view.call.refs()}
-            made = jax.eval_shape(partial(_applied, view.call, env), reads)
+            made = self._traced(view.call, env)
             self._known[view.name] = made if view.index is None else made[view.index]
         return self._known[name]
 
+    def _traced(self, call: Call, env: Mapping[str, int]) -> Any:
+        """What a view's call gives; calls that differ in names alone are traced once."""
+        names = {read: f"a{place}" for place, read in enumerate(call.refs())}
+        reads = {names[read]: self.of(read) for read in names}
+        alike = renamed_call(call, names)
+        key = repr((alike, reads))
+        if key not in self._made:
+            self._made[key] = jax.eval_shape(partial(_applied, alike, env), reads)
+        return self._made[key]
 
-def _applied(call: Any, env: Mapping[str, int], reads: Mapping[str, jax.Array]) -> Any:
+
+def _applied(call: Call, env: Mapping[str, int], reads: Mapping[str, jax.Array]) -> Any:
     return apply(call, env, reads)

@@ -19,6 +19,7 @@ class Absence(Enum):
     CONSTANT = "it reads nothing that the caller gives, and is computed beforehand"
     PASSED_ON = "it gives back what it reads"
     UNREAD = "only the shape of its result is read"
+    SIMPLIFIED = "XLA has no need of it in any of its runs (as of one that another undoes)"
 
 
 def planned_scopes(graph: Graph, schedule: Schedule) -> tuple[str, ...]:
@@ -36,15 +37,21 @@ def absences(
     seen: Collection[str],
     traced: Collection[str],
     needed: Collection[str],
+    renamed: Collection[str] = (),
 ) -> Mapping[str, Absence]:
     """The planned executions that are rightly absent from `seen`, the names in the compiled
     step. `traced` are those that JAX has any primitive of, `needed` those of them that have
-    a primitive on which a result depends.
+    a primitive on which a result depends; of `renamed` ones XLA may have dropped the names alone.
+
+    What was merged with another run of it leaves the name of one. A computation that has no name
+    left of any run is none to XLA, which finds the result without it: `-(-x)`.
     """
     dead = {scope_name(*execution) for execution in dead_executions(graph, schedule)}
     constant = constants(graph)
     absences: dict[str, Absence] = {}
-    for name in planned_scopes(graph, schedule):
+    planned = planned_scopes(graph, schedule)
+    there = {name.split("#")[0] for name in (*seen, *renamed)}
+    for name in planned:
         if name in seen:
             continue
         if name in dead:
@@ -55,4 +62,6 @@ def absences(
             absences[name] = Absence.PASSED_ON
         elif name not in needed:
             absences[name] = Absence.UNREAD
+        elif name.split("#")[0] not in there:
+            absences[name] = Absence.SIMPLIFIED
     return absences

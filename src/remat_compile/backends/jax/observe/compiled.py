@@ -112,15 +112,17 @@ def look(
     seen = {name for op_name in _OP_NAME.findall(text) for name in _SCOPE.findall(op_name)}
     alive_code = _needed(traced.jaxpr.jaxpr)
     needed = set(_work(alive_code))
+    products, executed = Counter(_work(alive_code, _PRODUCTS)), Counter(_executed(text))
     absent: Mapping[str, Absence] = {}
     planned = planned_scopes(graph, schedule)
     if named:
-        absent = absences(graph, schedule, seen, set(_work(traced.jaxpr.jaxpr)), needed)
+        renamed = products if executed[""] else ()
+        traced_names = set(_work(traced.jaxpr.jaxpr))
+        absent = absences(graph, schedule, seen, traced_names, needed, renamed)
         scopes = tuple(name for name in planned if name not in absent)
     else:
         scopes = tuple(name for name in planned if name in needed)
     alive = set(scopes)
-    products = Counter(_work(alive_code, _PRODUCTS))
     memory = compiled.memory_analysis()
     copies = sum(isinstance(s, Offload | Prefetch) for s in schedule.steps)
     return ObservedStep(
@@ -129,7 +131,7 @@ def look(
         argument_bytes=memory.argument_size_in_bytes,
         output_bytes=memory.output_size_in_bytes,
         planned_products={name: n for name, n in products.items() if name in alive},
-        executed_products=dict(Counter(_executed(text))),
+        executed_products=dict(executed),
         vector_products=sum(map(_is_of_vectors, _equations(alive_code))),
         scopes=scopes,
         missing=tuple(name for name in scopes if name not in seen),
@@ -147,9 +149,21 @@ def _placements(traced: Any) -> int:
 
 def _needed(jaxpr: core.Jaxpr) -> core.Jaxpr:
     """The program without what no result depends on: a lowering may need no more than the
-    shape of what it reads."""
-    live, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    shape of what it reads. What goes through a barrier is needed if it is read after it; to JAX
+    all is, to XLA not."""
+    eqns = [part for eqn in jaxpr.eqns for part in _one_by_one(eqn)]
+    apart = jaxpr.replace(eqns=eqns)  # type: ignore[no-untyped-call]
+    live, _ = partial_eval.dce_jaxpr(apart, [True] * len(jaxpr.outvars))
     return live
+
+
+def _one_by_one(eqn: core.JaxprEqn) -> Iterator[core.JaxprEqn]:
+    """A barrier as one for each value that goes through it; what else there is as it is."""
+    if eqn.primitive.name != "optimization_barrier":
+        yield eqn
+        return
+    for given, made in zip(eqn.invars, eqn.outvars, strict=True):
+        yield eqn.replace(invars=[given], outvars=[made])
 
 
 def _equations(jaxpr: core.Jaxpr) -> Iterator[core.JaxprEqn]:
