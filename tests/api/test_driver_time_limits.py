@@ -11,8 +11,9 @@ import pytest
 
 from helpers.clock import HANGS_S, Clock, skips
 from helpers.planners.graphs import chain, transformer
-from remat_compile.driver import ask, fuse, prices, run_planner
+from remat_compile.driver import ask, prices, run_planner
 from remat_compile.driver.budget import Baseline
+from remat_compile.driver.fused_ways import MOST_ROUNDS, FusedWays
 from remat_compile.driver.least import SHARE, run_for_least
 from remat_compile.driver.prices import prices_around
 from remat_compile.driver.run_planner import Phases
@@ -105,11 +106,16 @@ def test_no_plan_to_fold_is_asked_for_past_the_limit(monkeypatch: pytest.MonkeyP
     plan: Any = SimpleNamespace(program=program, budget=None)
     request: Any = SimpleNamespace(time_limit_s=100 * UNIT_S)
     measured: Any = SimpleNamespace(may_fuse=lambda c: False)
-    for name, result in (("folded", None), ("shares", {}), ("fuse", SimpleNamespace(cnodes=(1,)))):
-        monkeypatch.setattr(fuse._Fusion, name, lambda self, *_, result=result: result)
-    monkeypatch.setattr(fuse._Fusion, "planned", planned)
-    fusion = fuse._Fusion(plan, request, Phases(), measured)
-    assert len(list(fusion.planned_to_fold())) == len(limits_s) == 3 < fuse.MOST_ROUNDS
+    for name, result in (
+        ("folded", None),
+        ("shares", {}),
+        ("fuse", SimpleNamespace(cnodes=(1,))),
+        ("bound", None),
+    ):
+        monkeypatch.setattr(FusedWays, name, lambda self, *_, result=result: result)
+    monkeypatch.setattr(FusedWays, "planned", planned)
+    fusion = FusedWays(plan, request, Phases(), measured)
+    assert len(list(fusion.planned_to_fold())) == len(limits_s) == 3 < MOST_ROUNDS
     assert limits_s == pytest.approx([n * UNIT_S for n in (100, 60, 20)], abs=UNIT_S)
 
 

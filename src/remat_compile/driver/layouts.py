@@ -88,12 +88,12 @@ def _by_role(program: Program) -> Iterator[tuple[str, tuple[object, str]]]:
     for role, (name, long) in _roles(program).items():
         layout = layouts.get(name)
         if layout is None:
-            yield role, (long, "contiguous")
+            yield role, (None, "contiguous")
         elif layout.form == "strides":
             yield role, (("strides", *(layout.numbers[d] for d in long)), _said(layout))
         else:
             order = tuple(d for d in layout.numbers if d in long)
-            yield role, (order, "contiguous" if order == long else _said(layout))
+            yield role, (None, "contiguous") if order == long else (order, _said(layout))
 
 
 def _said(layout: TensorLayout) -> str:
