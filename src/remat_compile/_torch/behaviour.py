@@ -15,7 +15,6 @@ with a.any() True reads it: both ways of that are run, one is another, and a.any
 
 from __future__ import annotations
 
-import logging
 import random
 import sys
 import warnings
@@ -37,6 +36,7 @@ from .host_reads import HostRead, ReadTracker
 from .numberless import NoLooking
 from .results import Results, asks_for_cache, read_results, what_to_know
 from .shadows import ShadowMode, Shapes, Unseen
+from .unlogged import unlogged
 from .wanted import ALL_RESULTS, Wanted
 from .whole import WholeModel, as_if_compiling, unchanged
 
@@ -272,10 +272,9 @@ def _forward(
 ) -> str | None:
     """The digest of a forward; None where it raises, as it may where numbers are not the sample's.
     Unseen where it cannot be seen."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
     try:
         with (
+            unlogged(),
             warnings.catch_warnings(),
             unchanged(model),
             _disable_current_modes(),  # a capture may be open
@@ -296,8 +295,6 @@ def _forward(
         if recorder.refused is not None:
             raise Unseen(recorder.refused) from error
         return None
-    finally:
-        logging.disable(before)
     if recorder.refused is not None:
         raise Unseen(recorder.refused)
     return recorder.digest(compiling=False)

@@ -9,7 +9,6 @@ passed: the joint graph then holds the kernels that eager runs.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +42,7 @@ from .kernels import kept_whole
 from .places import error_in_model
 from .strides import Strides
 from .symbolic_sizes import sizes_as_values
+from .unlogged import unlogged
 from .whole import WholeModel, as_if_compiling, has_values
 
 __all__ = ["HANDS_GRADIENTS_OVER", "Joint", "Strides", "as_if_compiling", "trace_joint"]
@@ -241,7 +241,7 @@ def _trace(
             stack.push(trial.pop_all())
         return Joint(descriptors.graph_module, descriptors, compiling)
 
-    with _unlogged():
+    with unlogged():
         try:
             return traced()
         except Exception as error:  # whatever the model's Python or an operator raises
@@ -257,17 +257,6 @@ def _trace(
             return traced(compiling=True)
     except Exception as error:
         raise error if needs_numbers else failed from error
-
-
-@contextlib.contextmanager
-def _unlogged() -> Iterator[None]:
-    """What PyTorch logs of a way that cannot be traced says nothing of the one that can."""
-    before = logging.root.manager.disable
-    logging.disable(max(before, logging.ERROR))
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def _over_leaves(compiled: Callable[..., Any], descriptors: Any) -> Callable[[list[Any]], Any]:

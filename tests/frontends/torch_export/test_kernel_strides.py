@@ -20,6 +20,7 @@ from helpers.execution import captures
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile.backends.torch import build, measure_step
 from remat_compile.frontends.torch_export import kernel_orders, laid_out_by_kernels
+from remat_compile.ir.diagnostics import FBError
 
 Function = Callable[[Tensor], Tensor]
 
@@ -265,3 +266,12 @@ def test_without_that_they_are_not() -> None:
     wrong |= differing(FUNCTIONS["pow_scalar"], "transposed", "channels_last")
     assert "aten.native_batch_norm.default" in wrong
     assert "aten.pow.Scalar" in wrong
+
+
+def test_a_kernel_that_reads_a_workspace_is_not_run_on_zeros() -> None:
+    """The backward of an LSTM by oneDNN ends the process where its workspace is zeros."""
+    torch.manual_seed(0)
+    lstm = nn.LSTM(4, 8, batch_first=True)
+    x = torch.randn(3, 5, 4)
+    with pytest.raises(FBError, match="FB0520"):
+        remat_compile.compile(lstm, (x,), activation_budget="100%")

@@ -30,6 +30,7 @@ from ..._torch.attributes import attributes_of, changed_attributes, state_warnin
 from ..._torch.hooks import Hook, hooks_of
 from ..._torch.places import Place, paths_of, place_of_caller
 from ..._torch.results import Results, asks_for_cache, read_results, what_to_know
+from ..._torch.unlogged import unlogged
 from ..._torch.wanted import ALL_RESULTS, Wanted
 from ..._torch.whole import WholeModel, as_if_compiling, unchanged
 from ...ir.diagnostics import Diagnostic, FBError
@@ -84,7 +85,7 @@ def observe(
     call, with the line from which it does. A model whose forward does not run on fake tensors
     is not looked at: capture will say why. Nothing of the model or of a generator changes.
     """
-    with unchanged(model):
+    with unchanged(model), unlogged():
         before, hooks_before = attributes_of(model), hooks_of(model)
         first = _run(model, args, kwargs, wanted)
         if first is None:
