@@ -54,9 +54,9 @@ def page(outcomes: Sequence[Outcome], versions: Sequence[str], left_out: int) ->
         f"**{equal} of {len(outcomes)} are equal in every bit** ({whole} as one planned step, "
         f"{equal - whole} by regions); {len(outcomes) - equal} are not, with what is known of it "
         "in their rows. "
-        f"Differences without a reason: {', '.join(silent) or 'none'}. "
-        f"{left_out} more in `benchmarks/zoo` were not run."
+        f"Differences without a reason: {', '.join(silent) or 'none'}."
     )
+    counted += f" {left_out} more in `benchmarks/zoo` were not run." if left_out else ""
     if shares:
         counted += (
             f" Measured over proven: {shares[0]:.3f} to {shares[-1]:.3f}, "
