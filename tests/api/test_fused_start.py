@@ -83,6 +83,31 @@ def as_other_layouts(start: dict[str, Any]) -> None:
     start["fused"]["layouts"] = {name: [[-1], [1], "f32"] for name in layouts}
 
 
+def as_other_types(start: dict[str, Any]) -> None:
+    """A kernel made for them would read 8 bytes where 4 are."""
+    for layout in start["fused"]["layouts"].values():
+        layout[2] = "f64"
+
+
+def as_other_shapes(start: dict[str, Any]) -> None:
+    for layout in start["fused"]["layouts"].values():
+        layout[0] = [2 * n for n in layout[0]]
+
+
+def as_too_many_strides(start: dict[str, Any]) -> None:
+    for layout in start["fused"]["layouts"].values():
+        layout[1] = [*layout[1], 1]
+
+
+def as_far_apart(start: dict[str, Any]) -> None:
+    for layout in start["fused"]["layouts"].values():
+        layout[1] = [2**40 for _ in layout[1]]
+
+
+def as_no_layouts(start: dict[str, Any]) -> None:
+    start["fused"]["layouts"] = {}
+
+
 def as_nothing(start: dict[str, Any]) -> None:
     start["fused"] = "fused"
 
@@ -91,7 +116,12 @@ def as_nothing(start: dict[str, Any]) -> None:
     ("change", "says"),
     [
         (as_another, "another step"),
-        (as_other_layouts, "a layout is none"),
+        (as_other_layouts, "the layout of %.* is none of it"),
+        (as_other_types, "the layout of %.* is none of it"),
+        (as_other_shapes, "the layout of %.* is none of it"),
+        (as_too_many_strides, "the layout of %.* is none of it"),
+        (as_far_apart, "the layout of %.* is none of it"),
+        (as_no_layouts, "the layout of %.* is none of it"),
         (as_nothing, "what was fused is none"),
         (as_unfused, "what it was fused from is not there"),
     ],
@@ -133,6 +163,44 @@ def test_layouts_of_something_else_do_not_reach_the_step(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.testing.assert_close(second(x), first(x))
+
+
+class Turned(nn.Module):
+    """A region reads parts and turned views, of an argument that does not lie in order too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(16, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = self.a(x).chunk(2, dim=1)
+        h = torch.tanh(left).t() * torch.sigmoid(right).t() * 1.5
+        return (h[1:] * x.t().sum(0)).square().mean()
+
+
+def test_views_that_kernels_read_are_taken_again(folder: Path, captures: list[object]) -> None:
+    """Kept is how that lies of which they are views."""
+    x = torch.randn(32, 512)[8:24].t()
+    chosen = {"activation_budget": "100%", "planner": "store-all", "fuse": "inductor"}
+    losses, grads = [], []
+    for _ in range(3):
+        torch.manual_seed(0)
+        model: Any = Turned()
+        if len(losses) > 0:
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                model = remat_compile.compile(model, (x,), **chosen)
+            assert [str(w.message)[8:14] for w in said] == ["FB0470"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            losses.append(model(x))
+        losses[-1].backward()
+        grads.append([p.grad for p in model.parameters()])
+    assert len(captures) == 1
+    torch.testing.assert_close(losses[1], losses[0])
+    torch.testing.assert_close(grads[1], grads[0])
+    assert torch.equal(losses[1], losses[2])
+    assert [*map(torch.equal, grads[1], grads[2])] == [True, True]
 
 
 def test_without_a_compiler_it_is_captured(

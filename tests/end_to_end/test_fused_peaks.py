@@ -3,7 +3,7 @@ than one of a higher. Times are computed and kernels priced by their bytes: no m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from remat_compile.backends.torch import kernels
 from remat_compile.backends.torch.kernels import InductorPrice, missing
 from remat_compile.backends.torch.kernels.price import KernelCost
 from remat_compile.costs import load_device, roofline
-from remat_compile.driver import make_plan
+from remat_compile.driver import fused_ways, make_plan
 from remat_compile.driver.fused_ways import FusedWay, FusedWays, in_order
 from remat_compile.ir.graph import CNode
 from remat_compile.ir.program import Budget, Program
@@ -190,3 +190,38 @@ def test_rungs_have_the_time_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     late = known(100, [way(100, 95)], of_rung, is_late=True)
     assert late.made() == [*late.own]
     assert late.asked == ()
+
+
+@dataclass
+class _Slow(FusedWays):
+    """Plans of nothing, which a planner looks for as long as `skip` says; `limits_s` are those that
+    it is given."""
+
+    skip: Callable[[float], None] = lambda _: None
+    limits_s: tuple[float, ...] = ()
+
+    def planned(self, program: Program, budget: Budget, time_limit_s: float) -> None:
+        self.limits_s += (time_limit_s,)
+        self.skip(40 * HANGS_S)
+
+    def at_shares(self, shares: Mapping[str, float]) -> Program:
+        nothing: Any = None
+        return nothing
+
+    @property
+    def peaks(self) -> tuple[int, int]:
+        return 100 * MB, 100 * MB
+
+
+def test_a_rung_that_began_in_time_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its two planners has what is left, and not as much as the first one had."""
+    skip = skips(monkeypatch)
+    of_100: Any = known(100, [], None).request
+    nothing: Any = None
+    whole: Any = type("Whole", (), {"program": None})
+    slow = _Slow(nothing, of_100, nothing, nothing, [whole], skip)
+    until = fused_ways.monotonic() + 100 * HANGS_S
+    assert [*slow.rung_ways(Budget(50 * MB), until)] == []
+    first, second = slow.limits_s
+    assert 99 * HANGS_S < first <= 100 * HANGS_S
+    assert 59 * HANGS_S < second <= 60 * HANGS_S

@@ -165,8 +165,8 @@ class FusedWays:
             if fused.cnodes:
                 yield fused
         for whole in self.whole[-1:]:  # the one with less saved
-            if monotonic() <= until:
-                yield from self.planned_whole(whole, rung, peaks)
+            if (left_s := until - monotonic()) > 0:
+                yield from self.planned_whole(whole, rung, left_s, peaks)
 
     def ways(self) -> Iterator[Fused]:
         """The fused plans that there are."""
@@ -186,13 +186,13 @@ class FusedWays:
             if before.cnodes:
                 self.whole.append(before)
                 yield before
-                yield from self.planned_whole(before, self.bound)
+                yield from self.planned_whole(before, self.bound, self.request.time_limit_s)
 
     def planned_whole(
-        self, whole: Fused, bound: Budget, peaks: Peaks | None = None
+        self, whole: Fused, bound: Budget, time_limit_s: float, peaks: Peaks | None = None
     ) -> Iterator[Fused]:
         """A plan of a graph that is fused already, fused again."""
-        planned = self.planned(whole.program, bound, self.request.time_limit_s)
+        planned = self.planned(whole.program, bound, time_limit_s)
         if planned is not None:
             program = replace(planned.program, schedules=(), proven=())
             yield self.fuse(program, planned.schedule, peaks)

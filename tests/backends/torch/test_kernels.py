@@ -150,12 +150,16 @@ def test_there_is_no_kernel_for_what_counts_from_where_the_storage_begins(
 
 
 def test_made_up_numbers_are_not_all_zero() -> None:
-    """Else any kernel would be right. Zeros are for indices."""
+    """Else any kernel would be right: what a mask picks is not seen where all of it is False."""
     for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.complex128):
         values = made.made_up(Layout((3, 2), (1, 3), dtype, "cpu"))
         assert (values.dtype, values.stride()) == (dtype, (1, 3))
         assert values.count_nonzero() == 6
-    assert made.made_up(Layout((3,), (1,), torch.int64, "cpu")).count_nonzero() == 0
+    for dtype in (torch.bool, torch.uint8, torch.int32, torch.int64):
+        values = made.made_up(Layout((99, 2), (1, 99), dtype, "cpu"))
+        assert (values.dtype, values.stride()) == (dtype, (1, 99))
+        assert 0 < values.count_nonzero() < values.numel()
+        assert values.max() == 1
 
 
 def test_strides_of_single_elements_mean_nothing() -> None:
@@ -303,6 +307,23 @@ def test_a_kernel_that_is_wrong_is_not_used(
     (failure,) = kernels.failures
     assert failure.startswith("F1_F2: ")
     assert why in failure
+
+
+def test_a_kernel_that_is_wrong_where_a_mask_is_set_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Made-up masks were False all over: the product with one was 0 in whatever a kernel did."""
+    calls = (
+        InnerCall(("t",), Call("aten.tanh.default", (Ref("x"),))),
+        InnerCall(("y",), Call("aten.mul.Tensor", (Ref("t"), Ref("m")))),
+    )
+    region = CNode("F1_F2", "fwd", ("y",), Call("fused", (Ref("x"), Ref("m")), region=calls))
+    monkeypatch.setattr(made, "compile_traced", broken(lambda r: (r[0] * 2,)))
+    kernels = Kernels(CPU)
+    given = [torch.randn(64, 32), torch.zeros(64, 32, dtype=torch.bool)]
+    assert kernels.kernel(region, given) is None
+    (failure,) = kernels.failures
+    assert "differs by" in failure
 
 
 def test_a_compiler_that_fails_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..._torch.ops import from_torch_dtype, torch_dtype
+from ..._torch.callable import callable_op
+from ..._torch.ops import from_torch_dtype, to_torch, torch_dtype
 from ..._torch.shadows import Unseen
 from ...ir.diagnostics import Diagnostic
+from ...ir.expr import evaluate
 from ...verifier.same_values import instances
 from ..budget import Baseline, resolve_budget
 from ..fuse import as_before, what_was_fused
@@ -27,6 +29,7 @@ from ..regions import has_regions, lacking, new_kernels
 
 if TYPE_CHECKING:
     from ..._torch.lowered import Lowered
+    from ...ir.graph import View
     from ...ir.program import Program
     from ..request import PlanRequest
 
@@ -46,7 +49,7 @@ class FusedStart:
 @dataclass(frozen=True)
 class FusedEntry:
     """`of` is the program that was fused, with its schedule, as text; `layouts` are shape, strides
-    and type of what kernels read, by the names there."""
+    and type of what kernels read, views by what they are of, by the names there."""
 
     of: str
     layouts: Mapping[str, list[Any]]
@@ -61,9 +64,9 @@ class FusedEntry:
         if plan._fused_from is None:
             raise ValueError("what the plan was fused from is not known")
         original = plan._fused_from.program
-        names = _names(original, plan.program).values()
-        values = {name: lowered.nodes[name].meta["val"] for name in names}
-        layouts = {name: _layout(value) for name, value in sorted(values.items())}
+        storage = original.graph.storage
+        names = {storage[name] for name in _names(original, plan.program).values()}
+        layouts = {name: _layout(lowered.nodes[name].meta["val"]) for name in sorted(names)}
         return FusedEntry(format_program(original), layouts)
 
     def start(self, program: Program, request: PlanRequest, name: str) -> FusedStart:
@@ -77,7 +80,7 @@ class FusedEntry:
             budget = resolve_budget(request.budget, Baseline.of(original))
         plan = Plan(original, original.schedules[0], budget)
         by_name = _names(original, program)
-        tensors = {of: _tensor(self.layouts[of]) for of in {*by_name.values()}}
+        tensors = self._tensors(original, {*by_name.values()})
         kernels = new_kernels(original)
         done = as_before(plan, program, request, kernels, tensors)
         if isinstance(done, str):
@@ -86,6 +89,27 @@ class FusedEntry:
             raise Unseen(done.message)
         nodes = {ref: SimpleNamespace(meta={"val": tensors[of]}) for ref, of in by_name.items()}
         return FusedStart(done, nodes, what_was_fused(plan, done, kernels))
+
+    def _tensors(self, original: Program, names: set[str]) -> Mapping[str, Tensor]:
+        """Those of the names, and views of them. ValueError for one that is not as declared: a
+        kernel notices other strides, and reads other types as they come."""
+        graph = original.graph
+        made: dict[str, Tensor] = {}
+        for name in sorted(names):
+            storage = graph.storage[name]
+            if storage not in made:
+                a = graph.anode[storage]
+                shape = [evaluate(extent, original.sample) for extent in a.shape]
+                match self.layouts.get(storage):
+                    case [read, stride, a.dtype] if read == shape and _are_strides(stride, shape):
+                        made[storage] = torch.empty_strided(
+                            shape, stride, dtype=torch_dtype(a.dtype)
+                        )
+                    case _:
+                        raise ValueError(f"the layout of %{storage} is none of it")
+            for view in graph.views_below(name, made):
+                made[view.name] = _viewed(view, made)
+        return made
 
     def held(self) -> dict[str, Any]:
         """As `json` has it."""
@@ -113,13 +137,19 @@ def _layout(value: Tensor) -> list[Any]:
     return [list(value.shape), list(value.stride()), from_torch_dtype(value.dtype)]
 
 
-def _tensor(layout: object) -> Tensor:
-    """Of the CPU, without values: pages that nobody touches."""
-    match layout:
-        case [list(shape), list(stride), str(dtype)] if all(_is_size(n) for n in shape + stride):
-            return torch.empty_strided(shape, stride, dtype=torch_dtype(dtype))
-    raise ValueError("a layout is none")
+def _viewed(view: View, made: Mapping[str, Tensor]) -> Tensor:
+    args = to_torch(view.call.args, {}, made)
+    kwargs = {key: to_torch(value, {}, made) for key, value in view.call.kwargs}
+    several = callable_op(view.call.op)(*args, **kwargs)
+    viewed: Tensor = several if view.index is None else several[view.index]
+    return viewed
 
 
-def _is_size(n: object) -> bool:
-    return isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**40
+def _are_strides(stride: object, shape: list[int]) -> bool:
+    """Whether a tensor of that shape has them and does not take more than 2**40 elements."""
+    return (
+        isinstance(stride, list)
+        and len(stride) == len(shape)
+        and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in stride)
+        and sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) < 2**40
+    )

@@ -204,8 +204,9 @@ MARGIN = 64
 
 
 def made_up(layout: Layout) -> Tensor:
-    """Normal numbers, or zeros (an index that is always valid), behind others in their storage: a
-    kernel that takes the one's begin for the other's is seen to compute something else."""
+    """Normal numbers, 0 and 1 (no kernel takes an index from a tensor), behind others in their
+    storage: a kernel that takes the one's begin for the other's is seen to compute something else.
+    """
     storage = MARGIN + 1
     storage += sum((n - 1) * s for n, s in zip(layout.shape, layout.stride, strict=True))
     if 0 in layout.shape:
@@ -215,8 +216,7 @@ def made_up(layout: Layout) -> Tensor:
     elif layout.dtype.is_complex:
         flat = torch.randn(storage, dtype=layout.dtype)
     else:
-        flat = torch.zeros(storage, dtype=layout.dtype)
-        flat[:MARGIN] = 1
+        flat = torch.randint(0, 2, (storage,)).to(layout.dtype)
     return flat.to(layout.device).as_strided(layout.shape, layout.stride, MARGIN)
 
 
