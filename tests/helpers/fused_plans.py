@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -34,10 +35,11 @@ class Gated(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = self.a(x)
         h = torch.tanh(h) * torch.sigmoid(h) * 1.5 + h
-        return self.b(h).square().mean()
+        loss: Tensor = self.b(h).square().mean()
+        return loss
 
 
-def made(way: str = "inductor", dtype: torch.dtype = torch.float32, **options: Any) -> Plan:
+def made(way: Any = "inductor", dtype: torch.dtype = torch.float32, **options: Any) -> Plan:
     torch.manual_seed(0)
     model, x = Gated().to(dtype), torch.randn(512, 16, dtype=dtype)
     return remat_compile.plan(
