@@ -54,7 +54,7 @@ class Generated:
         where a library cannot be loaded.
         """
         tree = _checked(self.call, [*self.libraries])
-        guards: Any = torch._C._dynamo.guards  # type: ignore[attr-defined]
+        guards: Any = torch._C._dynamo.guards
         os.environ[_DATA_POINTER] = str(guards._torchinductor_pyobject_tensor_data_ptr)
         known: dict[str, Any] = {name: getattr(guards, of) for name, of in _OF_GUARDS.items()}
         known |= {name: _library(path) for name, path in self.libraries.items()}
@@ -72,7 +72,8 @@ def generated(compiled: object) -> Generated | None:
         tree = ast.parse(Path(own["__file__"]).read_text(encoding="utf-8"))
         (made,) = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "call")
         made.args.args = made.args.args[-1:]  # without the object that it is a method of
-        called = {n.func.id for n in ast.walk(made) if isinstance(n, ast.Call) and _is_name(n.func)}
+        functions = [n.func for n in ast.walk(made) if isinstance(n, ast.Call)]
+        called = {f.id for f in functions if isinstance(f, ast.Name)}
         names = sorted(called - _OF_GUARDS.keys())
         text = ast.unparse(made)
         _checked(text, names)
@@ -160,10 +161,6 @@ def _may_read(node: ast.Attribute) -> bool:
 
 def _dtypes() -> list[str]:
     return [name for name, of in vars(torch).items() if isinstance(of, torch.dtype)]
-
-
-def _is_name(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name)
 
 
 def _file_of(function: object) -> Path:
