@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "KERNELS_S",
     "has_regions",
+    "kept_first",
     "kernels_here",
     "lacking",
     "new_kernels",
@@ -56,6 +57,15 @@ def new_kernels(program: Program, limit_s: float = inf) -> Kernels:
     from ..backends.torch.kernels import Kernels
 
     return Kernels(torch.device(program.header.device), monotonic() + limit_s)
+
+
+def kept_first(program: Program) -> Kernels:
+    """As `new_kernels`, without a limit; those that an earlier start kept are not compiled."""
+    import torch
+
+    from ..backends.torch.kernels import Kernels, kept_kernels
+
+    return Kernels(torch.device(program.header.device), kept=kept_kernels())
 
 
 def kernels_here(program: Program) -> Kernels | None:

@@ -25,10 +25,11 @@ from ..budget import Baseline, resolve_budget
 from ..fuse import as_before, what_was_fused
 from ..plan import Plan
 from ..plan_cache import one_plan
-from ..regions import has_regions, lacking, new_kernels
+from ..regions import has_regions, kept_first, lacking
 
 if TYPE_CHECKING:
     from ..._torch.lowered import Lowered
+    from ...backends.torch.kernels import Kernels
     from ...ir.graph import View
     from ...ir.program import Program
     from ..request import PlanRequest
@@ -64,26 +65,30 @@ class FusedEntry:
         if plan._fused_from is None:
             raise ValueError("what the plan was fused from is not known")
         original = plan._fused_from.program
+        origins = _names(original, plan.program)
+        values = {name: lowered.nodes[name].meta["val"] for name in origins.values()}
         storage = original.graph.storage
-        names = {storage[name] for name in _names(original, plan.program).values()}
-        layouts = {name: _layout(lowered.nodes[name].meta["val"]) for name in sorted(names)}
+        names = sorted({storage[name] for name in values})
+        layouts = {name: _layout(lowered.nodes[name].meta["val"]) for name in names}
+        if plan._kernels is not None:
+            _keep(plan, plan._kernels, {name: values[of] for name, of in origins.items()})
         return FusedEntry(format_program(original), layouts)
 
     def start(self, program: Program, request: PlanRequest, name: str) -> FusedStart:
         """ValueError where it is another step or has other kernels; Unseen where there are none
         here, or not within the time limit: the model is captured then, which says so."""
         original = one_plan(self.of, name)
-        if lacking(original):
-            raise Unseen("no kernels can be made here")
         budget = None
         if request.budget is not None:
             budget = resolve_budget(request.budget, Baseline.of(original))
         plan = Plan(original, original.schedules[0], budget)
         by_name = _names(original, program)
         tensors = self._tensors(original, {*by_name.values()})
-        kernels = new_kernels(original)
+        kernels = kept_first(original)
         done = as_before(plan, program, request, kernels, tensors)
         if isinstance(done, str):
+            if lacking(original):  # asked last: what is kept needs no compiler
+                raise Unseen("no kernels can be made here")
             raise ValueError(done)
         if isinstance(done, Diagnostic):
             raise Unseen(done.message)
@@ -124,6 +129,16 @@ class FusedEntry:
             case {"of": str(text), "layouts": dict(layouts)}:
                 return FusedEntry(text, layouts)
         raise ValueError("what was fused is none")
+
+
+def _keep(plan: Plan, kernels: Kernels, values: Mapping[str, Tensor]) -> None:
+    """The kernels that the plan calls, so that the next start compiles none."""
+    from ...backends.torch.kernels import kept_kernels
+
+    kept = kept_kernels()
+    for c in plan.graph.cnodes:
+        if c.is_fused:
+            kernels.keep(c, [values[name] for name in c.call.refs()], kept)
 
 
 def _names(original: Program, fused: Program) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Kernels for regions: what Inductor makes of them, checked and measured."""
 
 from .inductor import missing
+from .kept import kept_kernels
 from .made import Kernel, Kernels, make_kernels
 from .price import InductorPrice
 
-__all__ = ["InductorPrice", "Kernel", "Kernels", "make_kernels", "missing"]
+__all__ = ["InductorPrice", "Kernel", "Kernels", "kept_kernels", "make_kernels", "missing"]

@@ -1,4 +1,5 @@
-"""The one file that knows Inductor: a function of tensors, compiled for fixed layouts.
+"""The one file that calls Inductor: a function of tensors, compiled for fixed layouts. (What it
+writes is read in `generated.py`.)
 
 `compile_fx_inner` is its narrowest entry that is the same in PyTorch 2.7 to 2.13: a traced and
 decomposed graph in, a function of a list of tensors out, with neither guards nor autograd around

@@ -20,6 +20,7 @@ from ....ir.diagnostics import Diagnostic, render
 from ....ir.expr import Const
 from ....ir.graph import CNode
 from .inductor import Function, KernelError, Layout, compile_traced, refuses_others, trace
+from .kept import KeptKernels
 
 __all__ = ["Kernel", "Kernels", "as_function", "made_up", "make_kernels"]
 
@@ -119,20 +120,21 @@ def as_function(function: RegionFunction) -> Function:
 class Kernels:
     """Makes kernels, each once, and no more of them after `until` (of `time.monotonic`);
     `failures` says of which functions there is none, and why, and `by_calls` how many functions of
-    a step were built without one."""
+    a step were built without one. Those that `kept` has are not compiled."""
 
     device: torch.device
     until: float = inf
-    made: dict[object, Kernel | None] = field(default_factory=dict)
+    made: dict[str, Kernel | None] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     by_calls: int = 0
+    kept: KeptKernels | None = None
 
     def kernel(self, c: CNode, args: Sequence[Tensor]) -> Kernel | None:
         """The kernel of a fused cNode that is given tensors like these (values do not count);
         None where Inductor makes none that computes the same."""
         function = region_function(c)
         layouts = tuple(map(Layout.of, args))
-        key = repr((function, layouts))
+        key = _key(function, layouts)
         if key not in self.made:
             if monotonic() > self.until:
                 self.failures.append(f"{c.name}: the time for kernels is over")
@@ -145,16 +147,24 @@ class Kernels:
                 self.made[key] = None
         return self.made[key]
 
+    def keep(self, c: CNode, args: Sequence[Tensor], kept: KeptKernels) -> None:
+        """Keeps the kernel of a fused cNode for other processes, where that can be."""
+        key = _key(region_function(c), tuple(map(Layout.of, args)))
+        if (kernel := self.made.get(key)) is not None:
+            kept.keep(key, kernel.compiled)
+
     def _make(self, function: RegionFunction, layouts: tuple[Layout, ...]) -> Kernel | None:
         if any(not isinstance(n, int) for at in layouts for n in (*at.shape, *at.stride)):
             raise KernelError("kernels are made for fixed sizes, and a dimension is dynamic")
         if any(layout.is_flagged for layout in layouts):
             raise KernelError("an argument is negated or conjugated by a mark that no kernel sees")
         calls = as_function(function)
-        traced = trace(calls, layouts)
-        if not traced.is_generated:
-            return None
-        compiled = compile_traced(traced)
+        compiled = None if self.kept is None else self.kept.load(_key(function, layouts))
+        if compiled is None:
+            traced = trace(calls, layouts)
+            if not traced.is_generated:
+                return None
+            compiled = compile_traced(traced)
         args = [made_up(layout) for layout in layouts]
         wanted = calls(*args)
         compiled([*args])  # what it keeps on first use is not its workspace
@@ -166,7 +176,13 @@ class Kernels:
         difference = max(map(_difference, results, wanted), default=0.0)
         workspace = max(0, use.peak_bytes_over_entry - own)
         refuses = refuses_others(compiled, args)
+        if self.kept is not None:
+            self.kept.keep(_key(function, layouts), compiled)
         return Kernel(layouts, calls, compiled, difference, workspace, refuses=refuses)
+
+
+def _key(function: RegionFunction, layouts: tuple[Layout, ...]) -> str:
+    return repr((function, layouts))
 
 
 def _problem(

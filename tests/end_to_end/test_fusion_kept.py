@@ -1,0 +1,157 @@
+"""What was fused before: found again, proven again, and made again where it cannot be used."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from helpers.fused_plans import check_step, codes, made, needs_compiler
+from remat_compile import Plan
+from remat_compile.backends.torch.kernels import (
+    Kernel,
+    Kernels,
+    inductor,
+)
+from remat_compile.driver import fuse
+from remat_compile.driver.plan_cache import FUSED_SUFFIX, VARIABLE, digest
+from remat_compile.ir.graph import CNode
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "plans"))
+    return tmp_path / "plans"
+
+
+def is_from_cache(plan: Plan) -> bool:
+    return "fuse" not in plan.phase_s
+
+
+ELSEWHERE = "its graph was captured elsewhere"
+
+
+def written(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Changes the one fused plan that is kept, whose checksum is right again."""
+    (path,) = folder.glob(f"*{FUSED_SUFFIX}")
+    held = json.loads(path.read_text())
+    change(held)
+    held["sha256"] = digest(held["plan"])
+    path.write_text(json.dumps(held))
+
+
+@needs_compiler
+def test_a_fused_plan_is_made_once(folder: Path) -> None:
+    first, second = made(), made()
+    assert not is_from_cache(first)
+    assert is_from_cache(second)
+    assert codes(second) == ["FB0470"]
+    assert second.schedule == first.schedule
+    assert second.program == first.program
+    assert second.budget == first.budget
+    check_step(second, 1e-5)
+    assert len(list(folder.iterdir())) == 2  # the plan, and what was fused from it
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda held: held.update(plan=held["plan"].replace("1.5", "2.5")), "is another step"),
+        (lambda held: held.update(plan=held["plan"].replace("fbir 1", "fbir 7")), "FB0102"),
+        (lambda held: held.update(plan=held["plan"].replace('"cpu" {', '"tpu" {')), ELSEWHERE),
+        (lambda held: held.update(plan=1 * held["plan"] + "{"), "FB0101"),
+        (
+            lambda held: held.update(
+                plan=re.sub(r"( *free %\w+\n)+}\n", "}\n", held["plan"].split("proven")[0], count=1)
+            ),
+            "is not proven",
+        ),
+    ],
+)
+def test_what_was_fused_before_is_not_believed(
+    folder: Path, change: Callable[[dict[str, Any]], object], says: str
+) -> None:
+    first = made()
+    written(folder, change)
+    again = made()
+    assert not is_from_cache(again)
+    assert codes(again) == ["FB0470", "FB0959"]
+    assert says in again.warnings[1].message
+    assert again.peak_bytes <= first.peak_bytes
+    assert is_from_cache(made())
+
+
+@needs_compiler
+def test_what_was_fused_from_another_plan_is_made_again(folder: Path) -> None:
+    made()
+    written(folder, lambda held: held.update(of=digest("other")))
+    again = made()
+    assert not is_from_cache(again)
+    assert codes(again) == ["FB0470"]
+
+
+@needs_compiler
+def test_what_was_fused_before_needs_its_kernels(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many bytes as were proven, and what the calls give; else it is as if there was none."""
+    from remat_compile.backends.torch.kernels import made as made_kernels
+
+    made()
+    real = Kernels.kernel
+
+    def hungry(self: Kernels, c: CNode, args: Sequence[Tensor]) -> Kernel | None:
+        kernel = real(self, c, args)
+        return kernel and replace(kernel, workspace_bytes=kernel.workspace_bytes + 10**6)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Kernels, "kernel", hungry)
+        again = made()
+    (warning,) = (d for d in again.warnings if d.code == "FB0959")
+    assert "bytes of workspace here" in warning.message
+
+    def fails(_: object) -> object:
+        raise inductor.KernelError("CppCompileError")
+
+    monkeypatch.setattr(made_kernels, "compile_traced", fails)
+    without = made()
+    assert codes(without) == ["FB0469", "FB0959"]
+    assert "there is no kernel for" in without.warnings[1].message
+
+
+@needs_compiler
+def test_kernels_of_what_was_fused_before_have_the_time_of_a_plan(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock on which each kernel takes 100 s: without what the compiler kept, a second start
+    may not take longer than a first. The plan stays in the cache, for when there is time."""
+    first = made()
+    regions = sum(c.is_fused for c in first.graph.cnodes)
+    assert regions > 1
+    now_s = 0.0
+    real = Kernels.kernel
+
+    def slow(self: Kernels, c: CNode, args: Sequence[Tensor]) -> Kernel | None:
+        nonlocal now_s
+        now_s += 100.0
+        return real(self, c, args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Kernels, "kernel", slow)
+        patched.setattr(fuse, "monotonic", lambda: now_s)
+        late = made(time_limit_s=60.0)
+        assert codes(late) == ["FB0469"]
+        assert f"within 60 s: 1 of {regions} are" in late.warnings[0].message
+        assert not any(c.is_fused for c in late.graph.cnodes)
+        enough = made(time_limit_s=100.0 * regions)
+        assert codes(enough) == ["FB0470"]
+    again = made()
+    assert is_from_cache(again)
+    assert again.program == first.program
