@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ..ir.diagnostics import Diagnostic
 from .attributes import attributes_of, changed_attributes
 from .autocast import Autocast
 from .hooks import Hook, SameObject, hooks_of
@@ -38,7 +39,7 @@ from .results import described
 from .shadows import ShadowMode, Unseen
 from .whole import WholeModel, unchanged
 
-__all__ = ["generators", "shadows_of", "with_deciding"]
+__all__ = ["generators", "shadows_of", "warnings_of_way", "with_deciding"]
 
 MOST_RUNS = 16
 """Of one step, to see which reads decide; all that is left does, where more are needed."""
@@ -191,6 +192,19 @@ def _left(model: nn.Module, before: Mapping[str, Any]) -> Iterator[Any]:
 
 def _at(reads: Sequence[HostRead]) -> list[tuple[str, bool | int]]:
     return [(str(read.place), read.number) for read in reads]
+
+
+def warnings_of_way(*, compiling: bool) -> tuple[Diagnostic, ...]:
+    """FB0525 where a step is traced as if it were compiled: what eager reads is not guarded."""
+    if not compiling:
+        return ()
+    message = (
+        "the forward cannot be traced as eager runs it (it reads numbers that a plan cannot know), "
+        "and is planned as if it were compiled: it is as eager at the sample, and may differ where "
+        "other numbers send eager another way"
+    )
+    hint = "branch on truth values or whole numbers of arguments, or leave the branch out"
+    return (Diagnostic("FB0525", message, hint=hint),)
 
 
 # -- shadows and generators -----------------------------------------------------------

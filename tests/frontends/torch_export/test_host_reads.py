@@ -159,6 +159,7 @@ NOT_ANSWERED = (
 def test_what_is_not_answered_is_traced_as_if_compiling(asks: Asks) -> None:
     lowered = _captured(asks)
     assert lowered.joint.compiling
+    assert [d.code for d in lowered.warnings] == ["FB0525"]
     assert not lowered.reads
     assert _has_tanh(lowered)
     with pytest.raises(FBError) as refused:  # eager goes the other way
