@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ....ir.graph import ACCUMULATE_OP, CALLER_KINDS, CNode, Graph
 from ....ir.schedule import Compute, Free, Prefetch, Schedule
 from ...python.names import loss_index
 from .order import AccessHistory, Numbered, numbered
-from .shared_work import SharedWork
 from .twins import twins
+
+if TYPE_CHECKING:
+    from .shared_work import SharedWork
 
 __all__ = ["Barrier", "barriers"]
 

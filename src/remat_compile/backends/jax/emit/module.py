@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ....ir.analysis.identities import identities
 from ....ir.graph import CALLER_KINDS
@@ -19,10 +20,12 @@ from .allowed import MODULE_NAMES, allowed, defined_names
 from .body import Body, Liveness
 from .groups import Barrier, barriers
 from .order import numbered
-from .shared_work import SharedWork
 from .tables import tables
 from .template import CHECK, RUN, header
 from .text import BASE_KEY, KEY, JaxText
+
+if TYPE_CHECKING:
+    from .shared_work import SharedWork
 
 SourceOf = Callable[[Sequence[str]], str]
 """The source text of operators, their imports included."""
@@ -46,6 +49,8 @@ def emit(program: Program, schedule: Schedule, source_of: SourceOf) -> str:
 
 
 def _written(program: Program, schedule: Schedule, source_of: SourceOf) -> str:
+    from .shared_work import SharedWork  # JAX, which who plans for PyTorch need not have
+
     shared = SharedWork(program)
     program = for_jax(program)
     graph = without_identities(program.graph, identities(program.graph))
