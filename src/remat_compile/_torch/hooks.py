@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-__all__ = ["KINDS", "Hook", "hook_at", "hooks_of", "without_hooks"]
+__all__ = ["KINDS", "Hook", "SameObject", "hook_at", "hooks_of", "without_hooks"]
 
 KINDS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Attributes of a module that hold its hooks."""
@@ -31,7 +31,7 @@ def hooks_of(model: nn.Module) -> frozenset[Hook]:
 def hook_at(path: str, kind: str, function: Callable[..., Any]) -> Hook:
     plain = function.__func__ if isinstance(function, MethodType) else function
     if not isinstance(plain, FunctionType):
-        return path, kind, _SameObject(function)
+        return path, kind, SameObject(function)
     fixed = (*(plain.__defaults__ or ()), *map(_content, plain.__closure__ or ()))
     scalars = tuple((type(x), x) for x in fixed if isinstance(x, bool | int | float | str | None))
     return path, kind, (plain.__code__, scalars)
@@ -59,14 +59,14 @@ def without_hooks(tensors: Iterable[Tensor]) -> Iterator[None]:
             hooks.update(then)
 
 
-class _SameObject:
+class SameObject:
     """Equal for one object, which need not be hashable (a dataclass that is called)."""
 
     def __init__(self, of: object):
         self.of = of
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SameObject) and other.of is self.of
+        return isinstance(other, SameObject) and other.of is self.of
 
     def __hash__(self) -> int:
         return id(self.of)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -156,6 +159,7 @@ NOT_ANSWERED = (
 def test_what_is_not_answered_is_traced_as_if_compiling(asks: Asks) -> None:
     lowered = _captured(asks)
     assert lowered.joint.compiling
+    assert [d.code for d in lowered.warnings] == ["FB0525"]
     assert not lowered.reads
     assert _has_tanh(lowered)
     with pytest.raises(FBError) as refused:  # eager goes the other way
@@ -179,9 +183,34 @@ def test_a_dynamic_size_is_no_constant() -> None:
 # -- which reads decide ----------------------------------------------------------------
 
 
-def _warns(model: Asking, x: Tensor, mask: Tensor) -> bool:
+def _warns(_: Asking, __: Tensor, mask: Tensor) -> bool:
+    if bool((mask[:, -1] == 0).any()):
+        warnings.warn("there is padding", stacklevel=1)
+    return True
+
+
+def _sets_a_flag(model: Asking, _: Tensor, mask: Tensor) -> bool:
+    """Of which the next call may think."""
     if bool((mask[:, -1] == 0).any()):
         model.warned = True
+    return True
+
+
+def _sets_a_mode(model: Asking, _: Tensor, mask: Tensor) -> bool:
+    if bool((mask[:, -1] == 0).any()):
+        model.a.eval()
+    return True
+
+
+def _seeds(_: Asking, __: Tensor, mask: Tensor) -> bool:
+    if bool((mask[:, -1] == 0).any()):
+        torch.manual_seed(0)
+    return True
+
+
+def _ends(_: Asking, __: Tensor, mask: Tensor) -> bool:
+    if bool((mask[:, -1] == 0).any()):
+        sys.exit("a mask is of ones")
     return True
 
 
@@ -201,7 +230,16 @@ def _reads_much(_: Asking, __: Tensor, mask: Tensor) -> bool:
 
 @pytest.mark.parametrize(
     ("asks", "deciding"),
-    [(_warns, [False]), (_both, [True]), (_checks, [True]), (_no_padding, [True])],
+    [
+        (_warns, [False]),
+        (_sets_a_flag, [True]),
+        (_sets_a_mode, [True]),
+        (_seeds, [True]),
+        (_ends, [True]),
+        (_both, [True]),
+        (_checks, [True]),
+        (_no_padding, [True]),
+    ],
 )
 def test_a_number_that_changes_nothing_need_not_be_that_of_the_sample(
     asks: Asks, deciding: list[bool]
@@ -212,6 +250,64 @@ def test_a_number_that_changes_nothing_need_not_be_that_of_the_sample(
         read.number for read in lowered.joint.reads if read.decides
     ]
     assert bool(lowered.reads) == any(d.code == "FB0524" for d in lowered.warnings)
+
+
+def _as_number(y: Tensor, is_full: bool) -> object:
+    return {"y": y, "full": is_full}
+
+
+def _by_name(y: Tensor, is_full: bool) -> object:
+    return {"full" if is_full else "padded": y}
+
+
+def _hooked(y: Tensor, is_full: bool) -> object:
+    if not is_full:
+        y.register_hook(lambda gradient: 2 * gradient)
+    return torch.tanh(y)
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, is_full: bool) -> Tensor:
+        ctx.is_full = is_full
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return (2 if ctx.is_full else 3) * gradients[0], None
+
+
+def _by_another_backward(y: Tensor, is_full: bool) -> object:
+    return _Doubled.apply(y, is_full)
+
+
+def _packed(y: Tensor, is_full: bool) -> object:
+    """What is saved is rounded on its way, which no operator of the forward shows."""
+    hooks = (lambda t: t, lambda t: t) if is_full else (lambda t: t.half(), lambda t: t.float())
+    with torch.autograd.graph.saved_tensors_hooks(*hooks):
+        return torch.tanh(y)
+
+
+class _Full(nn.Module):
+    def __init__(self, ends: Callable[[Tensor, bool], object]) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.ends = ends
+
+    def forward(self, x: Tensor, mask: Tensor) -> object:
+        is_full = torch.compiler.is_compiling() or bool(mask.all())
+        return self.ends(self.a(x), is_full)
+
+
+@pytest.mark.parametrize("ends", [_as_number, _by_name, _hooked, _packed, _by_another_backward])
+def test_a_number_decides_where_the_forward_calls_the_same_operators(
+    ends: Callable[[Tensor, bool], object],
+) -> None:
+    """Of which its backward, or what it returns, is another."""
+    sample = (torch.randn(2, 4), torch.ones(2, 4, dtype=torch.long))
+    with lower(export(_Full(ends), sample)) as lowered:
+        pass
+    assert [read.number for read in lowered.reads] == [True]
 
 
 def test_what_cannot_be_tried_in_every_way_decides() -> None:

@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 from ..._torch.autocast import Autocast
 from ..._torch.behaviour import Behaviour, behaviour
 from ..._torch.collections import without_full_collections
+from ..._torch.deciding import warnings_of_way
 from ..._torch.gradients import lost_gradients
 from ..._torch.host_reads import HostRead, warnings_of_reads
 from ..._torch.lowered import Exported, Lowered
@@ -195,7 +196,8 @@ class Start:
 
     def _diagnostics(self, seen: Behaviour, program: Program) -> tuple[Diagnostic, ...]:
         lost = lost_gradients(program.binding, self.model)
-        return (*seen.warnings, *lost, *warnings_of_reads(_deciding(seen.reads)))
+        way = warnings_of_way(compiling=seen.compiling)
+        return (*seen.warnings, *lost, *warnings_of_reads(_deciding(seen.reads)), *way)
 
     def _entry(self, plan: Plan, lowered: Lowered) -> StartEntry | None:
         """Unseen, Unknown or ValueError where it cannot describe the model, or that changed."""

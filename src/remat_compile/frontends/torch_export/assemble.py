@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx
 from torch._functorch._aot_autograd import descriptors as aot
 
+from ..._torch.deciding import warnings_of_way
 from ..._torch.gradients import lost_gradients
 from ..._torch.host_reads import warnings_of_reads
 from ..._torch.lowered import Lowered
@@ -108,6 +109,7 @@ class _ProgramAssembly:
             warnings=(
                 *lost_gradients(binding, self.read.exported.original),
                 *warnings_of_reads(reads),
+                *warnings_of_way(compiling=self.read.joint.compiling),
             ),
             reads=reads,
         )

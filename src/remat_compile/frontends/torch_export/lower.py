@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from ..._torch.autocast import Autocast
-from ..._torch.behaviour import with_deciding
 from ..._torch.collections import without_full_collections
+from ..._torch.deciding import with_deciding
 from ..._torch.joint import Joint, Strides, trace_joint
 from ..._torch.lowered import Exported, Lowered
 from ..._torch.places import recorded_places
