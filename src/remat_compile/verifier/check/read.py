@@ -76,10 +76,10 @@ class Program:
     steps: list[tuple[int, str, str]] = field(default_factory=list)  # line, what, name
     line: int = 0  # that is looked at
 
-    def expressions(self) -> set[str]:
-        """Of sizes and workspaces."""
+    def expressions(self) -> list[str]:
+        """Of sizes and workspaces, each once, in an order that is the same in every process."""
         calls = [call for own in self.nodes.values() for call in (own, own.replay or own)]
-        return {*self.size.values(), *(call.workspace for call in calls)}
+        return sorted({*self.size.values(), *(call.workspace for call in calls)})
 
     def held(self) -> Words:
         """What the caller holds during all steps: gradients of the step before among it."""
