@@ -110,10 +110,11 @@ def compile(  # the name users expect, as in torch.compile
     request = _request(model, args, options, Wanted(loss, outputs))
     check_fuse(request.fuse, "torch")
     phases = Phases(progress)
-    from .backends.torch import check_graphs
     from .driver.start.start import start_of
 
     if cuda_graph and not isinstance(model, str | Path):
+        from .backends.torch import check_graphs
+
         tensor = next(chain(model.parameters(), model.buffers()), None)
         if tensor is not None:
             check_graphs(tensor.device, is_dynamic=dynamic_shapes is not None)
@@ -161,10 +162,7 @@ def _captured(
 
     with planned_source(source, request, phases) as (made, lowered):
         phases.say("generating the step")
-        is_dynamic = bool(made.program.symbols)
-        recorder = (
-            recorder_for(source.exported.device, is_dynamic=is_dynamic) if cuda_graph else None
-        )
+        recorder = recorder_for(lowered) if cuda_graph else None
         compiled = build(under(lowered, made.program), made.schedule, made._kernels, recorder)
     # Outside of the block, in which PyTorch traces and warnings are silenced.
     try:

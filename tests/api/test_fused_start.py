@@ -14,25 +14,15 @@ import torch
 from torch import Tensor, nn
 
 import remat_compile
+from helpers.fused_plans import Gated, needs_compiler
 from helpers.starts import edit, entry
 from remat_compile.backends.torch import kernels, measure_step
-from remat_compile.backends.torch.kernels import Kernels, kept_kernels, made, missing
+from remat_compile.backends.torch.kernels import Kernels, kept_kernels, made
 from remat_compile.backends.torch.kernels.inductor import KernelError
 from remat_compile.driver import fuse
 from remat_compile.ir.graph import CNode
 
-pytestmark = pytest.mark.skipif(missing(torch.device("cpu")) is not None, reason="no C++ compiler")
-
-
-class Gated(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(16, 64), nn.Linear(64, 16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.a(x)
-        h = torch.tanh(h) * torch.sigmoid(h) * 1.5 + h
-        return self.b(h).square().mean()
+pytestmark = needs_compiler
 
 
 def started(**options: Any) -> tuple[Any, list[str]]:
@@ -42,8 +32,8 @@ def started(**options: Any) -> tuple[Any, list[str]]:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         module = remat_compile.compile(Gated(), (torch.randn(512, 16),), **chosen)
-    found = (str(w.message).split("[")[1].split("]")[0] for w in said if "[FB" in str(w.message))
-    return module, [*found]
+    messages = (str(w.message) for w in said)
+    return module, [m.split("[")[1].split("]")[0] for m in messages if "[FB" in m]
 
 
 def step(module: nn.Module) -> list[Tensor]:

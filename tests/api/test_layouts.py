@@ -98,13 +98,13 @@ def test_a_plan_for_contiguous_tensors_refuses_channels_last(plain: Plan) -> Non
         with pytest.raises(FBError) as caught:
             meet(model, (x,))
         assert codes(caught) == ["FB0740"]
-        (found,) = caught.value.diagnostics
-        assert 'argument "args[0]"' in found.message
-        assert "channels_last, order [0, 2, 3, 1]" in found.message
-        assert "contiguous" in found.message
-        assert any('parameter "0.weight"' in note.message for note in found.notes)
-        assert found.hint is not None
-        assert "plan the model again" in found.hint
+        (refusal,) = caught.value.diagnostics
+        assert 'argument "args[0]"' in refusal.message
+        assert "channels_last, order [0, 2, 3, 1]" in refusal.message
+        assert "contiguous" in refusal.message
+        assert any('parameter "0.weight"' in note.message for note in refusal.notes)
+        assert refusal.hint is not None
+        assert "plan the model again" in refusal.hint
 
 
 def test_a_plan_for_channels_last_refuses_contiguous_tensors(last: Plan) -> None:
@@ -184,9 +184,9 @@ def test_layouts_are_part_of_what_is_proven(last: Plan) -> None:
         as_text(last, known=False),
     ):
         edited = parse_program(text)
-        found = check_certificate(edited, edited.proven[0])
-        assert found is not None
-        assert found.code == "FB0830"
+        refusal = check_certificate(edited, edited.proven[0])
+        assert refusal is not None
+        assert refusal.code == "FB0830"
 
 
 def tensors() -> Iterator[tuple[torch.Tensor, TensorLayout | None]]:
@@ -206,9 +206,9 @@ def tensors() -> Iterator[tuple[torch.Tensor, TensorLayout | None]]:
 
 @pytest.mark.parametrize(("tensor", "expected"), list(tensors()))
 def test_layouts_of_tensors(tensor: torch.Tensor, expected: TensorLayout | None) -> None:
-    found = layout_of("a", tensor)
-    assert found == expected
-    assert (found is None) == (tensor.is_contiguous() or tensor.numel() == 0)
+    layout = layout_of("a", tensor)
+    assert layout == expected
+    assert (layout is None) == (tensor.is_contiguous() or tensor.numel() == 0)
 
 
 class AsksForLayout(nn.Module):

@@ -78,10 +78,10 @@ def test_a_compiler_that_fails_leaves_the_calls_and_is_told_once(
     assert plan._exported is not None
     with config.patch({"cpp.cxx": (str(compiler),)}):
         assert missing(torch.device("cpu")) is None
-        with pytest.warns(UserWarning, match="FB0915.*run by their calls") as told:
+        with pytest.warns(UserWarning, match="FB0915.*run by their calls") as said:
             step = read.bind(plan._exported.original, plan._exported.args)
-    assert len([w for w in told if "FB0915" in str(w.message)]) == 1
-    assert "Cpp" in str(told[0].message)
+    assert len([w for w in said if "FB0915" in str(w.message)]) == 1
+    assert "Cpp" in str(said[0].message)
     assert compare_step(read, step, plan._exported, 1).bit_equal
 
 
@@ -130,8 +130,8 @@ def test_other_shapes_are_refused_or_run_in_eager() -> None:
         )
     x = torch.randn(256, 16)
     with pytest.warns(UserWarning, match="FB0913"):
-        found = compiled(x)
-    assert torch.equal(found, model(x))
+        result = compiled(x)
+    assert torch.equal(result, model(x))
 
 
 EFFECT = """fbir 1

@@ -124,19 +124,19 @@ def test_an_operator_without_a_lowering_is_refused_before_anything_is_fused() ->
     assert request is not None
     with pytest.raises(FBError) as refused:
         plan_program(parse_program(text), request, Phases())
-    (found,) = refused.value.diagnostics
-    assert found.code == "FB0920"
-    assert "aten.nothing.default has no JAX lowering" in found.message
-    assert "docs/jax-operators.md" in (found.hint or "")
+    (refusal,) = refused.value.diagnostics
+    assert refusal.code == "FB0920"
+    assert "aten.nothing.default has no JAX lowering" in refusal.message
+    assert "docs/jax-operators.md" in (refusal.hint or "")
 
 
 def test_a_way_to_fuse_goes_with_what_runs_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(FBError) as refused:
         remat_compile.compile(GatedNet(layers=1), (torch.randn(4, 24),), fuse="xla")
-    (found,) = refused.value.diagnostics
-    assert found.code == "FB0632"
-    assert 'fuse="auto"' in (found.hint or "")
+    (refusal,) = refused.value.diagnostics
+    assert refusal.code == "FB0632"
+    assert 'fuse="auto"' in (refusal.hint or "")
     assert main(["net.py:make", "-o", "step.py", "--emit", "jax", "--fuse", "inductor"]) == 2
-    told = capsys.readouterr().err
-    assert "FB0632" in told
-    assert "--fuse xla" in told
+    printed = capsys.readouterr().err
+    assert "FB0632" in printed
+    assert "--fuse xla" in printed

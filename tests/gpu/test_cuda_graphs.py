@@ -18,6 +18,7 @@ from helpers.programs.offloading import offload_everything
 from helpers.programs.random_plans import random_plan
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile.backends.torch import PlannedModule, build, recorder_for
+from remat_compile.backends.torch.graphs.cuda import CudaRecorder
 from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.schedule import Schedule
@@ -33,7 +34,7 @@ def graphed(of: Sample, plan: Any) -> PlannedModule:
     """The step of a module by `plan(program)`."""
     with lower(export(*of)) as lowered:
         schedule: Schedule = plan(lowered.program)
-        return build(lowered, schedule, recorder=recorder_for(GPU, is_dynamic=False))
+        return build(lowered, schedule, recorder=recorder_for(lowered))
 
 
 def replayed(module: nn.Module) -> int:
@@ -41,9 +42,6 @@ def replayed(module: nn.Module) -> int:
     graphs = module.planned_step.graphs
     assert graphs is not None
     return graphs.replayed
-
-
-GPU = torch.device("cuda", 0)
 
 
 @pytest.mark.parametrize("name", BASE)
@@ -74,7 +72,7 @@ def test_plans_that_copy(gpu: torch.device, planner: str) -> None:
     plans = [s for s in plans_of(planner, of, SHARES) if s.has_copies][:1]
     if not plans:
         pytest.skip(f"{planner} moves nothing")
-    module = built(of, plans[0], recorder_for(gpu, is_dynamic=False))
+    module = built(of, plans[0], CudaRecorder(gpu))
     assert_bit_equal(train_steps(module, of.args, of.kwargs, steps=3), of.eager)
     assert replayed(module) == 2
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "src" / "remat_compile"
+ROOT = Path(__file__).parents[2]
+ROOMS = ("src", "tests", "benchmarks", "examples")
 
 INSTEAD = {
     "found": "what was looked for: `diagnostics`, `match`, `orders`, `candidate`",
@@ -67,8 +68,9 @@ def vague_names(text: str, file: str) -> list[str]:
 def test_names_say_what_they_hold() -> None:
     vague = [
         line
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for line in vague_names(path.read_text(encoding="utf-8"), str(path.relative_to(PACKAGE)))
+        for room in ROOMS
+        for path in sorted((ROOT / room).rglob("*.py"))
+        for line in vague_names(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT)))
     ]
     assert not vague, "\n".join(vague)
 

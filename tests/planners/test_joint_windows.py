@@ -233,8 +233,8 @@ def test_the_program_finds_the_best_of_all_choices(rate: float, part: float, iss
         assert answer.status == "infeasible"
         return
     assert answer.status == "optimal"
-    found = round(answer.objective * stated.unit_ns)
-    assert found == best
+    exact_ns = round(answer.objective * stated.unit_ns)
+    assert exact_ns == best
     assert best <= given.time_ns
 
 

@@ -136,7 +136,7 @@ def _step(
         ):
             warnings.simplefilter("ignore")
             attributes = attributes_of(model)
-            plain = _without_saved_hooks()
+            plain = _without_saved_hooks(recorder)
             with recorder, recorder.made, NoLooking(recorder.refuse), plain:
                 _run(recorder, called, model, args, kwargs)
                 left = list(_left(model, attributes))
@@ -179,11 +179,11 @@ def _run(
 
 
 @contextmanager
-def _without_saved_hooks() -> Iterator[None]:
-    """Unseen where the forward has functions called on what is saved: they show in no operator."""
+def _without_saved_hooks(recorder: ShadowMode) -> Iterator[None]:
+    """Refuses functions that are called on what is saved: they show in no operator."""
 
     def refused(*_: object) -> None:
-        raise Unseen("the forward has hooks on saved tensors")
+        raise recorder.refuse("the forward has hooks on saved tensors")
 
     name = "_push_saved_tensors_default_hooks"
     with mock.patch.object(torch._C._autograd, name, refused):

@@ -27,7 +27,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from .instances import plain_mode
-from .strides import is_dense
+from .strides import is_dense, outermost_first
 
 __all__ = ["kernel_orders", "laid_out", "laid_out_by_kernels"]
 
@@ -232,7 +232,7 @@ def _order(real: Any, traced: Any) -> tuple[int, ...] | None:
     if not (isinstance(real, Tensor) and isinstance(traced, Tensor)):
         return None
     sizes, strides = [*real.shape], real.stride()
-    order = tuple(sorted(range(len(sizes)), key=lambda d: (-strides[d], d)))
+    order = tuple(outermost_first(strides))
     if sizes != _numbers(traced.shape) or 0 in sizes or not is_dense(sizes, strides, order):
         return None
     pairs = zip(sizes, strides, _numbers(traced.stride()), strict=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["Strides", "is_dense", "lie_alike", "strides_of"]
+__all__ = ["Strides", "is_dense", "lie_alike", "outermost_first", "strides_of"]
 
 Strides = tuple[int, ...]
 
@@ -32,17 +32,18 @@ def lie_alike(
     one, two = _order(strides, long), _order(other, long)
     if one != two:
         return False
-    return is_dense(shape, strides, _outermost_first(strides)) == is_dense(
-        other_shape, other, _outermost_first(other)
+    return is_dense(shape, strides, outermost_first(strides)) == is_dense(
+        other_shape, other, outermost_first(other)
     )
 
 
 def _order(strides: Strides, dimensions: Sequence[int]) -> list[tuple[int, bool]]:
     """From the outermost to the innermost, with whether each is expanded."""
-    return [(d, strides[d] == 0) for d in _outermost_first(strides) if d in dimensions]
+    return [(d, strides[d] == 0) for d in outermost_first(strides) if d in dimensions]
 
 
-def _outermost_first(strides: Strides) -> list[int]:
+def outermost_first(strides: Sequence[int]) -> list[int]:
+    """The dimensions by how far apart their elements lie."""
     return sorted(range(len(strides)), key=lambda d: (-strides[d], d))
 
 

@@ -44,11 +44,10 @@ def bind(
     from .._torch.parallel import around_replica
     from ..backends.torch import build, recorder_for
 
-    is_dynamic = bool(program.symbols)
-    recorder = recorder_for(exported.device, is_dynamic=is_dynamic) if cuda_graph else None
     if kernels is None and not by_calls:
         kernels = kernels_here(program)
     with lowered_again(program, exported) as lowered:
+        recorder = recorder_for(lowered) if cuda_graph else None
         module = build(under(lowered, program), schedule, kernels, recorder)
     # Outside of the block, in which PyTorch traces and warnings are silenced.
     warn_of_calls(kernels)

@@ -112,11 +112,11 @@ def test_xla_agrees() -> None:
 
     x = jax.ShapeDtypeStruct((64, 64), "float64")  # type: ignore[no-untyped-call]
     size = 64 * 64 * 8
-    temp = jax.jit(twice).lower(x).compile().memory_analysis()
-    assert temp is not None
+    analysis = jax.jit(twice).lower(x).compile().memory_analysis()
+    assert analysis is not None
     chain = (
         ValueBuffer("c", size, 2, 3, is_result=True),
         ValueBuffer("a", size, 0, 1, is_result=False),
         ValueBuffer("b", size, 1, 2, is_result=False),
     )
-    assert abs(temp.temp_size_in_bytes - temporary_bytes(chain)) < size / 8
+    assert abs(analysis.temp_size_in_bytes - temporary_bytes(chain)) < size / 8

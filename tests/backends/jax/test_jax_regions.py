@@ -192,10 +192,10 @@ def test_what_a_region_makes_again_is_told_apart() -> None:
     assert text.count(barrier) == 1
     with pytest.raises(FBError) as refused:
         check_source(text.replace(barrier, ""), program, program.schedules[0])
-    (found,) = refused.value.diagnostics
-    assert found.code == "FB0945"
-    assert "F1_B1#1" in found.message
-    assert "merge" in found.message
+    (refusal,) = refused.value.diagnostics
+    assert refusal.code == "FB0945"
+    assert "F1_B1#1" in refusal.message
+    assert "merge" in refusal.message
 
 
 def test_equal_constants_and_parts_of_views_are_not_told_apart() -> None:
@@ -226,11 +226,11 @@ def test_an_operator_that_cannot_stand_inside_is_named(operator: str, code: str,
     text = text.replace("%t, 3, 1)[1]", "%t, 3, 1)[1]\n    %v = aten.mul.Tensor(%w, %w)")
     with pytest.raises(FBError) as refused:
         require_lowerings(read(text).graph)
-    (found,) = refused.value.diagnostics
-    assert (found.code, found.span and found.span.line) == (code, 10)
-    assert operator in found.message
-    assert "F1, inside" in found.message
-    assert hint in (found.hint or "")
+    (refusal,) = refused.value.diagnostics
+    assert (refusal.code, refusal.span and refusal.span.line) == (code, 10)
+    assert operator in refusal.message
+    assert "F1, inside" in refusal.message
+    assert hint in (refusal.hint or "")
 
 
 def test_the_annotated_form_has_regions_too() -> None:

@@ -152,7 +152,7 @@ class Start:
             _hold_against_eager(lowered)
         diagnostics = self._diagnostics(seen, program)
         said = () if fused is None else (fused.warning,)
-        recorder = recorder_for(self.device, is_dynamic=False) if cuda_graph else None
+        recorder = recorder_for(lowered) if cuda_graph else None
         module = build(lowered, plan.schedule, plan._kernels, recorder)
         return Started(exported, module, (*diagnostics, *said))
 

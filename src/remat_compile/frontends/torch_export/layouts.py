@@ -8,7 +8,7 @@ from typing import Literal
 from torch import SymInt, Tensor, fx
 from torch import strided as _strided
 
-from ..._torch.strides import is_dense
+from ..._torch.strides import is_dense, outermost_first
 from ...ir.program import Binding, TensorLayout
 
 __all__ = ["layout_of", "layouts_of"]
@@ -30,7 +30,7 @@ def layouts_of(binding: Binding, nodes: Mapping[str, fx.Node]) -> tuple[TensorLa
 def layout_of(name: str, tensor: Tensor) -> TensorLayout | None:
     """None for a tensor that is contiguous; dimensions of one element have no say in that."""
     sizes, strides = [*map(_sampled, tensor.shape)], [*map(_sampled, tensor.stride())]
-    order = sorted(range(len(sizes)), key=lambda d: (-strides[d], d))
+    order = outermost_first(strides)
     if 0 in sizes or is_dense(sizes, strides, range(len(sizes))):
         return None
     form: Literal["order", "strides"] = "order" if is_dense(sizes, strides, order) else "strides"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ...._torch.lowered import Lowered
 from ....ir.diagnostics import Diagnostic, FBError
 from .cuda import CudaRecorder
 from .recorder import GraphRecorder
@@ -22,9 +23,10 @@ def check_graphs(device: torch.device, *, is_dynamic: bool) -> None:
         )
 
 
-def recorder_for(device: torch.device, *, is_dynamic: bool) -> GraphRecorder:
-    """A recorder of one step; raises as `check_graphs`."""
-    check_graphs(device, is_dynamic=is_dynamic)
+def recorder_for(lowered: Lowered) -> GraphRecorder:
+    """A recorder of the step of a model; raises as `check_graphs`."""
+    device = lowered.exported.device
+    check_graphs(device, is_dynamic=bool(lowered.program.symbols))
     return CudaRecorder(device)
 
 

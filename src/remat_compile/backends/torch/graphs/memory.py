@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...._torch.strides import is_dense
+from ...._torch.strides import is_dense, outermost_first
 
 __all__ = ["Fresh", "fill", "static_like"]
 
@@ -73,5 +73,4 @@ class Fresh:
 
 def _is_dense(tensor: Tensor) -> bool:
     strides = tensor.stride()
-    order = sorted(range(tensor.dim()), key=lambda d: (-strides[d], d))
-    return is_dense(tensor.shape, strides, order)
+    return is_dense(tensor.shape, strides, outermost_first(strides))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -24,7 +24,8 @@ _GETTING = threading.RLock()
 class RandomCalls:
     """What generated code does with states of the generator, in a call that runs and in a record.
 
-    `in_forward` and `in_backward` are the numbers of the states that each draws from again.
+    `in_forward` and `in_backward` are the numbers of the states that each draws from again; they
+    are noted until the first backward has ended, since all steps draw alike.
     """
 
     def __init__(self, space: dict[str, Any], recorder: GraphRecorder) -> None:
@@ -33,6 +34,7 @@ class RandomCalls:
         self._recorder = recorder
         self._of_state: dict[bytes, int] = {}
         self._stand_ins: list[Tensor] = []
+        self._is_noted = False
         self._here = threading.local()
         self._replay = space.get("replay")
         module = generator_module(recorder.device.type)
@@ -43,7 +45,7 @@ class RandomCalls:
     @contextmanager
     def noting_forward(self) -> Iterator[None]:
         """A forward that runs: the states that it takes."""
-        if self._replay is None:
+        if self._replay is None or self._is_noted:
             yield
             return
         before, states = get_rng_state(self._recorder.device), list[Tensor]()
@@ -54,14 +56,21 @@ class RandomCalls:
             self._of_state[bytes(states[-1].tolist())] = len(states) - 1
             return states[-1]
 
-        self._of_state.clear()
         with self._getting(noted), self._noting(self.in_forward):
             yield
         self._recorder.noted(before, states)
         self._stand_ins = [torch.tensor(number) for number in range(len(states))]
 
-    def noting_backward(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._replay is None else self._noting(self.in_backward)
+    @contextmanager
+    def noting_backward(self) -> Iterator[None]:
+        """A backward that runs: the states that it draws from."""
+        if self._replay is None or self._is_noted:
+            yield
+            return
+        with self._noting(self.in_backward):
+            yield
+        self._is_noted = True
+        self._of_state.clear()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
