@@ -15,6 +15,7 @@ from ..ir.diagnostics import fail
 from ..ir.graph import Call, CNode, Graph, View
 from .callable import callable_op, check_call
 from .devices import get_rng_state, set_rng_state
+from .handles import handle, kernels_alone
 from .ops import METHODS, to_torch
 
 __all__ = [
@@ -115,6 +116,7 @@ def plain_mode(device: torch.device) -> Iterator[None]:
         _disable_current_modes(),
         torch._C._DisablePythonDispatcher(),
         torch.no_grad(),
+        kernels_alone(),
         torch.autocast(device.type, enabled=False),
     ):
         yield
@@ -150,7 +152,7 @@ def prepared(
     call = c.call_at(execution)
     if call.region:
         return partial(run_region, call, c.results, instances)
-    op = callable_op(call.op)._op
+    op = handle(call)
     check_call(call)
     args = to_torch(call.args, instances.env, instances)
     kwargs = {key: to_torch(value, instances.env, instances) for key, value in call.kwargs}

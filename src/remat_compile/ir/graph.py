@@ -295,6 +295,12 @@ class Graph:
         storages.update({v.name: v.base for v in self.views})
         return storages
 
+    def calls(self) -> Iterator[Call]:
+        """Of views and cNodes, of what is inside regions, and of replay forms."""
+        yield from (view.call for view in self.views)
+        for c in self.cnodes:
+            yield from (*c.call.parts(), c.call_at(2))
+
     def views_below(self, name: str, known: Container[str] = ()) -> tuple[View, ...]:
         """The view `name` and the views that it is a view of, in the order in which they can be
         derived; none of the `known`. Not by recursion: a model may have thousands in a row."""

@@ -123,10 +123,7 @@ def keywords(call: Call) -> tuple[str, ...]:
 
 def called_operators(graph: Graph) -> tuple[str, ...]:
     """The operators of views, cNodes and replay forms, each once, in order of appearance."""
-    calls = [view.call for view in graph.views]
-    for c in graph.cnodes:
-        calls += [*c.call.parts(), c.call_at(2)]
-    ops = dict.fromkeys(call.op for call in calls)
+    ops = dict.fromkeys(call.op for call in graph.calls())
     return tuple(op for op in ops if op not in (LOSS_OP, ACCUMULATE_OP, FUSED_OP))
 
 
