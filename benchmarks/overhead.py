@@ -1,8 +1,9 @@
 """What running through a plan costs: `store-all` against eager, the same work, and its predicted
-time against the measured one.
+time against the measured one; then what plans cost over it, beside what is predicted.
 
     python benchmarks/overhead.py
     python benchmarks/overhead.py --check        # exit code 1 above the limits
+    python benchmarks/overhead.py --plans        # what plans of one model cost
 
 A step is forward, loss and backward from gradients set to None, without an optimizer.
 Steps of both sides are interleaved; the ratio is the median over the rounds, and the
@@ -16,7 +17,7 @@ import copy
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -54,6 +55,22 @@ class Outcome:
     ratio_low: float
     ratio_high: float
     limit: float
+
+
+@dataclass(frozen=True)
+class PlanOutcome:
+    """Of a plan: its predicted and measured time over that of the plan that recomputes nothing."""
+
+    budget: str
+    predicted: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+
+
+POINTS = 0.02
+"""A plan costs at most this share of the step more than is predicted."""
+BUDGETS = ("80%", "60%", "40%", "20%")
 
 
 class MLP(nn.Module):
@@ -115,16 +132,52 @@ def measure(case: Case, rounds: int, clock: Callable[[], float]) -> Outcome:
     return Outcome(case.name, eager_ms, ours_ms, predicted_ms, middle, low, high, case.limit)
 
 
+def measure_plans(case: Case, budgets: Sequence[str], rounds: int) -> list[PlanOutcome]:
+    """Plans under shares of the activations, and that which recomputes nothing, in turns."""
+    eager, args = case.make()
+
+    def planned(**options: str) -> tuple[Callable[[], None], float]:
+        ours = remat_compile.compile(copy.deepcopy(eager), args, progress=False, **options)
+        step = ours.planned_step
+        once_ns = sum(c.time_ns_at(1) for c in step.program.graph.cnodes)
+        return step_of(ours, args), simulate(step.program, step.schedule).time_ns / once_ns
+
+    made = {budget: planned(planner="dtr", activation_budget=budget) for budget in budgets}
+    made[""] = planned(planner="store-all")
+    steps = {budget: step for budget, (step, _) in made.items()}
+    times = interleave(steps, rounds=rounds, repeat=case.repeat)
+    return [PlanOutcome(b, made[b][1], *ratio(times[b], times[""])) for b in budgets]
+
+
 def main(
     rounds: int = 21,
     only: Annotated[str, typer.Option(help="Cases with this in their name.")] = "",
     processor_time: Annotated[bool, typer.Option(help="On a machine that does more.")] = False,
     check: Annotated[bool, typer.Option(help="Fail above the limits.")] = False,
+    plans: Annotated[bool, typer.Option(help="What plans of one case cost.")] = False,
     out: Annotated[Path | None, typer.Option("--json", help="Write the figures.")] = None,
 ) -> None:
     """Times `store-all` against eager."""
     clock = time.process_time if processor_time else time.perf_counter
     print(machine())
+    if plans:
+        case = next(case for case in CASES if only in case.name)
+        costs = measure_plans(case, BUDGETS, rounds)
+        print_table(
+            ("budget", "predicted", "measured", "quartiles"),
+            [
+                (
+                    o.budget,
+                    f"{o.predicted:.3f}",
+                    f"{o.ratio:.3f}",
+                    f"{o.ratio_low:.3f}-{o.ratio_high:.3f}",
+                )
+                for o in costs
+            ],
+        )
+        if check and any(o.ratio > o.predicted + POINTS for o in costs):
+            raise SystemExit(1)
+        return
     outcomes = [measure(case, rounds, clock) for case in CASES if not only or only in case.name]
     print_table(
         ("case", "eager ms", "ours ms", "predicted ms", "ratio", "quartiles", "limit"),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._torch.alloc import measure_peak
-from .._torch.devices import clock_ns, counts_bytes, get_rng_state, synchronize
+from .._torch.devices import clock_ns, counts_bytes, get_rng_state, synchronize, undisturbed_ns
 from .._torch.instances import Instances, prepared, run_cnode
 from ..ir.analysis.regions import region_function
 from ..ir.diagnostics import fail
@@ -145,7 +145,7 @@ class Meter:
             if counts_bytes(self.device):
                 queued = min(_MOST_QUEUED, max(1, _QUEUE_NS // max(1, min(times))))
         self._left_s -= spent
-        return min(times)
+        return undisturbed_ns(min(times), run, self.device)
 
 
 def _on_scratch(c: CNode, instances: Instances) -> Callable[[], object]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...._torch.devices import clock_ns, synchronize
+from ...._torch.devices import clock_ns, synchronize, undisturbed_ns
 from ...._torch.handles import handle
 from ...._torch.instances import plain_mode
 from ...._torch.ops import to_torch
@@ -152,7 +153,11 @@ def _measured(kernel: Kernel, c: CNode, device: torch.device) -> _Times:
         times, held[1] = _timed(calls, dict(zip(function.parameters, args, strict=True)), device)
         of_calls.append(times)
         spent_ns += of_kernel[-1] + sum(times)
-    return _Times(min(of_kernel), sum(map(min, zip(*of_calls, strict=True))))
+    calls_ns = sum(map(min, zip(*of_calls, strict=True)))
+    return _Times(
+        undisturbed_ns(min(of_kernel), partial(kernel, *args), device),
+        undisturbed_ns(calls_ns, partial(kernel.calls, *args), device),
+    )
 
 
 _PreparedCall = tuple[InnerCall, Callable[..., Any]]
