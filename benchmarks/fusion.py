@@ -3,14 +3,15 @@
     python benchmarks/fusion.py
     python benchmarks/fusion.py --budgets 100%,50% --shares 1.0 --rounds 5
     python benchmarks/fusion.py --model dropout --shares 1.0 --eager-random
+    python benchmarks/fusion.py --budgets 100% --shares 1.0 --at-peaks
 
 A GPT-2, a Llama, or a stack of gated layers (with dropout: `dropout`), on the CPU, float32
 (`--double`: float64). Budgets that the planner has no plan for are left out with a line. Peaks are
-measured, in bytes of the device; times are medians of interleaved steps, relative to eager.
-`differs` is the largest difference of a gradient or output from eager, over the largest value of
-that tensor; under `torch.compile` with dropout it says nothing, but with `--eager-random`, which
-adds `torch.compile` with the random numbers of eager. `made in` is without the cache of plans, and
-with what Inductor kept on disk.
+measured, in bytes of the device (`--at-peaks` plans with those of `torch.compile` as budgets);
+times are medians of interleaved steps, relative to eager. `differs` is the largest difference of a
+gradient or output from eager, over the largest value of that tensor; under `torch.compile` with
+dropout it says nothing, but with `--eager-random`, which adds `torch.compile` with the random
+numbers of eager. `made in` is without the cache of plans, and with what Inductor kept on disk.
 
 Beside other programs, `--clock processor` counts the processor time of the step alone, and
 `--least` the least instead of the median. All run in a process whose allocator keeps what is freed
@@ -162,18 +163,21 @@ def planned(
     fuse: str,
     planner: str,
     time_limit_s: float,
+    *,
+    of_device: bool = False,
 ) -> Entry | None:
-    """None where the planner has no plan."""
+    """None where the planner has no plan. A budget of the activations, or `of_device`."""
     start = time.perf_counter()
     try:
         plan = remat_compile.plan(
             model,
             args,
-            activation_budget=budget,
             planner=planner,
             fuse=fuse,
             time_limit_s=time_limit_s,
             cache=False,
+            budget=budget if of_device else None,
+            activation_budget=None if of_device else budget,
         )
     except FBError as refused:
         if refused.diagnostics[0].code != "FB0466":
@@ -237,6 +241,9 @@ def main(
     least: Annotated[bool, typer.Option("--least", help="The least, not the median.")] = False,
     keep: Annotated[bool, typer.Option(help="Let malloc keep what is freed.")] = True,
     double: Annotated[bool, typer.Option("--double", help="float64.")] = False,
+    at_peaks: Annotated[
+        bool, typer.Option("--at-peaks", help="Plans at the peaks of torch.compile too.")
+    ] = False,
     eager_random: Annotated[
         bool, typer.Option("--eager-random", help="torch.compile with eager's random numbers too.")
     ] = False,
@@ -267,15 +274,27 @@ def main(
         for numbers in ((False, True) if eager_random else (False,))
     ]
     entries.insert(0, Entry("eager", exported.original, 0.0))
-    runners = [StepRunner(entry.module, exported, binding) for entry in entries]
+    runners: list[StepRunner] = []
     held = held_bytes(first.program, "device", Sizes.of(first.program))
-    wanted = runners[0].run()
-    for entry, runner in zip(entries, runners, strict=True):
+    wanted = StepRunner(exported.original, exported, binding).run()
+
+    def measured(entry: Entry) -> None:
+        runner = StepRunner(entry.module, exported, binding)
+        runners.append(runner)
         entry.difference = largest_difference(runner.run(), wanted)
         if isinstance(entry.module, PlannedModule):
             entry.peak_bytes = runner.planned_peak_bytes()
         else:
             entry.peak_bytes = held + runner.peak_bytes()
+
+    for entry in entries:
+        measured(entry)
+    for theirs in [entry for entry in entries[1:] if entry.plan is None and at_peaks]:
+        most = f"{theirs.peak_bytes}B"
+        made = planned(model, args, most, "auto", planner, time_limit_s, of_device=True)
+        if made is not None:
+            measured(made)
+            entries.append(made)
     timed = processor_s if clock == "processor" else StepRunner.time_s
     times = [[timed(runner) for runner in runners] for _ in range(rounds)]
     over = min if least else median

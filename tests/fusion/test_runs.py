@@ -324,3 +324,33 @@ def test_what_is_fused_can_be_fused_again() -> None:
     assert twice.cnodes
     assert check_program(twice.program) == ()
     assert same_values(program, twice.program) == ()
+
+
+def test_calls_that_were_fused_before_are_priced_by_their_own_time() -> None:
+    """As it was: a kernel was priced at its share of the time of the kernels that it is made of."""
+    program = parse_program(FOLDED)
+
+    def fifth(c: CNode) -> Priced:
+        return Priced((c.time_ns or 0) // 5, c.workspace)
+
+    asked: list[int] = []
+
+    def asks(c: CNode) -> Priced:
+        asked.append(c.time_ns or 0)
+        return fifth(c)
+
+    def all_of(once: Fused) -> int:
+        asked.clear()
+        fuse_runs(
+            once.program,
+            once.schedule,
+            lambda _: True,
+            asks,
+            always=True,
+            calls_ns=lambda c: 5 * (c.time_ns or 0) if c.is_fused else c.time_ns,
+        )
+        return max(asked)
+
+    once = fuse_runs(program, program.schedules[0], pointwise, fifth, always=True)
+    assert any(c.is_fused for c in once.program.graph.cnodes)
+    assert all_of(once) == all_of(Fused(program, program.schedules[0]))

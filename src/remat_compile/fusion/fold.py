@@ -5,11 +5,14 @@ held until then: made again right before the first of them, it is folded into th
 
     F1 makes %t; …; L; …; B1 reads %t; free %t
         ->   F1 makes %t; …; free %t; L; …; F1; B1 reads %t; free %t
+
+What is small beside what it is made of is held: the mean of a row takes a loop of its own in a
+kernel, and holding it takes a hundredth of the row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
@@ -18,6 +21,7 @@ from time import monotonic
 from ..ir.graph import CALLER_KINDS, CNode, Graph
 from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
+from ..ir.semantics.simulate import Sizes
 from .gather import freed_early
 from .walk import is_plain, peaks_of, within
 
@@ -25,6 +29,8 @@ __all__ = ["folded"]
 
 MOST_AGAIN = 12
 """Computations that are made again for one value, what it is made of included."""
+SMALL = 16
+"""A value that takes so many times fewer bytes than what it is made of is not worth a loop."""
 
 
 def folded(
@@ -39,12 +45,13 @@ def folded(
     fusible = {c.name for c in graph.cnodes if is_plain(c, graph) and may_fuse(c)}
     peaks = peaks_of(program, schedule)
     steps = freed_early(graph, schedule.steps)
+    sizes = Sizes.of(program).anode
     for c in reversed([c for c in graph.in_phase("fwd") if c.name in fusible]):
         for name in c.results:
             shorter: list[Step] | None = steps  # lives of `name`, as long as one can be cut
             while shorter is not None and monotonic() <= until:
                 steps = shorter
-                cuts = _Fold(graph, steps, fusible).cuts(c, name)
+                cuts = _Fold(graph, steps, fusible, sizes).cuts(c, name)
                 shorter = next((s for s in cuts if within(peaks, program, schedule, s)), None)
     return replace(schedule, steps=tuple(steps))
 
@@ -54,6 +61,7 @@ class _Fold:
     graph: Graph
     steps: Sequence[Step]
     fusible: set[str]
+    sizes: Mapping[str, int]
 
     def cuts(self, c: CNode, name: str) -> Iterator[list[Step]]:
         """The steps with `name` freed before a gap in its use and made again after it: one that
@@ -72,9 +80,17 @@ class _Fold:
             temporary: list[str] = []
             if not self._make(c, self._live_before(first) - {name}, again, temporary):
                 continue
+            if self._is_small(name, again):
+                continue
             again += [Free(made) for made in temporary if made != name]
             between = self.steps[last + 1 : first]
             yield [*self.steps[: last + 1], Free(name), *between, *again, *self.steps[first:]]
+
+    def _is_small(self, name: str, again: Sequence[Step]) -> bool:
+        """Whether what is run `again` for a value reads or makes what is much larger."""
+        cnodes = (self.graph.cnode[step.cnode] for step in again if isinstance(step, Compute))
+        touched = (n for c in cnodes for n in (*self.graph.reads(c), *c.results))
+        return max(self.sizes[n] for n in touched) >= SMALL * self.sizes[name]
 
     def _is_gap(self, last: int, first: int) -> bool:
         """Whether anything runs between that may not be fused."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from ..ir.analysis.regions import renamed_call
@@ -10,7 +10,7 @@ from ..ir.expr import Expr, RoundUp, add, max_of
 from ..ir.graph import FUSED_OP, Call, CNode, Graph, InnerCall, Phase, Ref, View
 from ..ir.program import Program
 
-__all__ = ["RunMember", "fused_cnode", "views_to"]
+__all__ = ["CallsTime", "RunMember", "fused_cnode", "views_to"]
 
 
 SUM = "aten.add.Tensor"
@@ -26,12 +26,21 @@ class RunMember:
     index: int
 
 
+CallsTime = Callable[[CNode], int | None]
+"""What the calls of a fused cNode take one after the other, in nanoseconds."""
+
+
 def fused_cnode(
-    name: str, members: Sequence[RunMember], exported: Set[str], program: Program
+    name: str,
+    members: Sequence[RunMember],
+    exported: Set[str],
+    program: Program,
+    calls_ns: CallsTime = lambda c: c.time_ns,
 ) -> CNode:
     """The fused cNode that runs the members and writes `exported`.
 
-    Its time is that of its calls one after the other, and its workspace what they take then.
+    Its time is that of its calls one after the other (`calls_ns` tells that of members that are
+    fused already, whose own time is that of a kernel), and its workspace what they take then.
     """
     graph = program.graph
     region = tuple(_calls(members, graph))
@@ -45,7 +54,10 @@ def fused_cnode(
     results = [n for m in members for n in m.cnode.results if n in exported]
     phase: Phase = "bwd" if any(m.cnode.phase == "bwd" for m in members) else "fwd"
     of = [f for m in members for f in m.cnode.of] if phase == "bwd" else []
-    times = [m.cnode.time_ns_at(m.execution) for m in members]
+    times = [
+        calls_ns(m.cnode) or 0 if m.cnode.is_fused else m.cnode.time_ns_at(m.execution)
+        for m in members
+    ]
     return CNode(
         name,
         phase,

@@ -22,7 +22,7 @@ from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.semantics.simulate import simulate
 from .graph import with_fused
-from .region import RunMember, fused_cnode
+from .region import CallsTime, RunMember, fused_cnode
 from .walk import Peaks, RunWalk, is_plain, peaks_of
 
 __all__ = ["Fused", "Price", "Priced", "fuse_runs"]
@@ -88,6 +88,7 @@ def fuse_runs(
     *,
     peaks: Peaks | None = None,
     always: bool = False,
+    calls_ns: CallsTime = lambda c: c.time_ns,
 ) -> Fused:
     """The same step with runs of it fused; as it was where no run is worth it.
 
@@ -96,9 +97,10 @@ def fuse_runs(
     `schedule` must be valid for `program`. `may_fuse` tells operators that a kernel compiler
     takes; random operators, replay forms, new buffer contents and the loss stay outside in any
     case. A sum in place is a plain sum inside, after which the term is freed.
-    What has a price and is no faster is fused with `always` only.
+    What has a price and is no faster is fused with `always` only. `calls_ns` tells what the calls
+    take of a cNode that is fused already: its own time is that of its kernel.
     """
-    search = _RunSearch(program, schedule, may_fuse, price, peaks, always)
+    search = _RunSearch(program, schedule, may_fuse, price, peaks, always, calls_ns)
     decisions = _Decisions()
     while runs := search.runs(decisions):
         if search.conflicts(runs, decisions):
@@ -120,8 +122,9 @@ class _RunSearch:
         price: Price,
         peaks: Peaks | None,
         always: bool,
+        calls_ns: CallsTime,
     ):
-        self.always = always
+        self.always, self.calls_ns = always, calls_ns
         self.program, self.graph = program, program.graph
         self.schedule = schedule
         self.steps: Sequence[Step] = schedule.steps
@@ -222,7 +225,7 @@ class _RunSearch:
     def _is_faster(self, run: _FusedRun, exported: set[str]) -> bool:
         if not exported:
             return False
-        c = fused_cnode("fused", run.members, exported, self.program)
+        c = self._cnode("fused", run, exported)
         now = sum(m.cnode.time_ns_at(m.execution) for m in run.members)
         priced = self._priced(c)
         is_leaner = any(name not in exported for m in run.members for name in m.cnode.results)
@@ -237,8 +240,11 @@ class _RunSearch:
             return False
         if now <= ALONE_SHARE * self.step_ns or run.executions in decisions.cut:
             return False
-        priced = self._priced(fused_cnode("fused", run.members, exported, self.program))
+        priced = self._priced(self._cnode("fused", run, exported))
         return priced is not None and priced.time_ns < (1 - GAIN) * now
+
+    def _cnode(self, name: str, run: _FusedRun, exported: set[str]) -> CNode:
+        return fused_cnode(name, run.members, exported, self.program, self.calls_ns)
 
     def _priced(self, c: CNode) -> Priced | None:
         key = repr((region_function(c), c.call.args, c.workspace, c.time_ns))
@@ -335,7 +341,7 @@ class _RunSearch:
         name = f"{first}_{last}"
         while name in taken or name in self.graph.cnode:
             name += "_"
-        c = fused_cnode(name, run.members, exported, self.program)
+        c = self._cnode(name, run, exported)
         priced = self._priced(replace(c, name="fused"))
         assert priced is not None
         return replace(c, time_ns=priced.time_ns, workspace=priced.workspace)

@@ -139,12 +139,12 @@ def test_there_is_no_kernel_for_what_counts_from_where_the_storage_begins(
 ) -> None:
     """`as_strided` of an argument does, and a kernel counts from where its argument begins."""
     calls = (
-        InnerCall(("v",), Call("aten.as_strided.default", (Ref("x"), (4,), (1,), 0))),
+        InnerCall(("v",), Call("aten.as_strided.default", (Ref("x"), (32,), (1,), 0))),
         InnerCall(("y",), Call("aten.add.Tensor", (Ref("v"), Ref("v")))),
     )
     region = CNode("F1_F2", "fwd", ("y",), Call("fused", (Ref("x"),), region=calls), time_ns=1)
     kernels = Kernels(CPU)
-    assert kernels.kernel(region, [torch.zeros(8, dtype=dtype)]) is None
+    assert kernels.kernel(region, [torch.zeros(64, dtype=dtype)]) is None
     (failure,) = kernels.failures
     assert "F1_F2" in failure
 
@@ -206,11 +206,14 @@ def test_a_price_is_measured(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) 
     half = price.cost(replace(REGION, time_ns=5 * 10**8))  # a share of the time of its calls
     assert half is not None
     assert half.time_ns == pytest.approx(cost.time_ns / 2, abs=1)
-    ticks = iter(range(0, 10**6, 10))  # one clock for both, here as fast for the calls
+    ticks = iter(range(0, 10**6, 10))  # one clock: the kernel is as fast as each of three calls
     monkeypatch.setattr(price_module, "clock_ns", lambda _: lambda: next(ticks))
     even = InductorPrice(kernels, VALUES, 3600.0).cost(REGION)
     assert even is not None
-    assert even.time_ns == REGION.time_ns
+    assert even.time_ns == pytest.approx(10**9 / 3, abs=1)
+    priced = replace(REGION, time_ns=half.time_ns)  # fused already: its calls take what they took
+    assert price.calls_ns(priced) == pytest.approx(5 * 10**8, rel=1e-3)
+    assert InductorPrice(kernels, VALUES, 3600.0).calls_ns(priced) == half.time_ns  # not measured
     price.time_limit_s = 0.0
     price.cost(REGION)
     assert price.is_late

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...ir.analysis.reshapes import RESHAPES, VIEW
 from ...ir.graph import CALLER_KINDS, Arg, Atom, Call, CNode, Ref
 from ...ir.program import Program
 from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
@@ -89,7 +90,8 @@ class AbstractMachine:
             size = integer(dimension(arguments[symbol.argument].name, symbol.dim))
             assert size is not None
             self.symbols[symbol.name] = size
-        self.view_operators = frozenset(view.call.op for view in self.graph.views)
+        ops = frozenset(view.call.op for view in self.graph.views)
+        self.view_operators = ops if ops.isdisjoint(RESHAPES) else ops | {VIEW}
         self._views: dict[Value, frozenset[Value]] = {}
         self._views_of: dict[str, list[str]] = {}
         self._looks_at: dict[Value, dict[str, Value]] = {}  # values of views, by what is below

@@ -7,10 +7,11 @@ polynomials, and a view that changes nothing is what it looks at.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import assert_never
 
+from ...ir.analysis.reshapes import RESHAPES, VIEW
 from ...ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
 from ...ir.graph import Atom
 
@@ -174,7 +175,8 @@ _UNDONE_BY_ITSELF = frozenset(("aten.t.default", "aten.transpose.int"))
 
 def viewed(view: ViewValue) -> Value:
     """The view, or the value of which it is another name. The code runs without autograd,
-    so a `detach` is one; two equal transpositions in a row undo each other."""
+    so a `detach` is one; two equal transpositions in a row undo each other, and of two reshapes
+    the last one counts."""
     if view.kwargs or not view.args or view.part is not None:
         return view
     inner = view.args[0]
@@ -186,6 +188,10 @@ def viewed(view: ViewValue) -> Value:
     if view.op in _UNDONE_BY_ITSELF and undone:
         assert isinstance(inner, ViewValue)
         return inner.args[0]
+    if view.op in RESHAPES:
+        is_one = isinstance(inner, ViewValue) and inner.op == VIEW and not inner.kwargs
+        source = inner.args[0] if is_one and isinstance(inner, ViewValue) else inner
+        return replace(view, op=VIEW, args=(source, *view.args[1:]))
     return view
 
 

@@ -14,6 +14,7 @@ from textwrap import wrap
 
 from ..._torch.callable import check_operators
 from ...ir.analysis.identities import identities
+from ...ir.analysis.reshapes import with_short_reshapes
 from ...ir.graph import CALLER_KINDS
 from ...ir.program import Program
 from ...ir.schedule import Compute, Schedule
@@ -84,9 +85,9 @@ def _written(program: Program, schedule: Schedule, interface: Interface | None) 
     check_operators(program.graph)
     given = interface or default_interface(program)
     original, same = program, identities(program.graph)
-    program = replace(program, graph=without_identities(program.graph, same))
+    graph = with_short_reshapes(without_identities(program.graph, same))
+    program = replace(program, graph=graph)
     given = replace(given, grads=_once(given.grads, same))
-    graph = program.graph
     border = loss_index(graph, schedule)
     saved = saved_at_loss(program, schedule)
     symbols = tuple(s.name for s in program.symbols)

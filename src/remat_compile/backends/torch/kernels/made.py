@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,11 +19,11 @@ from ...._torch.ops import from_torch_dtype, to_torch
 from ....ir.analysis.regions import ROUNDING, RegionFunction, region_function
 from ....ir.diagnostics import Diagnostic, render
 from ....ir.expr import Const
-from ....ir.graph import CNode
+from ....ir.graph import CNode, InnerCall
 from .inductor import Function, KernelError, Layout, compile_traced, refuses_others, trace
 from .kept import KeptKernels
 
-__all__ = ["Kernel", "Kernels", "as_function", "made_up", "make_kernels"]
+__all__ = ["Kernel", "Kernels", "as_function", "made_up", "make_kernels", "written"]
 
 
 @dataclass
@@ -105,15 +106,19 @@ def as_function(function: RegionFunction) -> Function:
         for inner in function.calls:
             given = to_torch(inner.call.args, {}, values)
             kwargs = {key: to_torch(value, {}, values) for key, value in inner.call.kwargs}
-            made = callable_op(inner.call.op)(*given, **kwargs)
-            if inner.index is not None:
-                made = (made[inner.index],)
-            several = made if isinstance(made, tuple | list) else (made,)
-            pairs = zip(inner.writes, several, strict=True)
-            values.update({name: one for name, one in pairs if name is not None})
+            values.update(written(inner, callable_op(inner.call.op)(*given, **kwargs)))
         return tuple(values[name] for name in function.results)
 
     return run
+
+
+def written(inner: InnerCall, made: Any) -> dict[str, Tensor]:
+    """What a call inside a region writes, of what it gives."""
+    several = made if isinstance(made, tuple | list) else (made,)
+    if inner.index is not None:
+        several = (several[inner.index],)
+    pairs = zip(inner.writes, several, strict=True)
+    return {name: one for name, one in pairs if name is not None}
 
 
 @dataclass
@@ -146,6 +151,10 @@ class Kernels:
                 self.failures.append(f"{c.name}: {error}")
                 self.made[key] = None
         return self.made[key]
+
+    def known(self, c: CNode, args: Sequence[Tensor]) -> Kernel | None:
+        """The kernel of a fused cNode that is given tensors like these, where it was made."""
+        return self.made.get(_key(region_function(c), tuple(map(Layout.of, args))))
 
     def keep(self, c: CNode, args: Sequence[Tensor], kept: KeptKernels) -> None:
         """Keeps the kernel of a fused cNode for other processes, where that can be."""

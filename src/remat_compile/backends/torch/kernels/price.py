@@ -2,24 +2,28 @@
 
 The plan's times were measured before, in other company. So what counts is the share of the time of
 its calls that a kernel takes when both run in turn; its price is that share of theirs in the plan.
+Calls are timed as those of the plan are: each by itself, with its arguments at hand.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...._torch.devices import clock_ns, synchronize, undisturbed_ns
+from ...._torch.handles import handle
 from ...._torch.instances import plain_mode
-from ....ir.analysis.regions import region_function
+from ...._torch.ops import to_torch
+from ....ir.analysis.regions import RegionFunction, region_function
 from ....ir.graph import FUSED_OP, Call, CNode, InnerCall, Ref
 from .inductor import KernelError, Layout, trace
-from .made import Kernel, Kernels, as_function, made_up
+from .made import Kernel, Kernels, as_function, made_up, written
 
 __all__ = ["InductorPrice", "KernelCost"]
 
@@ -47,6 +51,10 @@ class _Times:
         if planned_ns is None:
             return self.kernel_ns
         return max(1, round(planned_ns * self.kernel_ns / max(1, self.calls_ns)))
+
+    def calls_at(self, priced_ns: int) -> int:
+        """Of its calls where it has such a price: what `at` was given."""
+        return max(1, round(priced_ns * self.calls_ns / max(1, self.kernel_ns)))
 
 
 @dataclass
@@ -102,35 +110,76 @@ class InductorPrice:
         times = None if kernel is None else self._times.get(id(kernel))
         if kernel is not None and times is None:
             with plain_mode(self.kernels.device):  # a capture may be open, whose tensors are fake
-                times = self._times[id(kernel)] = _measured(kernel, self.kernels.device)
+                times = self._times[id(kernel)] = _measured(kernel, c, self.kernels.device)
         self._spent_s += time.perf_counter() - start
         self.is_late = self._spent_s > self.time_limit_s
         if kernel is None or times is None:
             return None
         return KernelCost(times.at(c.time_ns), kernel.workspace_bytes)
 
+    def calls_ns(self, c: CNode) -> int | None:
+        """What the calls of a cNode are planned to take: of one that was fused and priced before,
+        whose own time is that of its kernel, as well."""
+        if not c.is_fused or c.time_ns is None:
+            return c.time_ns
+        kernel = self.kernels.known(c, [self.values[name] for name in c.call.refs()])
+        times = self._times.get(id(kernel))
+        return c.time_ns if times is None else times.calls_at(c.time_ns)
 
-def _measured(kernel: Kernel, device: torch.device) -> _Times:
-    """The least of several runs in turn: whatever else the machine does adds.
+
+def _measured(kernel: Kernel, c: CNode, device: torch.device) -> _Times:
+    """The least of several runs in turn, of the kernel of a fused cNode and of each of its calls:
+    whatever else the machine does adds.
 
     Results live until the next ones are there: else an allocator that gives large blocks back to
     the system at once measures page faults, of which a step has few.
     """
+    function = region_function(c)
     args = [made_up(layout) for layout in kernel.layouts]
-    functions: tuple[Callable[..., object], ...] = kernel, kernel.calls
-    times: tuple[list[int], list[int]] = [], []
-    held: list[object] = [None, None]
     clock = clock_ns(device)
-    while len(times[0]) < _LEAST_REPEATS or (
-        len(times[0]) < _MOST_REPEATS and sum(map(sum, times)) < _ENOUGH_S * 1e9
+    of_kernel: list[int] = []
+    of_calls: list[list[int]] = []
+    calls = _prepared(function)
+    held: list[object] = [None, None]
+    spent_ns = 0
+    while len(of_kernel) < _LEAST_REPEATS or (
+        len(of_kernel) < _MOST_REPEATS and spent_ns < _ENOUGH_S * 1e9
     ):
-        for place, run in enumerate(functions):
-            start = clock()
-            made = run(*args)
-            synchronize(device)
-            times[place].append(clock() - start)
-            held[place] = made
-    alone = partial(kernel, *args), partial(kernel.calls, *args)
+        start = clock()
+        made = kernel(*args)
+        synchronize(device)
+        of_kernel.append(clock() - start)
+        held[0] = made
+        times, held[1] = _timed(calls, dict(zip(function.parameters, args, strict=True)), device)
+        of_calls.append(times)
+        spent_ns += of_kernel[-1] + sum(times)
+    calls_ns = sum(map(min, zip(*of_calls, strict=True)))
     return _Times(
-        *(undisturbed_ns(min(t), run, device) for t, run in zip(times, alone, strict=True))
+        undisturbed_ns(min(of_kernel), partial(kernel, *args), device),
+        undisturbed_ns(calls_ns, partial(kernel.calls, *args), device),
     )
+
+
+_PreparedCall = tuple[InnerCall, Callable[..., Any]]
+
+
+def _prepared(function: RegionFunction) -> list[_PreparedCall]:
+    """The calls of a region with what runs them in a step."""
+    return [(inner, handle(inner.call)) for inner in function.calls]
+
+
+def _timed(
+    calls: Sequence[_PreparedCall], values: dict[str, Tensor], device: torch.device
+) -> tuple[list[int], object]:
+    """The nanoseconds of each call, run one after the other; and all values, to be held."""
+    clock = clock_ns(device)
+    times: list[int] = []
+    for inner, run in calls:
+        given = to_torch(inner.call.args, {}, values)
+        kwargs = {key: to_torch(value, {}, values) for key, value in inner.call.kwargs}
+        start = clock()
+        made = run(*given, **kwargs)
+        synchronize(device)
+        times.append(clock() - start)
+        values.update(written(inner, made))
+    return times, values
