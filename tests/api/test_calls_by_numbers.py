@@ -212,3 +212,52 @@ def test_so_it_is_at_a_second_start(folder: Path, captures: list[object]) -> Non
         ours = compiled(copy.deepcopy(eager), x)
         _trains_as_eager(ours, eager, x)
     assert len(captures) == 1
+
+
+class Looked(nn.Module):
+    """Reads a second number only where the first one lets it: an index, say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.small, self.large = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, places: Tensor, table: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and bool((places < 6).all()):
+            scale = 1.0 if bool(torch.gather(table, 0, places).any()) else 2.0
+            return self.small(x) * scale
+        return self.large(x)
+
+
+@pytest.mark.parametrize("way", ["replan", "eager"])
+def test_what_is_read_on_one_way_alone_is_not_computed_on_another(way: str) -> None:
+    torch.manual_seed(0)
+    model, table = Looked(), torch.zeros(6, dtype=torch.long)
+    calls = [(torch.ones(3, 4), torch.tensor(places), table) for places in ([1, 2], [1, 9])]
+    ours = compiled(copy.deepcopy(model), *calls[0], on_new_shape=way)
+    for call in (*calls, calls[0]):
+        _trains_as_eager(ours, model, *call)
+    strict = compiled(copy.deepcopy(model), *calls[0])
+    with pytest.raises(FBError, match="reads of its arguments is False"):
+        strict(*calls[1])
+
+
+PADDING = {"seen": False}
+
+
+class Noting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and not bool(mask.all()):
+            PADDING["seen"] = True
+        return self.a(x)
+
+
+def test_what_a_way_leaves_outside_of_modules_decides_and_is_put_back() -> None:
+    x, mask = torch.ones(3, 4), torch.ones(3, dtype=torch.bool)
+    ours = compiled(Noting(), x, mask)
+    assert PADDING == {"seen": False}
+    with pytest.raises(FBError, match="reads of its arguments"):
+        ours(x, ~mask)

@@ -6,11 +6,12 @@ import logging
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import sympy
 import torch
@@ -70,6 +71,7 @@ def export(
     try:
         with (
             _quiet(),
+            _prints_nothing(),
             unchanged(module),
             shared_sizes(),
             without_full_collections(),
@@ -136,6 +138,13 @@ def _quiet() -> Iterator[None]:
             yield
         finally:
             logging.disable(before)
+
+
+def _prints_nothing() -> AbstractContextManager[Any]:
+    """`torch.export` prints the graph of a model that it refuses; our message says why."""
+    from torch.export import _trace  # with TorchDynamo
+
+    return mock.patch.object(_trace, "print", create=True)
 
 
 def load_pt2(path: str | Path) -> Exported:
