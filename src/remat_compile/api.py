@@ -140,7 +140,8 @@ def compile(  # the name users expect, as in torch.compile
     if on_new_shape == "eager":
         compiled.planned_step.on_new_shape = RunEagerly()
     elif on_new_shape == "replan":
-        chosen: dict[str, Any] = {"loss": loss, "outputs": outputs, "progress": progress, **options}
+        chosen: dict[str, Any] = {"loss": loss, "outputs": outputs, **options}
+        chosen["progress"] = progress or False  # None here: there was nobody to look, or nothing
         chosen["cuda_graph"] = cuda_graph
         compiled.planned_step.on_new_shape = RunPlannedAgain(partial(compile, **chosen))
     return around_replica(exported, compiled)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import remat_compile
 from helpers.cli import chain_text
@@ -115,3 +119,40 @@ def test_what_is_no_progress(path: Path, wrong: object) -> None:
     with pytest.raises(FBError, match="give a function") as error:
         remat_compile.plan(path, progress=wrong)  # type: ignore[arg-type]
     assert [d.code for d in error.value.diagnostics] == ["FB0707"]
+
+
+DRAWS = """
+import random, sys
+import torch
+import remat_compile
+
+random.seed(0)
+before = random.getstate()
+remat_compile.compile(torch.nn.Linear(2, 2), (torch.ones(1, 2),), activation_budget="100%")
+assert random.getstate() == before
+assert "rich" in sys.modules
+"""
+
+
+def test_the_first_compile_of_a_process_leaves_pythons_generator(tmp_path: Path) -> None:
+    """`rich` draws from it when it is imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", DRAWS],
+        env={**os.environ, "REMAT_COMPILE_CACHE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_who_wants_no_progress_has_none_of_plans_for_other_shapes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = torch.nn.Linear(2, 2)
+    ours = remat_compile.compile(
+        model, (torch.ones(1, 2),), activation_budget="100%", on_new_shape="replan", progress=False
+    )
+    terminal = looked_at(monkeypatch)
+    ours(torch.ones(3, 2))
+    assert terminal.getvalue() == ""

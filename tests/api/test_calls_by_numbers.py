@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 
 import remat_compile
 from helpers.starts import compiled as compiled_within
-from helpers.training import assert_bit_equal, train_steps
+from helpers.training import assert_bit_equal, assert_same_tensors, train_steps
 from remat_compile import FBError
 
 IDS = torch.arange(24).reshape(2, 12) % 17
@@ -212,3 +213,121 @@ def test_so_it_is_at_a_second_start(folder: Path, captures: list[object]) -> Non
         ours = compiled(copy.deepcopy(eager), x)
         _trains_as_eager(ours, eager, x)
     assert len(captures) == 1
+
+
+class Looked(nn.Module):
+    """Reads a second number only where the first one lets it: an index, say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.small, self.large = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, places: Tensor, table: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and bool((places < 6).all()):
+            scale = 1.0 if bool(torch.gather(table, 0, places).any()) else 2.0
+            return self.small(x) * scale
+        return self.large(x)
+
+
+@pytest.mark.parametrize("way", ["replan", "eager"])
+def test_what_is_read_on_one_way_alone_is_not_computed_on_another(way: str) -> None:
+    torch.manual_seed(0)
+    model, table = Looked(), torch.zeros(6, dtype=torch.long)
+    calls = [(torch.ones(3, 4), torch.tensor(places), table) for places in ([1, 2], [1, 9])]
+    ours = compiled(copy.deepcopy(model), *calls[0], on_new_shape=way)
+    for call in (*calls, calls[0]):
+        _trains_as_eager(ours, model, *call)
+    strict = compiled(copy.deepcopy(model), *calls[0])
+    with pytest.raises(FBError, match="reads of its arguments is False"):
+        strict(*calls[1])
+
+
+PADDING = {"seen": False}
+
+
+class Noting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and not bool(mask.all()):
+            PADDING["seen"] = True
+        return self.a(x)
+
+
+def test_what_a_way_leaves_outside_of_modules_decides_and_is_put_back() -> None:
+    x, mask = torch.ones(3, 4), torch.ones(3, dtype=torch.bool)
+    ours = compiled(Noting(), x, mask)
+    assert PADDING == {"seen": False}
+    with pytest.raises(FBError, match="reads of its arguments"):
+        ours(x, ~mask)
+
+
+class OfWays(nn.Module):
+    """What it returns hangs on the mask, and is something else again while it is traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, mask: Tensor) -> dict[str, Any]:
+        y = self.a(x)
+        if not torch.compiler.is_compiling() and not bool(mask.all()):
+            return {"y": y, "twice": y * 2, "kind": 7}
+        return {"y": y.tanh(), "kind": 3}
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_way_returns_what_it_returns_in_eager(first: bool) -> None:
+    torch.manual_seed(0)
+    model, x, mask = OfWays(), torch.randn(3, 4), torch.ones(3, dtype=torch.bool)
+    ours = compiled(copy.deepcopy(model), x, mask if first else ~mask, on_new_shape="replan")
+    for one in (mask, ~mask, mask):
+        (mine, own), (theirs, wanted) = _returned(ours, x, one), _returned(model, x, one)
+        assert (list(mine), mine["kind"]) == (list(theirs), theirs["kind"])
+        assert_same_tensors(own, wanted, "gradient of")
+
+
+def _returned(model: nn.Module, *args: Tensor) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What a call returns, and the gradients of its sum."""
+    made: dict[str, Any] = model(*args)
+    ends = [part.sum() for part in made.values() if isinstance(part, Tensor)]
+    gradients = torch.autograd.grad(ends, [*model.parameters()])
+    return made, dict(zip(dict(model.named_parameters()), gradients, strict=True))
+
+
+class DrawsInEager(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and bool(mask.all()):
+            return self.a(x) * random.random()
+        return self.a(x)
+
+
+def test_what_only_eager_draws_is_seen() -> None:
+    with pytest.raises(FBError, match="FB0513"):
+        compiled(DrawsInEager(), torch.ones(3, 4), torch.ones(3, dtype=torch.bool))
+
+
+class MoreInEager(nn.Module):
+    """By a number that a plan cannot know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.register_buffer("flag", torch.ones(()))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        y = self.a(x)
+        if not torch.compiler.is_compiling() and bool(self.flag):
+            return {"y": y, "twice": y.detach() * 2}
+        return {"y": y}
+
+
+def test_tensors_that_only_eager_returns_are_missed() -> None:
+    with pytest.raises(FBError, match=r"FB0512.*tensors at other places"):
+        compiled(MoreInEager(), torch.ones(3, 4))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from helpers.starts import compiled, edit, entry
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile import FBError
+from remat_compile.driver.start import code
 from remat_compile.driver.start.entry import SUFFIX
 
 
@@ -167,7 +170,6 @@ class Config:
 
     def __init__(self) -> None:
         self.kind: object = None
-        self.calls = 0
 
 
 class Classifying(nn.Module):
@@ -199,9 +201,22 @@ def test_a_forward_that_sets_what_is_not_there_yet_starts_again(
         assert len(captures) == count
 
 
+class Calls:
+    """What it holds is not put back behind a capture."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class Calling(Classifying):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = Calls()
+
     def forward(self, x: Tensor) -> Tensor:
-        self.config.calls += 1
+        self.calls.count += 1
         return super().forward(x)
 
 
@@ -359,3 +374,93 @@ def test_layouts_of_real_kernels_start_again(folder: Path, captures: list[object
         ours = compiled(copy.deepcopy(model), x, activation_budget="100%")
     assert len(captures) == 1
     assert_bit_equal(train_steps(eager, (x,)), train_steps(ours, (x,)))
+
+
+OPERATOR = """
+import torch
+
+@torch.library.custom_op("remat_tests::{name}", mutates_args=())
+def operator(x: torch.Tensor) -> torch.Tensor:
+    return x.sin()
+
+@operator.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+@torch.library.custom_op("remat_tests::{name}_backward", mutates_args=())
+def backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return grad * x.cos()
+
+@backward.register_fake
+def _(grad, x):
+    return torch.empty_like(grad)
+
+operator.register_autograd(
+    lambda ctx, grad: backward(grad, *ctx.saved_tensors),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+"""
+
+
+class CallsOperator(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.a, self.name = nn.Linear(4, 4), name
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = getattr(torch.ops.remat_tests, self.name)(self.a(x))
+        return made * x
+
+
+def _registered(path: Path, name: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(OPERATOR.format(name=name))
+    spec = importlib.util.spec_from_file_location(f"of_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    OPERATORS.append(module)
+    spec.loader.exec_module(module)
+
+
+OPERATORS: list[object] = []
+"""PyTorch forgets an operator whose definition nobody holds."""
+
+
+LIBRARIES = vars(code)["is_library"].__globals__
+"""Of the module that says what is installed."""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose code counts as installed."""
+    folders = (*LIBRARIES["_folders"](), f"{tmp_path / 'installed'}{os.sep}")
+    monkeypatch.setitem(LIBRARIES, "_folders", lambda: folders)
+    return tmp_path / "installed"
+
+
+def test_an_operator_of_an_installed_library_starts_again(
+    installed: Path, folder: Path, captures: list[object]
+) -> None:
+    _registered(installed / "library.py", "of_library")
+    x = torch.randn(8, 4)
+    for _ in range(2):
+        torch.manual_seed(0)
+        model = CallsOperator("of_library")
+        ours = compiled(copy.deepcopy(model), x, activation_budget="100%")
+        assert_bit_equal(train_steps(ours, (x,), {}), train_steps(model, (x,), {}))
+    assert len(captures) == 1
+    with (installed / "library.py").open("a") as file:
+        file.write("# another version\n")
+    LIBRARIES["stamp"].cache_clear()
+    compiled(CallsOperator("of_library"), x, activation_budget="100%")
+    assert len(captures) == 2
+
+
+def test_an_operator_of_the_users_own_is_captured_each_time(
+    tmp_path: Path, folder: Path, captures: list[object]
+) -> None:
+    _registered(tmp_path / "mine" / "operators.py", "of_user")
+    for _ in range(2):
+        compiled(CallsOperator("of_user"), torch.randn(8, 4), activation_budget="100%")
+    assert len(captures) == 2

@@ -8,28 +8,49 @@ from typing import Any
 from torch import nn
 
 from ..ir.diagnostics import Diagnostic
+from .outside import generators_of, outside_of
 from .places import Place
 from .whole import CONTAINERS
 
-__all__ = ["attributes_of", "changed_attributes", "state_warnings"]
+__all__ = [
+    "attributes_of",
+    "changed_attributes",
+    "state_warnings",
+]
 
 _OF_MODULES = frozenset(vars(nn.Module()))
 """What PyTorch itself keeps on a module."""
 
 
+class _OutsideValue(tuple[Any, ...]):
+    """What a constant outside of modules is, alone in a tuple."""
+
+    __slots__ = ()
+
+
 def attributes_of(model: nn.Module) -> dict[str, Any]:
-    """What the user keeps on modules, by path; of a container what it holds, in a tuple."""
-    return {
+    """What the user keeps on modules, by path, and constants outside of them that the forward may
+    change, by name; of containers what they hold, in tuples, and of generators their state."""
+    held = {
         f"{path}.{key}" if path else key: _held(value)
         for path, module in model.named_modules()
         for key, value in vars(module).items()
         if key not in _OF_MODULES
     }
+    held |= {place.name: _OutsideValue((_held(place.value()),)) for place in outside_of(model)}
+    return held | {own.name: own.condensed() for own in generators_of(model)}
 
 
 def changed_attributes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Names of those that are new, or no longer what they were."""
-    return [n for n, v in after.items() if n not in before or _differ(before[n], v)]
+    """Names of those that are new, or no longer what they were. What is new outside of modules was
+    left open (in a configuration, say), and is filled in."""
+    return [
+        name
+        for name, value in after.items()
+        if (
+            _differ(before[name], value) if name in before else not isinstance(value, _OutsideValue)
+        )
+    ]
 
 
 def state_warnings(
@@ -61,8 +82,8 @@ def _change(name: str, before: Mapping[str, Any], new: Any) -> str:
 
 def _held(value: Any) -> Any:
     if isinstance(value, dict):
-        return (dict, *value, *value.values())
-    return (type(value), *value) if isinstance(value, CONTAINERS) else value
+        return (dict, *value, *map(_held, value.values()))
+    return (type(value), *map(_held, value)) if isinstance(value, CONTAINERS) else value
 
 
 def _differ(old: Any, new: Any) -> bool:

@@ -223,7 +223,7 @@ class ReadTracker:
 
     def _number(self, call: _Call) -> Any:
         """That the sample's arguments give."""
-        if sum(each.nbytes for each in _in_order([call])) > self._limit_bytes:
+        if sum(each.nbytes for each in _in_order(call)) > self._limit_bytes:
             return UNANSWERED
         if self._has_values:
             return self._computed(call)
@@ -233,7 +233,7 @@ class ReadTracker:
 
     def _computed(self, call: _Call) -> Any:
         try:
-            return _numbers([call], self._sample, self._device)[0]
+            return _evaluated(call, self._sample, self._device, {})
         except Exception:  # of PyTorch: on a device that is not there
             return UNANSWERED
 
@@ -268,16 +268,20 @@ def trained_bytes(model: nn.Module) -> int:
 def changed_reads(
     reads: Sequence[HostRead], arguments: Sequence[object], device: torch.device
 ) -> list[str]:
-    """Which numbers are others than the sample's, for these flat arguments; in words."""
-    if not reads:
-        return []
-    now = _numbers([read.call for read in reads], arguments, device)
-    return [
-        f"what the forward reads of its arguments is {number}{_at(read.place)}; in the sample it "
-        f"is {read.number}"
-        for read, number in zip(reads, now, strict=True)
-        if (type(number), number) != (type(read.number), read.number)
-    ]
+    """The first number that is another than the sample's, for these flat arguments; in words.
+
+    One after the other, as the forward reads them: what it computes for a later one may fail where
+    an earlier one sends it another way (an index that only then is out of range).
+    """
+    values: dict[_Call, Any] = {}
+    for read in reads:
+        number = _evaluated(read.call, arguments, device, values)
+        if (type(number), number) != (type(read.number), read.number):
+            return [
+                f"what the forward reads of its arguments is {number}{_at(read.place)}; in the "
+                f"sample it is {read.number}"
+            ]
+    return []
 
 
 def warnings_of_reads(reads: Sequence[HostRead]) -> tuple[Diagnostic, ...]:
@@ -299,10 +303,10 @@ def _at(place: Place) -> str:
     return f" ({place})" if str(place) else ""
 
 
-def _numbers(
-    calls: Sequence[_Call], arguments: Sequence[object], device: torch.device
-) -> list[bool | int]:
-    values: dict[_Call, Any] = {}
+def _evaluated(
+    call: _Call, arguments: Sequence[object], device: torch.device, values: dict[_Call, Any]
+) -> Any:
+    """What a call gives; `values` are those of calls that were made before, and are added to."""
 
     def value(origin: Any) -> Any:
         match origin:
@@ -316,16 +320,17 @@ def _numbers(
                 return plain
 
     with plain_mode(device):
-        for each in _in_order(calls):
-            args, kwargs = tree_unflatten(list(map(value, each.leaves)), each.spec)
-            values[each] = each.func(*args, **kwargs)
-    return [values[call] for call in calls]
+        for each in _in_order(call):
+            if each not in values:
+                args, kwargs = tree_unflatten(list(map(value, each.leaves)), each.spec)
+                values[each] = each.func(*args, **kwargs)
+    return values[call]
 
 
-def _in_order(calls: Sequence[_Call]) -> list[_Call]:
-    """Those calls and all that lead to them, each once, behind what it needs."""
+def _in_order(call: _Call) -> list[_Call]:
+    """That call and all that lead to it, each once, behind what it needs."""
     order: dict[_Call, None] = {}
-    waiting = list(reversed(calls))
+    waiting = [call]
     while waiting:
         call = waiting[-1]
         needs = [o.call for o in call.leaves if isinstance(o, _Result) and o.call not in order]

@@ -40,6 +40,7 @@ from .host_reads import HostRead
 from .kernel_strides import laid_out_by_kernels
 from .kernels import kept_whole
 from .places import error_in_model
+from .plain_wrappers import without_gradients
 from .strides import Strides
 from .symbolic_sizes import sizes_as_values
 from .unlogged import unlogged
@@ -273,10 +274,12 @@ def _over_leaves(compiled: Callable[..., Any], descriptors: Any) -> Callable[[li
 
         return by_arguments
     out_spec = descriptors.out_spec
+    infos = descriptors._aot_state.fw_metadata.output_info
+    constant = [at for at, info in enumerate(infos) if not info.requires_grad]
 
     @nonstrict_trace  # as PyTorch's own: a `torch.compile` around the model does not look inside
     def by_leaves(leaves: list[Any]) -> Any:
-        return tree_unflatten(inner(leaves), out_spec)
+        return tree_unflatten(without_gradients(inner(leaves), constant), out_spec)
 
     return by_leaves
 

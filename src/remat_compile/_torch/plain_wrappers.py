@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .strides import Strides
 
-__all__ = ["PlainWrappers"]
+__all__ = ["PlainWrappers", "without_gradients"]
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,23 @@ class PlainWrappers:
             with torch.no_grad():
                 for at, new in zip(self.updated, made, strict=False):
                     leaves[at].copy_(new)
-            return made[len(self.updated) :]
+            return tuple(without_gradients(made[len(self.updated) :], self.constant))
 
         # A `torch.compile` around the model does not look inside.
         run._torchdynamo_disable = True  # type: ignore[attr-defined]
         return run
+
+
+def without_gradients(made: Sequence[Any], constant: Sequence[int]) -> Sequence[Any]:
+    """Flat results, of which those at `constant` have no gradient. A view of a result that has one
+    (`y, y.detach()[0]`) is made inside of the autograd node, which marks it as one that has."""
+    if not constant:
+        return made
+    results = [*made]
+    for at in constant:
+        if isinstance(results[at], Tensor) and results[at].requires_grad:
+            results[at] = results[at].detach()
+    return results
 
 
 def _outside_of_dynamo(node: Any) -> Callable[..., Any]:

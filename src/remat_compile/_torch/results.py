@@ -79,6 +79,13 @@ class Results:
         """The kept tensors of what a call returned, the detached ones without their gradient."""
         return tuple(_taken(self._whole, made))
 
+    def is_form_of(self, made: Any) -> bool:
+        """Whether a call returned tensors at the places that are known, and at no others."""
+        places = {path for path, leaf in _leaves(made, ()) if isinstance(leaf, Tensor)}
+        known = dict(_ends(self._whole, ()))
+        kept = {path for path, end in known.items() if isinstance(end, _Kept)}
+        return kept <= places <= known.keys()
+
     def put_together(self, tensors: Sequence[Tensor]) -> Any:
         """The container that the model would return, around `tensors`."""
         return _put(self._whole, tensors)
@@ -316,6 +323,14 @@ def _put(part: _Part, tensors: Sequence[Tensor]) -> Any:
             return _filled(like, made)
         case _:
             assert_never(part)
+
+
+def _ends(part: _Part, path: _Path) -> Iterator[tuple[_Path, _Kept | _Fixed]]:
+    if isinstance(part, _Opened):
+        for key, inner in part.parts.items():
+            yield from _ends(inner, (*path, key))
+    else:
+        yield path, part
 
 
 def _is_plain(leaf: Any) -> bool:

@@ -10,7 +10,10 @@ once, where it is not among the `known`, and kept.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import inspect
+import sys
+import types
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -23,6 +26,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from .callable import PURE
 from .host_reads import UNANSWERED, ReadTracker
 from .kernel_strides import kernel_orders, laid_out
+from .libraries import is_library, stamp
 from .numberless import NoNumbers, Numberless, number_of
 
 __all__ = ["ShadowMode", "Shapes", "Unseen", "content"]
@@ -103,7 +107,7 @@ class ShadowMode(TorchDispatchMode):
 
     def _called(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func.namespace not in PURE and func.namespace != "prim":
-            raise Unseen(f"{func} is an operator of a library")
+            self._hash.update(f"{code_of(func)}\n".encode())
         leaves, spec = tree_flatten((args, kwargs))
         number = self.reads.answer(func, leaves, spec)
         if number is not UNANSWERED:
@@ -153,6 +157,34 @@ class ShadowMode(TorchDispatchMode):
             self.literals.add(text)
             return text
         return _text(leaf)
+
+
+def code_of(func: OpOverload) -> list[tuple[Any, ...]]:
+    """Of an operator of an installed library, made by `torch.library.custom_op`, the places and
+    files of all its functions. Unseen for one that is written otherwise, or by the user, and for
+    one that writes to its arguments or gives views: `meta` does not tell all that those do."""
+    known = sys.modules.get("torch._library.custom_ops")
+    made = None if known is None else known.OPDEFS.get(func._schema.name)
+    aliased = [a for a in (*func._schema.arguments, *func._schema.returns) if a.alias_info]
+    if made is None or aliased or func._overloadname != "default":
+        raise Unseen(f"{func} is an operator of a library")
+    functions = [
+        *(made._init_fn, made._abstract_fn, made._setup_context_fn, made._backward_fn),
+        *made._backend_fns.values(),  # in a function of PyTorch's
+        *made._torch_dispatch_fns.values(),
+    ]
+    codes = [code for f in functions if f is not None for code in _codes_in(inspect.unwrap(f))]
+    if not all(is_library(code.co_filename) for code in codes):
+        raise Unseen(f"{func} is an operator of the user's own")
+    return [(c.co_name, c.co_firstlineno, *stamp(c.co_filename)) for c in codes]
+
+
+def _codes_in(function: types.FunctionType) -> Iterator[types.CodeType]:
+    """Of a function, and of those in its closure."""
+    yield function.__code__
+    for cell in function.__closure__ or ():
+        if isinstance(cell.cell_contents, types.FunctionType):
+            yield inspect.unwrap(cell.cell_contents).__code__
 
 
 _DTYPES = {str(x): x for x in vars(torch).values() if isinstance(x, torch.dtype)}

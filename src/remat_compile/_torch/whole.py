@@ -20,6 +20,7 @@ from ..ir.diagnostics import fail
 from .autocast import Autocast, WeightCache
 from .devices import forked_generators
 from .host_reads import HostRead, ReadTracker
+from .outside import generators_of, noted, put_back
 from .results import Results, without_cache
 
 __all__ = [
@@ -222,7 +223,8 @@ def has_values(model: nn.Module) -> bool:
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
     """What running the model's Python changes is put back: attributes of its modules, what their
-    lists, sets and dictionaries hold, and the random generators of PyTorch, Python and NumPy."""
+    lists, sets and dictionaries hold, constants outside of modules (`outside_of`), and the random
+    generators of PyTorch, Python and NumPy, and of modules."""
     before = [(module, dict(vars(module))) for module in model.modules()]
     contents = [
         (value, copy(value))
@@ -230,6 +232,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
         for value in attributes.values()
         if isinstance(value, CONTAINERS)
     ]
+    outside, own = noted(model), [(one, one.get()) for one in generators_of(model)]
     numpy = sys.modules.get("numpy")
     python, drawn = random.getstate(), numpy.random.get_state() if numpy else None
     try:
@@ -245,3 +248,6 @@ def unchanged(model: nn.Module) -> Iterator[None]:
         for value, then in contents:
             value.clear()
             (value.extend if isinstance(value, list | deque) else value.update)(then)
+        put_back(outside)
+        for one, state in own:
+            one.put(state)

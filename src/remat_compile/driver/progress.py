@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,6 +47,16 @@ def shown(progress: Progress) -> Iterator[Say | None]:
         message = f"progress is {progress!r}"
         hint = "give a function that takes a line of text, or True or False"
         raise FBError(Diagnostic("FB0707", message, hint=hint), usage=True)
+
+
+@contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    """Python's generator goes on where it was: `rich` draws from it when it is imported."""
+    state = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(state)
 
 
 class _Display(Protocol):
@@ -99,8 +110,11 @@ class _Line:
     """The last thing that was said; or, where nobody looks and it was asked for, every line."""
 
     def __init__(self, *, always: bool):
-        from rich.console import Console
+        with _same_random_numbers():
+            from rich.console import Console
+            from rich.text import Text
 
+        self._new_text = Text
         self._console: Console = Console(stderr=True, highlight=False)
         self.is_seen = self._console.is_terminal or self._console.is_jupyter
         self._prints = always and not self.is_seen
@@ -114,14 +128,12 @@ class _Line:
             self._timer.start()
 
     def say(self, text: str) -> None:
-        from rich.text import Text
-
         with self._lock:
             self._text = printable(text)
             if self._display is not None:
                 self._display.show(self._text)
             elif self._prints:
-                self._console.print(Text(self._text), soft_wrap=True)
+                self._console.print(self._new_text(self._text), soft_wrap=True)
 
     def _begin(self) -> None:
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -322,3 +323,136 @@ def test_a_hook_by_the_same_line_with_another_number_is_refused() -> None:
     scale(model.lin, 3.0)
     with pytest.raises(GuardFailure, match="hooks of lin"):
         drop_in(x)
+
+
+# -- what Python can tell apart ------------------------------------------------------------
+
+
+class Typed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(8, 4)
+        self.factor: float = 1
+        self.weights, self.options = [1.0, 2.0], {"scale": 1.0}
+        self.kept: list[Tensor] = []
+
+    def forward(self, ids: Tensor, by: float) -> tuple[Tensor, Tensor]:
+        by = by * self.weights[0] if self.weights[1] == 3.0 else by
+        return self.embed(ids) * self.options["scale"], ids * by * self.factor
+
+
+IDS = torch.arange(6)
+
+
+@pytest.mark.parametrize(("sample", "then"), [(1, 1.0), (1, True), (2.0, 2), (0.0, -0.0)])
+def test_a_number_of_another_type_or_sign_is_another(sample: float, then: float) -> None:
+    with lower(export(Typed(), (IDS, sample))) as lowered:
+        made = build(lowered, schedule(lowered.program, ()))
+    made(IDS, sample)
+    with pytest.raises(GuardFailure, match=f"argument 1 is {then!r}; the plan is for {sample!r}"):
+        made(IDS, then)
+
+
+def test_no_number_is_the_same_as_no_number() -> None:
+    with lower(export(Typed(), (IDS, float("nan")))) as lowered:
+        made = build(lowered, schedule(lowered.program, ()))
+    made(IDS, float("nan"))
+
+
+HELD: dict[str, tuple[Callable[[Typed], object], str]] = {
+    "a type": (lambda m: setattr(m, "factor", 1.0), "factor is 1.0, not 1,"),
+    "in a list": (lambda m: m.weights.__setitem__(1, 3.0), r"weights is \[1.0, 3.0\], not"),
+    "a longer list": (lambda m: m.weights.append(3.0), r"weights is \[1.0, 2.0, 3.0\], not"),
+    "another list": (lambda m: setattr(m, "weights", [1.0, 3.0]), "weights is"),
+    "in a dictionary": (lambda m: m.options.update(scale=2.0), r"options is \{'scale': 2.0\}, not"),
+}
+
+
+@pytest.mark.parametrize("change", HELD)
+def test_what_a_container_of_a_module_holds_is_refused(change: str) -> None:
+    edit, says = HELD[change]
+    model = Typed()
+    with lower(export(model, (IDS, 1))) as lowered:
+        made = build(lowered, schedule(lowered.program, ()))
+    made(IDS, 1)
+    edit(model)
+    with pytest.raises(GuardFailure, match=says):
+        made(IDS, 1)
+
+
+def test_what_is_added_later_is_no_change() -> None:
+    model = Typed()
+    with lower(export(model, (IDS, 1))) as lowered:
+        made = build(lowered, schedule(lowered.program, ()))
+    model.options["new"] = 2.0
+    model.kept.append(IDS)
+    model.weights = [1.0, 2.0]
+    for _ in range(2):
+        made(IDS, 1)
+
+
+SCALE = 2.0
+TABLE = {"scale": 1.0}
+
+
+def _scaled(by: float) -> Callable[[Tensor], Tensor]:
+    return lambda x: x * by
+
+
+tripled = _scaled(3.0)
+
+
+class Settings:
+    def __init__(self) -> None:
+        self.scale = 1.0
+
+
+class Outside(nn.Module):
+    scale = 1.5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.settings = nn.Linear(4, 4), Settings()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = tripled(self.a(x)) * SCALE * TABLE["scale"] * self.settings.scale
+        return x * self.scale
+
+
+def _in_closure(by: float) -> None:
+    assert tripled.__closure__ is not None
+    tripled.__closure__[0].cell_contents = by
+
+
+OUTSIDE: dict[str, tuple[Callable[[Outside, float], object], float, str]] = {
+    "a global": (lambda _, x: globals().update(SCALE=x), 2.0, "test_guards.SCALE is 9.0, not 2.0"),
+    "in a global": (lambda _, x: TABLE.update(scale=x), 1.0, "test_guards.TABLE is"),
+    "a closure": (lambda _, x: _in_closure(x), 3.0, "_scaled.<locals>.<lambda>.by is 9.0, not 3.0"),
+    "of a class": (lambda _, x: setattr(Outside, "scale", x), 1.5, "Outside.scale is 9.0, not 1.5"),
+    "of an object": (lambda m, x: setattr(m.settings, "scale", x), 1.0, "settings.scale is 9.0"),
+}
+
+
+@pytest.mark.parametrize("change", OUTSIDE)
+def test_a_constant_outside_of_modules_that_changes_is_told_once(change: str) -> None:
+    edit, then, says = OUTSIDE[change]
+    model, x = Outside(), torch.ones(2, 4)
+    copied = copy.deepcopy(planned(model, x))
+    made = planned(model, x)
+    for step in (made, copied):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            step(x)
+    try:
+        edit(model, 9.0)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                made(x)
+        assert ["FB0528" in str(one.message) for one in warned] == [True]
+        assert says in str(warned[0].message)
+    finally:
+        edit(model, then)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert copied(x).equal(made(x))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remat_compile.frontends.torch_export import export
+from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.diagnostics import FBError
 
 
@@ -143,3 +143,77 @@ def test_a_forward_that_could_not_be_looked_at_is_a_warning(
     (warning,) = export(TorchOnly(), (X,)).warnings
     assert warning.code == "FB0514"
     assert "not looked at" in warning.message
+
+
+CALLS = {"n": 0}
+SEEN: list[int] = []
+
+
+class CountsOutside(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        CALLS["n"] += 1
+        SEEN.append(1)
+        return self.linear(x)
+
+
+class DrawsFromItsOwn(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.python = random.Random(0)
+        self.older = np.random.RandomState(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        drawn = self.generator.random(), self.python.random(), self.older.rand()
+        return self.linear(x) * (1.0 if min(drawn) >= 0 else 0.5)
+
+
+def test_what_a_forward_changes_outside_of_modules_is_told_and_put_back() -> None:
+    held = SEEN
+    (warning,) = export(CountsOutside(), (X,)).warnings
+    assert warning.code == "FB0514"
+    assert "test_python_state.CALLS" in warning.message
+    assert "test_python_state.SEEN" in warning.message
+    assert (CALLS, SEEN) == ({"n": 0}, [])
+    assert held is SEEN
+
+
+def test_so_are_generators_that_a_module_holds() -> None:
+    model = DrawsFromItsOwn()
+    (warning,) = export(model, (X,)).warnings
+    assert warning.code == "FB0514"
+    assert all(name in warning.message for name in ("generator", "python", "older"))
+    fresh = DrawsFromItsOwn()
+    assert model.generator.random() == fresh.generator.random()
+    assert model.python.random() == fresh.python.random()
+    assert model.older.rand() == fresh.older.rand()
+
+
+class DrawsFromTorchs(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = torch.Generator().manual_seed(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) * torch.rand(x.shape, generator=self.own)
+
+
+def test_a_generator_of_pytorchs_own_kind_is_refused() -> None:
+    with (
+        pytest.raises(FBError, match=r"FB0507.*torch\.Generator") as refused,
+        lower(export(DrawsFromTorchs(), (X,))),
+    ):
+        raise AssertionError
+    assert "test_python_state.py:" in str(refused.value)
+
+
+class Reads(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) if bool(x.sum() > 0) else x
+
+
+def test_pytorch_prints_nothing_of_a_model_that_is_refused(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(FBError, match="FB0501"):
+        export(Reads(), (X,))
+    assert capfd.readouterr() == ("", "")

@@ -18,13 +18,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as of_modules
 
+from ..._torch.constants import is_constant, same_constant
 from ..._torch.hooks import KINDS, Hook, hook_at
 from ..._torch.strides import lie_alike, strides_of
+from .outside_watch import OutsideWatch, as_bytes, short
 
 __all__ = ["ModuleGuards", "Slot"]
 
 Slot = tuple[dict[str, Any], str, str]
 """A tensor of a module: its dictionary, its key there, and its path."""
+
+_OF_MODULES = frozenset(vars(nn.Module()))
+"""What PyTorch itself keeps on a module."""
 
 _SHOWN = 5
 """Names in a message; of more, the number is told."""
@@ -65,6 +70,7 @@ class ModuleGuards:
         self._forwards = [(p, vars(m), vars(m).get("forward")) for p, m in below.items()]
         self._vars = [now for _, now, _ in self._forwards]
         self._get_own = _getter(self._own)
+        self._outside = OutsideWatch(model, changing)
         self._tensors = [_described(held[key]) for held, key, _ in slots]
         self._of_modules = self._modules_now(model)
         self._of_data: tuple[Any, ...] = ()  # unknown: the first call looks closely
@@ -88,8 +94,9 @@ class ModuleGuards:
         try:
             modules, data = self._modules_now(owner), _data_now(tensors)
             same = modules == self._of_modules and self._has_same_hooks()
+            same &= self._outside.is_same()
         except (KeyError, AttributeError):  # a tensor or an attribute was removed
-            same, data = False, ()
+            same, modules, data = False, (), ()
         if same and data == self._of_data:
             return []
         changes = [
@@ -103,15 +110,15 @@ class ModuleGuards:
                 [path for path, now, then in self._forwards if now.get("forward") is not then],
             ),
         ]
-        if not changes:  # the same tensors at other places, or hooks of the forward's own
-            self._of_data = data
+        self._outside.tell()
+        if not changes:  # the same tensors at other places, equal texts, or the forward's own hooks
+            self._of_data, self._of_modules = data, modules
             self._note_hooks()
         return changes
 
     def _modules_now(self, owner: nn.Module) -> tuple[Any, ...]:
         return (
-            [get(now) for get, now in self._getters],
-            self._get_own(vars(owner)),
+            as_bytes([*(get(now) for get, now in self._getters), self._get_own(vars(owner))]),
             [list(children.values()) for children in self._kids],
             [now.get("forward") for now in self._vars],
         )
@@ -180,14 +187,14 @@ def _of_scalars(
     training = True
     for path, now, then in attributes:
         for key, value in then.items():
-            if key in now and now[key] == value:
+            if key in now and _holds(now[key], value):
                 continue
             if key == "training":
                 training = bool(value)
                 modes[path or "itself"] = None
                 continue
-            new = repr(now[key]) if key in now else "gone"
-            others[f"{path}.{key} is {new}, not {value!r}".removeprefix(".")] = None
+            new = short(now[key]) if key in now else "gone"
+            others[f"{path}.{key} is {new}, not {short(value)}".removeprefix(".")] = None
     if modes:
         yield f"module {_listed(list(modes))} is in {'eval' if training else 'train'} mode, " + (
             "unlike at capture"
@@ -197,20 +204,24 @@ def _of_scalars(
 
 
 def _scalars(path: str, module: nn.Module, changing: frozenset[str]) -> dict[str, Any]:
-    """Attributes that are numbers, texts, switches, or tuples of them."""
+    """Attributes that are numbers, texts, switches, or small containers of them. One that is empty
+    is for what is put into it later."""
     return {
-        key: value
+        key: deepcopy(value)
         for key, value in vars(module).items()
         if key != "_is_full_backward_hook"  # goes with the hooks
-        and _is_scalar(value)
+        and not (key in _OF_MODULES and isinstance(value, dict | set))
+        and is_constant(value)
+        and not (isinstance(value, list | dict | set) and not value)
         and (f"{path}.{key}" if path else key) not in changing
     }
 
 
-def _is_scalar(value: object) -> bool:
-    if isinstance(value, tuple):
-        return all(map(_is_scalar, value))
-    return isinstance(value, bool | int | float | str | None)
+def _holds(now: Any, then: Any) -> bool:
+    """Whether an attribute is what it was; a dictionary may grow."""
+    if type(now) is dict and type(then) is dict:
+        return all(key in now and same_constant(now[key], value) for key, value in then.items())
+    return same_constant(now, then)
 
 
 def _getter(then: Mapping[str, Any]) -> Callable[[dict[str, Any]], Any]:

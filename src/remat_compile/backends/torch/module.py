@@ -15,6 +15,7 @@ from torch._C import _TorchDispatchModeKey
 from torch.utils._pytree import tree_flatten
 
 from ..._torch.autocast import Autocast
+from ..._torch.constants import same_constant
 from ..._torch.host_reads import changed_reads
 from ..._torch.lowered import Lowered
 from ..._torch.parallel import check_not_spread
@@ -167,7 +168,8 @@ class PlannedStep:
         env, problems = self._bind_symbols(flat)
         is_new_shape = True
         for index, (leaf, sample) in enumerate(zip(flat, self._sample, strict=True)):
-            if (now := _described(leaf)) != sample and not self._fits(index, now, sample, env):
+            now = _described(leaf)
+            if not _is_same(leaf, now, sample) and not self._fits(index, now, sample, env):
                 problems.append(_otherwise(index, now, sample))
                 is_new_shape &= _has_another_shape_only(now, sample)
         changes = self._guards.changes(owner, tensors)
@@ -228,6 +230,11 @@ def _described(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
         return (tuple(leaf.shape), leaf.dtype, leaf.device, leaf.requires_grad, strides_of(leaf))
     return leaf
+
+
+def _is_same(leaf: Any, now: Any, sample: Any) -> bool:
+    """Whether an argument is as in the sample; what is no tensor must be the same to Python."""
+    return bool(now == sample) if isinstance(leaf, Tensor) else same_constant(now, sample)
 
 
 def _has_another_shape_only(now: Any, sample: Any) -> bool:

@@ -27,8 +27,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..._torch.libraries import is_library, is_library_module, stamp
 from .contents import constant, functions_of, is_patch, parts_of, shows_all, slots_of
-from .libraries import is_library, is_library_module, stamp
 
 __all__ = ["Description", "Unknown"]
 

@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from .libraries import is_library
+from ..._torch.libraries import is_library
 
 __all__ = ["constant", "functions_of", "is_patch", "parts_of", "shows_all", "slots_of"]
 

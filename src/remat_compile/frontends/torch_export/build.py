@@ -126,6 +126,12 @@ class ProgramBuilder:
 
     def _constant(self, node: fx.Node) -> None:
         tensor = getattr(self.joint.graph_module, str(node.target))
+        if not isinstance(tensor, Tensor):
+            kind = f"{type(tensor).__module__.partition('.')[0]}.{type(tensor).__name__}"
+            message = f"the forward draws from a {kind} of its own; only PyTorch's is in a plan"
+            self.refuse("FB0507", message, next(iter(node.users), None))
+            self._unknown.add(node)
+            return
         name = self._fresh(str(node.target))
         value = node.meta.get("val", tensor)
         self._declare(node, value, name, "const")

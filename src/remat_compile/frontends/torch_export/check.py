@@ -15,6 +15,7 @@ from ..._torch.execute import Again, execute
 from ..._torch.hooks import without_hooks
 from ..._torch.lowered import Exported, Lowered
 from ..._torch.repeats import differences, same_bits
+from ..._torch.results import asks_for_cache
 from ..._torch.whole import unchanged
 from ...ir.analysis.order import capture_order, frees_after_last_use
 from ...ir.diagnostics import Diagnostic, FBError, render
@@ -164,7 +165,9 @@ def eager_step(exported: Exported, program: Program) -> dict[str, Tensor | None]
         # Hooks of the model itself run around a step, and `exported.args` are behind them.
         call = module.forward if exported.is_live else module
         with exported.autocast.around():
-            results = exported.tensors(call(*exported.args, **exported.kwargs))
+            made = call(*exported.args, **exported.kwargs)
+            _check_form(exported, made)
+            results = exported.tensors(made)
         after = dict(module.named_buffers(remove_duplicate=False))
         targets: dict[str, Tensor] = {}
         for p in binding.params:
@@ -190,6 +193,16 @@ def eager_step(exported: Exported, program: Program) -> dict[str, Tensor | None]
         if name in updated or not same_bits(buffer, before.get(name)):
             outputs[f"buffer {name}"] = buffer.detach()
     return outputs
+
+
+def _check_form(exported: Exported, made: object) -> None:
+    """FB0512 where eager returns tensors at other places than the way that was traced."""
+    returns = exported.returns
+    # What a cache is made of, eager returns as well.
+    if returns is None or asks_for_cache(exported.original) or returns.is_form_of(made):
+        return
+    message = "eager returns tensors at other places than the graph that was captured"
+    raise FBError(Diagnostic("FB0512", message, hint=AS_TRACED))
 
 
 def _with_cloned_buffers(module: nn.Module) -> dict[str, Tensor]:

@@ -6,11 +6,12 @@ import logging
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import sympy
 import torch
@@ -24,7 +25,7 @@ from ..._torch.kernel_strides import laid_out_by_kernels
 from ..._torch.lowered import Exported
 from ..._torch.parallel import check_not_spread, replica_of
 from ..._torch.places import error_in_model
-from ..._torch.results import Results, without_cache
+from ..._torch.results import Results, read_results, without_cache
 from ..._torch.symbolic_sizes import shared_sizes
 from ..._torch.wanted import ALL_RESULTS, Wanted
 from ..._torch.whole import StandIn, as_forward_sees, has_values, unalias, unchanged
@@ -70,6 +71,7 @@ def export(
     try:
         with (
             _quiet(),
+            _prints_nothing(),
             unchanged(module),
             shared_sizes(),
             without_full_collections(),
@@ -106,7 +108,11 @@ def _return_what_can_be_exported(module: nn.Module, results: Results) -> None:
     def forward(*args: Any, **kwargs: Any) -> Any:
         with without_cache(module):
             made = inner(*args, **kwargs)
-        return made if results.is_plain else results.tensors(made)
+        if results.is_plain:
+            return made
+        # As if it were compiled, a forward may return something else than in eager.
+        form = results if results.is_form_of(made) else read_results(made)
+        return form.tensors(made)
 
     hooks = [key for key in vars(module) if key.endswith("_hooks")]
     vars(module).update({key: OrderedDict() for key in hooks}, forward=forward)
@@ -136,6 +142,13 @@ def _quiet() -> Iterator[None]:
             yield
         finally:
             logging.disable(before)
+
+
+def _prints_nothing() -> AbstractContextManager[Any]:
+    """`torch.export` prints the graph of a model that it refuses; our message says why."""
+    from torch.export import _trace  # with TorchDynamo
+
+    return mock.patch.object(_trace, "print", create=True)
 
 
 def load_pt2(path: str | Path) -> Exported:

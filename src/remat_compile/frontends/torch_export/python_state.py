@@ -13,18 +13,18 @@ import hashlib
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import FrameType
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from ..._torch.attributes import attributes_of, changed_attributes, state_warnings
 from ..._torch.hooks import Hook, hooks_of
@@ -36,6 +36,10 @@ from ..._torch.whole import WholeModel, as_if_compiling, unchanged
 from ...ir.diagnostics import Diagnostic, FBError
 
 __all__ = ["Observed", "observe"]
+
+Way = Literal["plain", "answered", "compiling"]
+"""How a forward is run on fake tensors: as it is, with answers for the numbers that it reads, or as
+if it were compiled; a model is traced by the first of them that can be, too."""
 
 SEEDS = (1, 2)
 """Of Python's and NumPy's generators, one for each call after the first."""
@@ -85,17 +89,21 @@ def observe(
     call, with the line from which it does. A model whose forward does not run on fake tensors
     is not looked at: capture will say why. Nothing of the model or of a generator changes.
     """
-    with unchanged(model), unlogged():
-        before, hooks_before = attributes_of(model), hooks_of(model)
-        first = _run(model, args, kwargs, wanted)
-        if first is None:
-            return Observed((_not_looked_at(),))
-        later = []
-        for seed in SEEDS:
-            random.seed(seed)
-            _seed_numpy(seed)
-            later.append(_run(model, args, kwargs))
-        drawn_at = _where_it_draws(model, args, kwargs) if first.drew else None
+    for way in get_args(Way):
+        with unchanged(model), unlogged():
+            before, hooks_before = attributes_of(model), hooks_of(model)
+            first = _run(model, args, kwargs, way, wanted)
+            if first is None:
+                continue
+            later = []
+            for seed in SEEDS:
+                random.seed(seed)
+                _seed_numpy(seed)
+                later.append(_run(model, args, kwargs, way))
+            drawn_at = _where_it_draws(model, args, kwargs, way) if first.drew else None
+        break
+    else:
+        return Observed((_not_looked_at(),))
     runs = [first, *later]
     places = [_first_difference(a, b) for a, b in pairwise(runs)]
     differing = [place for place in places if place is not None]
@@ -167,45 +175,61 @@ def _run(
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    way: Way,
     wanted: Wanted | None = None,
 ) -> _Ran | None:
-    """The forward on fake tensors; None if it needs data, also for `torch.compile`.
+    """The forward on fake tensors; None if it needs data that are not there on this `way`.
 
     The results are read where it is said what is `wanted` of them.
     """
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.enable_grad():
         fakes = {name: mode.from_tensor(t) for name, t in _state(model)}
         given, named = tree_map_only(Tensor, mode.from_tensor, (args, kwargs))
-        for compiling in (False, True):
-            recorder = _Recorder(model)
-            python, numpy = random.getstate(), _numpy_state()
-            try:
-                with ExitStack() as stack:
-                    stack.enter_context(recorder)
-                    if compiling:
-                        stack.enter_context(as_if_compiling())
-                    called = WholeModel(model)
-                    made = torch.func.functional_call(called, fakes, given, named)
-            except Exception:  # whatever the model's Python raises on data that it needs
-                continue
-            drew = [
-                name
-                for name, changed in (
-                    ("Python's random", random.getstate() != python),
-                    ("numpy.random", _numpy_state() != numpy),
-                )
-                if changed
-            ]
-            ran = _Ran(tuple(recorder.calls), tuple(drew), attributes_of(model), hooks_of(model))
-            if wanted is None:
-                return ran
-            results = read_results(made, wanted)
-            if asks_for_cache(model):
-                called = WholeModel(model, with_cache=True)
-                with as_if_compiling() if compiling else nullcontext():
-                    made = torch.func.functional_call(called, fakes, given, named)
-            return replace(ran, results=results, notes=what_to_know(results, made))
-    return None
+        recorder = _Recorder(model)
+        python, numpy = random.getstate(), _numpy_state()
+        try:
+            with recorder:
+                made = _called(model, (args, kwargs), (given, named), fakes, way)
+        except Exception:  # whatever the model's Python raises on data that it needs
+            return None
+        drew = [
+            name
+            for name, changed in (
+                ("Python's random", random.getstate() != python),
+                ("numpy.random", _numpy_state() != numpy),
+            )
+            if changed
+        ]
+        ran = _Ran(tuple(recorder.calls), tuple(drew), attributes_of(model), hooks_of(model))
+        if wanted is None:
+            return ran
+        results = read_results(made, wanted)
+        if asks_for_cache(model):
+            made = _called(model, (args, kwargs), (given, named), fakes, way, with_cache=True)
+        return replace(ran, results=results, notes=what_to_know(results, made))
+
+
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+"""The arguments of a call, by position and by name."""
+
+
+def _called(
+    model: nn.Module,
+    sample: Given,
+    given: Given,
+    state: dict[str, Tensor],
+    way: Way,
+    *,
+    with_cache: bool = False,
+) -> Any:
+    """What the forward returns for fake arguments, which stand for those of the sample."""
+    called = WholeModel(model, with_cache=with_cache)
+    with ExitStack() as stack:
+        if way == "answered":
+            stack.enter_context(called.answered(called.tracker_of(tree_leaves(sample))))
+        elif way == "compiling":
+            stack.enter_context(as_if_compiling())
+        return torch.func.functional_call(called, state, *given)
 
 
 def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -244,7 +268,7 @@ def _numpy_state() -> Any:
 
 
 def _where_it_draws(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], way: Way
 ) -> Place | None:
     """The line of the model that first calls a method of one of Python's or NumPy's generators."""
     paths = paths_of(model)
@@ -260,7 +284,7 @@ def _where_it_draws(
     before = sys.getprofile()
     sys.setprofile(watch)
     try:
-        _run(model, args, kwargs)
+        _run(model, args, kwargs, way)
     finally:
         sys.setprofile(before)
     return places[0] if places else None

@@ -26,7 +26,7 @@ def _folders() -> tuple[str, ...]:
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders.update((*site.getsitepackages(), site.getusersitepackages()))
     folders.update(os.path.dirname(x) for x in (torch.__file__, os.__file__))
-    folders.add(str(Path(__file__).parents[2]))
+    folders.add(str(Path(__file__).parents[1]))
     real = {os.path.realpath(folder) for folder in folders if folder}
     return tuple(f"{folder}{os.sep}" for folder in sorted(folders | real) if folder)
 
