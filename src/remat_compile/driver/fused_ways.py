@@ -194,8 +194,7 @@ class FusedWays:
         """A plan of a graph that is fused already, fused again."""
         planned = self.planned(whole.program, bound, time_limit_s)
         if planned is not None:
-            program = replace(planned.program, schedules=(), proven=())
-            yield self.fuse(program, planned.schedule, peaks)
+            yield self.fuse(whole.program, planned.schedule, peaks)
 
     def planned_to_fold(self) -> Iterator[Fused]:
         """Planned as if a recomputation that may be folded into its reader took little time, then
@@ -233,7 +232,8 @@ class FusedWays:
 
         with self.phases.phase("fuse", "pricing recomputations in kernels"):
             origin, graph = self.measured.origin, self.plan.program.graph
-            return recomputation_shares(fused.program, origin, graph, self.price)
+            prepare = self.measured.prepare
+            return recomputation_shares(fused.program, origin, graph, self.price, prepare)
 
     def planned(self, program: Program, budget: Budget, time_limit_s: float) -> Planned | None:
         try:
@@ -244,6 +244,7 @@ class FusedWays:
                 Baseline.of(program),
                 time_limit_s=time_limit_s,
                 phases=self.phases,
+                is_draft=True,
             )
         except FBError:
             return None  # the way is left: regions, being coarser, may have no plan in the budget
@@ -278,7 +279,15 @@ class FusedWays:
             apart = unrolled(program, schedule)
             self.measured.add(apart.origin)
             near = gathered(apart.program, apart.schedule, may_fuse, peaks, until)
-            return fuse_runs(apart.program, near, may_fuse, self.price, peaks=peaks, always=always)
+            return fuse_runs(
+                apart.program,
+                near,
+                may_fuse,
+                self.price,
+                peaks=peaks,
+                always=always,
+                prepare=self.measured.prepare,
+            )
 
     def price(self, c: CNode) -> Priced | None:
         from ..fusion import Priced

@@ -22,10 +22,11 @@ from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.semantics.simulate import simulate
 from .graph import with_fused
+from .meter import Peaks
 from .region import RunMember, fused_cnode
-from .walk import Peaks, RunWalk, is_plain, peaks_of
+from .walk import RunWalk, is_plain, peaks_of
 
-__all__ = ["Fused", "Price", "Priced", "fuse_runs"]
+__all__ = ["Fused", "Prepare", "Price", "Priced", "fuse_runs"]
 
 MOST_CALLS = 64
 """In one region: a kernel of more reads too much at once, and takes long to compile."""
@@ -48,6 +49,9 @@ class Priced:
 Price = Callable[[CNode], Priced | None]
 """The cost of a fused cNode (which comes with that of its calls, one after the other); None
 where it is not to be fused. It is asked for once for a region with the same arguments."""
+
+
+Prepare = Callable[[Sequence[CNode]], None]
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,7 @@ def fuse_runs(
     *,
     peaks: Peaks | None = None,
     always: bool = False,
+    prepare: Prepare | None = None,
 ) -> Fused:
     """The same step with runs of it fused; as it was where no run is worth it.
 
@@ -96,9 +101,10 @@ def fuse_runs(
     `schedule` must be valid for `program`. `may_fuse` tells operators that a kernel compiler
     takes; random operators, replay forms, new buffer contents and the loss stay outside in any
     case. A sum in place is a plain sum inside, after which the term is freed.
-    What has a price and is no faster is fused with `always` only.
+    What has a price and is no faster is fused with `always` only. `prepare` is given the cNodes of
+    which prices will be asked for next.
     """
-    search = _RunSearch(program, schedule, may_fuse, price, peaks, always)
+    search = _RunSearch(program, schedule, may_fuse, price, peaks, always, prepare)
     decisions = _Decisions()
     while runs := search.runs(decisions):
         if search.conflicts(runs, decisions):
@@ -120,14 +126,16 @@ class _RunSearch:
         price: Price,
         peaks: Peaks | None,
         always: bool,
+        prepare: Prepare | None,
     ):
         self.always = always
+        self.prepare: Prepare = prepare or (lambda _: None)
         self.program, self.graph = program, program.graph
         self.schedule = schedule
         self.steps: Sequence[Step] = schedule.steps
         self.peaks = peaks or peaks_of(program, schedule)
         self.price = price
-        self.prices: dict[object, Priced | None] = {}
+        self.prices: dict[str, Priced | None] = {}
         self.fusible = {c.name for c in self.graph.cnodes if is_plain(c, self.graph)}
         self.fusible = {name for name in self.fusible if may_fuse(self.graph.cnode[name])}
         runs = (step.cnode for step in schedule.steps if isinstance(step, Compute))
@@ -136,14 +144,21 @@ class _RunSearch:
     # -- which steps -------------------------------------------------------------------
 
     def runs(self, decisions: _Decisions) -> list[_FusedRun]:
-        """The runs that are worth it, in order."""
+        """The runs that are worth it, in order. Where one is not, what of its two parts is, after
+        all others were asked for: so kernels are compiled beside each other."""
         accepted: list[_FusedRun] = []
-        for candidate in self._candidates(decisions.alone):
-            if len(candidate.members) > 1:
-                accepted += self._accepted(candidate, decisions)
-            elif self._is_worth_alone(candidate, decisions):
-                accepted.append(candidate)
-        return accepted
+        todo = [*self._candidates(decisions.alone)]
+        while todo:
+            asked = [self._as_kernel(run, decisions) for run in todo]
+            self.prepare([c for c in asked if c is not None and _key(c) not in self.prices])
+            parts: list[_FusedRun] = []
+            for run, c in zip(todo, asked, strict=True):
+                if c is not None and self._is_faster(run, c):
+                    accepted.append(run)
+                elif len(run.members) > 1:
+                    parts += (part for part in self._parts(run) if len(part.members) > 1)
+            todo = parts
+        return sorted(accepted, key=lambda run: run.start)
 
     def _candidates(self, alone: set[tuple[str, int]]) -> Iterator[_FusedRun]:
         """The longest runs of executions that may be fused, frees between them included."""
@@ -174,21 +189,23 @@ class _RunSearch:
         if members:
             yield _FusedRun(start, end, tuple(members))
 
-    def _accepted(self, run: _FusedRun, decisions: _Decisions) -> list[_FusedRun]:
-        """The run if it is worth it, else what of its two parts is."""
-        if len(run.members) < 2:
-            return []
-        if run.executions not in decisions.cut:
-            exported = self._exported(run)
-            phases = {m.cnode.phase for m in run.members}
-            mixed = phases != {"fwd"} and any(
-                m.cnode.phase == "fwd" and not exported.isdisjoint(m.cnode.results)
-                for m in run.members
-            )
-            if not mixed and self._is_faster(run, exported):
-                return [run]
-        left, right = self._parts(run)
-        return [*self._accepted(left, decisions), *self._accepted(right, decisions)]
+    def _as_kernel(self, run: _FusedRun, decisions: _Decisions) -> CNode | None:
+        """The run as one cNode, which is to be priced; None where it cannot or need not be one."""
+        exported = self._exported(run)
+        if not exported or run.executions in decisions.cut:
+            return None
+        if len(run.members) == 1:
+            (member,) = run.members
+            now = member.cnode.time_ns_at(member.execution)
+            if member.cnode.is_accumulate or member.cnode.is_fused:
+                return None
+            if now <= ALONE_SHARE * self.step_ns:
+                return None
+        elif {m.cnode.phase for m in run.members} != {"fwd"} and any(
+            m.cnode.phase == "fwd" and not exported.isdisjoint(m.cnode.results) for m in run.members
+        ):
+            return None
+        return fused_cnode("fused", run.members, exported, self.program)
 
     def _parts(self, run: _FusedRun) -> tuple[_FusedRun, _FusedRun]:
         """Cut where the phase changes, else where the two parts have least in common, as near to
@@ -219,29 +236,18 @@ class _RunSearch:
                 last[name] = place
         return [sum(first[n] < at <= last[n] for n in first) for at in range(len(members))]
 
-    def _is_faster(self, run: _FusedRun, exported: set[str]) -> bool:
-        if not exported:
-            return False
-        c = fused_cnode("fused", run.members, exported, self.program)
+    def _is_faster(self, run: _FusedRun, c: CNode) -> bool:
         now = sum(m.cnode.time_ns_at(m.execution) for m in run.members)
         priced = self._priced(c)
-        is_leaner = any(name not in exported for m in run.members for name in m.cnode.results)
-        enough = now if is_leaner else (1 - GAIN) * now
-        return priced is not None and (self.always or priced.time_ns < enough)
-
-    def _is_worth_alone(self, run: _FusedRun, decisions: _Decisions) -> bool:
-        (member,) = run.members
-        now = member.cnode.time_ns_at(member.execution)
-        exported = self._exported(run)
-        if member.cnode.is_accumulate or member.cnode.is_fused or not exported:
+        if priced is None:
             return False
-        if now <= ALONE_SHARE * self.step_ns or run.executions in decisions.cut:
-            return False
-        priced = self._priced(fused_cnode("fused", run.members, exported, self.program))
-        return priced is not None and priced.time_ns < (1 - GAIN) * now
+        if len(run.members) == 1:
+            return priced.time_ns < (1 - GAIN) * now
+        is_leaner = any(name not in c.results for m in run.members for name in m.cnode.results)
+        return self.always or priced.time_ns < (now if is_leaner else (1 - GAIN) * now)
 
     def _priced(self, c: CNode) -> Priced | None:
-        key = repr((region_function(c), c.call.args, c.workspace, c.time_ns))
+        key = _key(c)
         if key not in self.prices:
             self.prices[key] = self.price(c)
         return self.prices[key]
@@ -356,3 +362,8 @@ class _RunSearch:
         ]
         decisions.cut.update(wrong)
         return bool(wrong)
+
+
+def _key(c: CNode) -> str:
+    """What a price hangs on."""
+    return repr((region_function(c), c.call.args, c.workspace, c.time_ns))

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from ..ir.diagnostics import FBError
 from ..ir.graph import Atom, CNode, Graph, View
 from ..ir.program import Program
 from ..ir.schedule import Compute, Schedule, Step
 from ..ir.semantics.simulate import simulate
+from .meter import Peaks
 from .region import RunMember, views_to
 
-__all__ = ["Peaks", "RunWalk", "is_plain", "peaks_of", "within"]
-
-
-Peaks = tuple[int, int]
-"""Bytes: of the device, and of the activations."""
+__all__ = ["RunWalk", "is_plain", "peaks_of"]
 
 
 def peaks_of(program: Program, schedule: Schedule) -> Peaks:
     """Of a valid schedule."""
     trace = simulate(program, schedule)
     return trace.peak_bytes, trace.activation_peak_bytes
-
-
-def within(peaks: Peaks, program: Program, schedule: Schedule, steps: Sequence[Step]) -> bool:
-    """Whether `schedule` with these steps is valid and takes no more."""
-    try:
-        device, activation = peaks_of(program, replace(schedule, steps=tuple(steps)))
-    except FBError:
-        return False
-    return device <= peaks[0] and activation <= peaks[1]
 
 
 class RunWalk:

@@ -7,7 +7,8 @@ its calls that a kernel takes when both run in turn; its price is that share of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -96,17 +97,37 @@ class InductorPrice:
         no kernel."""
         if self.is_late:
             return None
-        start = time.perf_counter()
-        kernel = self.kernels.kernel(c, [self.values[name] for name in c.call.refs()])
-        times = None if kernel is None else self._times.get(id(kernel))
-        if kernel is not None and times is None:
-            with plain_mode(self.kernels.device):  # a capture may be open, whose tensors are fake
-                times = self._times[id(kernel)] = _measured(kernel, self.kernels.device)
-        self._spent_s += time.perf_counter() - start
-        self.is_late = self._spent_s > self.time_limit_s
+        with self._counted():
+            kernel = self.kernels.kernel(c, self._given(c))
+            times = None if kernel is None else self._times.get(id(kernel))
+            if kernel is not None and times is None:
+                self.kernels.wait()  # compilers would take the time of what is measured
+                with plain_mode(self.kernels.device):  # a capture may be open: its tensors are fake
+                    times = self._times[id(kernel)] = _measured(kernel, self.kernels.device)
         if kernel is None or times is None:
             return None
         return KernelCost(times.at(c.time_ns), kernel.workspace_bytes)
+
+    def prepare(self, cnodes: Iterable[CNode]) -> None:
+        """Begins to compile kernels whose costs will be asked for, in half of the time that is
+        left: what was compiled has to be measured as well."""
+        until_s = (self._spent_s + self.time_limit_s) / 2
+        for c in cnodes:
+            if self._spent_s > until_s:
+                return
+            with self._counted():
+                self.kernels.begin(c, self._given(c))
+
+    def _given(self, c: CNode) -> list[Tensor]:
+        return [self.values[name] for name in c.call.refs()]
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """What is done inside takes of the time for prices."""
+        start = time.perf_counter()
+        yield
+        self._spent_s += time.perf_counter() - start
+        self.is_late = self._spent_s > self.time_limit_s
 
 
 def _measured(kernel: Kernel, device: torch.device) -> _Times:
