@@ -109,13 +109,14 @@ def test_no_plan_to_fold_is_asked_for_past_the_limit(monkeypatch: pytest.MonkeyP
     for name, result in (
         ("folded", None),
         ("shares", {}),
-        ("fuse", SimpleNamespace(cnodes=(1,))),
+        ("begin", None),
+        ("done", SimpleNamespace(cnodes=(1,))),
         ("bound", None),
     ):
         monkeypatch.setattr(FusedWays, name, lambda self, *_, result=result: result)
     monkeypatch.setattr(FusedWays, "planned", planned)
     fusion = FusedWays(plan, request, Phases(), measured)
-    assert len(list(fusion.planned_to_fold())) == len(limits_s) == 3 < MOST_ROUNDS
+    assert len(list(fusion.planned_to_fold(fusion.drafted()))) == len(limits_s) == 3 < MOST_ROUNDS
     assert limits_s == pytest.approx([n * UNIT_S for n in (100, 60, 20)], abs=UNIT_S)
 
 

@@ -19,10 +19,11 @@ not depend on the budget.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from time import monotonic
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ..ir.analysis.order import capture_order, frees_after_last_use
@@ -36,7 +37,7 @@ from .run_planner import Planned, run_planner
 
 if TYPE_CHECKING:
     from ..backends.torch.kernels import InductorPrice
-    from ..fusion import Fused, Priced
+    from ..fusion import Fused, Fusing, Priced
     from ..ir.graph import CNode
     from ..ir.program import Program
     from ..ir.schedule import Step
@@ -88,6 +89,19 @@ def limit_ns(ways: Iterable[FusedWay]) -> float:
 
 def _of(kind: BudgetKind, peaks: Peaks) -> int:
     return peaks[1] if kind == "activation" else peaks[0]
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A plan whose kernels are begun; another after it is looked for `until` then (of
+    `time.monotonic`)."""
+
+    steps: tuple[Step, ...]
+    fusing: Fusing
+    until: float
+
+
+NO_SHARES: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass
@@ -169,20 +183,25 @@ class FusedWays:
                 yield from self.planned_whole(whole, rung, left_s, peaks)
 
     def ways(self) -> Iterator[Fused]:
-        """The fused plans that there are."""
+        """The fused plans that there are. The kernels of all that hang on no prices are begun
+        first: they are compiled while the planner works."""
         from ..fusion import peaks_of
 
         plan = self.plan
-        for schedule in (plan.schedule, self.folded(plan.schedule)):
-            after = self.fuse(plan.program, schedule)
-            if after.cnodes:
-                yield after
-        yield from self.planned_to_fold()
+        own = [self.begin(plan.program, s) for s in (plan.schedule, self.folded(plan.schedule))]
         graph = plan.program.graph
         steps = frees_after_last_use(graph, capture_order(graph))
         captured = Schedule("captured", "", steps)
-        for whole in dict.fromkeys((captured, self.folded(captured))):
-            before = self.fuse(plan.program, whole, peaks_of(plan.program, whole))
+        wholes = [
+            self.begin(plan.program, whole, peaks_of(plan.program, whole))
+            for whole in dict.fromkeys((captured, self.folded(captured)))
+        ]
+        first = self.drafted()
+        for after in map(self.done, own):
+            if after.cnodes:
+                yield after
+        yield from self.planned_to_fold(first)
+        for before in map(self.done, wholes):
             if before.cnodes:
                 self.whole.append(before)
                 yield before
@@ -196,24 +215,40 @@ class FusedWays:
         if planned is not None:
             yield self.fuse(whole.program, planned.schedule, peaks)
 
-    def planned_to_fold(self) -> Iterator[Fused]:
-        """Planned as if a recomputation that may be folded into its reader took little time, then
-        at what it took in the kernels so made, until a plan comes again or the time is over."""
-        program = self.plan.program
-        until = monotonic() + self.request.time_limit_s
+    def drafted(
+        self,
+        shares: Mapping[str, float] = NO_SHARES,
+        until: float | None = None,
+        known: Set[tuple[Step, ...]] = frozenset(),
+    ) -> Drafted | None:
+        """A plan at these shares of times, and its kernels begun; None where it is `known`, or
+        where there is none before `until` (of `time.monotonic`; left out: as long as the planner
+        had)."""
+        until = monotonic() + self.request.time_limit_s if until is None else until
+        if (left_s := until - monotonic()) <= 0:
+            return None
+        made = self.planned(self.at_shares(shares), self.bound, left_s)
+        if made is None or made.schedule.steps in known:
+            return None
+        fusing = self.begin(self.plan.program, self.folded(made.schedule))
+        return Drafted(made.schedule.steps, fusing, until)
+
+    def planned_to_fold(self, drafted: Drafted | None) -> Iterator[Fused]:
+        """Planned as if a recomputation that may be folded into its reader took little time, which
+        is what was `drafted`, then at what it took in the kernels so made, until a plan comes
+        again or the time is over."""
         shares: dict[str, float] = {}
         known: set[tuple[Step, ...]] = set()
-        for _ in range(MOST_ROUNDS):
-            left_s = until - monotonic()
-            made = self.planned(self.at_shares(shares), self.bound, left_s) if left_s > 0 else None
-            if made is None or made.schedule.steps in known:
-                return
-            known.add(made.schedule.steps)
-            fused = self.fuse(program, self.folded(made.schedule))
+        while drafted is not None:
+            known.add(drafted.steps)
+            fused = self.done(drafted.fusing)
             if not fused.cnodes:
                 return
             yield fused
+            if len(known) == MOST_ROUNDS:
+                return
             shares |= self.shares(fused)
+            drafted = self.drafted(shares, drafted.until, known)
 
     def at_shares(self, shares: Mapping[str, float]) -> Program:
         """The program with these shares of the times of forward cNodes that may be fused."""
@@ -270,24 +305,24 @@ class FusedWays:
         return Budget(_of(kind, self.peaks), kind)
 
     def fuse(self, program: Program, schedule: Schedule, peaks: Peaks | None = None) -> Fused:
-        from ..fusion import fuse_runs, gathered, unrolled
+        return self.done(self.begin(program, schedule, peaks))
+
+    def begin(self, program: Program, schedule: Schedule, peaks: Peaks | None = None) -> Fusing:
+        from ..fusion import Fusing, gathered, unrolled
 
         peaks = peaks or self.peaks
         may_fuse, always = self.measured.may_fuse, self.request.fuse == "inductor"
-        with self.phases.phase("fuse", "fusing, and compiling kernels"):
+        with self.phases.phase("fuse", "beginning to compile kernels"):
             until = monotonic() + GATHERING * self.request.time_limit_s
             apart = unrolled(program, schedule)
             self.measured.add(apart.origin)
             near = gathered(apart.program, apart.schedule, may_fuse, peaks, until)
-            return fuse_runs(
-                apart.program,
-                near,
-                may_fuse,
-                self.price,
-                peaks=peaks,
-                always=always,
-                prepare=self.measured.prepare,
-            )
+            prepare = self.measured.prepare
+            return Fusing(apart.program, near, may_fuse, self.price, peaks, always, prepare)
+
+    def done(self, fusing: Fusing) -> Fused:
+        with self.phases.phase("fuse", "fusing, and measuring kernels"):
+            return fusing.done()
 
     def price(self, c: CNode) -> Priced | None:
         from ..fusion import Priced

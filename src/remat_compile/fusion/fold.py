@@ -19,7 +19,7 @@ from ..ir.graph import CALLER_KINDS, CNode, Graph
 from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from .gather import freed_early
-from .meter import Meter
+from .peak_check import PeakCheck
 from .walk import is_plain, peaks_of
 
 __all__ = ["folded"]
@@ -38,7 +38,7 @@ def folded(
     which must be valid. Nothing is tried after `until` (of `time.monotonic`)."""
     graph = program.graph
     fusible = {c.name for c in graph.cnodes if is_plain(c, graph) and may_fuse(c)}
-    peaks, meter = peaks_of(program, schedule), Meter(program)
+    peaks, check = peaks_of(program, schedule), PeakCheck(program)
     touching = _touching(graph)
     steps = freed_early(graph, schedule.steps)
     for c in reversed([c for c in graph.in_phase("fwd") if c.name in fusible]):
@@ -47,7 +47,7 @@ def folded(
             while shorter is not None and monotonic() <= until:
                 steps = shorter
                 cuts = _Fold(graph, steps, fusible, touching).cuts(c, name)
-                shorter = next((s for s in cuts if meter.within(peaks, s)), None)
+                shorter = next((s for s in cuts if check.within(peaks, s)), None)
     return replace(schedule, steps=tuple(steps))
 
 

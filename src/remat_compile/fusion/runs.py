@@ -12,7 +12,7 @@ fused that would exceed a given peak, nor what `price` does not find faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..ir.analysis.regions import region_function
@@ -22,11 +22,11 @@ from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.semantics.simulate import simulate
 from .graph import with_fused
-from .meter import Peaks
+from .peak_check import Peaks
 from .region import RunMember, fused_cnode
 from .walk import RunWalk, is_plain, peaks_of
 
-__all__ = ["Fused", "Prepare", "Price", "Priced", "fuse_runs"]
+__all__ = ["Fused", "Fusing", "Prepare", "Price", "Priced", "fuse_runs"]
 
 MOST_CALLS = 64
 """In one region: a kernel of more reads too much at once, and takes long to compile."""
@@ -76,6 +76,9 @@ class _FusedRun:
         return tuple((m.cnode.name, m.execution) for m in self.members)
 
 
+_Asked = Sequence[tuple[_FusedRun, CNode | None]]
+
+
 @dataclass
 class _Decisions:
     """What was found not to be fused: executions that stay alone, runs that are cut in two."""
@@ -104,15 +107,36 @@ def fuse_runs(
     What has a price and is no faster is fused with `always` only. `prepare` is given the cNodes of
     which prices will be asked for next.
     """
-    search = _RunSearch(program, schedule, may_fuse, price, peaks, always, prepare)
-    decisions = _Decisions()
-    while runs := search.runs(decisions):
-        if search.conflicts(runs, decisions):
-            continue
-        made = search.rewritten(runs, decisions)
-        if made is not None and not search.above_peak(made, runs, decisions):
-            return made
-    return Fused(program, schedule)
+    return Fusing(program, schedule, may_fuse, price, peaks, always, prepare).done()
+
+
+class Fusing:
+    """What `fuse_runs` does, in two parts: `prepare` is given what is asked for first as this is
+    made, so that kernels are compiled until it is to be `done`."""
+
+    def __init__(
+        self,
+        program: Program,
+        schedule: Schedule,
+        may_fuse: Callable[[CNode], bool],
+        price: Price,
+        peaks: Peaks | None = None,
+        always: bool = False,
+        prepare: Prepare | None = None,
+    ):
+        self._search = _RunSearch(program, schedule, may_fuse, price, peaks, always, prepare)
+        self._search.begin(_Decisions())
+
+    def done(self) -> Fused:
+        """The same step with runs of it fused."""
+        search, decisions = self._search, _Decisions()
+        while runs := search.runs(decisions):
+            if search.conflicts(runs, decisions):
+                continue
+            made = search.rewritten(runs, decisions)
+            if made is not None and not search.above_peak(made, runs, decisions):
+                return made
+        return Fused(search.program, search.schedule)
 
 
 class _RunSearch:
@@ -147,18 +171,26 @@ class _RunSearch:
         """The runs that are worth it, in order. Where one is not, what of its two parts is, after
         all others were asked for: so kernels are compiled beside each other."""
         accepted: list[_FusedRun] = []
-        todo = [*self._candidates(decisions.alone)]
-        while todo:
-            asked = [self._as_kernel(run, decisions) for run in todo]
-            self.prepare([c for c in asked if c is not None and _key(c) not in self.prices])
+        asked = self.begin(decisions)
+        while asked:
             parts: list[_FusedRun] = []
-            for run, c in zip(todo, asked, strict=True):
+            for run, c in asked:
                 if c is not None and self._is_faster(run, c):
                     accepted.append(run)
                 elif len(run.members) > 1:
                     parts += (part for part in self._parts(run) if len(part.members) > 1)
-            todo = parts
+            asked = self._asked(parts, decisions)
         return sorted(accepted, key=lambda run: run.start)
+
+    def begin(self, decisions: _Decisions) -> _Asked:
+        """The runs that are looked at first."""
+        return self._asked(self._candidates(decisions.alone), decisions)
+
+    def _asked(self, runs: Iterable[_FusedRun], decisions: _Decisions) -> _Asked:
+        """With the cNodes of which prices are to be asked, which are told before."""
+        asked = [(run, self._as_kernel(run, decisions)) for run in runs]
+        self.prepare([c for _, c in asked if c is not None and _key(c) not in self.prices])
+        return asked
 
     def _candidates(self, alone: set[tuple[str, int]]) -> Iterator[_FusedRun]:
         """The longest runs of executions that may be fused, frees between them included."""

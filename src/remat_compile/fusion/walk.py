@@ -8,7 +8,7 @@ from ..ir.graph import Atom, CNode, Graph, View
 from ..ir.program import Program
 from ..ir.schedule import Compute, Schedule, Step
 from ..ir.semantics.simulate import simulate
-from .meter import Peaks
+from .peak_check import Peaks
 from .region import RunMember, views_to
 
 __all__ = ["RunWalk", "is_plain", "peaks_of"]

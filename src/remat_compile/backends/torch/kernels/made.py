@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -176,11 +176,11 @@ class Kernels:
             self.failures.append(f"{c.name}: {error}")
             self.made[key] = None
 
-    def keep(self, c: CNode, args: Sequence[Tensor], kept: KeptKernels) -> None:
-        """Keeps the kernel of a fused cNode for other processes, where that can be."""
-        key, *_ = _asked(c, args)
-        if (kernel := self.made.get(key)) is not None:
-            kept.keep(key, kernel.compiled)
+    def keep(self, asked: Iterable[tuple[CNode, Sequence[Tensor]]], kept: KeptKernels) -> None:
+        """Keeps the kernels of fused cNodes for other processes, where that can be."""
+        for key in dict.fromkeys(_asked(c, args)[0] for c, args in asked):
+            if (kernel := self.made.get(key)) is not None:
+                kept.keep(key, kernel.compiled)
 
     def _begin(
         self, key: str, function: RegionFunction, layouts: tuple[Layout, ...]

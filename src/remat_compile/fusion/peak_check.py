@@ -18,7 +18,7 @@ from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.semantics.simulate import KEPT_KINDS, NON_ACTIVATION_KINDS, Sizes, simulate
 from ..ir.semantics.sizes import existing_grads
 
-__all__ = ["Meter", "Peaks"]
+__all__ = ["PeakCheck", "Peaks"]
 
 Peaks = tuple[int, int]
 """Bytes: of the device, and of the activations."""
@@ -39,7 +39,7 @@ class _Execution:
     draw: int | None
 
 
-class Meter:
+class PeakCheck:
     """Made once for a program, whose schedules it then looks at."""
 
     def __init__(self, program: Program):

@@ -12,7 +12,7 @@ import pytest
 from helpers.programs.hand_built import batch_norm_program, dropout_program
 from helpers.programs.random_plans import random_plan
 from helpers.programs.random_programs import random_program
-from remat_compile.fusion.meter import Meter, Peaks
+from remat_compile.fusion.peak_check import PeakCheck, Peaks
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Compute, Schedule, Step
@@ -47,16 +47,16 @@ def changed(rng: Random, steps: Sequence[Step]) -> list[Step]:
     return made
 
 
-def alike(program: Program, meter: Meter, steps: Sequence[Step]) -> str:
+def alike(program: Program, check: PeakCheck, steps: Sequence[Step]) -> str:
     """Holds the two against each other; what it was, in a word."""
     peaks = simulated(program, steps)
     if isinstance(peaks, str):
-        assert not meter.within((MUCH, MUCH), steps)
+        assert not check.within((MUCH, MUCH), steps)
         return peaks
     device, activation = peaks
-    assert meter.within(peaks, steps)
-    assert not meter.within((device - 1, activation), steps)
-    assert not meter.within((device, activation - 1), steps)
+    assert check.within(peaks, steps)
+    assert not check.within((device - 1, activation), steps)
+    assert not check.within((device, activation - 1), steps)
     return "valid"
 
 
@@ -66,10 +66,10 @@ def test_it_says_what_the_simulator_says(copy: float) -> None:
     for seed in range(150):
         rng = Random(seed)
         program = random_program(rng)
-        plan, meter = random_plan(rng, program, copy=copy), Meter(program)
-        assert alike(program, meter, plan.steps) == "valid"
+        plan, check = random_plan(rng, program, copy=copy), PeakCheck(program)
+        assert alike(program, check, plan.steps) == "valid"
         for _ in range(8):
-            kinds[alike(program, meter, changed(rng, plan.steps))] += 1
+            kinds[alike(program, check, changed(rng, plan.steps))] += 1
     assert kinds["valid"] > 300
     assert {"FB0301", "FB0302", "FB0305", "FB0306", "FB0309"} <= kinds.keys()
 
@@ -77,10 +77,10 @@ def test_it_says_what_the_simulator_says(copy: float) -> None:
 @pytest.mark.parametrize("made", [dropout_program, batch_norm_program])
 def test_random_numbers_and_buffers_count_as_they_do_there(made: Callable[[], Program]) -> None:
     program = made()
-    meter, kinds = Meter(program), Counter[str]()
+    check, kinds = PeakCheck(program), Counter[str]()
     for seed in range(300):
         rng = Random(seed)
-        kinds[alike(program, meter, changed(rng, random_plan(rng, program).steps))] += 1
+        kinds[alike(program, check, changed(rng, random_plan(rng, program).steps))] += 1
     assert kinds["valid"] > 100
 
 
@@ -140,4 +140,4 @@ END = "B1; B2; free %dy; B3; free %c; free %d"
 )
 def test_each_rule_by_itself(steps: str, verdict: str) -> None:
     program = parse_program(TEXT.replace("STEPS", steps))
-    assert alike(program, Meter(program), program.schedules[0].steps) == verdict
+    assert alike(program, PeakCheck(program), program.schedules[0].steps) == verdict
