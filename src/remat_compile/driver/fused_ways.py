@@ -30,7 +30,7 @@ from ..ir.analysis.order import capture_order, frees_after_last_use
 from ..ir.diagnostics import FBError
 from ..ir.expr import Const
 from ..ir.program import Budget
-from ..ir.schedule import Schedule
+from ..ir.schedule import Compute, Schedule
 from ..ir.semantics.simulate import simulate
 from .budget import Baseline, BudgetKind, BudgetText, resolve_budget
 from .run_planner import Planned, run_planner
@@ -174,13 +174,16 @@ class FusedWays:
         is_device = rung.kind == "device"
         peaks = (rung.bytes, activation) if is_device else (device, rung.bytes)
         made = self.planned(self.at_shares({}), rung, until - monotonic())
+        begun = None
         if made is not None:
-            fused = self.fuse(self.plan.program, self.folded(made.schedule), peaks)
-            if fused.cnodes:
-                yield fused
+            begun = self.begin(self.plan.program, self.folded(made.schedule), peaks)
+        again: list[Fusing] = []
         for whole in self.whole[-1:]:  # the one with less saved
             if (left_s := until - monotonic()) > 0:
-                yield from self.planned_whole(whole, rung, left_s, peaks)
+                again = self.begin_whole(whole, rung, left_s, peaks)
+        if begun is not None and (fused := self.done(begun)).cnodes:
+            yield fused
+        yield from map(self.done, again)
 
     def ways(self) -> Iterator[Fused]:
         """The fused plans that there are. The kernels of all that hang on no prices are begun
@@ -201,19 +204,19 @@ class FusedWays:
             if after.cnodes:
                 yield after
         yield from self.planned_to_fold(first)
-        for before in map(self.done, wholes):
-            if before.cnodes:
-                self.whole.append(before)
-                yield before
-                yield from self.planned_whole(before, self.bound, self.request.time_limit_s)
+        self.whole += (before for before in map(self.done, wholes) if before.cnodes)
+        limit_s = self.request.time_limit_s
+        again = [self.begin_whole(before, self.bound, limit_s) for before in self.whole]
+        for before, planned in zip(self.whole, again, strict=True):
+            yield before
+            yield from map(self.done, planned)
 
-    def planned_whole(
+    def begin_whole(
         self, whole: Fused, bound: Budget, time_limit_s: float, peaks: Peaks | None = None
-    ) -> Iterator[Fused]:
-        """A plan of a graph that is fused already, fused again."""
+    ) -> list[Fusing]:
+        """A plan of a graph that is fused already, to be fused again; none where there is none."""
         planned = self.planned(whole.program, bound, time_limit_s)
-        if planned is not None:
-            yield self.fuse(whole.program, planned.schedule, peaks)
+        return [] if planned is None else [self.begin(whole.program, planned.schedule, peaks)]
 
     def drafted(
         self,
@@ -245,8 +248,9 @@ class FusedWays:
             if not fused.cnodes:
                 return
             yield fused
-            if len(known) == MOST_ROUNDS:
-                return
+            runs = [step.cnode for step in drafted.steps if isinstance(step, Compute)]
+            if len(known) == MOST_ROUNDS or len(runs) == len({*runs}):
+                return  # what is not recomputed at a tenth of its time is not at more
             shares |= self.shares(fused)
             drafted = self.drafted(shares, drafted.until, known)
 
