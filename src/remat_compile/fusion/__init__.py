@@ -2,8 +2,9 @@
 
 from .fold import folded
 from .gather import gathered
+from .price import Price, Priced
 from .recomputed import recomputation_shares
-from .runs import Fused, Fusing, Price, Priced, fuse_runs
+from .runs import Fused, Fusing, fuse_runs
 from .unroll import unrolled
 from .walk import peaks_of
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ..ir.graph import CNode, Graph, Ref
 from ..ir.program import Program
-from .runs import Prepare, Price
+from .price import Prepare, Price
 
 __all__ = ["recomputation_shares"]
 

@@ -15,18 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..ir.analysis.regions import region_function
-from ..ir.expr import Expr
 from ..ir.graph import CNode
 from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.semantics.simulate import simulate
 from .graph import with_fused
 from .peak_check import Peaks
+from .price import Prepare, Price, Priced, price_key
 from .region import RunMember, fused_cnode
-from .walk import RunWalk, is_plain, peaks_of
+from .walk import RunWalk, in_common, is_plain, peaks_of
 
-__all__ = ["Fused", "Fusing", "Prepare", "Price", "Priced", "fuse_runs"]
+__all__ = ["Fused", "Fusing", "fuse_runs"]
 
 MOST_CALLS = 64
 """In one region: a kernel of more reads too much at once, and takes long to compile."""
@@ -36,22 +35,6 @@ measurements differ by chance, and a kernel changes bits."""
 ALONE_SHARE = 0.002
 """A computation with no other beside it is tried as a kernel, which is compiled for it, where it
 takes this share of the step's time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Priced:
-    """What a region costs as one kernel: nanoseconds, and bytes beside its results."""
-
-    time_ns: int
-    workspace: Expr
-
-
-Price = Callable[[CNode], Priced | None]
-"""The cost of a fused cNode (which comes with that of its calls, one after the other); None
-where it is not to be fused. It is asked for once for a region with the same arguments."""
-
-
-Prepare = Callable[[Sequence[CNode]], None]
 
 
 @dataclass(frozen=True)
@@ -189,7 +172,7 @@ class _RunSearch:
     def _asked(self, runs: Iterable[_FusedRun], decisions: _Decisions) -> _Asked:
         """With the cNodes of which prices are to be asked, which are told before."""
         asked = [(run, self._as_kernel(run, decisions)) for run in runs]
-        self.prepare([c for _, c in asked if c is not None and _key(c) not in self.prices])
+        self.prepare([c for _, c in asked if c is not None and price_key(c) not in self.prices])
         return asked
 
     def _candidates(self, alone: set[tuple[str, int]]) -> Iterator[_FusedRun]:
@@ -245,7 +228,7 @@ class _RunSearch:
         members = run.members
         inside = range(1, len(members))
         changes = [i for i in inside if members[i].cnode.phase != members[i - 1].cnode.phase]
-        common = self._in_common(members)
+        common = in_common(members, self.graph)
         at = (
             changes[0]
             if changes
@@ -256,17 +239,6 @@ class _RunSearch:
             _FusedRun(run.start, border, members[:at]),
             _FusedRun(border, run.end, members[at:]),
         )
-
-    def _in_common(self, members: Sequence[RunMember]) -> list[int]:
-        """How many aNodes those before each place and those from there on both read or make."""
-        touched = [{*m.cnode.results, *self.graph.reads(m.cnode)} for m in members]
-        first: dict[str, int] = {}
-        last: dict[str, int] = {}
-        for place, names in enumerate(touched):
-            for name in names:
-                first.setdefault(name, place)
-                last[name] = place
-        return [sum(first[n] < at <= last[n] for n in first) for at in range(len(members))]
 
     def _is_faster(self, run: _FusedRun, c: CNode) -> bool:
         now = sum(m.cnode.time_ns_at(m.execution) for m in run.members)
@@ -279,7 +251,7 @@ class _RunSearch:
         return self.always or priced.time_ns < (now if is_leaner else (1 - GAIN) * now)
 
     def _priced(self, c: CNode) -> Priced | None:
-        key = _key(c)
+        key = price_key(c)
         if key not in self.prices:
             self.prices[key] = self.price(c)
         return self.prices[key]
@@ -394,8 +366,3 @@ class _RunSearch:
         ]
         decisions.cut.update(wrong)
         return bool(wrong)
-
-
-def _key(c: CNode) -> str:
-    """What a price hangs on."""
-    return repr((region_function(c), c.call.args, c.workspace, c.time_ns))

@@ -11,7 +11,7 @@ from ..ir.semantics.simulate import simulate
 from .peak_check import Peaks
 from .region import RunMember, views_to
 
-__all__ = ["RunWalk", "is_plain", "peaks_of"]
+__all__ = ["RunWalk", "in_common", "is_plain", "peaks_of"]
 
 
 def peaks_of(program: Program, schedule: Schedule) -> Peaks:
@@ -78,3 +78,15 @@ def _casts(view: View) -> bool:
     """Whether it reads the bytes of its base as another type."""
     values = (*view.call.args, *(value for _, value in view.call.kwargs))
     return any(isinstance(value, Atom) and value.kind == "dtype" for value in values)
+
+
+def in_common(members: Sequence[RunMember], graph: Graph) -> list[int]:
+    """How many aNodes those before each place and those from there on both read or make."""
+    touched = [{*m.cnode.results, *graph.reads(m.cnode)} for m in members]
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for place, names in enumerate(touched):
+        for name in names:
+            first.setdefault(name, place)
+            last[name] = place
+    return [sum(first[n] < at <= last[n] for n in first) for at in range(len(members))]
