@@ -6,7 +6,7 @@
 
 Processor time, that of compilers and other processes included, from the call of `compile` to the
 module handed out, with PyTorch and remat-compile imported and the model built; the time up to there
-stands beside it.
+stands beside it, and that of `compile` by the clock.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -41,11 +42,11 @@ def start(layers: int, width: int, seq: int, fuse: str) -> dict[str, float]:
     model = gpt2(layers=layers, width=width, heads=4, vocab=vocab, seq=seq)
     ids = torch.randint(0, vocab, (2, seq))
     args = (ids, torch.roll(ids, -1, 1))
-    before = spent_s()
+    before, clock = spent_s(), time.perf_counter()
     planned(model, args, activation_budget="range:0.5", planner="dtr", progress=False, fuse=fuse)
-    end = spent_s()
+    end, clock = spent_s(), time.perf_counter() - clock
     captured = "torch.export._trace" in sys.modules
-    return {"before": before, "start": end - before, "captured": float(captured)}
+    return {"before": before, "start": end - before, "clock": clock, "captured": float(captured)}
 
 
 def main(
@@ -76,11 +77,13 @@ def main(
                 check=True,
             )
             runs.append(json.loads(done.stdout))
+    keys = ("before", "start", "clock")
     rows = [
-        (str(at + 1), f"{f['before']:.2f}", f"{f['start']:.2f}", "yes" if f["captured"] else "no")
+        (str(at + 1), *(f"{f[k]:.2f}" for k in keys), "yes" if f["captured"] else "no")
         for at, f in enumerate(runs)
     ]
-    print_table(("start", "imports, model (s)", "compile (s)", "captured"), rows)
+    head = ("start", "imports, model (s)", "compile (s)", "by the clock (s)", "captured")
+    print_table(head, rows)
     if runs[-1]["captured"] or (check and runs[-1]["start"] > LIMIT_S):
         raise SystemExit(1)
 

@@ -14,16 +14,19 @@ from helpers.planners.graphs import chain
 from remat_compile import FBError, Plan, verifier
 from remat_compile.api import plan_program
 from remat_compile.driver import ask as _ask
-from remat_compile.driver.budget import parse_budget
+from remat_compile.driver import prove as _prove
+from remat_compile.driver.budget import Baseline, parse_budget
 from remat_compile.driver.files import text_of
 from remat_compile.driver.prove import Maker, ProofRequest, by_tool, in_file, proven_program
 from remat_compile.driver.request import PlanRequest
-from remat_compile.driver.run_planner import Attempt, Phases
+from remat_compile.driver.run_planner import Attempt, Phases, Planned, run_planner
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import Diagnostic
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Compute, Schedule
+from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.ir.text.parser import parse_program
+from remat_compile.planners.bounds.time_bounds import TimeBounds
 from remat_compile.planners.contract import (
     Feasible,
     Infeasible,
@@ -267,3 +270,36 @@ def test_a_proof_of_a_large_graph_may_take_longer_than_its_plan() -> None:
     small, large = (Attempt(chain(n), Dtr(), None, 5.0, Phases()) for n in (3, 4000))
     assert small.prover.time_limit_s == 60.0
     assert large.prover.time_limit_s == 0.02 * len(large.program.graph.cnodes) > 100.0
+
+
+def test_a_draft_is_run_by_the_simulator_and_not_proven(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is only made of what is proven in its place; one that is wrong is refused all the same."""
+    asked: list[object] = []
+    monkeypatch.setattr(_prove, "prove", lambda *_: asked.append(_))
+    monkeypatch.setattr(TimeBounds, "lower_ns_for", lambda *_, **__: asked.append(_))
+
+    def drafted(answer: Callable[[Program], object], budget: int) -> Planned:
+        return run_planner(
+            program,
+            fake(answer),
+            Budget(budget, "device"),
+            Baseline.of(program),
+            time_limit_s=60.0,
+            phases=Phases(),
+            is_draft=True,
+        )
+
+    schedule = store_all(program)
+    made = drafted(lambda p: Feasible(schedule, 4000, 3000), 1000)
+    assert (made.schedule, made.lower_bound_ns) == (schedule, None)
+    assert made.program is program
+    assert made.peak_bytes == simulate(program, schedule).peak_bytes
+    assert asked == []
+    cut = Schedule("plan", "fake", schedule.steps[1:])
+    for wrong, budget, code in ((schedule, 150, "FB0463"), (cut, 1000, "FB0462")):
+        with pytest.raises(FBError) as caught:
+            drafted(lambda p, s=wrong: Feasible(s, 1, None), budget)  # type: ignore[misc]
+        assert caught.value.diagnostics[0].code == code
+    assert asked == []

@@ -18,6 +18,7 @@ from remat_compile.driver.least import SHARE, run_for_least
 from remat_compile.driver.prices import prices_around
 from remat_compile.driver.run_planner import Phases
 from remat_compile.ir.program import Budget, Program
+from remat_compile.ir.schedule import Compute, Free
 from remat_compile.planners import Planner, PlanResult
 from remat_compile.planners.contract import Progress
 from remat_compile.planners.dtr import Dtr
@@ -93,15 +94,20 @@ def test_no_price_is_asked_for_past_the_limit(monkeypatch: pytest.MonkeyPatch) -
     assert prices_around(subject, 10_000 * UNIT_S).is_complete
 
 
-def test_no_plan_to_fold_is_asked_for_past_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each takes 40 of 100 units, and another would be made each time."""
+@pytest.mark.parametrize(("runs", "plans"), [(2, 3), (1, 1)])
+def test_no_plan_to_fold_is_asked_for_past_the_limit(
+    runs: int, plans: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes 40 of 100 units, and another would be made each time. None after one that runs
+    everything once: at higher prices nothing else would run again."""
     program = transformer(1)
     skip, limits_s = skips(monkeypatch), list[float]()
 
     def planned(self: Any, program: Program, budget: Any, time_limit_s: float) -> Any:
         limits_s.append(time_limit_s)
         skip(40 * UNIT_S)
-        return SimpleNamespace(schedule=SimpleNamespace(steps=(len(limits_s),)))
+        steps = (Compute("F1"),) * runs + (Free(f"x{len(limits_s)}"),)
+        return SimpleNamespace(schedule=SimpleNamespace(steps=steps))
 
     plan: Any = SimpleNamespace(program=program, budget=None)
     request: Any = SimpleNamespace(time_limit_s=100 * UNIT_S)
@@ -109,14 +115,16 @@ def test_no_plan_to_fold_is_asked_for_past_the_limit(monkeypatch: pytest.MonkeyP
     for name, result in (
         ("folded", None),
         ("shares", {}),
-        ("fuse", SimpleNamespace(cnodes=(1,))),
+        ("begin", None),
+        ("done", SimpleNamespace(cnodes=(1,))),
         ("bound", None),
     ):
         monkeypatch.setattr(FusedWays, name, lambda self, *_, result=result: result)
     monkeypatch.setattr(FusedWays, "planned", planned)
     fusion = FusedWays(plan, request, Phases(), measured)
-    assert len(list(fusion.planned_to_fold())) == len(limits_s) == 3 < MOST_ROUNDS
-    assert limits_s == pytest.approx([n * UNIT_S for n in (100, 60, 20)], abs=UNIT_S)
+    made = [*fusion.planned_to_fold(fusion.drafted())]
+    assert len(made) == len(limits_s) == plans < MOST_ROUNDS
+    assert limits_s == pytest.approx([n * UNIT_S for n in (100, 60, 20)][:plans], abs=UNIT_S)
 
 
 def test_what_planning_took_is_no_time_for_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ from helpers.clock import HANGS_S, skips
 from helpers.planners.graphs import transformer
 from remat_compile.backends.torch.kernels import Kernels, price
 from remat_compile.driver import regions
-from remat_compile.fusion import fold, folded, gather, gathered
+from remat_compile.fusion import fold, folded, gathered
+from remat_compile.fusion.peak_check import PeakCheck
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.graph import Call, CNode, Ref
 from remat_compile.ir.schedule import Schedule
@@ -44,7 +45,7 @@ def test_nothing_is_tried_past_the_limit(
         moved()
         yield from ()
 
-    monkeypatch.setattr(gather, "within", moved)
+    monkeypatch.setattr(PeakCheck, "within", moved)
     monkeypatch.setattr(fold._Fold, "cuts", cuts)
     run: Callable[..., Schedule] = gathered if way == "gathered" else folded
     until = monotonic() + 100 * UNIT_S
@@ -63,7 +64,8 @@ def test_no_kernel_is_made_past_the_limit(monkeypatch: pytest.MonkeyPatch) -> No
         return SimpleNamespace(workspace_bytes=0, of=c.name)
 
     monkeypatch.setattr(price, "_measured", lambda *_: price._Times(1, 1))
-    kernels: Any = SimpleNamespace(kernel=kernel, device=torch.device("cpu"))
+    cpu = torch.device("cpu")
+    kernels: Any = SimpleNamespace(kernel=kernel, device=cpu, wait=lambda: None)
     prices = price.InductorPrice(kernels, {"x": torch.ones(1)}, 100 * UNIT_S)
     calls = [CNode(f"F{i}", "fwd", (f"y{i}",), Call("ns.f", (Ref("x"),))) for i in range(6)]
     costs = [prices.cost(c) for c in calls]
@@ -72,13 +74,37 @@ def test_no_kernel_is_made_past_the_limit(monkeypatch: pytest.MonkeyPatch) -> No
     assert prices.is_late
 
 
+def test_half_of_the_time_is_for_what_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is begun in 20 of 100 units: the third is the last. What is asked for takes 11 then, and
+    has the rest."""
+    skip, begun = skips(monkeypatch), list[str]()
+
+    def begin(c: CNode, tensors: object) -> None:
+        begun.append(c.name)
+        skip(20 * UNIT_S)
+
+    def kernel(c: CNode, tensors: object) -> object:
+        skip(11 * UNIT_S)
+        return SimpleNamespace(workspace_bytes=0, of=c.name)
+
+    monkeypatch.setattr(price, "_measured", lambda *_: price._Times(1, 1))
+    cpu = torch.device("cpu")
+    kernels: Any = SimpleNamespace(kernel=kernel, begin=begin, device=cpu, wait=lambda: None)
+    prices = price.InductorPrice(kernels, {"x": torch.ones(1)}, 100 * UNIT_S)
+    calls = [CNode(f"F{i}", "fwd", (f"y{i}",), Call("ns.f", (Ref("x"),))) for i in range(6)]
+    prices.prepare(calls)
+    assert begun == ["F0", "F1", "F2"]
+    costs = [prices.cost(c) for c in calls]
+    assert [cost is not None for cost in costs] == [True] * 4 + [False] * 2
+
+
 def test_kernels_of_a_plan_from_a_file_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes 40 of 100 units: the third is the last. What is made already is given all the
     same, and each of the others is told."""
     skip, compiled = skips(monkeypatch), list[object]()
 
-    def make(_: object, function: object, layouts: object) -> object:
-        compiled.append(function)
+    def make(_: object, key: object, *of: object) -> object:
+        compiled.append(key)
         skip(40 * UNIT_S)
         return SimpleNamespace()
 

@@ -15,7 +15,7 @@ from ..ir.expr import Const
 from .fused_proof import proven_fused, with_warnings
 from .fused_ways import FusedWays
 from .plan import Plan
-from .regions import lacking, new_kernels
+from .regions import end_probe, lacking, new_kernels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,6 +59,7 @@ def fused_plan(
         return with_warnings(plan, Diagnostic("FB0468", f"the plan is not fused: {why}"))
     from ..backends.torch.kernels import InductorPrice
 
+    end_probe()
     kernels = new_kernels(plan.program)
     values = {name: node.meta["val"] for name, node in lowered.nodes.items()}
     diagnostics: tuple[Diagnostic, ...] = ()

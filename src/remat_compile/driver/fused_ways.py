@@ -19,24 +19,25 @@ not depend on the budget.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from time import monotonic
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ..ir.analysis.order import capture_order, frees_after_last_use
 from ..ir.diagnostics import FBError
 from ..ir.expr import Const
 from ..ir.program import Budget
-from ..ir.schedule import Schedule
+from ..ir.schedule import Compute, Schedule
 from ..ir.semantics.simulate import simulate
 from .budget import Baseline, BudgetKind, BudgetText, resolve_budget
 from .run_planner import Planned, run_planner
 
 if TYPE_CHECKING:
     from ..backends.torch.kernels import InductorPrice
-    from ..fusion import Fused, Priced
+    from ..fusion import Fused, Fusing, Priced
     from ..ir.graph import CNode
     from ..ir.program import Program
     from ..ir.schedule import Step
@@ -89,6 +90,19 @@ def limit_ns(ways: Iterable[FusedWay]) -> float:
 
 def _of(kind: BudgetKind, peaks: Peaks) -> int:
     return peaks[1] if kind == "activation" else peaks[0]
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A plan whose kernels are begun; another after it is looked for `until` then (of
+    `time.monotonic`)."""
+
+    steps: tuple[Step, ...]
+    fusing: Fusing
+    until: float
+
+
+NO_SHARES: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass
@@ -161,61 +175,85 @@ class FusedWays:
         is_device = rung.kind == "device"
         peaks = (rung.bytes, activation) if is_device else (device, rung.bytes)
         made = self.planned(self.at_shares({}), rung, until - monotonic())
+        begun = None
         if made is not None:
-            fused = self.fuse(self.plan.program, self.folded(made.schedule), peaks)
-            if fused.cnodes:
-                yield fused
+            begun = self.begin(self.plan.program, self.folded(made.schedule), peaks)
+        again: list[Fusing] = []
         for whole in self.whole[-1:]:  # the one with less saved
             if (left_s := until - monotonic()) > 0:
-                yield from self.planned_whole(whole, rung, left_s, peaks)
+                again = self.begin_whole(whole, rung, left_s, peaks)
+        if begun is not None and (fused := self.done(begun)).cnodes:
+            yield fused
+        yield from map(self.done, again)
 
     def ways(self) -> Iterator[Fused]:
-        """The fused plans that there are."""
+        """The fused plans that there are. The kernels of all that hang on no prices are begun
+        first: they are compiled while the planner works."""
         from ..fusion import peaks_of
 
         plan = self.plan
-        for schedule in (plan.schedule, self.folded(plan.schedule)):
-            after = self.fuse(plan.program, schedule)
-            if after.cnodes:
-                yield after
-        yield from self.planned_to_fold()
+        own = [self.begin(plan.program, s) for s in (plan.schedule, self.folded(plan.schedule))]
         graph = plan.program.graph
         steps = frees_after_last_use(graph, capture_order(graph))
         captured = Schedule("captured", "", steps)
-        for whole in dict.fromkeys((captured, self.folded(captured))):
-            before = self.fuse(plan.program, whole, peaks_of(plan.program, whole))
-            if before.cnodes:
-                self.whole.append(before)
-                yield before
-                yield from self.planned_whole(before, self.bound, self.request.time_limit_s)
+        wholes = [
+            self.begin(plan.program, whole, peaks_of(plan.program, whole))
+            for whole in dict.fromkeys((captured, self.folded(captured)))
+        ]
+        first = self.drafted()
+        for after in map(self.done, own):
+            if after.cnodes:
+                yield after
+        yield from self.planned_to_fold(first)
+        self.whole += (before for before in map(self.done, wholes) if before.cnodes)
+        limit_s = self.request.time_limit_s
+        again = [self.begin_whole(before, self.bound, limit_s) for before in self.whole]
+        for before, planned in zip(self.whole, again, strict=True):
+            yield before
+            yield from map(self.done, planned)
 
-    def planned_whole(
+    def begin_whole(
         self, whole: Fused, bound: Budget, time_limit_s: float, peaks: Peaks | None = None
-    ) -> Iterator[Fused]:
-        """A plan of a graph that is fused already, fused again."""
+    ) -> list[Fusing]:
+        """A plan of a graph that is fused already, to be fused again; none where there is none."""
         planned = self.planned(whole.program, bound, time_limit_s)
-        if planned is not None:
-            program = replace(planned.program, schedules=(), proven=())
-            yield self.fuse(program, planned.schedule, peaks)
+        return [] if planned is None else [self.begin(whole.program, planned.schedule, peaks)]
 
-    def planned_to_fold(self) -> Iterator[Fused]:
-        """Planned as if a recomputation that may be folded into its reader took little time, then
-        at what it took in the kernels so made, until a plan comes again or the time is over."""
-        program = self.plan.program
-        until = monotonic() + self.request.time_limit_s
+    def drafted(
+        self,
+        shares: Mapping[str, float] = NO_SHARES,
+        until: float | None = None,
+        known: Set[tuple[Step, ...]] = frozenset(),
+    ) -> Drafted | None:
+        """A plan at these shares of times, and its kernels begun; None where it is `known`, or
+        where there is none before `until` (of `time.monotonic`; left out: as long as the planner
+        had)."""
+        until = monotonic() + self.request.time_limit_s if until is None else until
+        if (left_s := until - monotonic()) <= 0:
+            return None
+        made = self.planned(self.at_shares(shares), self.bound, left_s)
+        if made is None or made.schedule.steps in known:
+            return None
+        fusing = self.begin(self.plan.program, self.folded(made.schedule))
+        return Drafted(made.schedule.steps, fusing, until)
+
+    def planned_to_fold(self, drafted: Drafted | None) -> Iterator[Fused]:
+        """Planned as if a recomputation that may be folded into its reader took little time, which
+        is what was `drafted`, then at what it took in the kernels so made, until a plan comes
+        again or the time is over."""
         shares: dict[str, float] = {}
         known: set[tuple[Step, ...]] = set()
-        for _ in range(MOST_ROUNDS):
-            left_s = until - monotonic()
-            made = self.planned(self.at_shares(shares), self.bound, left_s) if left_s > 0 else None
-            if made is None or made.schedule.steps in known:
-                return
-            known.add(made.schedule.steps)
-            fused = self.fuse(program, self.folded(made.schedule))
+        while drafted is not None:
+            known.add(drafted.steps)
+            fused = self.done(drafted.fusing)
             if not fused.cnodes:
                 return
             yield fused
+            runs = [step.cnode for step in drafted.steps if isinstance(step, Compute)]
+            if len(known) == MOST_ROUNDS or len(runs) == len({*runs}):
+                return  # what is not recomputed at a tenth of its time is not at more
             shares |= self.shares(fused)
+            drafted = self.drafted(shares, drafted.until, known)
 
     def at_shares(self, shares: Mapping[str, float]) -> Program:
         """The program with these shares of the times of forward cNodes that may be fused."""
@@ -234,7 +272,8 @@ class FusedWays:
 
         with self.phases.phase("fuse", "pricing recomputations in kernels"):
             origin, graph = self.measured.origin, self.plan.program.graph
-            return recomputation_shares(fused.program, origin, graph, self.price)
+            prepare = self.measured.prepare
+            return recomputation_shares(fused.program, origin, graph, self.price, prepare)
 
     def planned(self, program: Program, budget: Budget, time_limit_s: float) -> Planned | None:
         try:
@@ -245,6 +284,7 @@ class FusedWays:
                 Baseline.of(program),
                 time_limit_s=time_limit_s,
                 phases=self.phases,
+                is_draft=True,
             )
         except FBError:
             return None  # the way is left: regions, being coarser, may have no plan in the budget
@@ -270,24 +310,32 @@ class FusedWays:
         return Budget(_of(kind, self.peaks), kind)
 
     def fuse(self, program: Program, schedule: Schedule, peaks: Peaks | None = None) -> Fused:
-        from ..fusion import fuse_runs, gathered, unrolled
+        return self.done(self.begin(program, schedule, peaks))
+
+    def begin(self, program: Program, schedule: Schedule, peaks: Peaks | None = None) -> Fusing:
+        from ..fusion import Fusing, gathered, unrolled
 
         peaks = peaks or self.peaks
         may_fuse, always = self.measured.may_fuse, self.request.fuse == "inductor"
-        with self.phases.phase("fuse", "fusing, and compiling kernels"):
+        with self.phases.phase("fuse", "beginning to compile kernels"):
             until = monotonic() + GATHERING * self.request.time_limit_s
             apart = unrolled(program, schedule)
             self.measured.add(apart.origin)
             near = gathered(apart.program, apart.schedule, may_fuse, peaks, until)
-            return fuse_runs(
+            return Fusing(
                 apart.program,
                 near,
                 may_fuse,
                 self.price,
-                peaks=peaks,
-                always=always,
-                calls_ns=self.measured.calls_ns,
+                peaks,
+                always,
+                self.measured.prepare,
+                self.measured.calls_ns,
             )
+
+    def done(self, fusing: Fusing) -> Fused:
+        with self.phases.phase("fuse", "fusing, and measuring kernels"):
+            return fusing.done()
 
     def price(self, c: CNode) -> Priced | None:
         from ..fusion import Priced

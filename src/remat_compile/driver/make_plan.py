@@ -18,6 +18,7 @@ from .least import run_for_least
 from .model_source import Source
 from .plan import Plan
 from .plan_cache import PlanCache, plan_cache
+from .regions import begin_probe, end_probe
 from .request import PlanRequest
 from .run_planner import Phases, run_planner
 
@@ -63,6 +64,7 @@ def planned_source(
 
     With `request.cache` it is one that was made before, where there is one for that graph.
     """
+    begin_probe(request, source.exported.original)
     with _lowered(source, request.device, phases) as lowered:
         cache = plan_cache() if request.cache else None
         key = None if cache is None else cache.key(lowered.program, request, lowered.layouts())
@@ -136,6 +138,7 @@ def _lowered(source: Source, device: Device | None, phases: Phases) -> Iterator[
 def _with_costs(lowered: Lowered, device: Device | None, phases: Phases) -> Program:
     if device is not None:
         return _roofline(lowered.program, device, phases)
+    end_probe()  # compilers would take the time of what is measured
     with phases.phase("costs", "measuring each computation"):
         return _measured(lowered)
 

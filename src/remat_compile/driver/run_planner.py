@@ -1,7 +1,8 @@
 """The pass runner: costs -> planner -> simulate -> verify -> plan.
 
-No plan leaves it unproven. A planner is a plug-in and is not trusted: one that raises,
-does not come back, or hands over a plan that is invalid or too large is reported by name.
+No plan leaves it unproven, but for a draft: what is made of that is proven instead. A planner is a
+plug-in and is not trusted: one that raises, does not come back, or hands over a plan that is
+invalid or too large is reported by name.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class Phases:
 @dataclass(frozen=True)
 class Planned:
     """A proven schedule, inside its program, with the proof recorded, and its time and peaks.
+    Of a draft neither the proof nor a bound.
 
     `lower_bound_ns` bounds the time of any plan within the budget, where the planner
     knows one or one was found. `warnings` say where another planner stands in for the one
@@ -101,6 +103,7 @@ class Attempt:
     time_limit_s: float
     phases: Phases
     known_bounds: TimeBounds | None = None
+    is_draft: bool = False
 
     @cached_property
     def bounds(self) -> TimeBounds:
@@ -128,13 +131,21 @@ class Attempt:
                 self.budget,
                 time_limit_s=self.time_limit_s,
                 progress=self.phases.said,
-                accept=self.prover.holds,
+                accept=self.is_valid if self.is_draft else self.prover.holds,
                 keep_on_interrupt=keep_on_interrupt,
                 bounds=self.bounds,
             )
         if self.disagreements and not isinstance(result, Optimal | Feasible):
             raise FBError(self.disagreements)
         return result
+
+    def is_valid(self, schedule: Schedule) -> bool:
+        """Whether the simulator runs it within the budget."""
+        try:
+            self.prover.simulate(schedule, self.name)
+        except FBError:
+            return False
+        return True
 
     @property
     def disagreements(self) -> tuple[Diagnostic, ...]:
@@ -147,6 +158,7 @@ class Attempt:
 
     def prove(self, schedule: Schedule, bound_ns: int | None, name: str) -> Planned:
         """The schedule with its proof; FB0462, FB0463, FB0467, FB0476 and FB0817 where it has none.
+        A draft is run by the simulator alone.
 
         `bound_ns` is what the planner claims that no plan can beat.
         """
@@ -158,6 +170,8 @@ class Attempt:
             trace = self.prover.simulate(schedule, name)
             figures = trace.time_ns, trace.peak_bytes, trace.activation_peak_bytes
             del trace  # of a long plan it takes more memory than the plan
+            if self.is_draft:
+                return Planned(self.program, schedule, *figures, None, self.budget)
             if len(self.program.graph.cnodes) >= LARGE:
                 self.program.graph.forget()
             program = self.prover.prove(schedule, name)
@@ -185,9 +199,14 @@ def run_planner(
     *,
     time_limit_s: float,
     phases: Phases,
+    is_draft: bool = False,
 ) -> Planned:
-    """Plans and proves. FB0460 to FB0467 where that fails, naming the planner."""
-    attempt = Attempt(program, planner, budget, time_limit_s, phases)
+    """Plans and proves. FB0460 to FB0467 where that fails, naming the planner.
+
+    A draft is valid and within the budget by the simulator. It is for those who make another plan
+    of it and prove that one.
+    """
+    attempt = Attempt(program, planner, budget, time_limit_s, phases, is_draft=is_draft)
     result = attempt.ask()
     if isinstance(result, TimedOut) and result.schedule is None:
         late = _late(attempt.name, time_limit_s)

@@ -2,13 +2,15 @@
 
 from .fold import folded
 from .gather import gathered
+from .price import Price, Priced
 from .recomputed import recomputation_shares
-from .runs import Fused, Price, Priced, fuse_runs
+from .runs import Fused, Fusing, fuse_runs
 from .unroll import unrolled
 from .walk import peaks_of
 
 __all__ = [
     "Fused",
+    "Fusing",
     "Price",
     "Priced",
     "folded",

@@ -12,7 +12,7 @@ kernel, and holding it takes a hundredth of the row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
@@ -23,7 +23,8 @@ from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.semantics.simulate import Sizes
 from .gather import freed_early
-from .walk import is_plain, peaks_of, within
+from .peak_check import PeakCheck
+from .walk import is_plain, peaks_of
 
 __all__ = ["folded"]
 
@@ -43,7 +44,8 @@ def folded(
     which must be valid. Nothing is tried after `until` (of `time.monotonic`)."""
     graph = program.graph
     fusible = {c.name for c in graph.cnodes if is_plain(c, graph) and may_fuse(c)}
-    peaks = peaks_of(program, schedule)
+    peaks, check = peaks_of(program, schedule), PeakCheck(program)
+    touching = _touching(graph)
     steps = freed_early(graph, schedule.steps)
     sizes = Sizes.of(program).anode
     for c in reversed([c for c in graph.in_phase("fwd") if c.name in fusible]):
@@ -51,9 +53,18 @@ def folded(
             shorter: list[Step] | None = steps  # lives of `name`, as long as one can be cut
             while shorter is not None and monotonic() <= until:
                 steps = shorter
-                cuts = _Fold(graph, steps, fusible, sizes).cuts(c, name)
-                shorter = next((s for s in cuts if within(peaks, program, schedule, s)), None)
+                cuts = _Fold(graph, steps, fusible, sizes, touching).cuts(c, name)
+                shorter = next((s for s in cuts if check.within(peaks, s)), None)
     return replace(schedule, steps=tuple(steps))
+
+
+def _touching(graph: Graph) -> dict[str, set[str]]:
+    """By aNode the cNodes that make or read it."""
+    touching: dict[str, set[str]] = {a.name: set() for a in graph.anodes}
+    for c in graph.cnodes:
+        for name in (*c.results, *graph.reads(c)):
+            touching[name].add(c.name)
+    return touching
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,7 @@ class _Fold:
     steps: Sequence[Step]
     fusible: set[str]
     sizes: Mapping[str, int]
+    touching: Mapping[str, Set[str]]
 
     def cuts(self, c: CNode, name: str) -> Iterator[list[Step]]:
         """The steps with `name` freed before a gap in its use and made again after it: one that
@@ -109,10 +121,10 @@ class _Fold:
 
     def _uses(self, name: str) -> Iterator[int]:
         """The steps that make, read, free or move it."""
+        own = self.touching[name]
         for index, step in enumerate(self.steps):
             if isinstance(step, Compute):
-                c = self.graph.cnode[step.cnode]
-                if name in c.results or name in self.graph.reads(c):
+                if step.cnode in own:
                     yield index
             elif step.anode == name:
                 yield index

@@ -14,7 +14,8 @@ from time import monotonic
 from ..ir.graph import CNode, Graph
 from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
-from .walk import Peaks, peaks_of, within
+from .peak_check import PeakCheck, Peaks
+from .walk import peaks_of
 
 __all__ = ["freed_early", "gathered"]
 
@@ -59,7 +60,7 @@ class _Gathering:
         peaks: Peaks,
         until: float,
     ):
-        self.program, self.schedule = program, schedule
+        self.check = PeakCheck(program)
         self.peaks, self.until = peaks, until
         self.steps = list(schedule.steps)
         self.tries = 0
@@ -69,7 +70,7 @@ class _Gathering:
         if self.tries == MOST_TRIES or monotonic() > self.until:
             return
         self.tries += 1
-        if within(self.peaks, self.program, self.schedule, steps):
+        if self.check.within(self.peaks, steps):
             self.steps = steps
 
 

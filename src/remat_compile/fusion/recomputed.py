@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ..ir.graph import CNode, Graph, Ref
 from ..ir.program import Program
-from .runs import Price
+from .price import Prepare, Price
 
 __all__ = ["recomputation_shares"]
 
@@ -22,22 +22,29 @@ LEAST_SHARE = 0.01
 
 
 def recomputation_shares(
-    fused: Program, origin: Mapping[str, str], graph: Graph, price: Price
+    fused: Program,
+    origin: Mapping[str, str],
+    graph: Graph,
+    price: Price,
+    prepare: Prepare | None = None,
 ) -> dict[str, float]:
     """By forward cNode of `graph`: what making its results again takes in a program that was
     fused from it, over the cNode's own time; the most, where several do. What has no price is
     left out.
 
-    `origin` says of what in `graph` a new name is another instance.
+    `origin` says of what in `graph` a new name is another instance. `prepare` is given the cNodes
+    of which prices will be asked for.
     """
     share_of: dict[str, float] = {}
+    asked = []
     for c in fused.graph.cnodes:
         again = _again(c, origin)
         writers = _writers(again, origin, graph)
-        alone_ns = sum(writers.values())
-        if not alone_ns:
-            continue
-        rest = _given(c, again, origin, graph)
+        if alone_ns := sum(writers.values()):
+            asked.append((c, writers, alone_ns, _given(c, again, origin, graph)))
+    if prepare is not None:
+        prepare([rest for *_, rest in asked if rest is not None])
+    for c, writers, alone_ns, rest in asked:
         share = 1.0
         if rest is not None:
             priced = price(rest)

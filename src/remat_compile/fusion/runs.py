@@ -12,20 +12,20 @@ fused that would exceed a given peak, nor what `price` does not find faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..ir.analysis.regions import region_function
-from ..ir.expr import Expr
 from ..ir.graph import CNode
 from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.semantics.simulate import simulate
 from .graph import with_fused
+from .peak_check import Peaks
+from .price import Prepare, Price, Priced, price_key
 from .region import CallsTime, RunMember, fused_cnode
-from .walk import Peaks, RunWalk, is_plain, peaks_of
+from .walk import RunWalk, in_common, is_plain, peaks_of
 
-__all__ = ["Fused", "Price", "Priced", "fuse_runs"]
+__all__ = ["Fused", "Fusing", "fuse_runs"]
 
 MOST_CALLS = 64
 """In one region: a kernel of more reads too much at once, and takes long to compile."""
@@ -35,19 +35,6 @@ measurements differ by chance, and a kernel changes bits."""
 ALONE_SHARE = 0.002
 """A computation with no other beside it is tried as a kernel, which is compiled for it, where it
 takes this share of the step's time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Priced:
-    """What a region costs as one kernel: nanoseconds, and bytes beside its results."""
-
-    time_ns: int
-    workspace: Expr
-
-
-Price = Callable[[CNode], Priced | None]
-"""The cost of a fused cNode (which comes with that of its calls, one after the other); None
-where it is not to be fused. It is asked for once for a region with the same arguments."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +59,9 @@ class _FusedRun:
         return tuple((m.cnode.name, m.execution) for m in self.members)
 
 
+_Asked = Sequence[tuple[_FusedRun, CNode | None]]
+
+
 @dataclass
 class _Decisions:
     """What was found not to be fused: executions that stay alone, runs that are cut in two."""
@@ -88,6 +78,7 @@ def fuse_runs(
     *,
     peaks: Peaks | None = None,
     always: bool = False,
+    prepare: Prepare | None = None,
     calls_ns: CallsTime = lambda c: c.time_ns,
 ) -> Fused:
     """The same step with runs of it fused; as it was where no run is worth it.
@@ -97,18 +88,42 @@ def fuse_runs(
     `schedule` must be valid for `program`. `may_fuse` tells operators that a kernel compiler
     takes; random operators, replay forms, new buffer contents and the loss stay outside in any
     case. A sum in place is a plain sum inside, after which the term is freed.
-    What has a price and is no faster is fused with `always` only. `calls_ns` tells what the calls
-    take of a cNode that is fused already: its own time is that of its kernel.
+    What has a price and is no faster is fused with `always` only. `prepare` is given the cNodes of
+    which prices will be asked for next, `calls_ns` those that are fused already.
     """
-    search = _RunSearch(program, schedule, may_fuse, price, peaks, always, calls_ns)
-    decisions = _Decisions()
-    while runs := search.runs(decisions):
-        if search.conflicts(runs, decisions):
-            continue
-        made = search.rewritten(runs, decisions)
-        if made is not None and not search.above_peak(made, runs, decisions):
-            return made
-    return Fused(program, schedule)
+    return Fusing(program, schedule, may_fuse, price, peaks, always, prepare, calls_ns).done()
+
+
+class Fusing:
+    """What `fuse_runs` does, in two parts: `prepare` is given what is asked for first as this is
+    made, so that kernels are compiled until it is to be `done`."""
+
+    def __init__(
+        self,
+        program: Program,
+        schedule: Schedule,
+        may_fuse: Callable[[CNode], bool],
+        price: Price,
+        peaks: Peaks | None = None,
+        always: bool = False,
+        prepare: Prepare | None = None,
+        calls_ns: CallsTime = lambda c: c.time_ns,
+    ):
+        self._search = _RunSearch(
+            program, schedule, may_fuse, price, peaks, always, prepare, calls_ns
+        )
+        self._search.begin(_Decisions())
+
+    def done(self) -> Fused:
+        """The same step with runs of it fused."""
+        search, decisions = self._search, _Decisions()
+        while runs := search.runs(decisions):
+            if search.conflicts(runs, decisions):
+                continue
+            made = search.rewritten(runs, decisions)
+            if made is not None and not search.above_peak(made, runs, decisions):
+                return made
+        return Fused(search.program, search.schedule)
 
 
 class _RunSearch:
@@ -122,15 +137,16 @@ class _RunSearch:
         price: Price,
         peaks: Peaks | None,
         always: bool,
+        prepare: Prepare | None,
         calls_ns: CallsTime,
     ):
         self.always, self.calls_ns = always, calls_ns
+        self.prepare: Prepare = prepare or (lambda _: None)
         self.program, self.graph = program, program.graph
-        self.schedule = schedule
+        self.schedule, self.price = schedule, price
         self.steps: Sequence[Step] = schedule.steps
         self.peaks = peaks or peaks_of(program, schedule)
-        self.price = price
-        self.prices: dict[object, Priced | None] = {}
+        self.prices: dict[str, Priced | None] = {}
         self.fusible = {c.name for c in self.graph.cnodes if is_plain(c, self.graph)}
         self.fusible = {name for name in self.fusible if may_fuse(self.graph.cnode[name])}
         runs = (step.cnode for step in schedule.steps if isinstance(step, Compute))
@@ -139,14 +155,29 @@ class _RunSearch:
     # -- which steps -------------------------------------------------------------------
 
     def runs(self, decisions: _Decisions) -> list[_FusedRun]:
-        """The runs that are worth it, in order."""
+        """The runs that are worth it, in order. Where one is not, what of its two parts is, after
+        all others were asked for: so kernels are compiled beside each other."""
         accepted: list[_FusedRun] = []
-        for candidate in self._candidates(decisions.alone):
-            if len(candidate.members) > 1:
-                accepted += self._accepted(candidate, decisions)
-            elif self._is_worth_alone(candidate, decisions):
-                accepted.append(candidate)
-        return accepted
+        asked = self.begin(decisions)
+        while asked:
+            parts: list[_FusedRun] = []
+            for run, c in asked:
+                if c is not None and self._is_faster(run, c):
+                    accepted.append(run)
+                elif len(run.members) > 1:
+                    parts += (part for part in self._parts(run) if len(part.members) > 1)
+            asked = self._asked(parts, decisions)
+        return sorted(accepted, key=lambda run: run.start)
+
+    def begin(self, decisions: _Decisions) -> _Asked:
+        """The runs that are looked at first."""
+        return self._asked(self._candidates(decisions.alone), decisions)
+
+    def _asked(self, runs: Iterable[_FusedRun], decisions: _Decisions) -> _Asked:
+        """With the cNodes of which prices are to be asked, which are told before."""
+        asked = [(run, self._as_kernel(run, decisions)) for run in runs]
+        self.prepare([c for _, c in asked if c is not None and price_key(c) not in self.prices])
+        return asked
 
     def _candidates(self, alone: set[tuple[str, int]]) -> Iterator[_FusedRun]:
         """The longest runs of executions that may be fused, frees between them included."""
@@ -177,21 +208,23 @@ class _RunSearch:
         if members:
             yield _FusedRun(start, end, tuple(members))
 
-    def _accepted(self, run: _FusedRun, decisions: _Decisions) -> list[_FusedRun]:
-        """The run if it is worth it, else what of its two parts is."""
-        if len(run.members) < 2:
-            return []
-        if run.executions not in decisions.cut:
-            exported = self._exported(run)
-            phases = {m.cnode.phase for m in run.members}
-            mixed = phases != {"fwd"} and any(
-                m.cnode.phase == "fwd" and not exported.isdisjoint(m.cnode.results)
-                for m in run.members
-            )
-            if not mixed and self._is_faster(run, exported):
-                return [run]
-        left, right = self._parts(run)
-        return [*self._accepted(left, decisions), *self._accepted(right, decisions)]
+    def _as_kernel(self, run: _FusedRun, decisions: _Decisions) -> CNode | None:
+        """The run as one cNode, which is to be priced; None where it cannot or need not be one."""
+        exported = self._exported(run)
+        if not exported or run.executions in decisions.cut:
+            return None
+        if len(run.members) == 1:
+            (member,) = run.members
+            now = member.cnode.time_ns_at(member.execution)
+            if member.cnode.is_accumulate or member.cnode.is_fused:
+                return None
+            if now <= ALONE_SHARE * self.step_ns:
+                return None
+        elif {m.cnode.phase for m in run.members} != {"fwd"} and any(
+            m.cnode.phase == "fwd" and not exported.isdisjoint(m.cnode.results) for m in run.members
+        ):
+            return None
+        return self._cnode("fused", run, exported)
 
     def _parts(self, run: _FusedRun) -> tuple[_FusedRun, _FusedRun]:
         """Cut where the phase changes, else where the two parts have least in common, as near to
@@ -199,7 +232,7 @@ class _RunSearch:
         members = run.members
         inside = range(1, len(members))
         changes = [i for i in inside if members[i].cnode.phase != members[i - 1].cnode.phase]
-        common = self._in_common(members)
+        common = in_common(members, self.graph)
         at = (
             changes[0]
             if changes
@@ -211,43 +244,21 @@ class _RunSearch:
             _FusedRun(border, run.end, members[at:]),
         )
 
-    def _in_common(self, members: Sequence[RunMember]) -> list[int]:
-        """How many aNodes those before each place and those from there on both read or make."""
-        touched = [{*m.cnode.results, *self.graph.reads(m.cnode)} for m in members]
-        first: dict[str, int] = {}
-        last: dict[str, int] = {}
-        for place, names in enumerate(touched):
-            for name in names:
-                first.setdefault(name, place)
-                last[name] = place
-        return [sum(first[n] < at <= last[n] for n in first) for at in range(len(members))]
-
-    def _is_faster(self, run: _FusedRun, exported: set[str]) -> bool:
-        if not exported:
-            return False
-        c = self._cnode("fused", run, exported)
+    def _is_faster(self, run: _FusedRun, c: CNode) -> bool:
         now = sum(m.cnode.time_ns_at(m.execution) for m in run.members)
         priced = self._priced(c)
-        is_leaner = any(name not in exported for m in run.members for name in m.cnode.results)
-        enough = now if is_leaner else (1 - GAIN) * now
-        return priced is not None and (self.always or priced.time_ns < enough)
-
-    def _is_worth_alone(self, run: _FusedRun, decisions: _Decisions) -> bool:
-        (member,) = run.members
-        now = member.cnode.time_ns_at(member.execution)
-        exported = self._exported(run)
-        if member.cnode.is_accumulate or member.cnode.is_fused or not exported:
+        if priced is None:
             return False
-        if now <= ALONE_SHARE * self.step_ns or run.executions in decisions.cut:
-            return False
-        priced = self._priced(self._cnode("fused", run, exported))
-        return priced is not None and priced.time_ns < (1 - GAIN) * now
+        if len(run.members) == 1:
+            return priced.time_ns < (1 - GAIN) * now
+        is_leaner = any(name not in c.results for m in run.members for name in m.cnode.results)
+        return self.always or priced.time_ns < (now if is_leaner else (1 - GAIN) * now)
 
     def _cnode(self, name: str, run: _FusedRun, exported: set[str]) -> CNode:
         return fused_cnode(name, run.members, exported, self.program, self.calls_ns)
 
     def _priced(self, c: CNode) -> Priced | None:
-        key = repr((region_function(c), c.call.args, c.workspace, c.time_ns))
+        key = price_key(c)
         if key not in self.prices:
             self.prices[key] = self.price(c)
         return self.prices[key]

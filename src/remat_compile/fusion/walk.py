@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from ..ir.diagnostics import FBError
 from ..ir.graph import Atom, CNode, Graph, View
 from ..ir.program import Program
 from ..ir.schedule import Compute, Schedule, Step
 from ..ir.semantics.simulate import simulate
+from .peak_check import Peaks
 from .region import RunMember, views_to
 
-__all__ = ["Peaks", "RunWalk", "is_plain", "peaks_of", "within"]
-
-
-Peaks = tuple[int, int]
-"""Bytes: of the device, and of the activations."""
+__all__ = ["RunWalk", "in_common", "is_plain", "peaks_of"]
 
 
 def peaks_of(program: Program, schedule: Schedule) -> Peaks:
     """Of a valid schedule."""
     trace = simulate(program, schedule)
     return trace.peak_bytes, trace.activation_peak_bytes
-
-
-def within(peaks: Peaks, program: Program, schedule: Schedule, steps: Sequence[Step]) -> bool:
-    """Whether `schedule` with these steps is valid and takes no more."""
-    try:
-        device, activation = peaks_of(program, replace(schedule, steps=tuple(steps)))
-    except FBError:
-        return False
-    return device <= peaks[0] and activation <= peaks[1]
 
 
 class RunWalk:
@@ -92,3 +78,15 @@ def _casts(view: View) -> bool:
     """Whether it reads the bytes of its base as another type."""
     values = (*view.call.args, *(value for _, value in view.call.kwargs))
     return any(isinstance(value, Atom) and value.kind == "dtype" for value in values)
+
+
+def in_common(members: Sequence[RunMember], graph: Graph) -> list[int]:
+    """How many aNodes those before each place and those from there on both read or make."""
+    touched = [{*m.cnode.results, *graph.reads(m.cnode)} for m in members]
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for place, names in enumerate(touched):
+        for name in names:
+            first.setdefault(name, place)
+            last[name] = place
+    return [sum(first[n] < at <= last[n] for n in first) for at in range(len(members))]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +21,15 @@ from remat_compile.backends.torch.kernels import (
     missing,
 )
 from remat_compile.backends.torch.kernels import price as price_module
-from remat_compile.backends.torch.kernels.inductor import KernelError, Layout, refuses_others, trace
+from remat_compile.backends.torch.kernels.inductor import (
+    Compiling,
+    KernelError,
+    Layout,
+    compile_traced,
+    refuses_others,
+    trace,
+    waits_kept,
+)
 from remat_compile.ir.expr import Const
 from remat_compile.ir.graph import Call, CNode, InnerCall, Ref
 
@@ -284,7 +294,7 @@ def broken(change: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]) -> object
 
     def compile_traced(traced: object) -> object:
         module = traced.module  # type: ignore[attr-defined]
-        return lambda args: change(tuple(module(*args)))
+        return Compiling(lambda args: change(tuple(module(*args))))
 
     return compile_traced
 
@@ -338,6 +348,69 @@ def test_a_compiler_that_fails_is_told_once(monkeypatch: pytest.MonkeyPatch) -> 
     for _ in range(2):
         assert kernels.kernel(REGION, list(VALUES.values())) is None
     assert kernels.failures == ["F1_F2: CppCompileError: no such file"]
+
+
+def test_kernels_that_were_begun_are_compiled_beside_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All are handed to compilers before any is waited for. One that fails is told by who asks."""
+    seen: list[str] = []
+
+    def begun(traced: Any) -> Compiling:
+        seen.append("begun")
+        compiled = compile_traced(traced)
+        number = seen.count("begun")
+
+        def wait() -> None:
+            seen.append("waited")
+            if number == 2:
+                raise RuntimeError("g++ was killed")
+
+        return Compiling(compiled.compiled, (*compiled.waits, wait))
+
+    monkeypatch.setattr(made, "compile_traced", begun)
+    kernels = Kernels(CPU)
+    given = list(VALUES.values())
+    others = [
+        replace(REGION, call=replace(REGION.call, region=(*REGION.call.region, more)))
+        for more in (
+            InnerCall(("u",), Call("aten.neg.default", (Ref("x"),))),
+            InnerCall(("u",), Call("aten.abs.default", (Ref("x"),))),
+        )
+    ]
+    for c in (REGION, *others, REGION):
+        kernels.begin(c, given)
+    assert seen == ["begun"] * 3
+    kernels.wait()
+    assert seen == ["begun"] * 3 + ["waited"] * 3
+    of = [kernels.kernel(c, given) for c in (REGION, *others)]
+    assert [kernel is not None for kernel in of] == [True, False, True]
+    assert kernels.failures == ["F1_F2: RuntimeError: g++ was killed"]
+    assert seen.count("begun") == 3
+    kernels.begin(REGION, given)
+    assert kernels.kernel(REGION, given) is of[0]
+    assert seen.count("begun") == 3
+
+
+def test_other_threads_wait_for_their_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What keeps the waits of a module is for the thread that asked."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    waited: list[dict[str, object]] = []
+    monkeypatch.setattr(AsyncCompile, "wait", lambda self, scope: waited.append(scope))
+    usual = AsyncCompile.wait
+    own: dict[str, Any] = {"own": 1}
+    other: dict[str, Any] = {"other": 1}
+    with waits_kept() as waits:
+        AsyncCompile().wait(own)
+        thread = Thread(target=AsyncCompile().wait, args=(other,))
+        thread.start()
+        thread.join()
+    assert waited == [other]
+    assert AsyncCompile.wait is usual
+    (wait,) = waits
+    wait()
+    assert waited == [other, own]
 
 
 def test_a_missing_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

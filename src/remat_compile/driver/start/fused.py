@@ -135,10 +135,8 @@ def _keep(plan: Plan, kernels: Kernels, values: Mapping[str, Tensor]) -> None:
     """The kernels that the plan calls, so that the next start compiles none."""
     from ...backends.torch.kernels import kept_kernels
 
-    kept = kept_kernels()
-    for c in plan.graph.cnodes:
-        if c.is_fused:
-            kernels.keep(c, [values[name] for name in c.call.refs()], kept)
+    fused = (c for c in plan.graph.cnodes if c.is_fused)
+    kernels.keep(((c, [values[name] for name in c.call.refs()]) for c in fused), kept_kernels())
 
 
 def _names(original: Program, fused: Program) -> dict[str, str]:

@@ -4,5 +4,15 @@ from .inductor import missing
 from .kept import kept_kernels
 from .made import Kernel, Kernels, make_kernels
 from .price import InductorPrice
+from .probe import begin_probe, end_probe
 
-__all__ = ["InductorPrice", "Kernel", "Kernels", "kept_kernels", "make_kernels", "missing"]
+__all__ = [
+    "InductorPrice",
+    "Kernel",
+    "Kernels",
+    "begin_probe",
+    "end_probe",
+    "kept_kernels",
+    "make_kernels",
+    "missing",
+]

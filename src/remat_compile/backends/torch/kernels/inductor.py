@@ -10,14 +10,19 @@ it, and with Inductor's own cache on disk (`TORCHINDUCTOR_CACHE_DIR`). It is pri
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from threading import get_ident
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 __all__ = [
+    "Compiled",
+    "Compiling",
     "Function",
     "KernelError",
     "Layout",
@@ -26,6 +31,7 @@ __all__ = [
     "missing",
     "refuses_others",
     "trace",
+    "waits_kept",
 ]
 
 Function = Callable[..., tuple[Tensor, ...]]
@@ -116,8 +122,30 @@ def trace(function: Function, layouts: Sequence[Layout]) -> Traced:
     return Traced(module, inputs, mode)
 
 
-def compile_traced(traced: Traced) -> Callable[[list[Tensor]], Sequence[Tensor]]:
-    """The kernel, which takes its arguments in a list. KernelError where there is none.
+Compiled = Callable[[list[Tensor]], Sequence[Tensor]]
+"""What takes its arguments in a list."""
+
+
+@dataclass(frozen=True)
+class Compiling:
+    """A kernel whose generated code is compiled by threads of Inductor's, until `kernel` waits for
+    it. `waits` are what its module does where it is loaded otherwise."""
+
+    compiled: Compiled
+    waits: Sequence[Callable[[], None]] = ()
+
+    def kernel(self) -> Compiled:
+        """KernelError where the code cannot be compiled or loaded."""
+        try:
+            for wait in self.waits:
+                wait()
+        except Exception as error:  # whatever a compiler may raise
+            raise KernelError(_short(error)) from error
+        return self.compiled
+
+
+def compile_traced(traced: Traced) -> Compiling:
+    """Writes the code of a kernel and begins to compile it. KernelError where there is none.
 
     Results have the strides that the function gives them.
     """
@@ -132,12 +160,42 @@ def compile_traced(traced: Traced) -> Callable[[list[Tensor]], Sequence[Tensor]]
     strides = [node.meta["val"].stride() for node in made if isinstance(node, fx.Node)]
     output.meta["original_output_strides"] = strides
     try:
-        with torch.no_grad(), tracing(TracingContext(traced.mode)), config.patch(size_asserts=True):
+        with (
+            torch.no_grad(),
+            tracing(TracingContext(traced.mode)),
+            config.patch(size_asserts=True),
+            waits_kept() as waits,
+        ):
             compiled: Any = compile_fx_inner(traced.module, list(traced.inputs))
     except Exception as error:  # whatever a compiler may raise
         raise KernelError(_short(error)) from error
     # What is around it notes executions, and takes longer than a small kernel.
-    return getattr(compiled, "current_callable", None) or compiled  # type: ignore[no-any-return]
+    return Compiling(getattr(compiled, "current_callable", None) or compiled, waits)
+
+
+@contextmanager
+def waits_kept() -> Iterator[list[Callable[[], None]]]:
+    """Where a generated module that this thread loads would wait for its compilers, it goes on; the
+    waits are given instead. Until then its kernels stand in it as promises.
+
+    A module submits all its code first, and `AsyncCompile.wait` is its last line but for `call`.
+    """
+    from torch._inductor.async_compile import AsyncCompile
+
+    waits: list[Callable[[], None]] = []
+    own, wait = get_ident(), AsyncCompile.wait
+
+    def kept(self: AsyncCompile, scope: dict[str, Any]) -> None:
+        if get_ident() == own:
+            waits.append(partial(wait, self, scope))
+        else:
+            wait(self, scope)
+
+    AsyncCompile.wait = kept  # type: ignore[method-assign]
+    try:
+        yield waits
+    finally:
+        AsyncCompile.wait = wait  # type: ignore[method-assign]
 
 
 def refuses_others(compiled: Callable[[list[Tensor]], object], args: Sequence[Tensor]) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -20,7 +21,15 @@ from ....ir.analysis.regions import ROUNDING, RegionFunction, region_function
 from ....ir.diagnostics import Diagnostic, render
 from ....ir.expr import Const
 from ....ir.graph import CNode, InnerCall
-from .inductor import Function, KernelError, Layout, compile_traced, refuses_others, trace
+from .inductor import (
+    Compiling,
+    Function,
+    KernelError,
+    Layout,
+    compile_traced,
+    refuses_others,
+    trace,
+)
 from .kept import KeptKernels
 
 __all__ = ["Kernel", "Kernels", "as_function", "made_up", "make_kernels", "written"]
@@ -123,7 +132,8 @@ def written(inner: InnerCall, made: Any) -> dict[str, Tensor]:
 
 @dataclass
 class Kernels:
-    """Makes kernels, each once, and no more of them after `until` (of `time.monotonic`);
+    """Makes kernels, each once, and no more of them after `until` (of `time.monotonic`), of which
+    those that were begun are compiled beside each other;
     `failures` says of which functions there is none, and why, and `by_calls` how many functions of
     a step were built without one. Those that `kept` has are not compiled."""
 
@@ -133,47 +143,75 @@ class Kernels:
     failures: list[str] = field(default_factory=list)
     by_calls: int = 0
     kept: KeptKernels | None = None
+    _begun: dict[str, Compiling | None] = field(default_factory=dict)
 
     def kernel(self, c: CNode, args: Sequence[Tensor]) -> Kernel | None:
         """The kernel of a fused cNode that is given tensors like these (values do not count);
         None where Inductor makes none that computes the same."""
-        function = region_function(c)
-        layouts = tuple(map(Layout.of, args))
-        key = _key(function, layouts)
+        key, function, layouts = _asked(c, args)
         if key not in self.made:
             if monotonic() > self.until:
                 self.failures.append(f"{c.name}: the time for kernels is over")
                 return None
-            try:
-                with plain_mode(self.device):
-                    self.made[key] = self._make(function, layouts)
-            except KernelError as error:
-                self.failures.append(f"{c.name}: {error}")
-                self.made[key] = None
+            with self._failing(c, key):
+                self.made[key] = self._make(key, function, layouts)
         return self.made[key]
 
     def known(self, c: CNode, args: Sequence[Tensor]) -> Kernel | None:
         """The kernel of a fused cNode that is given tensors like these, where it was made."""
-        return self.made.get(_key(region_function(c), tuple(map(Layout.of, args))))
+        return self.made.get(_asked(c, args)[0])
 
-    def keep(self, c: CNode, args: Sequence[Tensor], kept: KeptKernels) -> None:
-        """Keeps the kernel of a fused cNode for other processes, where that can be."""
-        key = _key(region_function(c), tuple(map(Layout.of, args)))
-        if (kernel := self.made.get(key)) is not None:
-            kept.keep(key, kernel.compiled)
+    def begin(self, c: CNode, args: Sequence[Tensor]) -> None:
+        """Begins to compile what `kernel` will be asked for."""
+        key, function, layouts = _asked(c, args)
+        if key not in self.made and key not in self._begun and monotonic() <= self.until:
+            with self._failing(c, key):
+                self._begun[key] = self._begin(key, function, layouts)
 
-    def _make(self, function: RegionFunction, layouts: tuple[Layout, ...]) -> Kernel | None:
+    def wait(self) -> None:
+        """Until nothing is compiled any more, as before something is timed."""
+        for begun in self._begun.values():
+            if begun is not None:
+                with suppress(KernelError):  # which is told to who asks for that kernel
+                    begun.kernel()
+
+    @contextmanager
+    def _failing(self, c: CNode, key: str) -> Iterator[None]:
+        """Notes why there is no kernel where there is none."""
+        try:
+            with plain_mode(self.device):
+                yield
+        except KernelError as error:
+            self.failures.append(f"{c.name}: {error}")
+            self.made[key] = None
+
+    def keep(self, asked: Iterable[tuple[CNode, Sequence[Tensor]]], kept: KeptKernels) -> None:
+        """Keeps the kernels of fused cNodes for other processes, where that can be."""
+        for key in dict.fromkeys(_asked(c, args)[0] for c, args in asked):
+            if (kernel := self.made.get(key)) is not None:
+                kept.keep(key, kernel.compiled)
+
+    def _begin(
+        self, key: str, function: RegionFunction, layouts: tuple[Layout, ...]
+    ) -> Compiling | None:
         if any(not isinstance(n, int) for at in layouts for n in (*at.shape, *at.stride)):
             raise KernelError("kernels are made for fixed sizes, and a dimension is dynamic")
         if any(layout.is_flagged for layout in layouts):
             raise KernelError("an argument is negated or conjugated by a mark that no kernel sees")
-        calls = as_function(function)
-        compiled = None if self.kept is None else self.kept.load(_key(function, layouts))
-        if compiled is None:
-            traced = trace(calls, layouts)
-            if not traced.is_generated:
-                return None
-            compiled = compile_traced(traced)
+        known = None if self.kept is None else self.kept.load(key)
+        if known is not None:
+            return Compiling(known)
+        traced = trace(as_function(function), layouts)
+        return compile_traced(traced) if traced.is_generated else None
+
+    def _make(
+        self, key: str, function: RegionFunction, layouts: tuple[Layout, ...]
+    ) -> Kernel | None:
+        was_begun = key in self._begun
+        begun = self._begun.pop(key) if was_begun else self._begin(key, function, layouts)
+        if begun is None:
+            return None
+        calls, compiled = as_function(function), begun.kernel()
         args = [made_up(layout) for layout in layouts]
         wanted = calls(*args)
         compiled([*args])  # what it keeps on first use is not its workspace
@@ -186,12 +224,14 @@ class Kernels:
         workspace = max(0, use.peak_bytes_over_entry - own)
         refuses = refuses_others(compiled, args)
         if self.kept is not None:
-            self.kept.keep(_key(function, layouts), compiled)
+            self.kept.keep(key, compiled)
         return Kernel(layouts, calls, compiled, difference, workspace, refuses=refuses)
 
 
-def _key(function: RegionFunction, layouts: tuple[Layout, ...]) -> str:
-    return repr((function, layouts))
+def _asked(c: CNode, args: Sequence[Tensor]) -> tuple[str, RegionFunction, tuple[Layout, ...]]:
+    """What is asked for, with the text that it is known by."""
+    function, layouts = region_function(c), tuple(map(Layout.of, args))
+    return repr((function, layouts)), function, layouts
 
 
 def _problem(

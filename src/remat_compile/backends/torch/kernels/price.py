@@ -8,7 +8,8 @@ Calls are timed as those of the plan are: each by itself, with its arguments at 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -105,14 +106,13 @@ class InductorPrice:
         no kernel."""
         if self.is_late:
             return None
-        start = time.perf_counter()
-        kernel = self.kernels.kernel(c, [self.values[name] for name in c.call.refs()])
-        times = None if kernel is None else self._times.get(id(kernel))
-        if kernel is not None and times is None:
-            with plain_mode(self.kernels.device):  # a capture may be open, whose tensors are fake
-                times = self._times[id(kernel)] = _measured(kernel, c, self.kernels.device)
-        self._spent_s += time.perf_counter() - start
-        self.is_late = self._spent_s > self.time_limit_s
+        with self._counted():
+            kernel = self.kernels.kernel(c, self._given(c))
+            times = None if kernel is None else self._times.get(id(kernel))
+            if kernel is not None and times is None:
+                self.kernels.wait()  # compilers would take the time of what is measured
+                with plain_mode(self.kernels.device):  # a capture may be open: its tensors are fake
+                    times = self._times[id(kernel)] = _measured(kernel, c, self.kernels.device)
         if kernel is None or times is None:
             return None
         return KernelCost(times.at(c.time_ns), kernel.workspace_bytes)
@@ -122,9 +122,30 @@ class InductorPrice:
         whose own time is that of its kernel, as well."""
         if not c.is_fused or c.time_ns is None:
             return c.time_ns
-        kernel = self.kernels.known(c, [self.values[name] for name in c.call.refs()])
+        kernel = self.kernels.known(c, self._given(c))
         times = self._times.get(id(kernel))
         return c.time_ns if times is None else times.calls_at(c.time_ns)
+
+    def prepare(self, cnodes: Iterable[CNode]) -> None:
+        """Begins to compile kernels whose costs will be asked for, in half of the time that is
+        left: what was compiled has to be measured as well."""
+        until_s = (self._spent_s + self.time_limit_s) / 2
+        for c in cnodes:
+            if self._spent_s > until_s:
+                return
+            with self._counted():
+                self.kernels.begin(c, self._given(c))
+
+    def _given(self, c: CNode) -> list[Tensor]:
+        return [self.values[name] for name in c.call.refs()]
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """What is done inside takes of the time for prices."""
+        start = time.perf_counter()
+        yield
+        self._spent_s += time.perf_counter() - start
+        self.is_late = self._spent_s > self.time_limit_s
 
 
 def _measured(kernel: Kernel, c: CNode, device: torch.device) -> _Times:
