@@ -507,3 +507,27 @@ def test_a_detached_view_of_a_result_has_no_gradient(
         assert part.data_ptr() == y.data_ptr()
         part.mul_(2)  # of what autograd knows nothing
         assert y.detach()[0].equal(part)
+
+
+class Viewed(nn.Module):
+    """Returns `views` views of its argument, taken before it is read by a layer."""
+
+    def __init__(self, views: int) -> None:
+        super().__init__()
+        self.layer, self.views = nn.Linear(6, 6), views
+
+    def forward(self, scale: float, x: Tensor) -> tuple[Tensor, ...]:
+        views = [x[1:], x.t(), x.view(-1)][: self.views]
+        return (*views, self.layer(x) * scale)
+
+
+@pytest.mark.parametrize("views", [1, 2, 3])
+def test_gradients_that_autograd_adds_in_another_order_are_told(views: int) -> None:
+    model = Viewed(views)
+    x = torch.randn(4, 6, requires_grad=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        remat_compile.compile(model, (2.0, x), planner="store-all", progress=False)
+    messages = [str(w.message) for w in caught if "FB0529" in str(w.message)]
+    assert len(messages) == (views > 1)
+    assert all("views of args[1]:" in message for message in messages)

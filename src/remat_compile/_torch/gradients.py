@@ -1,13 +1,19 @@
-"""Parameters that a step trains, and those that it does not reach."""
+"""Parameters that a step trains, those that it does not reach, and sums that autograd makes."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
 
 from torch import nn
 
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Binding
 
-__all__ = ["lost_gradients"]
+__all__ = ["lost_gradients", "sums_behind"]
+
+_SEVERAL = 3
+"""Terms whose sum rounds by their order."""
 
 
 def lost_gradients(binding: Binding, model: nn.Module) -> tuple[Diagnostic, ...]:
@@ -31,3 +37,25 @@ def lost_gradients(binding: Binding, model: nn.Module) -> tuple[Diagnostic, ...]
             hint="remove them, or use them in the forward",
         ),
     )
+
+
+def sums_behind(views: Sequence[str | None], binding: Binding) -> tuple[Diagnostic, ...]:
+    """FB0529 for what is given and returned in so many views that the sum of their gradients, which
+    autograd makes behind the step, may round otherwise than in eager.
+
+    `views` has the parameter or argument that each result is a view of.
+    """
+    arguments = binding.arguments
+    own = {p.name for p in binding.params if p.grad is not None}
+    own |= {arguments[place].name for place, _ in binding.input_grads}
+    paths = {p.name: p.names[0] for p in binding.params} | {a.name: a.path for a in arguments}
+    terms = Counter(views)
+    many = [p for name, p in paths.items() if terms[name] + (name in own) >= _SEVERAL]
+    if not many:
+        return ()
+    message = (
+        f"several results are views of {', '.join(many)}: autograd adds their gradients behind the "
+        "step, in another order than eager, and the sum may round otherwise"
+    )
+    hint = "return one of the views, or clone() them in the model"
+    return (Diagnostic("FB0529", message, hint=hint),)

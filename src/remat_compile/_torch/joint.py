@@ -114,6 +114,17 @@ class Joint:
         descs = [n.meta["desc"] for n in self.graph_module.graph.find_nodes(op="placeholder")]
         return tuple(d.target for d in descs if isinstance(d, ParamAOTInput | BufferAOTInput))
 
+    def returned_views(self) -> tuple[int, ...]:
+        """Of each result with a gradient that is an input or a view of one, the place of that input
+        among parameters, buffers and leaves of the arguments."""
+        of_inputs = OutputType.is_input, OutputType.alias_of_input
+        infos = self._descriptors._aot_state.fw_metadata.output_info
+        return tuple(
+            info.base_idx
+            for info in infos
+            if info.output_type in of_inputs and info.requires_grad and info.base_idx is not None
+        )
+
     def is_plain(self) -> bool:
         """Whether a step needs nothing of AOTAutograd's wrappers but what `PlainWrappers` does:
         results are tensors of their own, and of what it is given only contents of buffers change.
