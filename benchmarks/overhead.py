@@ -70,7 +70,7 @@ class PlanOutcome:
 
 POINTS = 0.02
 """A plan costs at most this share of the step more than is predicted."""
-BUDGETS = ("80%", "60%", "40%", "20%")
+BUDGETS = ("range:0.8", "range:0.6", "range:0.4", "range:0.2")
 
 
 class MLP(nn.Module):
