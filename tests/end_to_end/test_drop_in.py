@@ -531,3 +531,29 @@ def test_gradients_that_autograd_adds_in_another_order_are_told(views: int) -> N
     messages = [str(w.message) for w in caught if "FB0529" in str(w.message)]
     assert len(messages) == (views > 1)
     assert all("views of args[1]:" in message for message in messages)
+
+
+class Tied(nn.Module):
+    """Multiplies by a parameter twice and returns it, or views of what it makes around its loss."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.w, self.kind = nn.Parameter(torch.eye(6)), kind
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        h = x @ self.w
+        if self.kind == "one view":
+            return (h.sin() @ self.w).sum(), h.t()
+        if self.kind == "parameter":
+            return (h.sin() @ self.w).sum(), self.w
+        before = h.t()
+        return h.sin().sum(), before, h.view(-1)
+
+
+@pytest.mark.parametrize("kind", ["one view", "parameter", "around"])
+def test_sums_of_several_uses_and_of_what_is_made_are_told(kind: str) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        remat_compile.compile(Tied(kind), (torch.ones(4, 6),), planner="store-all", progress=False)
+    messages = [str(w.message) for w in caught if "FB0529" in str(w.message)]
+    assert len(messages) == (kind != "one view")

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from ..ir.diagnostics import Diagnostic
+from .constants import same_constant
 from .outside import generators_of, outside_of
 from .places import Place
 from .whole import CONTAINERS
@@ -80,16 +81,19 @@ def _change(name: str, before: Mapping[str, Any], new: Any) -> str:
     return f"{name} (from {old!r} to {new!r})" if _is_scalar(old) and _is_scalar(new) else name
 
 
-def _held(value: Any) -> Any:
-    if isinstance(value, dict):
-        return (dict, *value, *map(_held, value.values()))
-    return (type(value), *map(_held, value)) if isinstance(value, CONTAINERS) else value
+def _held(value: Any, within: tuple[int, ...] = ()) -> Any:
+    if not isinstance(value, CONTAINERS) or id(value) in within:
+        return value
+    inside = (*within, id(value))
+    parts = value.values() if isinstance(value, dict) else value
+    keys = value if isinstance(value, dict) else ()
+    return (type(value), *keys, *(_held(part, inside) for part in parts))
 
 
 def _differ(old: Any, new: Any) -> bool:
     if isinstance(old, tuple) and isinstance(new, tuple):
         return len(old) != len(new) or any(map(_differ, old, new))
-    return bool(old != new) if _is_scalar(old) and _is_scalar(new) else old is not new
+    return not same_constant(old, new) if _is_scalar(old) and _is_scalar(new) else old is not new
 
 
 def _is_scalar(value: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from torch import nn
 
@@ -39,18 +39,24 @@ def lost_gradients(binding: Binding, model: nn.Module) -> tuple[Diagnostic, ...]
     )
 
 
-def sums_behind(views: Sequence[str | None], binding: Binding) -> tuple[Diagnostic, ...]:
+def sums_behind(
+    views: Sequence[str | None], binding: Binding, summed: Container[str], *, of_own: bool = False
+) -> tuple[Diagnostic, ...]:
     """FB0529 for what is given and returned in so many views that the sum of their gradients, which
     autograd makes behind the step, may round otherwise than in eager.
 
     `views` has the parameter or argument that each result is a view of.
     """
     arguments = binding.arguments
-    own = {p.name for p in binding.params if p.grad is not None}
-    own |= {arguments[place].name for place, _ in binding.input_grads}
+    grads = {p.name: p.grad for p in binding.params if p.grad is not None}
+    grads |= {arguments[place].name: grad for place, grad in binding.input_grads}
+    own = {name: 1 + (grad in summed) for name, grad in grads.items()}
     paths = {p.name: p.names[0] for p in binding.params} | {a.name: a.path for a in arguments}
     terms = Counter(views)
-    many = [p for name, p in paths.items() if terms[name] + (name in own) >= _SEVERAL]
+    many = [
+        p for name, p in paths.items() if terms[name] and terms[name] + own.get(name, 0) >= _SEVERAL
+    ]
+    many += ["a tensor that the forward makes"] if of_own else []
     if not many:
         return ()
     message = (

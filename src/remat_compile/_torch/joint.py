@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -124,6 +125,22 @@ class Joint:
             for info in infos
             if info.output_type in of_inputs and info.requires_grad and info.base_idx is not None
         )
+
+    def has_several_views(self) -> bool:
+        """Whether two results or more with a gradient lie in one intermediate: it and a view of it,
+        or two views."""
+        infos = self._descriptors._aot_state.fw_metadata.output_info
+        kinds = {
+            OutputType.alias_of_intermediate_save_as_output: 0,
+            OutputType.alias_of_intermediate: 0,
+            OutputType.alias_of_intermediate_base_is_user_output: 1,
+        }
+        bases = Counter(
+            (kinds[info.output_type], info.base_idx)
+            for info in infos
+            if info.output_type in kinds and info.requires_grad
+        )
+        return any(kind + count > 1 for (kind, _), count in bases.items())
 
     def is_plain(self) -> bool:
         """Whether a step needs nothing of AOTAutograd's wrappers but what `PlainWrappers` does:

@@ -31,6 +31,7 @@ from .libraries import is_library, is_library_module
 
 __all__ = ["Outside", "OwnGenerator", "generators_of", "noted", "outside_of", "put_back"]
 
+_OF_MODULES = frozenset(vars(nn.Module()))
 MOST_FUNCTIONS = 500
 """That are followed from one model."""
 
@@ -116,10 +117,13 @@ class _OutsideWalk:
         self._functions: list[types.FunctionType] = []
 
     def of(self, model: nn.Module) -> Iterator[Outside]:
+        kinds = dict.fromkeys(k for m in model.modules() for k in type(m).__mro__)
+        for kind in kinds:
+            self._class(kind)
         for path, module in model.named_modules():
-            for kind in type(module).__mro__:
-                self._class(kind)
             for key, value in vars(module).items():
+                if key in _OF_MODULES:
+                    continue
                 self._object(f"{path}.{key}" if path else key, value)
                 if isinstance(value, types.FunctionType):  # a forward that was set
                     self._functions.append(value)
@@ -192,7 +196,10 @@ def _is_plain(kind: type) -> bool:
     """Whether objects of a class are data in Python: no tensors, modules, functions, classes."""
     if issubclass(kind, Tensor | nn.Module | type | types.FunctionType | types.ModuleType):
         return False
-    return kind.__module__.partition(".")[0] != "torch" and kind.__dictoffset__ != 0
+    package = kind.__module__.partition(".")[0]
+    if package in sys.stdlib_module_names - {"types", "argparse", "__main__"}:  # a logger, a lock
+        return False
+    return package != "torch" and kind.__dictoffset__ != 0
 
 
 @cache
@@ -238,13 +245,15 @@ def generators_of(model: nn.Module) -> list[OwnGenerator]:
     for path, module in model.named_modules():
         for key, value in vars(module).items():
             name = f"{path}.{key}" if path else key
+            if isinstance(value, random.SystemRandom):
+                continue  # has no state
             if isinstance(value, random.Random):
                 generators.append(OwnGenerator(name, value.getstate, value.setstate))
             elif type(value).__module__.startswith("numpy.random"):
                 bits = getattr(value, "bit_generator", value)
                 if hasattr(value, "get_state"):  # of the older kind
                     generators.append(OwnGenerator(name, value.get_state, value.set_state))
-                elif hasattr(bits, "state"):
+                elif hasattr(bits, "state") and hasattr(bits, "jumped"):  # no SeedSequence
                     generators.append(OwnGenerator(name, *_of_bits(bits)))
     return generators
 

@@ -145,7 +145,12 @@ class Meter:
             if counts_bytes(self.device):
                 queued = min(_MOST_QUEUED, max(1, _QUEUE_NS // max(1, min(times))))
         self._left_s -= spent
-        return undisturbed_ns(min(times), run, self.device)
+        if self._left_s <= 0:
+            return min(times)
+        begin = time.perf_counter()
+        least = undisturbed_ns(min(times), run, self.device)
+        self._left_s -= time.perf_counter() - begin
+        return least
 
 
 def _on_scratch(c: CNode, instances: Instances) -> Callable[[], object]:

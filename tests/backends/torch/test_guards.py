@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -456,3 +457,67 @@ def test_a_constant_outside_of_modules_that_changes_is_told_once(change: str) ->
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert copied(x).equal(made(x))
+
+
+LAST: object = None
+STEPS = 0
+
+
+class Noted(nn.Module):
+    """Names globals that a loop writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if LAST is not None and STEPS < 0:
+            return x
+        made: Tensor = self.a(x) * SCALE
+        return made
+
+
+def warned_by(step: nn.Module) -> list[str]:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        step(torch.ones(2, 4))
+    return [str(one.message) for one in warned if "FB0528" in str(one.message)]
+
+
+def test_what_is_no_constant_any_more_is_told_and_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = planned(Noted(), torch.ones(2, 4))
+    monkeypatch.setitem(globals(), "LAST", None)  # puts it back
+    messages, held = [], []
+    for _ in range(3):
+        globals()["LAST"] = torch.ones(3)
+        held.append(weakref.ref(globals()["LAST"]))
+        messages += warned_by(made)
+    assert len(messages) == 1
+    assert "LAST is <class 'torch.Tensor'>, not None" in messages[0]
+    assert [of() is None for of in held] == [True, True, False]
+
+
+def test_where_one_is_gone_the_others_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = planned(Noted(), torch.ones(2, 4))
+    monkeypatch.delitem(globals(), "LAST")
+    assert ["LAST is gone" in message for message in warned_by(made)] == [True]
+    assert warned_by(made) == []
+    monkeypatch.setitem(globals(), "SCALE", 5.0)
+    assert ["SCALE is 5.0, not 2.0" in message for message in warned_by(made)] == [True]
+
+
+def test_what_changes_at_each_step_is_told_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = planned(Noted(), torch.ones(2, 4))
+    messages = []
+    for step in range(1, 9):
+        monkeypatch.setitem(globals(), "STEPS", step)
+        messages += warned_by(made)
+    assert ["looked at no more" in message for message in messages] == [False, False, True]
+    monkeypatch.setitem(globals(), "SCALE", 5.0)
+    assert len(warned_by(made)) == 1, "others are"
+
+
+def test_a_copy_goes_on_with_what_its_plan_was_made_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = planned(Noted(), torch.ones(2, 4))
+    monkeypatch.setitem(globals(), "SCALE", 5.0)
+    assert ["SCALE is 5.0, not 2.0" in m for m in warned_by(copy.deepcopy(made))] == [True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 
 import numpy as np
@@ -217,3 +218,34 @@ def test_pytorch_prints_nothing_of_a_model_that_is_refused(
     with pytest.raises(FBError, match="FB0501"):
         export(Reads(), (X,))
     assert capfd.readouterr() == ("", "")
+
+
+MISSING = float("nan")
+log = logging.getLogger("remat_compile_test.python_state")
+
+
+class Usual(Base):
+    """Does what changes nothing: asks a logger, reads a number that is none, holds generators
+    without a state that could be put back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.system, self.seeds = random.SystemRandom(), np.random.SeedSequence(3)
+        self.missing = float("nan")
+
+    def forward(self, x: Tensor) -> Tensor:
+        log.debug("called")
+        return self.linear(x) if self.missing != MISSING else x
+
+
+def test_what_changes_nothing_is_not_told() -> None:
+    with lower(export(Usual(), (torch.ones(2, 4),))) as lowered:
+        assert lowered.warnings == ()
+
+
+def test_a_list_that_holds_itself_ends_in_no_recursion() -> None:
+    model = Counter()
+    model.held = [1.0]  # type: ignore[assignment]
+    model.held.append(model.held)  # type: ignore[operator, union-attr, arg-type]
+    with pytest.raises(FBError, match="FB0501"), lower(export(model, (torch.ones(2, 4),))):
+        pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import marshal
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from operator import attrgetter, itemgetter
@@ -18,6 +19,8 @@ from ...ir.diagnostics import Diagnostic, render
 
 __all__ = ["OutsideWatch", "as_bytes", "short"]
 
+_MOST_TIMES = 3
+"""That one place is told."""
 _SHOWN = 5
 """Names in a message; of more, the number is told."""
 
@@ -34,11 +37,16 @@ class OutsideWatch:
         places = [place for place in outside_of(model) if place.name not in changing]
         self._then = {place: deepcopy(place.value()) for place in places}
         self._warned: dict[Outside, Any] = {}
+        self._times: Counter[Outside] = Counter()
         self._getters = _grouped(places)
         self._bytes = self._now()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OutsideWatch:
-        return OutsideWatch(deepcopy(self._model, memo), self._changing)
+        made = OutsideWatch(deepcopy(self._model, memo), self._changing)
+        then = {place.name: value for place, value in self._then.items()}
+        made._then = {place: then.get(place.name, now) for place, now in made._then.items()}
+        made._bytes = object()  # the first call looks closely
+        return made
 
     def is_same(self) -> bool:
         return not self._getters or self._now() == self._bytes
@@ -46,14 +54,23 @@ class OutsideWatch:
     def tell(self) -> None:
         """Warns of what changed since it was told last."""
         changed = []
-        for place, then in self._then.items():
+        for place, then in [*self._then.items()]:
             value = place.value()
+            if value is not ABSENT and not is_constant(value):
+                value = type(
+                    value
+                )  # no look at a tensor or an object of the user's, nor kept alive
             if same_constant(value, then):
                 self._warned.pop(place, None)
             elif not same_constant(value, self._warned.get(place, then)):
                 new = "gone" if value is ABSENT else short(value)
                 changed.append(f"{place.name} is {new}, not {short(then)}")
-                self._warned[place] = deepcopy(value) if is_constant(value) else value
+                self._warned[place] = value if value is ABSENT else deepcopy(value)
+                self._times[place] += 1
+                if self._times[place] == _MOST_TIMES:  # a counter, a meter
+                    changed[-1] += " (it is looked at no more)"
+                    del self._then[place]
+                    self._getters = _grouped([*self._then])
         self._bytes = self._now()
         if changed:
             more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
@@ -69,7 +86,7 @@ class OutsideWatch:
         try:
             return as_bytes([get(holder) for get, holder in self._getters])
         except (KeyError, AttributeError, ValueError):  # gone
-            return None
+            return object()  # the same as nothing: others are still looked at
 
 
 def _grouped(places: Sequence[Outside]) -> list[tuple[Callable[[Any], Any], Any]]:

@@ -108,7 +108,12 @@ class _ProgramAssembly:
             constants=self.read.constants,
             warnings=(
                 *lost_gradients(binding, self.read.exported.original),
-                *sums_behind(self._returned_views(), binding),
+                *sums_behind(
+                    self._returned_views(),
+                    binding,
+                    {n for c in graph.cnodes if c.is_accumulate for n in c.results},
+                    of_own=self.read.joint.has_several_views(),
+                ),
                 *warnings_of_reads(reads),
                 *warnings_of_way(compiling=self.read.joint.compiling),
             ),
