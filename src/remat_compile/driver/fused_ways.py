@@ -309,9 +309,6 @@ class FusedWays:
         kind: BudgetKind = "activation" if is_activation else "device"
         return Budget(_of(kind, self.peaks), kind)
 
-    def fuse(self, program: Program, schedule: Schedule, peaks: Peaks | None = None) -> Fused:
-        return self.done(self.begin(program, schedule, peaks))
-
     def begin(self, program: Program, schedule: Schedule, peaks: Peaks | None = None) -> Fusing:
         from ..fusion import Fusing, gathered, unrolled
 
