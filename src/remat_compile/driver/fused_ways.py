@@ -276,6 +276,8 @@ class FusedWays:
             return recomputation_shares(fused.program, origin, graph, self.price, prepare)
 
     def planned(self, program: Program, budget: Budget, time_limit_s: float) -> Planned | None:
+        with self.phases.phase("fuse", "beginning to compile kernels"):
+            self.measured.begin_more()
         try:
             return run_planner(
                 program,
