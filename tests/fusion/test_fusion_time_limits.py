@@ -65,7 +65,8 @@ def test_no_kernel_is_made_past_the_limit(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(price, "_measured", lambda *_: price._Times(1, 1))
     cpu = torch.device("cpu")
-    kernels: Any = SimpleNamespace(kernel=kernel, device=cpu, wait=lambda: None)
+    nothing: Any = {"wait": lambda: None, "known": lambda *_: None, "begin": lambda *_: None}
+    kernels: Any = SimpleNamespace(kernel=kernel, device=cpu, compiling=0, **nothing)
     prices = price.InductorPrice(kernels, {"x": torch.ones(1)}, 100 * UNIT_S)
     calls = [CNode(f"F{i}", "fwd", (f"y{i}",), Call("ns.f", (Ref("x"),))) for i in range(6)]
     costs = [prices.cost(c) for c in calls]
@@ -74,28 +75,74 @@ def test_no_kernel_is_made_past_the_limit(monkeypatch: pytest.MonkeyPatch) -> No
     assert prices.is_late
 
 
-def test_half_of_the_time_is_for_what_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is begun in 20 of 100 units: the third is the last. What is asked for takes 11 then, and
-    has the rest."""
-    skip, begun = skips(monkeypatch), list[str]()
+class Compilers:
+    """Kernels that take no time to begin, and `each_s` each to wait for."""
 
-    def begin(c: CNode, tensors: object) -> None:
-        begun.append(c.name)
-        skip(20 * UNIT_S)
+    device = torch.device("cpu")
 
-    def kernel(c: CNode, tensors: object) -> object:
-        skip(11 * UNIT_S)
+    def __init__(self, skip: Callable[[float], None], each_s: float):
+        self.skip, self.each_s = skip, each_s
+        self.begun: list[str] = []
+        self.compiling = 0
+
+    def known(self, c: CNode, tensors: object) -> None:
+        return None
+
+    def begin(self, c: CNode, tensors: object) -> None:
+        if c.name not in self.begun:
+            self.begun.append(c.name)
+            self.compiling += 1
+
+    def wait(self) -> None:
+        self.skip(self.compiling * self.each_s)
+        self.compiling = 0
+
+    def kernel(self, c: CNode, tensors: object) -> object:
+        assert c.name in self.begun
+        assert not self.compiling  # nothing is measured meanwhile
         return SimpleNamespace(workspace_bytes=0, of=c.name)
 
+
+@pytest.mark.parametrize(
+    ("units", "priced", "begun", "spent"),
+    [(1, 20, 20, 20), (10, 9, 12, 120), (30, 1, 4, 120), (1000, 1, 4, 4000)],
+)
+def test_the_limit_is_overrun_by_what_is_compiled_at_once_at_most(
+    units: int, priced: int, begun: int, spent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All was begun, and the first price waited for it: 1 of 20 was priced after 10 times the
+    limit."""
+    skip = skips(monkeypatch)
     monkeypatch.setattr(price, "_measured", lambda *_: price._Times(1, 1))
-    cpu = torch.device("cpu")
-    kernels: Any = SimpleNamespace(kernel=kernel, begin=begin, device=cpu, wait=lambda: None)
+    monkeypatch.setattr(price, "AT_ONCE", 4)
+    kernels: Any = Compilers(skip, units * UNIT_S)
     prices = price.InductorPrice(kernels, {"x": torch.ones(1)}, 100 * UNIT_S)
-    calls = [CNode(f"F{i}", "fwd", (f"y{i}",), Call("ns.f", (Ref("x"),))) for i in range(6)]
+    calls = [CNode(f"F{i}", "fwd", (f"y{i}",), Call("ns.f", (Ref("x"),))) for i in range(20)]
     prices.prepare(calls)
-    assert begun == ["F0", "F1", "F2"]
+    assert kernels.begun == ["F0", "F1", "F2", "F3"]
     costs = [prices.cost(c) for c in calls]
-    assert [cost is not None for cost in costs] == [True] * 4 + [False] * 2
+    assert [cost is not None for cost in costs] == [True] * priced + [False] * (20 - priced)
+    assert len(kernels.begun) == begun
+    assert skip.ahead_s == pytest.approx(spent * UNIT_S)
+    assert prices.is_late is (spent > 100)
+
+
+def test_compilers_have_work_while_a_plan_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another is asked for than was prepared first: it is begun beside those. What follows is begun
+    when there is something else to do, and what was asked for meanwhile is not begun again."""
+    skip = skips(monkeypatch)
+    monkeypatch.setattr(price, "_measured", lambda *_: price._Times(1, 1))
+    monkeypatch.setattr(price, "AT_ONCE", 4)
+    kernels: Any = Compilers(skip, UNIT_S)
+    prices = price.InductorPrice(kernels, {"x": torch.ones(1)}, 100 * UNIT_S)
+    calls = [CNode(f"F{i}", "fwd", (f"y{i}",), Call("ns.f", (Ref("x"),))) for i in range(8)]
+    prices.prepare(calls)
+    assert prices.cost(calls[6]) is not None
+    assert kernels.begun == ["F0", "F1", "F2", "F3", "F6"]
+    assert kernels.compiling == 0
+    prices.begin_more()
+    assert kernels.begun == ["F0", "F1", "F2", "F3", "F6", "F4", "F5", "F7"]
+    assert kernels.compiling == 3
 
 
 def test_kernels_of_a_plan_from_a_file_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -276,6 +276,8 @@ class FusedWays:
             return recomputation_shares(fused.program, origin, graph, self.price, prepare)
 
     def planned(self, program: Program, budget: Budget, time_limit_s: float) -> Planned | None:
+        with self.phases.phase("fuse", "beginning to compile kernels"):
+            self.measured.begin_more()
         try:
             return run_planner(
                 program,
@@ -308,9 +310,6 @@ class FusedWays:
         is_activation = budget is not None and budget.kind == "activation"
         kind: BudgetKind = "activation" if is_activation else "device"
         return Budget(_of(kind, self.peaks), kind)
-
-    def fuse(self, program: Program, schedule: Schedule, peaks: Peaks | None = None) -> Fused:
-        return self.done(self.begin(program, schedule, peaks))
 
     def begin(self, program: Program, schedule: Schedule, peaks: Peaks | None = None) -> Fusing:
         from ..fusion import Fusing, gathered, unrolled

@@ -166,7 +166,8 @@ class Attempt:
             message = f"planner {name} copies to the host and does not say so"
             hint = "use another planner, or give its class the attribute `copies = True`"
             raise FBError(Diagnostic("FB0476", message, hint=hint))
-        with self.phases.phase("verify", "proving the plan"):
+        doing = "running the draft" if self.is_draft else "proving the plan"
+        with self.phases.phase("verify", doing):
             trace = self.prover.simulate(schedule, name)
             figures = trace.time_ns, trace.peak_bytes, trace.activation_peak_bytes
             del trace  # of a long plan it takes more memory than the plan

@@ -20,7 +20,7 @@ from .walk import peaks_of
 __all__ = ["freed_early", "gathered"]
 
 MOST_TRIES = 500
-"""Of moves that are simulated."""
+"""Of moves that are judged (`PeakCheck`)."""
 
 
 def gathered(
@@ -33,7 +33,7 @@ def gathered(
     """A schedule of the same steps in which computations stand right after earlier ones that read
     or make what they read, or right before what reads their results, as far as `peaks` hold (of
     the device and of the activations, bytes; left out: those of `schedule`). `schedule` must be
-    valid. Each move is simulated; none is tried after `until` (of `time.monotonic`)."""
+    valid. Each move is judged by `PeakCheck`; none is tried after `until` (of `time.monotonic`)."""
     fusible = {c.name for c in program.graph.cnodes if c.token is None and may_fuse(c)}
     gathering = _Gathering(program, schedule, peaks or peaks_of(program, schedule), until)
     for index in range(len(schedule.steps)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
+from threading import Event, RLock, Thread
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from remat_compile.backends.torch.kernels import (
     InductorPrice,
     Kernel,
     Kernels,
+    inductor,
     made,
     make_kernels,
     missing,
@@ -381,8 +382,11 @@ def test_kernels_that_were_begun_are_compiled_beside_each_other(
     for c in (REGION, *others, REGION):
         kernels.begin(c, given)
     assert seen == ["begun"] * 3
-    kernels.wait()
-    assert seen == ["begun"] * 3 + ["waited"] * 3
+    assert kernels.compiling == 3
+    for _ in range(2):  # for each once
+        kernels.wait()
+        assert seen == ["begun"] * 3 + ["waited"] * 3
+        assert kernels.compiling == 0
     of = [kernels.kernel(c, given) for c in (REGION, *others)]
     assert [kernel is not None for kernel in of] == [True, False, True]
     assert kernels.failures == ["F1_F2: RuntimeError: g++ was killed"]
@@ -411,6 +415,39 @@ def test_other_threads_wait_for_their_compilers(monkeypatch: pytest.MonkeyPatch)
     (wait,) = waits
     wait()
     assert waited == [other, own]
+
+
+def test_two_threads_leave_the_waits_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second begins while the first is inside. What it saved then was the first one's, which it
+    put back when it left, for all modules of the process."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    usual, asks, entered = AsyncCompile.wait, Event(), list[str]()
+
+    class Asked:
+        lock = RLock()
+
+        def __enter__(self) -> None:
+            asks.set()
+            self.lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.lock.release()
+
+    def second() -> None:
+        with waits_kept():
+            entered.append("second")
+
+    monkeypatch.setattr(inductor, "_PATCHING", Asked())
+    thread = Thread(target=second)
+    with waits_kept():
+        asks.clear()
+        thread.start()
+        asks.wait()
+        assert entered == []
+    thread.join()
+    assert entered == ["second"]
+    assert AsyncCompile.wait is usual
 
 
 def test_a_missing_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

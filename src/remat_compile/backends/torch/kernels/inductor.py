@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from threading import get_ident
+from threading import RLock, get_ident
 from typing import Any
 
 import torch
@@ -37,6 +37,8 @@ __all__ = [
 Function = Callable[..., tuple[Tensor, ...]]
 
 _ATEN = torch.ops.aten
+_PATCHING = RLock()
+"""Held while `AsyncCompile.wait` is another: who reads it meanwhile would put that back later."""
 _DIVISIONS = (_ATEN.div, _ATEN.floor_divide, _ATEN.remainder, _ATEN.fmod)
 
 
@@ -179,23 +181,26 @@ def waits_kept() -> Iterator[list[Callable[[], None]]]:
     waits are given instead. Until then its kernels stand in it as promises.
 
     A module submits all its code first, and `AsyncCompile.wait` is its last line but for `call`.
+    One thread at a time is inside.
     """
     from torch._inductor.async_compile import AsyncCompile
 
     waits: list[Callable[[], None]] = []
-    own, wait = get_ident(), AsyncCompile.wait
+    own = get_ident()
+    with _PATCHING:
+        wait = AsyncCompile.wait
 
-    def kept(self: AsyncCompile, scope: dict[str, Any]) -> None:
-        if get_ident() == own:
-            waits.append(partial(wait, self, scope))
-        else:
-            wait(self, scope)
+        def kept(self: AsyncCompile, scope: dict[str, Any]) -> None:
+            if get_ident() == own:
+                waits.append(partial(wait, self, scope))
+            else:
+                wait(self, scope)
 
-    AsyncCompile.wait = kept  # type: ignore[method-assign]
-    try:
-        yield waits
-    finally:
-        AsyncCompile.wait = wait  # type: ignore[method-assign]
+        AsyncCompile.wait = kept  # type: ignore[method-assign]
+        try:
+            yield waits
+        finally:
+            AsyncCompile.wait = wait  # type: ignore[method-assign]
 
 
 def refuses_others(compiled: Callable[[list[Tensor]], object], args: Sequence[Tensor]) -> bool:

@@ -144,6 +144,8 @@ class Kernels:
     by_calls: int = 0
     kept: KeptKernels | None = None
     _begun: dict[str, Compiling | None] = field(default_factory=dict)
+    _awaited: dict[str, Compiling] = field(default_factory=dict)
+    """Those of them that are being compiled, as far as is known."""
 
     def kernel(self, c: CNode, args: Sequence[Tensor]) -> Kernel | None:
         """The kernel of a fused cNode that is given tensors like these (values do not count);
@@ -166,14 +168,21 @@ class Kernels:
         key, function, layouts = _asked(c, args)
         if key not in self.made and key not in self._begun and monotonic() <= self.until:
             with self._failing(c, key):
-                self._begun[key] = self._begin(key, function, layouts)
+                begun = self._begun[key] = self._begin(key, function, layouts)
+                if begun is not None and begun.waits:
+                    self._awaited[key] = begun
+
+    @property
+    def compiling(self) -> int:
+        """How many were begun and not waited for."""
+        return len(self._awaited)
 
     def wait(self) -> None:
         """Until nothing is compiled any more, as before something is timed."""
-        for begun in self._begun.values():
-            if begun is not None:
-                with suppress(KernelError):  # which is told to who asks for that kernel
-                    begun.kernel()
+        while self._awaited:
+            _, begun = self._awaited.popitem()
+            with suppress(KernelError):  # which is told to who asks for that kernel
+                begun.kernel()
 
     @contextmanager
     def _failing(self, c: CNode, key: str) -> Iterator[None]:
@@ -209,6 +218,7 @@ class Kernels:
     ) -> Kernel | None:
         was_begun = key in self._begun
         begun = self._begun.pop(key) if was_begun else self._begin(key, function, layouts)
+        self._awaited.pop(key, None)  # it is waited for here
         if begun is None:
             return None
         calls, compiled = as_function(function), begun.kernel()

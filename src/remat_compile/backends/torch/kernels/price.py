@@ -8,6 +8,7 @@ Calls are timed as those of the plan are: each by itself, with its arguments at 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,10 @@ __all__ = ["InductorPrice", "KernelCost"]
 
 _LEAST_REPEATS, _MOST_REPEATS = 5, 25
 _ENOUGH_S = 0.04
+
+AT_ONCE = 4
+"""Kernels that are compiled beside each other: by so many the time limit may be overrun, since
+compilers that were begun are waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,8 @@ class _Times:
 
 @dataclass
 class InductorPrice:
-    """Prices regions until `time_limit_s` is spent, and none after that (`is_late`).
+    """Prices regions until `time_limit_s` is spent, and none after that (`is_late`): to write
+    kernels, to wait for compilers and to measure. What compilers do beside planning is not counted.
 
     `values` has a tensor, maybe without values, for every name that a region may be given;
     `origin` says of which of the first ones a name that was added is another instance.
@@ -75,6 +81,8 @@ class InductorPrice:
     _generated: dict[str, bool] = field(default_factory=dict)
     _times: dict[int, _Times] = field(default_factory=dict)
     """By kernel, all of which `kernels` holds: equal blocks share one."""
+    _queue: deque[CNode] = field(default_factory=deque)
+    """What will be asked for, and is not begun yet."""
 
     def add(self, origin: Mapping[str, str]) -> None:
         """New names for what is like something that is known."""
@@ -106,11 +114,20 @@ class InductorPrice:
         no kernel."""
         if self.is_late:
             return None
+        given = self._given(c)
+        kernel = self.kernels.known(c, given)
+        times = self._times.get(id(kernel))
+        if times is None:
+            with self._counted():
+                self.kernels.begin(c, given)  # beside what follows in the queue
+        if times is None and self.kernels.compiling:
+            self.begin_more()
         with self._counted():
-            kernel = self.kernels.kernel(c, self._given(c))
-            times = None if kernel is None else self._times.get(id(kernel))
-            if kernel is not None and times is None:
+            if times is None:
                 self.kernels.wait()  # compilers would take the time of what is measured
+                kernel = self.kernels.kernel(c, given)
+                times = self._times.get(id(kernel))
+            if kernel is not None and times is None:
                 with plain_mode(self.kernels.device):  # a capture may be open: its tensors are fake
                     times = self._times[id(kernel)] = _measured(kernel, c, self.kernels.device)
         if kernel is None or times is None:
@@ -127,12 +144,15 @@ class InductorPrice:
         return c.time_ns if times is None else times.calls_at(c.time_ns)
 
     def prepare(self, cnodes: Iterable[CNode]) -> None:
-        """Begins to compile kernels whose costs will be asked for, in half of the time that is
-        left: what was compiled has to be measured as well."""
-        until_s = (self._spent_s + self.time_limit_s) / 2
-        for c in cnodes:
-            if self._spent_s > until_s:
-                return
+        """Notes kernels whose costs will be asked for, and begins to compile the first of them."""
+        self._queue += cnodes
+        self.begin_more()
+
+    def begin_more(self) -> None:
+        """Begins to compile what will be asked for, until `AT_ONCE` are being compiled: before a
+        wait, and before something else is done beside compilers."""
+        while self._queue and self.kernels.compiling < AT_ONCE and not self.is_late:
+            c = self._queue.popleft()
             with self._counted():
                 self.kernels.begin(c, self._given(c))
 
