@@ -158,11 +158,13 @@ def main(
     out: Annotated[Path | None, typer.Option("--json", help="Write the figures.")] = None,
 ) -> None:
     """Times `store-all` against eager."""
+    cases = [case for case in CASES if only in case.name]
+    if not cases:
+        raise typer.BadParameter(f"no such case; there are {', '.join(c.name for c in CASES)}")
     clock = time.process_time if processor_time else time.perf_counter
     print(machine())
     if plans:
-        case = next(case for case in CASES if only in case.name)
-        costs = measure_plans(case, BUDGETS, rounds)
+        costs = measure_plans(cases[0], BUDGETS, rounds)
         print_table(
             ("budget", "predicted", "measured", "quartiles"),
             [
@@ -178,7 +180,7 @@ def main(
         if check and any(o.ratio > o.predicted + POINTS for o in costs):
             raise SystemExit(1)
         return
-    outcomes = [measure(case, rounds, clock) for case in CASES if not only or only in case.name]
+    outcomes = [measure(case, rounds, clock) for case in cases]
     print_table(
         ("case", "eager ms", "ours ms", "predicted ms", "ratio", "quartiles", "limit"),
         [

@@ -13,11 +13,7 @@ from .outside import generators_of, outside_of
 from .places import Place
 from .whole import CONTAINERS
 
-__all__ = [
-    "attributes_of",
-    "changed_attributes",
-    "state_warnings",
-]
+__all__ = ["attributes_of", "changed_attributes", "state_warnings"]
 
 _OF_MODULES = frozenset(vars(nn.Module()))
 """What PyTorch itself keeps on a module."""

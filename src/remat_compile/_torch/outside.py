@@ -29,9 +29,18 @@ from torch import Tensor, nn
 from .constants import ABSENT, is_constant, same_constant
 from .libraries import is_library, is_library_module
 
-__all__ = ["Outside", "OwnGenerator", "generators_of", "noted", "outside_of", "put_back"]
+__all__ = [
+    "OF_MODULES",
+    "Outside",
+    "OwnGenerator",
+    "generators_of",
+    "noted",
+    "outside_of",
+    "put_back",
+]
 
-_OF_MODULES = frozenset(vars(nn.Module()))
+OF_MODULES = frozenset(vars(nn.Module()))
+"""What PyTorch itself keeps on a module."""
 MOST_FUNCTIONS = 500
 """That are followed from one model."""
 
@@ -122,7 +131,7 @@ class _OutsideWalk:
             self._class(kind)
         for path, module in model.named_modules():
             for key, value in vars(module).items():
-                if key in _OF_MODULES:
+                if key in OF_MODULES:
                     continue
                 self._object(f"{path}.{key}" if path else key, value)
                 if isinstance(value, types.FunctionType):  # a forward that was set

@@ -20,6 +20,7 @@ from torch.nn.modules import module as of_modules
 
 from ..._torch.constants import is_constant, same_constant
 from ..._torch.hooks import KINDS, Hook, hook_at
+from ..._torch.outside import OF_MODULES
 from ..._torch.strides import lie_alike, strides_of
 from .outside_watch import OutsideWatch, as_bytes, short
 
@@ -28,8 +29,6 @@ __all__ = ["ModuleGuards", "Slot"]
 Slot = tuple[dict[str, Any], str, str]
 """A tensor of a module: its dictionary, its key there, and its path."""
 
-_OF_MODULES = frozenset(vars(nn.Module()))
-"""What PyTorch itself keeps on a module."""
 
 _SHOWN = 5
 """Names in a message; of more, the number is told."""
@@ -210,7 +209,7 @@ def _scalars(path: str, module: nn.Module, changing: frozenset[str]) -> dict[str
         key: deepcopy(value)
         for key, value in vars(module).items()
         if key != "_is_full_backward_hook"  # goes with the hooks
-        and not (key in _OF_MODULES and isinstance(value, dict | set))
+        and not (key in OF_MODULES and isinstance(value, dict | set))
         and is_constant(value)
         and not (isinstance(value, list | dict | set) and not value)
         and (f"{path}.{key}" if path else key) not in changing
