@@ -1,14 +1,14 @@
 """Processor caches as a step leaves them to its next computation.
 
 An operator that is run again and again has its arguments, its results and the code around it at
-hand. In a step the argument that was written last is at hand, and everything else was pushed out
-by what was computed since: a kernel of 44 us by itself took 79 between two products of matrices.
+hand. In a step what was written last is at hand, and the rest was pushed out by what was computed
+since: a kernel of 44 us by itself took 79 between two products of matrices.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -20,45 +20,56 @@ __all__ = ["StepCaches", "cache_bytes"]
 _DEFAULT_BYTES = 32 << 20
 """Of a machine that does not tell."""
 _MOST_BYTES = 64 << 20
-"""What is shared by the processors of a large machine is not pushed out by one step."""
+"""Of a larger one, which many processors share, a step pushes out no more."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 class StepCaches:
-    """Leaves the caches as a step that touches `step_bytes` does. On other devices than the CPU
-    nothing is done: what they run is timed in a queue."""
+    """Leaves the caches as a step does that touches `step_bytes` and makes the names in `made` in
+    their order. On other devices than the CPU nothing is done: what they run is timed in a queue.
+    """
 
-    def __init__(self, device: torch.device, step_bytes: int):
+    def __init__(self, device: torch.device, step_bytes: int, made: Iterable[str]):
         self._bytes = min(step_bytes, cache_bytes()) if device.type == "cpu" else 0
-        self._pushed: Tensor | None = None
+        self._place: dict[str, int] = {}
+        self._pushing: Tensor | None = None
+        self.note(made)
 
-    def leaver(self, last: Tensor | None) -> Callable[[], None]:
-        """What leaves them so, with `last` as the argument that was written last."""
+    def note(self, made: Iterable[str]) -> None:
+        """What a step makes after all that was noted before."""
+        for name in made:
+            self._place[name] = len(self._place)
+
+    def leaver(self, given: Mapping[str, Tensor]) -> Callable[[], None]:
+        """What leaves them so to a computation that is given these tensors: of those that a step
+        makes, the one made last was just written. Values stay as they are."""
         if not self._bytes:
             return lambda: None
-        if self._pushed is None:
-            self._pushed = torch.zeros(-(-self._bytes // 4))
-        pushed = self._pushed
-        if last is None:
-            return lambda: _write(pushed)
-        # The whole storage: a tensor that is expanded cannot be written.
+        if self._pushing is None:
+            self._pushing = torch.zeros(-(-self._bytes // 4))
+        pushing = self._pushing
+        made = [name for name in given if name in self._place]
+        last = given[max(made, key=self._place.__getitem__)] if made else None
+        if last is None or not 0 < last.untyped_storage().nbytes() <= self._bytes:
+            return lambda: _write(pushing)
+        # The whole storage: not every view can be written.
         memory = torch.empty(0, dtype=last.dtype).set_(last.untyped_storage())
         values = memory.clone()
 
         def leave() -> None:
-            _write(pushed)
+            _write(pushing)
             memory.copy_(values)
 
         return leave
 
 
-def _write(pushed: Tensor) -> None:
-    pushed.add_(1.0)
+def _write(pushing: Tensor) -> None:
+    pushing.add_(1.0)
 
 
 @cache
 def cache_bytes() -> int:
-    """The largest cache of a processor, as far as it is told and a step pushes out."""
+    """The bytes of the largest cache of the CPU that a step pushes out, as far as it is told."""
     sizes = [0]
     for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         try:

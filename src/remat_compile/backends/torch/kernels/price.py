@@ -30,7 +30,7 @@ from .made import Kernel, Kernels, as_function, made_up, written
 
 __all__ = ["InductorPrice", "KernelCost"]
 
-_LEAST_REPEATS, _MOST_REPEATS = 5, 9
+_LEAST_REPEATS, _MOST_REPEATS = 5, 15
 _ENOUGH_S = 0.04
 
 AT_ONCE = 4
@@ -70,7 +70,8 @@ class InductorPrice:
     kernels, to wait for compilers and to measure. What compilers do beside planning is not counted.
 
     `values` has a tensor, maybe without values, for every name that a region may be given, in the
-    order in which a step makes them; `origin` says of which of the first ones a name that was added is another instance.
+    order in which a step makes them; `origin` says of which of the first ones a name that was added
+    is another instance.
     """
 
     kernels: Kernels
@@ -88,10 +89,11 @@ class InductorPrice:
 
     def __post_init__(self) -> None:
         step_bytes = sum(t.numel() * t.itemsize for t in self.values.values())
-        self._caches = StepCaches(self.kernels.device, step_bytes)
+        self._caches = StepCaches(self.kernels.device, step_bytes, self.values)
 
     def add(self, origin: Mapping[str, str]) -> None:
         """New names for what is like something that is known."""
+        self._caches.note(new for new in origin if new not in self.values)
         self.values |= {new: self.values[name] for new, name in origin.items()}
         self.origin |= {new: self.origin.get(name, name) for new, name in origin.items()}
 
@@ -135,9 +137,8 @@ class InductorPrice:
                 times = self._times.get(id(kernel))
             if kernel is not None and times is None:
                 with plain_mode(self.kernels.device):  # a capture may be open: its tensors are fake
-                    times = self._times[id(kernel)] = _measured(
-                        kernel, c, self.kernels.device, self._caches, self._last(c)
-                    )
+                    times = _measured(kernel, c, self.kernels.device, self._caches)
+                    self._times[id(kernel)] = times
         if kernel is None or times is None:
             return None
         return KernelCost(times.at(c.time_ns), kernel.workspace_bytes)
@@ -150,12 +151,6 @@ class InductorPrice:
         kernel = self.kernels.known(c, self._given(c))
         times = self._times.get(id(kernel))
         return c.time_ns if times is None else times.calls_at(c.time_ns)
-
-    def _last(self, c: CNode) -> int | None:
-        """Which of the arguments a step makes last."""
-        order = {name: place for place, name in enumerate(self.values)}
-        places = [order[name] for name in c.call.refs()]
-        return places.index(max(places)) if places else None
 
     def prepare(self, cnodes: Iterable[CNode]) -> None:
         """Notes kernels whose costs will be asked for, and begins to compile the first of them."""
@@ -182,18 +177,16 @@ class InductorPrice:
         self.is_late = self._spent_s > self.time_limit_s
 
 
-def _measured(
-    kernel: Kernel, c: CNode, device: torch.device, caches: StepCaches, last: int | None
-) -> _Times:
+def _measured(kernel: Kernel, c: CNode, device: torch.device, caches: StepCaches) -> _Times:
     """The least of several runs in turn, of the kernel of a fused cNode and of each of its calls:
-    whatever else the machine does adds. Of the arguments a step makes the one at `last` last.
+    whatever else the machine does adds.
 
-    Results live until the next ones are there: else an allocator that gives large blocks back
-    to the system at once measures page faults, of which a step has few.
+    Results live until the next ones are there: else an allocator that gives large blocks back to
+    the system at once measures page faults, of which a step has few.
     """
     function = region_function(c)
     args = [made_up(layout) for layout in kernel.layouts]
-    leave = caches.leaver(None if last is None else args[last])
+    leave = caches.leaver(dict(zip(c.call.refs(), args, strict=True)))
     clock, run = clock_ns(device), kernel.runner()
     of_kernel: list[int] = []
     of_calls: list[list[int]] = []
@@ -216,8 +209,8 @@ def _measured(
         spent_ns += of_kernel[-1] + sum(times)
     calls_ns = sum(map(min, zip(*of_calls, strict=True)))
     return _Times(
-        undisturbed_ns(min(of_kernel), partial(run, *args), device),
-        undisturbed_ns(calls_ns, partial(kernel.calls, *args), device),
+        undisturbed_ns(min(of_kernel), partial(run, *args), device, leave=leave),
+        undisturbed_ns(calls_ns, partial(kernel.calls, *args), device, leave=leave),
     )
 
 
