@@ -21,6 +21,7 @@ _DEFAULT_BYTES = 32 << 20
 """Of a machine that does not tell."""
 _MOST_BYTES = 64 << 20
 """Of a larger one, which many processors share, a step pushes out no more."""
+_OF_CPU = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -30,7 +31,7 @@ class StepCaches:
     """
 
     def __init__(self, device: torch.device, step_bytes: int, made: Iterable[str]):
-        self._bytes = min(step_bytes, cache_bytes()) if device.type == "cpu" else 0
+        self.pushed_bytes = min(step_bytes, cache_bytes()) if device.type == "cpu" else 0
         self._place: dict[str, int] = {}
         self._pushing: Tensor | None = None
         self.note(made)
@@ -40,17 +41,24 @@ class StepCaches:
         for name in made:
             self._place[name] = len(self._place)
 
-    def leaver(self, given: Mapping[str, Tensor]) -> Callable[[], None]:
-        """What leaves them so to a computation that is given these tensors: of those that a step
-        makes, the one made last was just written. Values stay as they are."""
-        if not self._bytes:
-            return lambda: None
-        if self._pushing is None:
-            self._pushing = torch.zeros(-(-self._bytes // 4))
-        pushing = self._pushing
+    def last(self, given: Mapping[str, Tensor]) -> Tensor | None:
+        """Of these tensors that which a step makes last; None where it makes none of them, and for
+        one that no cache holds."""
         made = [name for name in given if name in self._place]
         last = given[max(made, key=self._place.__getitem__)] if made else None
-        if last is None or not 0 < last.untyped_storage().nbytes() <= self._bytes:
+        if last is None or not 0 < last.untyped_storage().nbytes() <= self.pushed_bytes:
+            return None
+        return last
+
+    def leaver(self, given: Mapping[str, Tensor]) -> Callable[[], None]:
+        """What leaves them so to a computation that is given these tensors: the `last` of them was
+        just written. Values stay as they are."""
+        if not self.pushed_bytes:
+            return lambda: None
+        if self._pushing is None:
+            self._pushing = torch.zeros(-(-self.pushed_bytes // 4))
+        pushing, last = self._pushing, self.last(given)
+        if last is None:
             return lambda: _write(pushing)
         # The whole storage: not every view can be written.
         memory = torch.empty(0, dtype=last.dtype).set_(last.untyped_storage())
@@ -68,10 +76,10 @@ def _write(pushing: Tensor) -> None:
 
 
 @cache
-def cache_bytes() -> int:
+def cache_bytes(folder: Path = _OF_CPU) -> int:
     """The bytes of the largest cache of the CPU that a step pushes out, as far as it is told."""
     sizes = [0]
-    for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+    for file in folder.glob("index*/size"):
         try:
             size = re.fullmatch(r"(\d{1,9})([KMG])\s*", file.read_text(encoding="ascii"))
         except (OSError, ValueError):
