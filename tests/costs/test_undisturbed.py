@@ -44,13 +44,27 @@ def test_threads_that_wait_for_each_other_do_not_count() -> None:
     assert Kernel(1 * MS, 16 * MS).undisturbed_ns(16 * MS) == MS // 2
 
 
+def test_nor_does_waiting_for_a_part_of_the_time() -> None:
+    assert Kernel(6 * MS, 9 * MS).undisturbed_ns(9 * MS) == 3 * MS
+
+
 def test_nor_does_one_that_is_held_up_alone() -> None:
     assert Kernel(1 * MS, 16 * MS, every=2).undisturbed_ns(16 * MS) == MS // 2
 
 
-@pytest.mark.parametrize("alone_ns", [6 * MS, 10 * MS, 11 * MS, 20 * MS])
+@pytest.mark.parametrize("alone_ns", [8 * MS, 10 * MS, 11 * MS, 20 * MS])
 def test_what_is_as_fast_as_alone_is_as_measured(alone_ns: int) -> None:
     assert Kernel(alone_ns, 9 * MS).undisturbed_ns(9 * MS) == 9 * MS
+
+
+def test_what_is_done_before_each_run_does_not_count() -> None:
+    kernel = Kernel(1 * MS, 16 * MS)
+
+    def leave() -> None:
+        kernel.now_ns += 100 * MS
+
+    clock = lambda: kernel.now_ns  # noqa: E731
+    assert devices.undisturbed_ns(16 * MS, kernel, CPU, clock, leave) == MS // 2
 
 
 def test_what_is_short_is_not_run_again() -> None:

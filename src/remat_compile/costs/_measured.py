@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 from torch import Tensor
 
+from .._torch.caches import StepCaches
 from .._torch.callable import check_operators
 from .._torch.devices import get_rng_state, set_rng_state
 from .._torch.execute import check_values
@@ -91,7 +93,8 @@ class _MeasuringRun:
         check_operators(program.graph)
         self.program = program
         self.device = torch.device(program.header.device)
-        self.meter = Meter(self.device, program.target.granularity_bytes, time_limit_s)
+        granularity = program.target.granularity_bytes
+        self.meter = Meter(self.device, granularity, time_limit_s, _caches(program, self.device))
         self.store: Store = (RealRun if hold else LayoutStore)(program, values)
         self.corners = Corners(program, self.meter, _available_bytes(self.device) // 2)
         self.costs = _Costs({}, {})
@@ -208,6 +211,20 @@ class _MeasuringRun:
 
     def _size(self, name: str) -> Expr:
         return self.costs.sizes.get(name, self.program.graph.anode[name].size)
+
+
+def _caches(program: Program, device: torch.device) -> StepCaches | None:
+    """Those of the CPU. What the caller holds is not among what a step makes, and is not written:
+    not even with its own values."""
+    if device.type != "cpu":
+        return None
+    graph, env = program.graph, program.sample
+    step_bytes = sum(evaluate(a.size, env) for a in graph.anodes)
+    by_writer: dict[str, list[str]] = {c.name: [] for c in graph.cnodes}
+    for name, base in graph.storage.items():
+        if base in graph.writer:
+            by_writer[graph.writer[base].name].append(name)
+    return StepCaches(device, step_bytes, chain.from_iterable(by_writer.values()))
 
 
 def _target(target: Target, device: torch.device) -> Target:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .._torch.alloc import measure_peak
+from .._torch.caches import StepCaches
 from .._torch.devices import clock_ns, counts_bytes, get_rng_state, synchronize, undisturbed_ns
 from .._torch.instances import Instances, prepared, run_cnode
 from ..ir.analysis.regions import region_function
@@ -22,6 +23,8 @@ __all__ = ["Meter", "Sample"]
 
 _LEAST_REPEATS = 3
 _MOST_REPEATS = 30
+_MOST_COLD = 12
+"""Where caches are left as a step does, which takes longer than most operators."""
 _ENOUGH_S = 0.02
 _MOST_QUEUED = 32
 _QUEUE_NS = 2_000_000
@@ -43,11 +46,19 @@ class Meter:
 
     A signature is the operator with its arguments, where a tensor counts by dtype, shape,
     strides, offset and bytes of storage. Repeated timing takes `time_limit_s` in all;
-    what comes later is timed once.
+    what comes later is timed once. With `caches`, each run of a cNode finds those as a step leaves
+    them; else the step's tensors are at hand.
     """
 
-    def __init__(self, device: torch.device, granularity_bytes: int, time_limit_s: float):
+    def __init__(
+        self,
+        device: torch.device,
+        granularity_bytes: int,
+        time_limit_s: float,
+        caches: StepCaches | None = None,
+    ):
         self.device = device
+        self._caches = caches
         self.samples: dict[object, Sample] = {}
         self._deriving: dict[str, int] = {}
         self._granularity = granularity_bytes
@@ -100,7 +111,7 @@ class Meter:
                     if c.is_accumulate
                     else prepared(c, execution, instances, token=state, device=self.device)
                 )
-                time_ns = self._time_ns(bare)
+                time_ns = self._time_ns(bare, self._leaver(c, execution, instances))
         own = 0 if c.is_accumulate else sum(self._rounded(t) for t in results if t is not None)
         workspace = max(0, use.peak_bytes_over_entry - own)
         shadows = tuple(None if t is None else without_data(t) for t in results)
@@ -123,24 +134,35 @@ class Meter:
         unit = self._granularity
         return -(-tensor.untyped_storage().nbytes() // unit) * unit
 
-    def _time_ns(self, run: Callable[[], object]) -> int:
-        """The least of several runs, in nanoseconds: whatever else the machine does adds.
+    def _leaver(self, c: CNode, execution: int, instances: Instances) -> Callable[[], None] | None:
+        if self._caches is None:
+            return None
+        return self._caches.leaver({n: instances[n] for n in c.call_at(execution).refs()})
+
+    def _time_ns(self, run: Callable[[], object], leave: Callable[[], None] | None = None) -> int:
+        """The least of several runs, in nanoseconds: whatever else the machine does adds. Each is
+        after `leave`, which does not count.
 
         On an accelerator a run is one of several in its queue, as in a step: what it takes is
         the longer of issuing and computing it.
         """
         times: list[int] = []
-        spent, queued, clock = 0.0, 1, clock_ns(self.device)
+        most = _MOST_REPEATS if leave is None else _MOST_COLD
+        spent, running, queued, clock = 0.0, 0.0, 1, clock_ns(self.device)
         while True:
             synchronize(self.device)
-            begin, start = time.perf_counter(), clock()
+            begin = time.perf_counter()
+            if leave is not None:
+                leave()
+            ready, start = time.perf_counter(), clock()
             for _ in range(queued):
                 run()
             synchronize(self.device)
             times.append((clock() - start) // queued)
-            spent += time.perf_counter() - begin
-            enough = len(times) >= _LEAST_REPEATS and spent >= _ENOUGH_S
-            if enough or len(times) == _MOST_REPEATS or spent >= self._left_s / 4:
+            end = time.perf_counter()
+            spent, running = spent + end - begin, running + end - ready
+            enough = len(times) >= _LEAST_REPEATS and running >= _ENOUGH_S
+            if enough or len(times) == most or spent >= self._left_s / 4:
                 break
             if counts_bytes(self.device):
                 queued = min(_MOST_QUEUED, max(1, _QUEUE_NS // max(1, min(times))))
@@ -148,7 +170,7 @@ class Meter:
         if self._left_s <= 0:
             return min(times)
         begin = time.perf_counter()
-        least = undisturbed_ns(min(times), run, self.device)
+        least = undisturbed_ns(min(times), run, self.device, leave=leave)
         self._left_s -= time.perf_counter() - begin
         return least
 

@@ -94,12 +94,11 @@ def _of(kind: BudgetKind, peaks: Peaks) -> int:
 
 @dataclass(frozen=True)
 class Drafted:
-    """A plan whose kernels are begun; another after it is looked for `until` then (of
-    `time.monotonic`)."""
+    """A plan whose kernels are begun, and for how long others after it may be looked for."""
 
     steps: tuple[Step, ...]
     fusing: Fusing
-    until: float
+    left_s: float
 
 
 NO_SHARES: Mapping[str, float] = MappingProxyType({})
@@ -222,28 +221,29 @@ class FusedWays:
     def drafted(
         self,
         shares: Mapping[str, float] = NO_SHARES,
-        until: float | None = None,
+        limit_s: float | None = None,
         known: Set[tuple[Step, ...]] = frozenset(),
     ) -> Drafted | None:
         """A plan at these shares of times, and its kernels begun; None where it is `known`, or
-        where there is none before `until` (of `time.monotonic`; left out: as long as the planner
-        had)."""
-        until = monotonic() + self.request.time_limit_s if until is None else until
-        if (left_s := until - monotonic()) <= 0:
+        where there is none within `limit_s` (left out: as long as the planner had)."""
+        limit_s = self.request.time_limit_s if limit_s is None else limit_s
+        if limit_s <= 0:
             return None
-        made = self.planned(self.at_shares(shares), self.bound, left_s)
+        until = monotonic() + limit_s
+        made = self.planned(self.at_shares(shares), self.bound, limit_s)
         if made is None or made.schedule.steps in known:
             return None
         fusing = self.begin(self.plan.program, self.folded(made.schedule))
-        return Drafted(made.schedule.steps, fusing, until)
+        return Drafted(made.schedule.steps, fusing, until - monotonic())
 
     def planned_to_fold(self, drafted: Drafted | None) -> Iterator[Fused]:
         """Planned as if a recomputation that may be folded into its reader took little time, which
         is what was `drafted`, then at what it took in the kernels so made, until a plan comes
-        again or the time is over."""
+        again or the time is over. What is done between the draft and this does not count."""
         shares: dict[str, float] = {}
         known: set[tuple[Step, ...]] = set()
         while drafted is not None:
+            until = monotonic() + drafted.left_s
             known.add(drafted.steps)
             fused = self.done(drafted.fusing)
             if not fused.cnodes:
@@ -253,7 +253,7 @@ class FusedWays:
             if len(known) == MOST_ROUNDS or len(runs) == len({*runs}):
                 return  # what is not recomputed at a tenth of its time is not at more
             shares |= self.shares(fused)
-            drafted = self.drafted(shares, drafted.until, known)
+            drafted = self.drafted(shares, until - monotonic(), known)
 
     def at_shares(self, shares: Mapping[str, float]) -> Program:
         """The program with these shares of the times of forward cNodes that may be fused."""

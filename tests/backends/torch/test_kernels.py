@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, RLock, Thread
@@ -229,6 +229,24 @@ def test_a_price_is_measured(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) 
     price.cost(REGION)
     assert price.is_late
     assert price.cost(REGION) is None
+
+
+def test_kernel_and_calls_find_the_caches_alike(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a step leaves them, once before the kernel and once before its calls."""
+    given: list[tuple[str, ...]] = []
+    left: list[int] = []
+
+    def leaver(self: object, tensors: Mapping[str, Tensor]) -> Callable[[], None]:
+        given.append(tuple(tensors))
+        return lambda: left.append(1)
+
+    monkeypatch.setattr(price_module, "_ENOUGH_S", 0.0)
+    monkeypatch.setattr(price_module.StepCaches, "leaver", leaver)
+    InductorPrice(kernels, VALUES, 3600.0).cost(REGION)
+    assert given == [REGION.call.refs()]
+    assert len(left) == 2 * price_module._LEAST_REPEATS
 
 
 @pytest.mark.parametrize(

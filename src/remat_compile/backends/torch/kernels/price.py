@@ -2,7 +2,7 @@
 
 The plan's times were measured before, in other company. So what counts is the share of the time of
 its calls that a kernel takes when both run in turn; its price is that share of theirs in the plan.
-Calls are timed as those of the plan are: each by itself, with its arguments at hand.
+Both find the caches as a step leaves them (`_torch/caches.py`), and each call is timed by itself.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...._torch.caches import StepCaches
 from ...._torch.devices import clock_ns, synchronize, undisturbed_ns
 from ...._torch.handles import handle
 from ...._torch.instances import plain_mode
@@ -29,8 +30,8 @@ from .made import Kernel, Kernels, as_function, made_up, written
 
 __all__ = ["InductorPrice", "KernelCost"]
 
-_LEAST_REPEATS, _MOST_REPEATS = 5, 25
-_ENOUGH_S = 0.04
+_LEAST_REPEATS, _MOST_REPEATS = 3, 15
+_ENOUGH_S = 0.1
 
 AT_ONCE = 4
 """Kernels that are compiled beside each other: by so many the time limit may be overrun, since
@@ -68,8 +69,9 @@ class InductorPrice:
     """Prices regions until `time_limit_s` is spent, and none after that (`is_late`): to write
     kernels, to wait for compilers and to measure. What compilers do beside planning is not counted.
 
-    `values` has a tensor, maybe without values, for every name that a region may be given;
-    `origin` says of which of the first ones a name that was added is another instance.
+    `values` has a tensor, maybe without values, for every name that a region may be given, in the
+    order in which a step makes them; `origin` says of which of the first ones a name that was added
+    is another instance.
     """
 
     kernels: Kernels
@@ -83,9 +85,15 @@ class InductorPrice:
     """By kernel, all of which `kernels` holds: equal blocks share one."""
     _queue: deque[CNode] = field(default_factory=deque)
     """What will be asked for, and is not begun yet."""
+    _caches: StepCaches = field(init=False)
+
+    def __post_init__(self) -> None:
+        step_bytes = sum(t.numel() * t.itemsize for t in self.values.values())
+        self._caches = StepCaches(self.kernels.device, step_bytes, self.values)
 
     def add(self, origin: Mapping[str, str]) -> None:
         """New names for what is like something that is known."""
+        self._caches.note(new for new in origin if new not in self.values)
         self.values |= {new: self.values[name] for new, name in origin.items()}
         self.origin |= {new: self.origin.get(name, name) for new, name in origin.items()}
 
@@ -129,7 +137,8 @@ class InductorPrice:
                 times = self._times.get(id(kernel))
             if kernel is not None and times is None:
                 with plain_mode(self.kernels.device):  # a capture may be open: its tensors are fake
-                    times = self._times[id(kernel)] = _measured(kernel, c, self.kernels.device)
+                    times = _measured(kernel, c, self.kernels.device, self._caches)
+                    self._times[id(kernel)] = times
         if kernel is None or times is None:
             return None
         return KernelCost(times.at(c.time_ns), kernel.workspace_bytes)
@@ -168,7 +177,7 @@ class InductorPrice:
         self.is_late = self._spent_s > self.time_limit_s
 
 
-def _measured(kernel: Kernel, c: CNode, device: torch.device) -> _Times:
+def _measured(kernel: Kernel, c: CNode, device: torch.device, caches: StepCaches) -> _Times:
     """The least of several runs in turn, of the kernel of a fused cNode and of each of its calls:
     whatever else the machine does adds.
 
@@ -177,27 +186,30 @@ def _measured(kernel: Kernel, c: CNode, device: torch.device) -> _Times:
     """
     function = region_function(c)
     args = [made_up(layout) for layout in kernel.layouts]
-    clock = clock_ns(device)
+    leave = caches.leaver(dict(zip(c.call.refs(), args, strict=True)))
+    clock, run = clock_ns(device), kernel.runner()
     of_kernel: list[int] = []
     of_calls: list[list[int]] = []
     calls = _prepared(function)
     held: list[object] = [None, None]
-    spent_ns = 0
+    begin = time.perf_counter()
     while len(of_kernel) < _LEAST_REPEATS or (
-        len(of_kernel) < _MOST_REPEATS and spent_ns < _ENOUGH_S * 1e9
+        len(of_kernel) < _MOST_REPEATS and time.perf_counter() - begin < _ENOUGH_S
     ):
+        leave()
         start = clock()
-        made = kernel(*args)
+        made = run(*args)
         synchronize(device)
         of_kernel.append(clock() - start)
         held[0] = made
-        times, held[1] = _timed(calls, dict(zip(function.parameters, args, strict=True)), device)
+        leave()
+        named = dict(zip(function.parameters, args, strict=True))
+        times, held[1] = _timed(calls, named, device)
         of_calls.append(times)
-        spent_ns += of_kernel[-1] + sum(times)
     calls_ns = sum(map(min, zip(*of_calls, strict=True)))
     return _Times(
-        undisturbed_ns(min(of_kernel), partial(kernel, *args), device),
-        undisturbed_ns(calls_ns, partial(kernel.calls, *args), device),
+        undisturbed_ns(min(of_kernel), partial(run, *args), device, leave=leave),
+        undisturbed_ns(calls_ns, partial(kernel.calls, *args), device, leave=leave),
     )
 
 

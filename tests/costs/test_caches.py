@@ -1,0 +1,106 @@
+"""Operators and kernels are timed with caches as a step leaves them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.programs.hand_built import batch_norm_program, batch_norm_values
+from remat_compile.costs import measured, meter
+from remat_compile.costs.meter import Meter
+
+caches_module = import_module("remat_compile._torch.caches")
+StepCaches, cache_bytes = caches_module.StepCaches, caches_module.cache_bytes
+CPU = torch.device("cpu")
+MB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most"),
+    [
+        (("32K\n", "512K\n", "8192K\n"), 8 * MB),
+        (("32K\n", "16M\n"), 16 * MB),
+        (("1G\n",), 64 * MB),  # many processors share it
+        (("", "much\n", "99999999999K\n", "-1K\n"), 32 * MB),
+        ((), 32 * MB),
+    ],
+)
+def test_the_largest_cache_counts(sizes: tuple[str, ...], most: int, tmp_path: Path) -> None:
+    for index, size in enumerate(sizes):
+        (tmp_path / f"index{index}").mkdir()
+        (tmp_path / f"index{index}" / "size").write_text(size)
+    assert cache_bytes(tmp_path) == most
+
+
+def test_a_step_pushes_out_no_more_than_it_touches() -> None:
+    assert StepCaches(CPU, 1000, ()).pushed_bytes == 1000
+    assert StepCaches(CPU, 1 << 40, ()).pushed_bytes == cache_bytes()
+    assert StepCaches(torch.device("cuda"), 1000, ()).pushed_bytes == 0
+
+
+def test_what_was_made_last_is_at_hand() -> None:
+    """What a step makes again is made after all else; what the caller holds is not made."""
+    caches = StepCaches(CPU, MB, ("x", "y"))
+    w, x, y, again, large = (torch.ones(n) for n in (3, 3, 3, 3, MB))
+    assert caches.last({"y": y, "x": x, "w": w}) is y
+    assert caches.last({"w": w}) is None
+    caches.note(("x.2", "large"))
+    assert caches.last({"x.2": again, "y": y}) is again
+    assert caches.last({"large": large, "y": y}) is None  # no cache holds it
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        torch.tensor([1.0, float("nan"), -0.0]),
+        torch.arange(6).reshape(2, 3).t(),
+        torch.ones(3).expand(4, 3),
+        torch.tensor([True, False])[1:],
+        torch.ones(2, dtype=torch.complex64),
+        torch.ones(0),
+    ],
+    ids=lambda last: f"{last.dtype}{[*last.shape]}",
+)
+def test_values_stay_as_they_are(last: Tensor) -> None:
+    before = last.untyped_storage().tolist()
+    StepCaches(CPU, 1000, ("x",)).leaver({"x": last})()
+    assert last.untyped_storage().tolist() == before
+
+
+def test_each_run_is_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "_ENOUGH_S", 1e9)
+    events: list[str] = []
+
+    def run() -> None:
+        events.append("run")
+
+    timed = Meter(CPU, 1, 1e9)
+    timed._time_ns(run, lambda: events.append("leave"))
+    assert events == ["leave", "run"] * meter._MOST_COLD
+    events.clear()
+    timed._time_ns(run)
+    assert events == ["run"] * meter._MOST_REPEATS
+
+
+def test_nothing_of_the_callers_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may lie in memory that cannot be."""
+    values = batch_norm_values()
+    asked: list[Tensor] = []
+    last = StepCaches.last
+
+    def noted(self: Any, given: Mapping[str, Tensor]) -> Tensor | None:
+        tensor: Tensor | None = last(self, given)
+        asked.extend(() if tensor is None else (tensor,))
+        return tensor
+
+    monkeypatch.setattr(StepCaches, "last", noted)
+    measured(batch_norm_program(), values)
+    held = {value.untyped_storage().data_ptr() for value in values.values()}
+    assert asked
+    assert held.isdisjoint(tensor.untyped_storage().data_ptr() for tensor in asked)
