@@ -13,6 +13,7 @@ from ..._torch.alloc import Mark
 from ..._torch.autocast import Autocast
 from ...ir.diagnostics import Diagnostic, FBError
 from .layouts import LayoutWatch
+from .more_terms import MoreTerms
 from .unused import UnusedOutputs, step_node
 
 __all__ = ["Flight"]
@@ -25,9 +26,10 @@ class Flight:
     time. `mark`, when set, is entered around each of the two functions (to measure them).
     """
 
-    def __init__(self, unused: UnusedOutputs, layouts: LayoutWatch) -> None:
+    def __init__(self, unused: UnusedOutputs, layouts: LayoutWatch, terms: MoreTerms) -> None:
         self.unused = unused
         self.layouts = layouts
+        self.terms = terms
         self.mark: Mark | None = None
         self._waiting: weakref.ref[Any] | None = None
         self._warned = False
@@ -61,6 +63,7 @@ class Flight:
             node.register_prehook(_refuse_create_graph)
             self.unused.watch(node)
             self.layouts.watch(node, outputs)
+            self.terms.watch(node)
         return node
 
 
