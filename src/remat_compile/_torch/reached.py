@@ -26,6 +26,8 @@ __all__ = ["Reached", "functions_in", "parts_of", "reached_from"]
 
 BEGINNINGS = ("forward", "__call__", "__getattr__", "__getattribute__", "__getitem__", "__iter__")
 """Methods of modules that no code needs to name."""
+BY_TEXT = frozenset(("getattr", "vars", "__dict__", "attrgetter", "eval", "exec"))
+"""What reads attributes whose names do not stand in the code."""
 MOST_FUNCTIONS = 2000
 """That are followed from one model."""
 
@@ -43,6 +45,10 @@ class Reached:
     def reads(self, key: str) -> bool:
         """Whether what stands under a name is the user's to replace, and matters to a call."""
         return key in self.names and key not in self.assigns
+
+    def may_read(self, key: str) -> bool:
+        """Whether an attribute is read, as far as the code says what it reads."""
+        return key in self.names or not self.names.isdisjoint(BY_TEXT)
 
 
 def reached_from(model: nn.Module, also: Iterable[object] = ()) -> Reached:

@@ -22,6 +22,7 @@ from ..._torch.constants import copied_constant, is_constant, same_constant
 from ..._torch.hooks import KINDS, Hook, hook_at
 from ..._torch.objects import text_of
 from ..._torch.outside import OF_MODULES, reached_by
+from ..._torch.reached import Reached
 from ..._torch.strides import lie_alike, strides_of
 from .held_objects import HeldObjects
 from .outside_watch import OutsideWatch, as_bytes
@@ -56,8 +57,9 @@ class ModuleGuards:
         self._modules = list(modules.values())
         below = {path: module for path, module in modules.items() if path}
         self._slots = slots
-        self._scalars = [(p, vars(m), _scalars(p, m, changing)) for p, m in below.items()]
-        self._own = _scalars("", model, changing)
+        reached = reached_by(model)
+        self._scalars = [(p, vars(m), _scalars(p, m, changing, reached)) for p, m in below.items()]
+        self._own = _scalars("", model, changing, reached)
         # The planned module has attributes of its own; what is set on the model counts as well.
         shared = {key: value for key, value in self._own.items() if key != "training"}
         self._scalars.append(("", vars(model), shared))
@@ -73,7 +75,7 @@ class ModuleGuards:
         self._vars = [now for _, now, _ in self._forwards]
         self._get_own = _getter(self._own)
         self._outside = OutsideWatch(model, changing)
-        self._objects = HeldObjects(modules, changing, reached_by(model))
+        self._objects = HeldObjects(modules, changing, reached)
         self._ties = Ties(model, slots)
         self._tensors = [_described(held[key]) for held, key, _ in slots]
         self._of_modules = self._modules_now(model)
@@ -215,9 +217,11 @@ def _of_scalars(
         yield f"{_listed(list(others))}, as at capture"
 
 
-def _scalars(path: str, module: nn.Module, changing: frozenset[str]) -> dict[str, Any]:
+def _scalars(
+    path: str, module: nn.Module, changing: frozenset[str], reached: Reached
+) -> dict[str, Any]:
     """Attributes that are numbers, texts, switches, or small containers of them. One that is empty
-    is for what is put into it later."""
+    is for what is put into it later, and so is a list that no code of a forward reads."""
     return {
         key: copied_constant(value)
         for key, value in vars(module).items()
@@ -225,6 +229,7 @@ def _scalars(path: str, module: nn.Module, changing: frozenset[str]) -> dict[str
         and not (key in OF_MODULES and type(value) in (dict, set))
         and is_constant(value)
         and not (type(value) in (list, dict, set) and not value)
+        and not (type(value) is list and not reached.may_read(key))
         and (f"{path}.{key}" if path else key) not in changing
     }
 
