@@ -20,7 +20,7 @@ from typing import Any
 from torch import nn
 
 from .hooks import KINDS
-from .libraries import is_library
+from .libraries import is_library, is_library_module
 
 __all__ = ["Reached", "functions_in", "parts_of", "reached_from"]
 
@@ -123,7 +123,7 @@ class _NameWalk:
         space = function.__globals__
         for value in [space[name] for name in names & space.keys()]:
             self._value(value)
-            if type(value) is types.ModuleType and not is_library(value.__file__ or ""):
+            if type(value) is types.ModuleType and not is_library_module(value):
                 for name in names & vars(value).keys():
                     self._value(vars(value)[name])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -25,7 +25,7 @@ __all__ = ["HeldObjects"]
 
 
 @dataclass(frozen=True, eq=False)
-class _Held:
+class _HeldObject:
     """What stood under a key of a module when the step was built. `holder` is None for the planned
     module, which has attributes of its own beside those of the model."""
 
@@ -41,8 +41,8 @@ class HeldObjects:
     def __init__(
         self, modules: Mapping[str, nn.Module], changing: frozenset[str], reached: Reached
     ):
-        self._held: list[_Held] = []
-        self._of_classes: list[_Held] = []
+        self._held: list[_HeldObject] = []
+        self._of_classes: list[_HeldObject] = []
         for path, module in modules.items():
             holders = (vars(module),) if path else (vars(module), None)
             of_class = _of_class(type(module), reached)
@@ -52,10 +52,12 @@ class HeldObjects:
                 if is_own or not reached.reads(key) or name in changing:
                     continue
                 if key not in vars(module):
-                    self._of_classes += (_Held(name, holder, key, value) for holder in holders)
+                    self._of_classes += (
+                        _HeldObject(name, holder, key, value) for holder in holders
+                    )
                 elif is_object(value) or is_table(value):
                     then = copied_constant(value)  # of a table, the objects are its own
-                    self._held += (_Held(name, holder, key, then) for holder in holders)
+                    self._held += (_HeldObject(name, holder, key, then) for holder in holders)
         # The values are held, so that no other object has their id.
         self._values: list[Any] = []
         self._look()
@@ -75,9 +77,9 @@ class HeldObjects:
         """For copies of the modules, which `memo` has with their dictionaries: they have copies of
         what they hold, and share what their classes do."""
 
-        def copied(of: _Held) -> _Held:
+        def copied(of: _HeldObject) -> _HeldObject:
             holder = memo.get(id(of.holder), of.holder)
-            return _Held(of.name, holder, of.key, memo.get(id(of.then), of.then))
+            return _HeldObject(of.name, holder, of.key, memo.get(id(of.then), of.then))
 
         made = copy(self)
         memo[id(self)] = made
@@ -121,9 +123,9 @@ class HeldObjects:
     def take(self, owner: nn.Module) -> bool:
         """Where nothing changed, what there is now is looked at from now on. Says whether an object
         stands in the place of another one that holds the same."""
-        own, before = vars(owner), self._values
+        own, before = vars(owner), self._values or [of.then for of in self._held]
 
-        def holder(of: _Held) -> dict[str, Any]:
+        def holder(of: _HeldObject) -> dict[str, Any]:
             return own if of.holder is None else of.holder
 
         self._held += (of for of in self._of_classes if of.key in holder(of))
@@ -131,10 +133,14 @@ class HeldObjects:
         of_others = [of for of in self._held if of.holder is not None]
         self._held = [*of_others, *(of for of in self._held if of.holder is None)]
         self._values = [holder(of)[of.key] for of in self._held]
+        self._held = [
+            replace(of, then=value) if is_object(of.then) else of
+            for of, value in zip(self._held, self._values, strict=True)
+        ]
         self._look()
         self._values += self._leaves(own)
         self._ids = [*map(id, self._values)]
-        return bool(before) and [*map(id, before)] != self._ids
+        return [*map(id, before)] != self._ids
 
 
 def _is_alike(now: Any, then: Any) -> bool:

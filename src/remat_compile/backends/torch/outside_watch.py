@@ -124,7 +124,7 @@ class OutsideWatch:
         objects = [place for place in places if place.is_object]
         self._ids = [id(place.value()) for place in objects]
         self._slots = [
-            (_Cell(p.holder) if isinstance(p.holder, CellType) else p.holder, p.key)
+            (_CellContents(p.holder) if isinstance(p.holder, CellType) else p.holder, p.key)
             for p in objects
         ]
         self._getters = _grouped([place for place in places if not place.is_object])
@@ -137,7 +137,7 @@ class OutsideWatch:
             return object()  # the same as nothing: others are still looked at
 
 
-class _Cell:
+class _CellContents:
     """A cell, read as what has keys."""
 
     def __init__(self, of: CellType):
