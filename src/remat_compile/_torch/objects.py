@@ -195,9 +195,9 @@ class _Comparison:
                     return False
         if issubclass(kind, set | frozenset | int | float | complex | str | bytes):
             return False
-        mine, its = (
-            object.__getattribute__(x, "__dict__") if is_plain(kind) else {} for x in (one, other)
-        )
+        mine, its = parts_of_object(one), parts_of_object(other)
+        if mine is None or its is None:
+            return False
         return self._same(_in_slots(one), _in_slots(other)) and self._same(mine, its)
 
 
@@ -208,8 +208,11 @@ def parts_of_object(value: object) -> dict[str, Any] | None:
     """The attributes of a plain object, or what its slots hold; None for other values."""
     kind = type(value)
     if is_plain(kind):
-        held: dict[str, Any] = object.__getattribute__(value, "__dict__")
-        return held
+        try:
+            held = object.__getattribute__(value, "__dict__")
+        except Exception:  # a proxy of what is not there yet
+            return None
+        return held if type(held) is dict else None
     return _in_slots(value) if _is_slotted(kind) else None
 
 

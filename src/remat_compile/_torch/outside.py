@@ -32,7 +32,7 @@ from torch import nn
 from .constants import ABSENT, is_constant
 from .contents import Contents
 from .libraries import is_library, is_library_module
-from .objects import is_object, is_plain, parts_of_object
+from .objects import is_object, is_plain, is_table, parts_of_object
 from .reached import Reached, functions_in, parts_of, reached_from
 
 __all__ = [
@@ -149,6 +149,7 @@ class _OutsideWalk:
         self._reached = reached
         self._places: dict[tuple[int, str], Outside] = {}
         self._seen: set[int] = set()
+        self._dicts: set[int] = set()
         self._functions: list[types.FunctionType] = []
 
     def of(self, model: nn.Module, own: Mapping[str, Any]) -> Iterator[Outside]:
@@ -157,10 +158,10 @@ class _OutsideWalk:
             self._class(kind)
         for path, module in model.named_modules():
             for key, value in _held_by(module).items():
-                if path:
-                    self._held(f"{path}.{key}", value)
-                else:
-                    self._held(key, own.get(key, value))
+                if not path:
+                    value = own.get(key, value)
+                if type(value) is not dict or (self._reached.reads(key) and not is_table(value)):
+                    self._held(f"{path}.{key}" if path else key, value)
         while self._functions and len(self._seen) < 10 * MOST_FUNCTIONS:
             self._function(self._functions.pop())
         yield from self._places.values()
@@ -209,6 +210,8 @@ class _OutsideWalk:
     def _object(self, name: str, value: Any, depth: int = 0) -> None:
         """The attributes of a plain object; those of its class are looked up through it."""
         kind = type(value)
+        if getattr(kind, "__getitem__", None) is dict.__getitem__:
+            self._items(name, value, depth)
         held = parts_of_object(value)
         if held is None or issubclass(kind, enum.Enum) or not self._is_new(value):
             return
@@ -216,7 +219,8 @@ class _OutsideWalk:
         is_ours = not is_library_module(sys.modules.get(kind.__module__))
         for key, part in held.items():
             # What a configuration leaves open, a forward may fill in (the kind of problem, say).
-            if part is not None and is_constant(part) and key not in _UNREAD:
+            is_read = not depth or key in self._reached.names
+            if part is not None and is_constant(part) and key not in _UNREAD and is_read:
                 self._places[id(holder), key] = Outside(f"{name}.{key}", holder, key)
             elif self._reached.reads(key):
                 self._put(f"{name}.{key}", holder, key, part)
@@ -233,6 +237,19 @@ class _OutsideWalk:
                 self._places[id(looked), key] = Outside(f"{name}.{key}", looked, key)
             elif not hasattr(type(part), "__get__"):
                 self._put(f"{name}.{key}", looked, key, part)
+
+    def _items(self, name: str, held: dict[Any, Any], depth: int) -> None:
+        """Of a dictionary, what stands under keys that are in the code."""
+        if id(held) in self._dicts or depth > DEEPEST:
+            return
+        self._dicts.add(id(held))
+        for key in sorted(self._reached.names.intersection(k for k in held if type(k) is str)):
+            part = held[key]
+            if part is not None and is_constant(part):
+                self._places[id(held), key] = Outside(f"{name}[{key!r}]", held, key)
+            else:
+                self._put(f"{name}[{key!r}]", held, key, part)
+                self._object(f"{name}[{key!r}]", part, depth + 1)
 
     def _function(self, function: types.FunctionType) -> None:
         code = function.__code__

@@ -64,7 +64,16 @@ def minus(x: Tensor) -> Tensor:
     return x - 1
 
 
+class ByAttribute(dict[str, Any]):
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
 MODE, SETTINGS, ACT = Mode.A, Settings(), torch.relu
+REGISTRY = {"chosen": torch.relu, "by": 1.0, "other": torch.tanh}
 
 
 def _closed(act: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -85,6 +94,7 @@ class Switched(nn.Module):
         self.act: Any = torch.relu
         self.fn, self.strategy, self.kind, self.dtype = plus, Doubled(), Doubled, torch.float32
         self.part, self.bound = functools.partial(minus), self.strategy.__call__
+        self.by_name = ByAttribute(chosen=torch.relu, by=1.0, inner=ByAttribute(by=1.0), unused=1)
         self.acts, self.optimizer, self.last = [torch.relu, 1], Doubled(), Settings()
 
     def helper(self, x: Tensor) -> Tensor:
@@ -100,6 +110,8 @@ class Switched(nn.Module):
         x = self.static(self.helper(self.acts[0](self.kind()(x)))).to(self.dtype)  # type: ignore[operator]
         if self.strategy.by is self.mode is self.of_class is MODE and not self.flag:
             x = ACT(x) * SETTINGS.scale
+        x = self.by_name.chosen(x) * self.by_name["by"] * self.by_name.inner.by
+        x = REGISTRY["chosen"](x) * REGISTRY["by"]  # type: ignore[operator]
         return closed(plus(x))
 
 
@@ -178,6 +190,15 @@ OUTSIDE: dict[str, tuple[Edit, str]] = {
         "settings.inner.scale is 3.0, not 2.0",
     ),
     "of slots": (lambda m: setattr(m.narrow, "scale", 3.0), "narrow.scale is 3.0, not 1.0"),
+    "by key": (lambda m: m.by_name.update(by=3.0), "by_name['by'] is 3.0, not 1.0"),
+    "by inner key": (
+        lambda m: m.by_name.inner.update(by=3.0),
+        "by_name['inner']['by'] is 3.0, not 1.0",
+    ),
+    "in a registry": (
+        lambda _: REGISTRY.update(chosen=torch.tanh),
+        "REGISTRY['chosen'] is function tanh",
+    ),
     "over its class": (
         lambda m: setattr(m.strategy, "by", Mode.B),
         "strategy.by is Mode.B, not Mode.A",
@@ -185,6 +206,9 @@ OUTSIDE: dict[str, tuple[Edit, str]] = {
 }
 
 NO_CHANGE: dict[str, Edit] = {
+    "a key that nobody reads": lambda m: m.by_name.update(unused=2),
+    "of a registry": lambda _: REGISTRY.update(other=torch.relu),
+    "a copy by key": lambda m: setattr(m, "by_name", copy.deepcopy(m.by_name)),
     "a copy": lambda m: setattr(m, "settings", copy.deepcopy(m.settings)),
     "equal slots": lambda m: setattr(m, "narrow", Narrow()),
     "the method again": lambda m: setattr(m, "bound", m.strategy.__call__),
@@ -212,6 +236,7 @@ def put_back() -> Iterator[None]:
     assert closed.__closure__ is not None
     yield
     globals().update(held)
+    REGISTRY.update(chosen=torch.relu, other=torch.tanh)
     held["closed"].__closure__[0].cell_contents = torch.relu
     for name in ("of_class", "helper", "static"):
         setattr(Switched, name, of_class[name])
