@@ -253,7 +253,10 @@ class _OutsideWalk:
 
     def _function(self, function: types.FunctionType) -> None:
         code = function.__code__
-        if is_library(code.co_filename) or not self._is_new(function):
+        if not self._is_new(function):
+            return
+        if is_library(code.co_filename):
+            self._functions += functions_in(getattr(function, "__wrapped__", None))
             return
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
             with suppress(ValueError):  # not there yet

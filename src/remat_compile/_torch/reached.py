@@ -14,7 +14,7 @@ import dis
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import _lru_cache_wrapper, cached_property, lru_cache, partial
 from typing import Any
 
 from torch import nn
@@ -138,7 +138,7 @@ class _NameWalk:
                 self.functions += functions_in(vars(kind).get("__init__"))
 
 
-@cache
+@lru_cache(4096)
 def _is_users(kind: type) -> bool:
     """Whether a class has code of the user's."""
     functions = (f for value in vars(kind).values() for f in functions_in(value))
@@ -158,11 +158,15 @@ def functions_in(value: Any) -> Iterator[types.FunctionType]:
             value = value.func
         elif issubclass(kind, property):
             value = value.fget
+        elif issubclass(kind, cached_property):
+            value = value.func
+        elif issubclass(kind, _lru_cache_wrapper):
+            value = value.__wrapped__
         else:
             return
 
 
-@cache
+@lru_cache(16384)
 def _names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
     names: set[str] = set()
     assigns: set[str] = set()
