@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from .constants import MOST_PARTS, is_constant, same_constant
 
 __all__ = [
+    "copied_table",
     "is_object",
     "is_plain",
     "is_table",
@@ -59,21 +60,22 @@ def is_object(value: object) -> bool:
 
 def is_table(value: object) -> bool:
     """Whether it is a small container of objects, and of constants beside them."""
-    if type(value) not in (list, dict) and not issubclass(type(value), tuple):
-        return False
-    if not value or is_constant(value):
+    if type(value) not in (list, dict, tuple) or not value or is_constant(value):
         return False
     leaves = leaves_of(value)
-    return len(leaves) <= MOST_PARTS and all(is_constant(x) or is_object(x) for x in leaves)
+    return leaves is not None and all(is_constant(x) or is_object(x) for x in leaves)
 
 
-def leaves_of(table: Any) -> list[Any]:
-    """What lists, tuples and dictionaries in one another hold, keys included; of more than
-    MOST_PARTS only the first."""
+def leaves_of(table: Any) -> list[Any] | None:
+    """What lists, tuples and dictionaries in one another hold, keys included; None of more than
+    MOST_PARTS, as of one that holds itself."""
     leaves: list[Any] = []
-    waiting = [table]
-    while waiting and len(leaves) <= MOST_PARTS:
+    waiting, count = [table], 0
+    while waiting:
         value = waiting.pop()
+        count += 1
+        if count > MOST_PARTS:
+            return None
         if type(value) is dict:
             leaves += value
             waiting += value.values()
@@ -82,6 +84,15 @@ def leaves_of(table: Any) -> list[Any]:
         else:
             leaves.append(value)
     return leaves
+
+
+def copied_table(table: Any) -> Any:
+    """The lists, tuples and dictionaries anew, with the same objects."""
+    if type(table) is dict:
+        return {key: copied_table(part) for key, part in table.items()}
+    if type(table) in (list, tuple):
+        return type(table)(map(copied_table, table))
+    return set(table) if type(table) is set else table
 
 
 def is_plain(kind: type) -> bool:
@@ -260,7 +271,7 @@ def text_of(value: object, most: int = 80) -> str:
     elif issubclass(kind, functools.partial):
         text = f"partial({text_of(cast('functools.partial[Any]', value).func)})"
     elif is_table(value):
-        text = f"{kind.__name__} of {len(leaves_of(value))} objects"
+        text = f"{kind.__name__} of objects"
     else:
         text = f"object of {kind.__qualname__}"
     return text if len(text) <= most else f"{text[: most - 3]}..."

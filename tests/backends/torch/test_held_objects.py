@@ -12,7 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -42,6 +42,11 @@ class Settings:
 @dataclass(slots=True)
 class Narrow:
     scale: float = 1.0
+
+
+class Layer(NamedTuple):
+    act: Callable[[Tensor], Tensor]
+    sizes: list[int]
 
 
 class Doubled:
@@ -95,6 +100,7 @@ class Switched(nn.Module):
         self.fn, self.strategy, self.kind, self.dtype = plus, Doubled(), Doubled, torch.float32
         self.part, self.bound = functools.partial(minus), self.strategy.__call__
         self.by_name = ByAttribute(chosen=torch.relu, by=1.0, inner=ByAttribute(by=1.0), unused=1)
+        self.layer, self.layers = Layer(torch.relu, [4]), [Layer(torch.relu, [4])]
         self.acts, self.optimizer, self.last = [torch.relu, 1], Doubled(), Settings()
 
     def helper(self, x: Tensor) -> Tensor:
@@ -110,6 +116,7 @@ class Switched(nn.Module):
         x = self.static(self.helper(self.acts[0](self.kind()(x)))).to(self.dtype)  # type: ignore[operator]
         if self.strategy.by is self.mode is self.of_class is MODE and not self.flag:
             x = ACT(x) * SETTINGS.scale
+        x = self.layer.act(self.layers[0].act(x))
         x = self.by_name.chosen(x) * self.by_name["by"] * self.by_name.inner.by
         x = REGISTRY["chosen"](x) * REGISTRY["by"]  # type: ignore[operator]
         return closed(plus(x))
@@ -150,7 +157,15 @@ ON_MODULES: dict[str, tuple[Edit, str]] = {
     ),
     "in a list": (
         lambda m: m.acts.__setitem__(0, torch.tanh),
-        "acts is another list of 2 objects",
+        "acts is another list of objects",
+    ),
+    "a named tuple": (
+        lambda m: setattr(m, "layer", Layer(torch.tanh, [4])),
+        "layer is another object of Layer",
+    ),
+    "in a list of them": (
+        lambda m: setattr(m, "layers", [Layer(torch.relu, [5])]),
+        "layers is another list of objects",
     ),
     "over a class": (lambda m: setattr(m, "of_class", Mode.B), "of_class is Mode.B, not Mode.A"),
     "over a flag": (lambda m: setattr(m, "flag", True), "flag is True, not False"),
@@ -214,6 +229,8 @@ NO_CHANGE: dict[str, Edit] = {
     "the method again": lambda m: setattr(m, "bound", m.strategy.__call__),
     "partial again": lambda m: setattr(m, "part", functools.partial(minus)),
     "an equal strategy": lambda m: setattr(m, "strategy", Doubled()),
+    "a named tuple again": lambda m: setattr(m, "layer", Layer(torch.relu, [4])),
+    "named tuples again": lambda m: setattr(m, "layers", [Layer(torch.relu, [4])]),
     "a list again": lambda m: setattr(m, "acts", [torch.relu, 1]),
     "the same line again": lambda _: set_global("closed", _closed(torch.relu)),
     "a global copy": lambda _: set_global("SETTINGS", copy.copy(SETTINGS)),

@@ -48,9 +48,17 @@ class Odd(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         made: Tensor = self.linear(x)
-        return made if DEEP and PROXY is not None and SCALE else x
+        return made if DEEP and CIRCLE and EMPTY_CIRCLE and PROXY is not None and SCALE else x
 
 
+def _circle() -> list[Any]:
+    held: list[Any] = [torch.relu]
+    held.append(held)
+    return held
+
+
+CIRCLE, EMPTY_CIRCLE = _circle(), _circle()
+EMPTY_CIRCLE.pop(0)
 HELD: dict[str, dict[str, object]] = {
     "in globals alone": {},
     "a number": {"scale": Uncopied(3.0)},

@@ -15,9 +15,16 @@ from typing import Any
 
 from torch import nn
 
-from ..._torch.constants import copied_constant, is_constant, same_constant
+from ..._torch.constants import is_constant, same_constant
 from ..._torch.libraries import is_library_module
-from ..._torch.objects import is_object, is_table, leaves_of, same_object, text_of
+from ..._torch.objects import (
+    copied_table,
+    is_object,
+    is_table,
+    leaves_of,
+    same_object,
+    text_of,
+)
 from ..._torch.outside import OF_MODULES
 from ..._torch.reached import Reached
 
@@ -56,7 +63,7 @@ class HeldObjects:
                         _HeldObject(name, holder, key, value) for holder in holders
                     )
                 elif is_object(value) or is_table(value):
-                    then = copied_constant(value)  # of a table, the objects are its own
+                    then = copied_table(value)
                     self._held += (_HeldObject(name, holder, key, then) for holder in holders)
         # The values are held, so that no other object has their id.
         self._values: list[Any] = []
@@ -103,7 +110,7 @@ class HeldObjects:
 
     def _leaves(self, own: dict[str, Any]) -> list[Any]:
         tables = ((own if holder is None else holder)[key] for holder, key in self._tables)
-        return [leaf for table in tables for leaf in leaves_of(table)]
+        return [leaf for table in tables for leaf in leaves_of(table) or ()]
 
     def changes(self, owner: nn.Module) -> list[str]:
         """What is another one, in words with module paths."""
