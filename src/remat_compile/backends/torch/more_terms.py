@@ -105,8 +105,10 @@ class MoreTerms:
 
 
 def _hook(leaf: Tensor, gradient: Tensor, report: Callable[[], None]) -> None:
-    """Reports where another gradient arrives at a leaf. The hook runs once, before those of the
-    user, which may change what arrives."""
+    """Reports, once, where another gradient arrives at a leaf. Hooks that the user put on it run
+    before, and may change what arrives: such a leaf is not looked at."""
+    if leaf._backward_hooks:
+        return
     given = gradient.data_ptr(), gradient._version
     task = torch._C._current_graph_task_id()
 
@@ -119,11 +121,6 @@ def _hook(leaf: Tensor, gradient: Tensor, report: Callable[[], None]) -> None:
                 report()
 
     handle = leaf.register_hook(arrived)  # type: ignore[no-untyped-call]
-    hooks: Any = leaf._backward_hooks
-    if len(hooks) > 1:  # autograd goes by the order in which they were put in
-        own, others = hooks.pop(handle.id), dict(hooks)
-        hooks.clear()
-        hooks.update({handle.id: own, **others})
 
 
 def _sums(graph: Graph) -> set[str]:
