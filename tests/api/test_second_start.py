@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import errno
 import os
 import subprocess
@@ -310,3 +311,44 @@ def test_an_entry_that_cannot_be_written(
     monkeypatch.setenv(VARIABLE, str(tmp_path / "file" / "plans"))
     with pytest.warns(UserWarning, match=r"FB0523.*is not kept"):
         compiled(Net())
+
+
+class Way(enum.Enum):
+    SINE = 1
+    COSINE = 2
+
+
+class Shape:
+    def __init__(self, way: Way) -> None:
+        self.way = way
+
+
+class ByObjects(nn.Module):
+    def __init__(self, way: Way, act: Callable[[Tensor], Tensor] = torch.tanh) -> None:
+        super().__init__()
+        self.lin, self.shape, self.act = nn.Linear(8, 8), Shape(way), act
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.act(self.lin(x))
+        return x.sin() if self.shape.way is Way.SINE else x.cos()
+
+
+def test_another_object_than_at_capture_is_captured_again(
+    folder: Path, captures: list[object]
+) -> None:
+    first = compiled(ByObjects(Way.SINE), activation_budget="100%")
+    again: Any = compiled(ByObjects(Way.SINE), activation_budget="100%")
+    assert len(captures) == 1
+    compiled(ByObjects(Way.COSINE), activation_budget="100%")
+    compiled(ByObjects(Way.SINE, torch.relu), activation_budget="100%")
+    assert len(captures) == 3
+    x = torch.ones(16, 8)
+    assert first.planned_step.source == again.planned_step.source
+    again.shape = Shape(Way.SINE)
+    again(x)
+    again.shape.way = Way.COSINE
+    with pytest.warns(UserWarning, match=r"FB0528.*shape\.way is Way\.COSINE, not Way\.SINE"):
+        again(x)
+    again.act = torch.relu
+    with pytest.raises(FBError, match="act is function relu, not function tanh"):
+        again(x)

@@ -202,9 +202,7 @@ def test_a_forward_that_sets_what_is_not_there_yet_starts_again(
 
 
 class Calls:
-    """What it holds is not put back behind a capture."""
-
-    __slots__ = ("count",)
+    """What it holds is not put back behind a capture, where it is kept in a list."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -213,10 +211,10 @@ class Calls:
 class Calling(Classifying):
     def __init__(self) -> None:
         super().__init__()
-        self.calls = Calls()
+        self.calls = [Calls()]
 
     def forward(self, x: Tensor) -> Tensor:
-        self.calls.count += 1
+        self.calls[0].count += 1
         return super().forward(x)
 
 

@@ -9,14 +9,15 @@ from torch import nn
 
 from ..ir.diagnostics import Diagnostic
 from .constants import same_constant
-from .outside import generators_of, outside_of
+from .contents import CONTAINERS
+from .outside import OF_MODULES, generators_of, outside_of
 from .places import Place
-from .whole import CONTAINERS
 
 __all__ = ["attributes_of", "changed_attributes", "state_warnings"]
 
-_OF_MODULES = frozenset(vars(nn.Module()))
-"""What PyTorch itself keeps on a module."""
+
+DEEPEST = 64
+"""Containers in containers that are looked into."""
 
 
 class _OutsideValue(tuple[Any, ...]):
@@ -32,7 +33,7 @@ def attributes_of(model: nn.Module) -> dict[str, Any]:
         f"{path}.{key}" if path else key: _held(value)
         for path, module in model.named_modules()
         for key, value in vars(module).items()
-        if key not in _OF_MODULES
+        if key not in OF_MODULES
     }
     held |= {place.name: _OutsideValue((_held(place.value()),)) for place in outside_of(model)}
     return held | {own.name: own.condensed() for own in generators_of(model)}
@@ -44,9 +45,7 @@ def changed_attributes(before: Mapping[str, Any], after: Mapping[str, Any]) -> l
     return [
         name
         for name, value in after.items()
-        if (
-            _differ(before[name], value) if name in before else not isinstance(value, _OutsideValue)
-        )
+        if (_differ(before[name], value) if name in before else type(value) is not _OutsideValue)
     ]
 
 
@@ -78,8 +77,10 @@ def _change(name: str, before: Mapping[str, Any], new: Any) -> str:
 
 
 def _held(value: Any, within: tuple[int, ...] = ()) -> Any:
-    if not isinstance(value, CONTAINERS) or id(value) in within:
+    if not issubclass(type(value), CONTAINERS) or id(value) in within:
         return value
+    if len(within) == DEEPEST:
+        return type(value), id(value)
     inside = (*within, id(value))
     parts = value.values() if isinstance(value, dict) else value
     keys = value if isinstance(value, dict) else ()
@@ -87,10 +88,10 @@ def _held(value: Any, within: tuple[int, ...] = ()) -> Any:
 
 
 def _differ(old: Any, new: Any) -> bool:
-    if isinstance(old, tuple) and isinstance(new, tuple):
+    if issubclass(type(old), tuple) and issubclass(type(new), tuple):
         return len(old) != len(new) or any(map(_differ, old, new))
     return not same_constant(old, new) if _is_scalar(old) and _is_scalar(new) else old is not new
 
 
 def _is_scalar(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str | None)
+    return value is None or issubclass(type(value), bool | int | float | str)

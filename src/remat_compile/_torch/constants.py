@@ -1,11 +1,14 @@
-"""Numbers, texts, switches and small containers of them: what Python code may go on by."""
+"""Numbers, texts, switches and small containers of them: what Python code may go on by.
+
+What a value is goes by its type alone: a proxy may answer for another class, or raise.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, cast
 
-__all__ = ["ABSENT", "is_constant", "same_constant"]
+__all__ = ["ABSENT", "MOST_PARTS", "copied_constant", "is_constant", "same_constant"]
 
 MOST_PARTS = 64
 """Of a container that is looked at before each step; larger ones are tables."""
@@ -25,13 +28,30 @@ def is_constant(value: object) -> bool:
         count += 1
         if count > MOST_PARTS:
             return False
-        if type(part) is dict:
-            waiting += [*part.keys(), *part.values()]
-        elif type(part) in (list, set, frozenset) or isinstance(part, tuple):
+        kind = type(part)
+        if kind is dict:
+            pairs = cast("dict[object, object]", part)
+            waiting += [*pairs.keys(), *pairs.values()]
+        elif kind in (list, set, frozenset) or issubclass(kind, tuple):
             waiting += cast("Iterable[object]", part)
-        elif not (part is None or isinstance(part, _SCALARS)):
+        elif not (part is None or issubclass(kind, _SCALARS)):
             return False
     return True
+
+
+def copied_constant(value: Any) -> Any:
+    """A constant with containers of its own: what is written into the other's does not show."""
+    kind = type(value)
+    if kind is dict:
+        return {key: copied_constant(part) for key, part in value.items()}
+    if kind is list:
+        return [*map(copied_constant, value)]
+    if kind is set:
+        return set(value)
+    if issubclass(kind, tuple):
+        parts = tuple(map(copied_constant, value))
+        return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts
+    return value
 
 
 def same_constant(one: Any, other: Any) -> bool:
@@ -53,4 +73,4 @@ def same_constant(one: Any, other: Any) -> bool:
 
 def _kind(value: object) -> type:
     kinds = (*_SCALARS, tuple)
-    return next((kind for kind in kinds if isinstance(value, kind)), type(value))
+    return next((kind for kind in kinds if issubclass(type(value), kind)), type(value))

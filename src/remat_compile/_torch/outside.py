@@ -1,10 +1,12 @@
-"""Constants outside of modules that the Python of a forward may read or change.
+"""Constants and objects outside of modules that the Python of a forward may read or change.
 
 A forward reads more than its modules hold: globals and closures of its code, attributes of classes,
 and of plain objects that are kept on modules (a configuration). A planned step goes on with what
 they were when it was captured. `outside_of` names those that are constants (numbers, texts,
 switches, small containers of them), as far as code of the user's names them; the code of libraries
-is not followed. `generators_of` has the generators of Python and NumPy that modules hold.
+is not followed. It names too where an object stands (a function, a member of an `Enum`, a
+configuration) that code which a forward may run reads, and does not assign itself.
+`generators_of` has the generators of Python and NumPy that modules hold.
 
 Example: `scale = 2.0` beside a class in `net.py`, whose forward multiplies by it, is `net.scale`.
 """
@@ -12,6 +14,7 @@ Example: `scale = 2.0` beside a class in `net.py`, whose forward multiplies by i
 from __future__ import annotations
 
 import dis
+import enum
 import pickle
 import random
 import sys
@@ -24,10 +27,13 @@ from functools import cache
 from hashlib import sha256
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from .constants import ABSENT, is_constant, same_constant
+from .constants import ABSENT, is_constant
+from .contents import Contents
 from .libraries import is_library, is_library_module
+from .objects import is_object, is_plain, is_table, parts_of_object
+from .reached import Reached, functions_in, parts_of, reached_from
 
 __all__ = [
     "OF_MODULES",
@@ -37,12 +43,15 @@ __all__ = [
     "noted",
     "outside_of",
     "put_back",
+    "reached_by",
 ]
 
 OF_MODULES = frozenset(vars(nn.Module()))
 """What PyTorch itself keeps on a module."""
 MOST_FUNCTIONS = 500
 """That are followed from one model."""
+DEEPEST = 4
+"""Objects in objects."""
 
 _UNREAD = frozenset(("use_cache",))
 """Of configurations: what a capture turns off by itself."""
@@ -58,13 +67,18 @@ class _Looked:
         return getattr(self.of, key)
 
 
+class _Slots(_Looked):
+    """An object by what its slots hold."""
+
+
 @dataclass(frozen=True, eq=False)
 class Outside:
-    """A constant: what holds it, and under which key. Of a cell there is one."""
+    """A constant, or an object: what holds it, and under which key. Of a cell there is one."""
 
     name: str
     holder: Any
     key: str
+    is_object: bool = False
 
     def value(self) -> Any:
         """ABSENT where there is none any more."""
@@ -78,6 +92,8 @@ class Outside:
     def put(self, value: Any) -> None:
         if isinstance(self.holder, types.CellType):
             self.holder.cell_contents = value
+        elif isinstance(self.holder, _Slots):
+            object.__setattr__(self.holder.of, self.key, value)
         elif isinstance(self.holder, _Looked):
             vars(self.holder.of).pop(self.key, None)  # what stood there was the class's
         elif isinstance(self.holder, dict):
@@ -94,48 +110,58 @@ class _OfClass(Outside):
         setattr(self.kind, self.key, value)
 
 
-def outside_of(model: nn.Module) -> list[Outside]:
-    """Those of a model, each once, in one order."""
-    return list(_OutsideWalk().of(model))
+def outside_of(model: nn.Module, own: Mapping[str, Any] | None = None) -> list[Outside]:
+    """Those of a model, each once, in one order. `own` are attributes in place of the model's."""
+    return list(_OutsideWalk(reached_by(model)).of(model, own or {}))
 
 
-def put_back(held: Mapping[Outside, tuple[Any, Any]]) -> None:
-    """Makes constants what they are in `held`; containers stay the objects that they were."""
-    for place, (value, then) in held.items():
-        if place.value() is value and same_constant(value, then):
-            continue
-        match value:
-            case dict() | set():
-                value.clear()
-                value.update(then)
-            case list():
-                value[:] = then
-        place.put(value)
+def reached_by(model: nn.Module) -> Reached:
+    """What a call of the model may read, objects that its modules hold included."""
+    held = (value for module in model.modules() for value in _held_by(module).values())
+    return reached_from(model, [value for value in held if is_object(value)])
 
 
-def noted(model: nn.Module) -> dict[Outside, tuple[Any, Any]]:
-    """For `put_back`: each constant with a copy of what it holds."""
+def _held_by(module: nn.Module) -> dict[str, Any]:
+    """What the user keeps on a module."""
+    return {key: value for key, value in vars(module).items() if key not in OF_MODULES}
+
+
+def noted(model: nn.Module) -> Mapping[Outside, tuple[Any, Contents | None]]:
+    """For `put_back`: each constant with what containers hold, and each object."""
     values = ((place, place.value()) for place in outside_of(model))
-    return {place: (value, deepcopy(value)) for place, value in values}
+    return {
+        place: (value, None if place.is_object else Contents([value])) for place, value in values
+    }
+
+
+def put_back(held: Mapping[Outside, tuple[Any, Contents | None]]) -> None:
+    """Makes constants and objects what they are in `held`; containers stay the objects that they
+    were, also those within others."""
+    for place, (value, contents) in held.items():
+        if contents is not None:
+            contents.put_back()
+        if place.value() is not value:
+            place.put(value)
 
 
 class _OutsideWalk:
-    def __init__(self) -> None:
+    def __init__(self, reached: Reached) -> None:
+        self._reached = reached
         self._places: dict[tuple[int, str], Outside] = {}
         self._seen: set[int] = set()
+        self._dicts: set[int] = set()
         self._functions: list[types.FunctionType] = []
 
-    def of(self, model: nn.Module) -> Iterator[Outside]:
+    def of(self, model: nn.Module, own: Mapping[str, Any]) -> Iterator[Outside]:
         kinds = dict.fromkeys(k for m in model.modules() for k in type(m).__mro__)
         for kind in kinds:
             self._class(kind)
         for path, module in model.named_modules():
-            for key, value in vars(module).items():
-                if key in OF_MODULES:
-                    continue
-                self._object(f"{path}.{key}" if path else key, value)
-                if isinstance(value, types.FunctionType):  # a forward that was set
-                    self._functions.append(value)
+            for key, value in _held_by(module).items():
+                if not path:
+                    value = own.get(key, value)
+                if type(value) is not dict or (self._reached.reads(key) and not is_table(value)):
+                    self._held(f"{path}.{key}" if path else key, value)
         while self._functions and len(self._seen) < 10 * MOST_FUNCTIONS:
             self._function(self._functions.pop())
         yield from self._places.values()
@@ -146,36 +172,91 @@ class _OutsideWalk:
         self._seen.add(id(value))
         return True
 
+    def _held(self, name: str, value: Any) -> None:
+        """What a value leads to: a forward that was set, say, or a method of a configuration."""
+        self._functions += functions_in(value)
+        if issubclass(type(value), type):
+            self._class(value)
+        elif issubclass(type(value), types.MethodType):
+            self._object(f"{name}.__self__", value.__self__)
+        else:
+            self._object(name, value)
+
+    def _put(self, name: str, holder: Any, key: str, value: Any, kind: type | None = None) -> None:
+        """An object, where a forward may read it."""
+        if is_object(value) and self._reached.reads(key):
+            place = (id(holder if kind is None else kind), key)
+            self._places[place] = (
+                Outside(name, holder, key, is_object=True)
+                if kind is None
+                else _OfClass(name, holder, key, is_object=True, kind=kind)
+            )
+
     def _class(self, kind: type) -> None:
         if is_library_module(sys.modules.get(kind.__module__)) or not self._is_new(kind):
             return
         for key, value in vars(kind).items():
-            inner = value.__func__ if isinstance(value, staticmethod | classmethod) else value
-            inner = inner.fget if isinstance(inner, property) else inner
-            if isinstance(inner, types.FunctionType):
-                self._functions.append(inner)
-            elif is_constant(value) and not key.startswith("__"):
-                name = f"{kind.__qualname__}.{key}"
-                self._places[id(kind), key] = _OfClass(name, vars(kind), key, kind)
+            self._functions += functions_in(value)
+            if key.startswith("__"):
+                continue
+            name = f"{kind.__qualname__}.{key}"
+            if is_constant(value):
+                self._places[id(kind), key] = _OfClass(name, vars(kind), key, kind=kind)
+            else:
+                self._put(name, vars(kind), key, value, kind)
+                if self._reached.reads(key):
+                    self._object(name, value)
 
-    def _object(self, name: str, value: Any) -> None:
+    def _object(self, name: str, value: Any, depth: int = 0) -> None:
         """The attributes of a plain object; those of its class are looked up through it."""
         kind = type(value)
-        if not _is_plain(kind) or not self._is_new(value):
+        if getattr(kind, "__getitem__", None) is dict.__getitem__:
+            self._items(name, value, depth)
+        held = parts_of_object(value)
+        if held is None or issubclass(kind, enum.Enum) or not self._is_new(value):
             return
-        held, is_ours = vars(value), not is_library_module(sys.modules.get(kind.__module__))
+        holder: Any = held if is_plain(kind) else _Slots(value)
+        is_ours = not is_library_module(sys.modules.get(kind.__module__))
         for key, part in held.items():
             # What a configuration leaves open, a forward may fill in (the kind of problem, say).
-            if part is not None and is_constant(part) and key not in _UNREAD:
-                self._places[id(held), key] = Outside(f"{name}.{key}", held, key)
+            is_read = not depth or key in self._reached.names
+            if part is not None and is_constant(part) and key not in _UNREAD and is_read:
+                self._places[id(holder), key] = Outside(f"{name}.{key}", holder, key)
+            elif self._reached.reads(key):
+                self._put(f"{name}.{key}", holder, key, part)
+                if depth < DEEPEST:
+                    self._object(f"{name}.{key}", part, depth + 1)
+        looked = _Looked(value)
         of_class = vars(kind).items() if is_ours else ()
         for key, part in of_class:
-            if is_constant(part) and key not in held and not key.startswith("__"):
-                self._places[id(held), key] = Outside(f"{name}.{key}", _Looked(value), key)
+            if key in self._reached.names:
+                self._functions += functions_in(part)
+            if key in held or key.startswith("__"):
+                continue
+            if is_constant(part):
+                self._places[id(looked), key] = Outside(f"{name}.{key}", looked, key)
+            elif not hasattr(type(part), "__get__"):
+                self._put(f"{name}.{key}", looked, key, part)
+
+    def _items(self, name: str, held: dict[Any, Any], depth: int) -> None:
+        """Of a dictionary, what stands under keys that are in the code."""
+        if id(held) in self._dicts or depth > DEEPEST:
+            return
+        self._dicts.add(id(held))
+        for key in sorted(self._reached.names.intersection(k for k in held if type(k) is str)):
+            part = held[key]
+            if part is not None and is_constant(part):
+                self._places[id(held), key] = Outside(f"{name}[{key!r}]", held, key)
+            else:
+                self._put(f"{name}[{key!r}]", held, key, part)
+                self._object(f"{name}[{key!r}]", part, depth + 1)
 
     def _function(self, function: types.FunctionType) -> None:
         code = function.__code__
-        if is_library(code.co_filename) or not self._is_new(function):
+        if not self._is_new(function):
+            return
+        if is_library(code.co_filename):
+            self._functions += functions_in(getattr(function, "__wrapped__", None))
             return
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
             with suppress(ValueError):  # not there yet
@@ -184,52 +265,32 @@ class _OutsideWalk:
         for space, names in spaces:
             for name in sorted(names & space.keys()):
                 value = space[name]
-                if isinstance(value, types.ModuleType):
+                if issubclass(type(value), types.ModuleType):
                     if not is_library_module(value) and self._is_new(value):
                         spaces.append((vars(value), frozenset(_names_of(code))))
                 else:
                     self._named(f"{space.get('__name__', '')}.{name}", space, name, value)
 
     def _named(self, name: str, holder: Any, key: str, value: Any) -> None:
-        if isinstance(value, types.FunctionType):
-            self._functions.append(value)
-        elif isinstance(value, type):
-            self._class(value)
-        elif is_constant(value):
+        if is_constant(value):
             self._places[id(holder), key] = Outside(name, holder, key)
-        else:
-            self._object(name, value)
-
-
-def _is_plain(kind: type) -> bool:
-    """Whether objects of a class are data in Python: no tensors, modules, functions, classes."""
-    if issubclass(kind, Tensor | nn.Module | type | types.FunctionType | types.ModuleType):
-        return False
-    package = kind.__module__.partition(".")[0]
-    if package in sys.stdlib_module_names - {"types", "argparse", "__main__"}:  # a logger, a lock
-        return False
-    return package != "torch" and kind.__dictoffset__ != 0
+            return
+        self._held(name, value)
+        self._put(name, holder, key, value)
 
 
 @cache
 def _globals_of(code: types.CodeType) -> frozenset[str]:
     """The names of globals that code reads."""
-    steps = (step for part in _parts_of(code) for step in dis.get_instructions(part))
+    steps = (step for part in parts_of(code) for step in dis.get_instructions(part))
     return frozenset(
         step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL")
     )
 
 
 def _names_of(code: types.CodeType) -> Iterator[str]:
-    for part in _parts_of(code):
+    for part in parts_of(code):
         yield from part.co_names
-
-
-def _parts_of(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for held in code.co_consts:
-        if isinstance(held, types.CodeType):
-            yield from _parts_of(held)
 
 
 # -- generators -----------------------------------------------------------------------
@@ -254,9 +315,9 @@ def generators_of(model: nn.Module) -> list[OwnGenerator]:
     for path, module in model.named_modules():
         for key, value in vars(module).items():
             name = f"{path}.{key}" if path else key
-            if isinstance(value, random.SystemRandom):
+            if issubclass(type(value), random.SystemRandom):
                 continue  # has no state
-            if isinstance(value, random.Random):
+            if issubclass(type(value), random.Random):
                 generators.append(OwnGenerator(name, value.getstate, value.setstate))
             elif type(value).__module__.startswith("numpy.random"):
                 bits = getattr(value, "bit_generator", value)

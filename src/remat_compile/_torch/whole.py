@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import random
 import sys
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from copy import copy
 from itertools import chain
 from typing import Any
 
@@ -18,13 +16,13 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..ir.diagnostics import fail
 from .autocast import Autocast, WeightCache
+from .contents import Contents
 from .devices import forked_generators
 from .host_reads import HostRead, ReadTracker
 from .outside import generators_of, noted, put_back
 from .results import Results, without_cache
 
 __all__ = [
-    "CONTAINERS",
     "StandIn",
     "WholeModel",
     "as_forward_sees",
@@ -37,10 +35,6 @@ __all__ = [
 
 Slot = tuple[dict[str, Any], str]
 """A tensor of a module: the dictionary that holds it, and its key there."""
-
-
-CONTAINERS = (list, dict, set, deque)
-"""Attributes of modules whose contents the Python of a forward may change in place."""
 
 
 class StandIn:
@@ -223,15 +217,10 @@ def has_values(model: nn.Module) -> bool:
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
     """What running the model's Python changes is put back: attributes of its modules, what their
-    lists, sets and dictionaries hold, constants outside of modules (`outside_of`), and the random
-    generators of PyTorch, Python and NumPy, and of modules."""
+    lists, sets and dictionaries hold, constants and objects outside of modules (`outside_of`), and
+    the random generators of PyTorch, Python and NumPy, and of modules."""
     before = [(module, dict(vars(module))) for module in model.modules()]
-    contents = [
-        (value, copy(value))
-        for _, attributes in before
-        for value in attributes.values()
-        if isinstance(value, CONTAINERS)
-    ]
+    contents = Contents(held for _, attributes in before for held in attributes.values())
     outside, own = noted(model), [(one, one.get()) for one in generators_of(model)]
     numpy = sys.modules.get("numpy")
     python, drawn = random.getstate(), numpy.random.get_state() if numpy else None
@@ -245,9 +234,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
         for module, attributes in before:
             vars(module).clear()
             vars(module).update(attributes)
-        for value, then in contents:
-            value.clear()
-            (value.extend if isinstance(value, list | deque) else value.update)(then)
+        contents.put_back()
         put_back(outside)
         for one, state in own:
             one.put(state)

@@ -388,3 +388,43 @@ def test_what_is_added_later_is_no_change() -> None:
     model.weights = [1.0, 2.0]
     for _ in range(2):
         made(IDS, 1)
+
+
+class Grows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.losses, self.scales = nn.Linear(4, 4), [0.5], [2.0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.lin(x) * self.scales[0]
+        return made
+
+
+def test_a_list_that_no_forward_reads_may_grow() -> None:
+    model, x = Grows(), torch.ones(2, 4)
+    drop_in: Any = planned(model, x)
+    for _ in range(3):
+        drop_in.losses.append(drop_in(x).sum().item())
+    assert len(model.losses) == 4
+    model.scales.append(1.0)
+    with pytest.raises(GuardFailure, match=r"scales is \[2.0, 1.0\], not \[2.0\]"):
+        drop_in(x)
+
+
+def test_two_ways_in_flight_are_told_once() -> None:
+    options: dict[str, Any] = {"activation_budget": "100%", "planner": "store-all"}
+    sizes = [torch.ones(size, 4) for size in (3, 2, 5)]
+    drop_in = remat_compile.compile(Shaped(), (sizes[0],), on_new_shape="replan", **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for x in sizes:
+            drop_in(x).backward()
+        first = drop_in(sizes[0])
+    with pytest.warns(UserWarning, match="second forward") as caught:
+        losses = [first, *map(drop_in, sizes[1:])]
+    assert len(caught) == 1
+    sum(losses).backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for x in sizes:
+            drop_in(x).backward()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import warnings
 import weakref
 from collections.abc import Callable
@@ -154,3 +155,26 @@ def test_a_copy_goes_on_with_what_its_plan_was_made_for(monkeypatch: pytest.Monk
     made = planned(Noted(), torch.ones(2, 4))
     monkeypatch.setitem(globals(), "SCALE", 5.0)
     assert ["SCALE is 5.0, not 2.0" in m for m in warned_by(copy.deepcopy(made))] == [True]
+
+
+class Decorated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+
+    @torch.autocast("cpu", enabled=False)  # type: ignore[untyped-decorator]
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.a(x) * _cached()
+        return made
+
+
+@functools.lru_cache
+def _cached() -> float:
+    return SCALE
+
+
+def test_code_behind_decorators_of_libraries_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = planned(Decorated(), torch.ones(2, 4))
+    assert warned_by(made) == []
+    monkeypatch.setitem(globals(), "SCALE", 5.0)
+    assert ["SCALE is 5.0, not 2.0" in message for message in warned_by(made)] == [True]

@@ -33,6 +33,7 @@ from .interface import COPIES, TICKET, Interface, copies_of
 from .kernels import Kernel, Kernels, make_kernels
 from .layouts import LayoutWatch
 from .module import GuardFailure, PlannedModule, planned_module
+from .more_terms import MoreTerms
 from .runtime import PlanCopies
 from .unused import UnusedOutputs
 
@@ -110,7 +111,8 @@ def compiled_step(
     # On the host there is room for a dense gradient, not for a slice of something larger.
     in_order = lowered if moved.isdisjoint(lowered.tangents) else replace(lowered, takes=None)
     is_fixed = bool(compiled) or recorder is not None
-    flight = Flight(UnusedOutputs(lowered), LayoutWatch(in_order, name, is_fixed=is_fixed))
+    layouts = LayoutWatch(in_order, name, is_fixed=is_fixed)
+    flight = Flight(UnusedOutputs(lowered), layouts, MoreTerms(lowered))
     tangents = len(lowered.tangents)
     graphs = None
     if recorder is not None:
@@ -139,7 +141,9 @@ def compiled_step(
         args[len(args) - tangents :] = flight.layouts.fit(args[len(args) - tangents :])
         if compiled:
             _resolve(args, len(args) - tangents)
-        return flight.unused.leave_out(run_other(args, constants))
+        grads = flight.unused.leave_out(run_other(args, constants))
+        flight.terms.look(grads)
+        return grads
 
     def run_forward(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
         if compiled:

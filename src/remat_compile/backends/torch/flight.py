@@ -13,9 +13,22 @@ from ..._torch.alloc import Mark
 from ..._torch.autocast import Autocast
 from ...ir.diagnostics import Diagnostic, FBError
 from .layouts import LayoutWatch
+from .more_terms import MoreTerms
 from .unused import UnusedOutputs, step_node
 
 __all__ = ["Flight"]
+
+
+class _Ways:
+    """The ways of one model: its plans for different shapes and numbers."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, weakref.ref[Any]] = {}
+        """The node of the last call of each that had no backward yet."""
+        self.warned = False
+
+    def is_any_waiting(self) -> bool:
+        return any(node() is not None for node in [*self.waiting.values()])
 
 
 class Flight:
@@ -25,21 +38,25 @@ class Flight:
     time. `mark`, when set, is entered around each of the two functions (to measure them).
     """
 
-    def __init__(self, unused: UnusedOutputs, layouts: LayoutWatch) -> None:
+    def __init__(self, unused: UnusedOutputs, layouts: LayoutWatch, terms: MoreTerms) -> None:
         self.unused = unused
         self.layouts = layouts
+        self.terms = terms
         self.mark: Mark | None = None
-        self._waiting: weakref.ref[Any] | None = None
-        self._warned = False
+        self._ways = _Ways()
+
+    def join(self, first: Flight) -> None:
+        """It is another way of the same model."""
+        self._ways = first._ways
 
     def end(self) -> None:
-        self._waiting = None
+        self._ways.waiting.pop(id(self), None)
 
     def start(self, outputs: Any, autocast: Autocast) -> None:
-        """Warns once if the graph of an earlier forward is still alive and unused."""
-        waiting = self._waiting() if self._waiting is not None else None
-        if waiting is not None and not self._warned:
-            self._warned = True
+        """Warns once if the graph of an earlier forward, of any way, is still alive and unused."""
+        ways = self._ways
+        if not ways.warned and ways.is_any_waiting():
+            ways.warned = True
             message = (
                 "remat-compile: a second forward runs before the backward of the first; "
                 "the memory bound covers one call in flight"
@@ -52,7 +69,7 @@ class Flight:
             warnings.warn(message, stacklevel=4)
         node = self.watch(outputs)
         if node is not None:
-            self._waiting = weakref.ref(node)
+            ways.waiting[id(self)] = weakref.ref(node)
 
     def watch(self, outputs: Any) -> Node | None:
         """Hooks the autograd node that made these outputs of one call, and gives it."""
@@ -61,6 +78,7 @@ class Flight:
             node.register_prehook(_refuse_create_graph)
             self.unused.watch(node)
             self.layouts.watch(node, outputs)
+            self.terms.watch(node)
         return node
 
 

@@ -18,11 +18,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as of_modules
 
-from ..._torch.constants import is_constant, same_constant
+from ..._torch.constants import copied_constant, is_constant, same_constant
 from ..._torch.hooks import KINDS, Hook, hook_at
-from ..._torch.outside import OF_MODULES
+from ..._torch.objects import text_of
+from ..._torch.outside import OF_MODULES, reached_by
+from ..._torch.reached import Reached
 from ..._torch.strides import lie_alike, strides_of
-from .outside_watch import OutsideWatch, as_bytes, short
+from .held_objects import HeldObjects
+from .outside_watch import OutsideWatch, as_bytes
+from .ties import Ties
 
 __all__ = ["ModuleGuards", "Slot"]
 
@@ -53,8 +57,9 @@ class ModuleGuards:
         self._modules = list(modules.values())
         below = {path: module for path, module in modules.items() if path}
         self._slots = slots
-        self._scalars = [(p, vars(m), _scalars(p, m, changing)) for p, m in below.items()]
-        self._own = _scalars("", model, changing)
+        reached = reached_by(model)
+        self._scalars = [(p, vars(m), _scalars(p, m, changing, reached)) for p, m in below.items()]
+        self._own = _scalars("", model, changing, reached)
         # The planned module has attributes of its own; what is set on the model counts as well.
         shared = {key: value for key, value in self._own.items() if key != "training"}
         self._scalars.append(("", vars(model), shared))
@@ -70,6 +75,8 @@ class ModuleGuards:
         self._vars = [now for _, now, _ in self._forwards]
         self._get_own = _getter(self._own)
         self._outside = OutsideWatch(model, changing)
+        self._objects = HeldObjects(modules, changing, reached)
+        self._ties = Ties(model, slots)
         self._tensors = [_described(held[key]) for held, key, _ in slots]
         self._of_modules = self._modules_now(model)
         self._of_data: tuple[Any, ...] = ()  # unknown: the first call looks closely
@@ -93,7 +100,8 @@ class ModuleGuards:
         try:
             modules, data = self._modules_now(owner), _data_now(tensors)
             same = modules == self._of_modules and self._has_same_hooks()
-            same &= self._outside.is_same()
+            same &= self._outside.is_same() and self._objects.is_same(owner)
+            same &= self._ties.are_same()
         except (KeyError, AttributeError):  # a tensor or an attribute was removed
             same, modules, data = False, (), ()
         if same and data == self._of_data:
@@ -101,7 +109,10 @@ class ModuleGuards:
         changes = [
             *_sentence("submodule", "replaced, added or removed", self._replaced()),
             *self._of_tensors(),
-            *_of_scalars([*self._scalars, ("", vars(owner), self._own)]),
+            *_of_scalars(
+                [*self._scalars, ("", vars(owner), self._own)], self._objects.changes(owner)
+            ),
+            *self._ties.changes(),
             *self._changed_hooks(),
             *_sentence(
                 "forward of module",
@@ -109,6 +120,8 @@ class ModuleGuards:
                 [path for path, now, then in self._forwards if now.get("forward") is not then],
             ),
         ]
+        if not changes and self._objects.take(owner):
+            self._outside.look_again(vars(owner))
         self._outside.tell()
         if not changes:  # the same tensors at other places, equal texts, or the forward's own hooks
             self._of_data, self._of_modules = data, modules
@@ -180,6 +193,7 @@ class ModuleGuards:
 
 def _of_scalars(
     attributes: Sequence[tuple[str, dict[str, Any], Mapping[str, Any]]],
+    objects: Sequence[str],
 ) -> Iterator[str]:
     modes: dict[str, None] = {}
     others: dict[str, None] = {}
@@ -192,8 +206,9 @@ def _of_scalars(
                 training = bool(value)
                 modes[path or "itself"] = None
                 continue
-            new = short(now[key]) if key in now else "gone"
-            others[f"{path}.{key} is {new}, not {short(value)}".removeprefix(".")] = None
+            new = text_of(now[key]) if key in now else "gone"
+            others[f"{path}.{key} is {new}, not {text_of(value)}".removeprefix(".")] = None
+    others |= dict.fromkeys(objects)
     if modes:
         yield f"module {_listed(list(modes))} is in {'eval' if training else 'train'} mode, " + (
             "unlike at capture"
@@ -202,16 +217,19 @@ def _of_scalars(
         yield f"{_listed(list(others))}, as at capture"
 
 
-def _scalars(path: str, module: nn.Module, changing: frozenset[str]) -> dict[str, Any]:
+def _scalars(
+    path: str, module: nn.Module, changing: frozenset[str], reached: Reached
+) -> dict[str, Any]:
     """Attributes that are numbers, texts, switches, or small containers of them. One that is empty
-    is for what is put into it later."""
+    is for what is put into it later, and so is a list that no code of a forward reads."""
     return {
-        key: deepcopy(value)
+        key: copied_constant(value)
         for key, value in vars(module).items()
         if key != "_is_full_backward_hook"  # goes with the hooks
-        and not (key in OF_MODULES and isinstance(value, dict | set))
+        and not (key in OF_MODULES and type(value) in (dict, set))
         and is_constant(value)
-        and not (isinstance(value, list | dict | set) and not value)
+        and not (type(value) in (list, dict, set) and not value)
+        and not (type(value) is list and not reached.may_read(key))
         and (f"{path}.{key}" if path else key) not in changing
     }
 

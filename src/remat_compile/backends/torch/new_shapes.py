@@ -59,6 +59,8 @@ class RunPlannedAgain:
                 return made.planned_step(owner, args, kwargs)
         again = self.plan_again(owner, args, kwargs)
         assert isinstance(again, PlannedModule)
+        assert isinstance(owner, PlannedModule)
+        again.planned_step.flight.join(owner.planned_step.flight)
         self.known[shapes].append(again)
         return again.planned_step(owner, args, kwargs)
 

@@ -1,0 +1,55 @@
+"""What containers hold, those within them included, kept to be put back in place.
+
+Example: `table = {"seen": [1]}` with another name for its list. A run that appends to it leaves
+`[1]` there again under both names: no container is another than before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["CONTAINERS", "Contents"]
+
+CONTAINERS = (list, dict, set, deque)
+"""What the Python of a forward may change in place."""
+
+
+class Contents:
+    """Of the containers among `values`."""
+
+    def __init__(self, values: Iterable[Any]):
+        self._held: dict[int, tuple[Any, list[Any]]] = {}
+        waiting = [*values]
+        while waiting:
+            value = waiting.pop()
+            kind = type(value)
+            if issubclass(kind, tuple):
+                waiting += value
+            elif issubclass(kind, CONTAINERS) and id(value) not in self._held:
+                parts = _parts(value)
+                self._held[id(value)] = value, parts
+                for part in parts:
+                    waiting += part if issubclass(kind, dict) else (part,)
+
+    def put_back(self) -> None:
+        for value, then in self._held.values():
+            if _ids(value, _parts(value)) == _ids(value, then):
+                continue
+            value.clear()
+            if isinstance(value, list | deque):
+                value.extend(then)
+            else:
+                value.update(then)
+
+
+def _parts(value: Any) -> list[Any]:
+    return [*value.items()] if isinstance(value, dict) else [*value]
+
+
+def _ids(value: Any, parts: list[Any]) -> object:
+    if isinstance(value, dict):
+        return [(id(key), id(part)) for key, part in parts]
+    ids = [*map(id, parts)]
+    return frozenset(ids) if isinstance(value, set) else ids

@@ -1,0 +1,113 @@
+"""What a model holds that cannot be looked at ends in no error of Python's; and what trial runs
+change in containers is put back in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from helpers.emitted.tiny import schedule
+from remat_compile.backends.torch import build
+from remat_compile.frontends.torch_export import export, lower
+from remat_compile.ir.diagnostics import FBError
+
+X = torch.ones(2, 4)
+
+
+class Uncopied(float):
+    def __deepcopy__(self, memo: object) -> Uncopied:
+        raise TypeError("not to be copied")
+
+
+class Unbound:
+    """As a proxy of something that is not there yet."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise RuntimeError("not there yet")
+
+
+def _deep() -> list[Any]:
+    held: list[Any] = []
+    for _ in range(3000):
+        held = [held]
+    return held
+
+
+SCALE, PROXY, DEEP = Uncopied(2.0), Unbound(), _deep()
+
+
+class Odd(nn.Module):
+    def __init__(self, **held: object) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        vars(self).update(held)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.linear(x)
+        return made if DEEP and CIRCLE and EMPTY_CIRCLE and PROXY is not None and SCALE else x
+
+
+def _circle() -> list[Any]:
+    held: list[Any] = [torch.relu]
+    held.append(held)
+    return held
+
+
+CIRCLE, EMPTY_CIRCLE = _circle(), _circle()
+EMPTY_CIRCLE.pop(0)
+HELD: dict[str, dict[str, object]] = {
+    "in globals alone": {},
+    "a number": {"scale": Uncopied(3.0)},
+    "a proxy in a list": {"proxies": [Unbound()]},
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_cannot_be_looked_at_is_not(name: str) -> None:
+    model = Odd(**HELD[name])
+    with lower(export(model, (X,))) as lowered:
+        step = build(lowered, schedule(lowered.program, ()))
+    assert step(X).equal(model(X))
+
+
+@pytest.mark.parametrize("held", [{"deep": _deep()}, {"proxy": Unbound()}])
+def test_what_pytorch_cannot_export_is_refused(held: dict[str, object]) -> None:
+    with (
+        pytest.raises(FBError, match=r"FB0501.*cannot export Odd"),
+        lower(export(Odd(**held), (X,))),
+    ):
+        raise AssertionError
+
+
+INNER: list[int] = [1]
+TABLE: dict[str, Any] = {"seen": INNER, "more": ([2], {3})}
+
+
+class WritesDeep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.inner = nn.Linear(4, 4), [1]
+        self.table: dict[str, Any] = {"seen": self.inner}
+
+    def forward(self, x: Tensor) -> Tensor:
+        TABLE["seen"].append(0)
+        TABLE["more"][0].clear()
+        TABLE["more"][1].add(4)
+        self.table["seen"].append(0)
+        made: Tensor = self.linear(x)
+        return made
+
+
+def test_what_containers_within_others_hold_is_put_back_in_place() -> None:
+    model = WritesDeep()
+    (warning,) = export(model, (X,)).warnings
+    assert "test_odd_objects.TABLE" in warning.message
+    assert "table" in warning.message
+    assert {"seen": [1], "more": ([2], {3})} == TABLE
+    assert TABLE["seen"] is INNER
+    assert (model.table, model.inner) == ({"seen": [1]}, [1])
+    assert model.table["seen"] is model.inner
