@@ -112,19 +112,20 @@ def _written(program: Program, schedule: Schedule, interface: Interface | None) 
     backward.give_back(given.grads, notes)
 
     helper = replay_helper(program)
-    regions = [*expressions.region_texts()]
+    functions = [*expressions.function_texts()]
     parts = [
         _header(program, schedule, is_script=interface is None),
         *_operators(expressions),
         *([helper] if forward.replays or backward.replays else []),
-        *regions,
+        *functions,
         "\n\ndef forward(args, constants=()):\n" + forward.text(),
         "\n\ndef backward(args, constants=()):\n" + backward.text(),
     ]
     if interface is None:
         tables = tables_text(script_tables(original, schedule))
         parts += ["\n\n", tables, "\n", script_text(copies=bool(copies))]
-    return check_generated("".join(parts), allowed(program, schedule, helper))
+    views = len(expressions.view_functions)
+    return check_generated("".join(parts), allowed(program, schedule, helper, views))
 
 
 def _header(program: Program, schedule: Schedule, *, is_script: bool) -> str:
