@@ -81,11 +81,12 @@ class Expressions(VariableNames):
 
     def derived(self, group: ViewGroup) -> str:
         """The call of the function that derives these views."""
-        variables = {group.source: "a0"}
-        variables |= {view.name: f"t{place}" for place, view in enumerate(group.views)}
+        calls = [*group.calls()]
+        made = [view.name for views in calls for view in views]
+        variables = {name: f"t{place}" for place, name in enumerate(made)} | {group.source: "a0"}
         inside = _Inside(self, variables)
         lines = ["(a0):"]
-        for views in group.calls():
+        for views in calls:
             lines += fitted(f"{inside.taken(views)} = {inside.view(views)}", "    ")
         lines += fitted(f"return ({', '.join(variables[name] for name in group.results)},)", "    ")
         name = f"{VIEWS}{len(self.view_functions)}"

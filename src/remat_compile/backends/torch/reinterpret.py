@@ -76,9 +76,11 @@ def _derive_known(
 
 
 def _are_alike(base: Tensor, views: Sequence[Tensor]) -> bool:
-    """Whether nothing but sizes, strides and offsets tells them apart."""
+    """Whether nothing but sizes, strides and offsets tells them apart. Views of a parameter say
+    that they require gradients, which what is made here would not."""
     keys = torch._C._dispatch_keys(base)
-    return all(v.dtype == base.dtype and torch._C._dispatch_keys(v) == keys for v in views)
+    of_type = all(v.dtype == base.dtype and torch._C._dispatch_keys(v) == keys for v in views)
+    return of_type and not base.requires_grad
 
 
 def _places(base: Tensor, views: Sequence[Tensor]) -> list[_Place]:
