@@ -112,12 +112,13 @@ def _written(program: Program, schedule: Schedule, interface: Interface | None) 
     backward.give_back(given.grads, notes)
 
     helper = replay_helper(program)
-    functions = [*expressions.function_texts()]
+    regions = [*expressions.region_texts()]
     parts = [
         _header(program, schedule, is_script=interface is None),
         *_operators(expressions),
         *([helper] if forward.replays or backward.replays else []),
-        *functions,
+        *regions,
+        *expressions.view_texts(),
         "\n\ndef forward(args, constants=()):\n" + forward.text(),
         "\n\ndef backward(args, constants=()):\n" + backward.text(),
     ]

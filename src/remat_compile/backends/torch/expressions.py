@@ -67,10 +67,13 @@ class Expressions(VariableNames):
         """The call of a region's function."""
         return self.regions.call(c, self.argument, self.variable)
 
-    def function_texts(self) -> Iterator[str]:
-        """The functions of views and of regions."""
+    def view_texts(self) -> Iterator[str]:
+        """The functions that derive views."""
         for text, name in self.view_functions.items():
             yield f"\n\ndef {name}{text}\n"
+
+    def region_texts(self) -> Iterator[str]:
+        """The functions of the regions."""
         for name, (function, symbols) in self.regions.functions.items():
             inside = _Inside(self, local_names(function, symbols))
             calls = [
