@@ -17,8 +17,10 @@ from remat_compile.backends.torch.readback import check_source
 from remat_compile.backends.torch.reinterpret import reinterpret_views
 from remat_compile.backends.torch.view_functions import view_groups
 from remat_compile.frontends.torch_export import export, lower
+from remat_compile.ir.analysis.identities import equal_views
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError
+from remat_compile.ir.graph import Call, Graph, Ref, View
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule
 from remat_compile.ir.text.parser import parse_program
@@ -175,7 +177,49 @@ def test_views_of_dynamic_sizes_stay_lines() -> None:
     graphs = [parse_program(DYNAMIC.replace("SIZE", s), "g.fbir").graph for s in ("n", "-1")]
     groups = [[*view_groups(graph, ["s"], ())] for graph in graphs]
     assert [len(of_graph) for of_graph in groups] == [0, 1]
-    assert groups[1][0].is_worth_a_function
+
+
+class Three(nn.Module):
+    """Products of one input, of which the capture takes a view each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k, self.v = (nn.Linear(8, 8, bias=False) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(x)
+        made: Tensor = self.q(x) * self.k(x) + self.v(x)
+        return made
+
+
+def test_a_view_that_is_there_twice_is_derived_once() -> None:
+    model, x = Three(), torch.randn(2, 3, 8)
+    with lower(export(model, (x,))) as lowered:
+        program = lowered.program
+    twice = equal_views(program.graph)
+    assert {program.graph.view[name].call for name in twice.values()} == {
+        program.graph.view[name].call for name in twice
+    }
+    schedule = Schedule("p", "", frees_after_last_use(program.graph, capture_order(program.graph)))
+    program = program.with_schedule(schedule)
+    source = emit(program, schedule)
+    check_source(source, program, schedule)
+    forward = source[source.index("def forward") : source.index("def backward")]
+    assert forward.count("tanh.view(6, 8)") == 1
+    planned = remat_compile.compile(model, (x,), activation_budget="100%")
+    assert torch.equal(planned(x), model(x))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [((1, 0), (True, 0)), ((0, 1), (1, 0)), ((0, 1), (-2, 1))]
+)
+def test_views_by_other_arguments_are_not_equal(
+    one: tuple[int, int], other: tuple[int, int]
+) -> None:
+    calls = [Call("aten.transpose.int", (Ref("x"), *dims)) for dims in (one, other, other)]
+    views = tuple(View(f"v{i}", "x", call) for i, call in enumerate(calls))
+    assert equal_views(Graph("g", (), views, ())) == {"v2": "v1"}
 
 
 # -- what runs ----------------------------------------------------------------------------
