@@ -319,6 +319,18 @@ def test_what_strides_do_not_tell_is_derived_each_time(
     assert len(calls) == len(bases)
 
 
+def test_what_runs_on_its_device_alone_is_derived_each_time() -> None:
+    def on_device(x: Tensor) -> tuple[Tensor, ...]:
+        if x.device.type == "meta":
+            raise NotImplementedError
+        return parts_of(x)
+
+    space, calls = counted(on_device)
+    for _ in range(3):
+        space["_views0"](torch.randn(2, 3, 24))
+    assert len(calls) == 3
+
+
 def test_a_release_without_the_call_derives_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch._C._dynamo.guards, "_reinterpret_tensor")
     space, calls = counted(parts_of)

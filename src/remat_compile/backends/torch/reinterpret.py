@@ -51,7 +51,10 @@ def _noting(space: dict[str, Any], name: str, calls: Derive, reinterpret: Any) -
     def derive(base: Tensor) -> Sequence[Tensor]:
         views = calls(base)
         places = _places(base, views)
-        is_known = _are_alike(base, views) and _places_elsewhere(base, calls) == places
+        try:
+            is_known = _are_alike(base, views) and _places_elsewhere(base, calls) == places
+        except RuntimeError:  # an operator that runs on its device alone
+            is_known = False
         space[name] = _derive_known(base, places, calls, reinterpret) if is_known else calls
         return views
 
