@@ -10,9 +10,8 @@ names. What is left of it here is what is checked, allocated, called and returne
         cpp_fused_0(arg0_1, buf0)
         return (buf0,)
 
-Right after a product of matrices each of those lines costs microseconds: between a quarter and a
-sixth of a small kernel. What the code does not read (the bias, in the backward of a norm) is not
-looked at.
+Right after a product of matrices each line costs microseconds. What the code does not read (the
+bias, in the backward of a norm) is not looked at.
 """
 
 from __future__ import annotations
