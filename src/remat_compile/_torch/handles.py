@@ -38,10 +38,19 @@ _FUNCTIONS = """
     native_layer_norm.default embedding.default native_batch_norm.default
     _softmax.default _softmax_backward_data.default
     _log_softmax.default _log_softmax_backward_data.default
-    split.Tensor select.int squeeze.dim
+    split.Tensor select.int squeeze.dim unbind.int stack.default
+    eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar lt.Tensor ge.Scalar ge.Tensor
+    le.Tensor gt.Tensor logical_and.default bitwise_and.Tensor masked_fill.Scalar
+    rsub.Scalar sum.default mean.default cumsum.default clamp.default clamp_min.default
+    constant_pad_nd.default native_group_norm.default
+    _scaled_dot_product_flash_attention_for_cpu.default
+    arange.default arange.start arange.start_step full.default zeros.default ones.default
+    scalar_tensor.default
 """
 """Of `torch`."""
-_NN_FUNCTIONS = "gelu.default silu.default"
+_NN_FUNCTIONS = """
+    gelu.default silu.default leaky_relu.default avg_pool2d.default max_pool2d_with_indices.default
+"""
 """Of `torch._C._nn`."""
 _METHODS = "expand.default"
 """Of tensors alone."""
@@ -94,6 +103,8 @@ def _fits(call: Call) -> bool:
     if len(call.args) > len(positional) or not named.issuperset(key for key, _ in call.kwargs):
         return False
     given = [*zip(positional, call.args, strict=False), *call.kwargs]
+    if not tensors and not {"device", "pin_memory"} <= {name for name, _ in given}:
+        return False  # the function would fill in what `torch.set_default_tensor_type` says
     if call.op in _NUMBERS_TOO and len(call.args) == 2:
         given = [pair for pair in given if pair[0] != positional[1]]
     return all(_is_tensor(arg) for name, arg in given if name in tensors)

@@ -34,7 +34,11 @@ TENSORS = {
     "image": torch.linspace(-1.0, 1.0, 32).view(1, 2, 4, 4),
     "filter": torch.linspace(-1.0, 1.0, 54).view(3, 2, 3, 3),
     "half": torch.linspace(-1.0, 1.0, 16).view(4, 4).to(torch.float16),
+    "heads": torch.linspace(-1.0, 1.0, 64).view(1, 2, 4, 8),
+    "bias": torch.linspace(-1.0, 1.0, 32).view(1, 2, 4, 4),
 }
+ON_CPU = {"device": torch.device("cpu"), "pin_memory": False}
+"""As a captured call has it."""
 F64 = ("dtype", torch.float64)
 CASES: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "mm.default": [((X, W), {}), ((W, X), {})],
@@ -103,6 +107,53 @@ CASES: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "split.Tensor": [((X, 2), {}), ((X, 3, 1), {}), ((B3, 1, -1), {})],
     "select.int": [((X, 0, 1), {}), ((X, -1, -1), {})],
     "squeeze.dim": [(("index", 0), {}), ((X, -1), {})],
+    "unbind.int": [((B3,), {}), ((X, 1), {})],
+    "stack.default": [(([X, Y],), {}), (([X, W], -1), {})],
+    **{
+        f"{name}.{overload}": [((X, other), {})]
+        for name in ("eq", "ne", "lt", "ge", "le", "gt")
+        for overload, other in (("Scalar", 1.0), ("Tensor", Y))
+        if overload == "Tensor" or name not in ("le", "gt")
+    },
+    "logical_and.default": [(("mask", X), {})],
+    "bitwise_and.Tensor": [(("mask", "mask"), {})],
+    "masked_fill.Scalar": [((X, "mask", 0.5), {}), ((X, "mask", float("-inf")), {})],
+    "rsub.Scalar": [((X, 1), {}), ((X, 1.0, 2), {})],
+    "sum.default": [((X,), {}), (("mask",), {}), ((X,), dict([F64]))],
+    "mean.default": [((X,), {}), ((X,), dict([F64]))],
+    "cumsum.default": [((X, 0), {}), ((X, -1), dict([F64]))],
+    "clamp.default": [((X, 0.5, 1.0), {}), ((X, None, 1), {})],
+    "clamp_min.default": [((X, 0.5), {})],
+    "constant_pad_nd.default": [((X, [1, 1], 0.5), {}), ((X, [0, 1, 2, 0]), {})],
+    "native_group_norm.default": [
+        (("image", affine, affine, 1, 2, 16, 2, 1e-5), {}) for affine in (None, "two")
+    ],
+    "_scaled_dot_product_flash_attention_for_cpu.default": [
+        (("heads", "heads", "heads"), {}),
+        (("heads", "heads", "heads", 0.0, True), {}),
+        (("heads", "heads", "heads"), {"attn_mask": "bias", "scale": 0.5}),
+    ],
+    "arange.default": [((4,), ON_CPU), ((4.5,), ON_CPU | dict([F64]))],
+    "arange.start": [((1, 4), ON_CPU), ((1, 4.5), ON_CPU)],
+    "arange.start_step": [((1, 9, 2), ON_CPU), ((0, 1, 0.25), ON_CPU | dict([F64]))],
+    "full.default": [
+        *(((sizes, value), ON_CPU) for sizes in ([2, 2], []) for value in (0.5, 3, True)),
+        (([2], float("-inf")), ON_CPU | {"layout": torch.strided} | dict([F64])),
+    ],
+    **{
+        f"{name}.default": [(([2, 2],), ON_CPU), (([2],), ON_CPU | dict([F64]))]
+        for name in ("zeros", "ones")
+    },
+    "scalar_tensor.default": [((0.5,), ON_CPU), ((2,), ON_CPU | dict([F64]))],
+    "leaky_relu.default": [((W,), {}), ((W, 0.1), {})],
+    "avg_pool2d.default": [
+        (("image", [2, 2]), {}),
+        (("image", [2, 2], [2, 2], [1, 1], False, False), {}),
+    ],
+    "max_pool2d_with_indices.default": [
+        (("image", [2, 2]), {}),
+        (("image", [2, 2], [1, 1], [1, 1]), {}),
+    ],
     "expand.default": [
         ((V, [4, 4]), {}),
         ((V, [2, -1]), {}),
@@ -163,7 +214,7 @@ def test_every_function_is_there_and_has_cases() -> None:
 def test_a_function_runs_the_operator_and_no_overload_of_it(name: str) -> None:
     op = operator(f"aten.{name}")
     for args, kwargs in CASES[name]:
-        args = tuple(map(given, args))
+        args, kwargs = tuple(map(given, args)), {key: given(arg) for key, arg in kwargs.items()}
         of_handle, wanted = recorded(op._op, args, kwargs)
         functions, made = recorded(FUNCTIONS[f"aten.{name}"], args, kwargs)
         assert [func for func, *_ in functions] == [op] == [func for func, *_ in of_handle]
@@ -183,6 +234,10 @@ def test_a_function_runs_the_operator_and_no_overload_of_it(name: str) -> None:
         Call("aten.mul.Scalar", (Ref("x"), 2.0)),
         Call("aten.add.Tensor", (Ref("x"), Ref("y")), (("out", Ref("y")),)),
         Call("aten.sum.dim_IntList", (Ref("x"), (0,), True, Atom("dtype", "f32"))),
+        Call("aten.eq.Tensor", (Ref("x"), 1.0)),
+        # Without them the function asks for a default that can be set; the operator does not.
+        Call("aten.arange.default", (4,)),
+        Call("aten.zeros.default", ((4,),), (("device", Atom("device", "cpu")),)),
     ],
 )
 def test_other_calls_have_their_handle(call: Call) -> None:

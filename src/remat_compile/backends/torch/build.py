@@ -34,8 +34,10 @@ from .kernels import Kernel, Kernels, make_kernels
 from .layouts import LayoutWatch
 from .module import GuardFailure, PlannedModule, planned_module
 from .more_terms import MoreTerms
+from .reinterpret import reinterpret_views
 from .runtime import PlanCopies
 from .unused import UnusedOutputs
+from .view_functions import VIEWS
 
 __all__ = ["CompiledStep", "build", "compiled_step", "generated_lines"]
 
@@ -190,13 +192,15 @@ def _load(
     source: str, name: str, kernels: Mapping[str, Kernel], fast: Mapping[Function, Function]
 ) -> tuple[Function, Function]:
     """Runs the generated module; tracebacks and debuggers show its lines. `fast` runs instead of
-    its handles of operators, and kernels instead of its functions of regions."""
+    its handles of operators, kernels instead of its functions of regions, and functions of views
+    where they are known to lie."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     space: dict[str, Any] = {"__name__": name}
     exec(compile(source, name, "exec"), space)
     handles = {n: value for n, value in space.items() if isinstance(value, BuiltinFunctionType)}
     space.update((n, fast[value]) for n, value in handles.items() if value in fast)
     space.update((function, kernel.runner()) for function, kernel in kernels.items())
+    reinterpret_views(space, [name for name in space if name.startswith(VIEWS)])
     return space["forward"], space["backward"]
 
 

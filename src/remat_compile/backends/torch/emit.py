@@ -13,7 +13,7 @@ from dataclasses import replace
 from textwrap import wrap
 
 from ..._torch.callable import check_operators
-from ...ir.analysis.identities import identities
+from ...ir.analysis.identities import equal_views, identities
 from ...ir.analysis.reshapes import with_short_reshapes
 from ...ir.graph import CALLER_KINDS
 from ...ir.program import Program
@@ -86,6 +86,7 @@ def _written(program: Program, schedule: Schedule, interface: Interface | None) 
     given = interface or default_interface(program)
     original, same = program, identities(program.graph)
     graph = with_short_reshapes(without_identities(program.graph, same))
+    graph = without_identities(graph, equal_views(graph))
     program = replace(program, graph=graph)
     given = replace(given, grads=_once(given.grads, same))
     border = loss_index(graph, schedule)
@@ -118,13 +119,15 @@ def _written(program: Program, schedule: Schedule, interface: Interface | None) 
         *_operators(expressions),
         *([helper] if forward.replays or backward.replays else []),
         *regions,
+        *expressions.view_texts(),
         "\n\ndef forward(args, constants=()):\n" + forward.text(),
         "\n\ndef backward(args, constants=()):\n" + backward.text(),
     ]
     if interface is None:
         tables = tables_text(script_tables(original, schedule))
         parts += ["\n\n", tables, "\n", script_text(copies=bool(copies))]
-    return check_generated("".join(parts), allowed(program, schedule, helper))
+    views = len(expressions.view_functions)
+    return check_generated("".join(parts), allowed(program, schedule, helper, views))
 
 
 def _header(program: Program, schedule: Schedule, *, is_script: bool) -> str:

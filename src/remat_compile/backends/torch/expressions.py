@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..._torch.callable import callable_op, check_call
 from ..._torch.ops import METHODS, from_atom, resolve_op
-from ...ir.graph import FUSED_OP, Atom, Call, CNode, Ref
+from ...ir.graph import FUSED_OP, Atom, Call, CNode, Ref, View
 from ...ir.program import Program
+from ..python.layout import fitted
 from ..python.names import VariableNames
 from ..python.quote import literal
 from ..python.regions import function_lines, local_names, regions_of
 from .interface import COPIES
 from .script import SCRIPT_NAMES
+from .view_functions import VIEWS, ViewGroup
 
 __all__ = ["ADD_IN_PLACE", "RESERVED", "Expressions"]
 
@@ -29,13 +31,15 @@ RESERVED = frozenset(
 
 
 class Expressions(VariableNames):
-    """Renders calls; `operators` collects the operators used, by variable name."""
+    """Renders calls; `operators` collects the operators used, by variable name, and
+    `view_functions` the functions that derive views, by what stands behind their names."""
 
     def __init__(self, program: Program):
         self.regions = regions_of(program.graph)
         super().__init__(program, (*RESERVED, *self.regions.functions))
         self._variables[COPIES] = "copies"
         self.operators: dict[str, str] = {}
+        self.view_functions: dict[str, str] = {}
 
     def operator(self, op: str) -> str:
         """The module-level variable of an operator.
@@ -63,6 +67,11 @@ class Expressions(VariableNames):
         """The call of a region's function."""
         return self.regions.call(c, self.argument, self.variable)
 
+    def view_texts(self) -> Iterator[str]:
+        """The functions that derive views."""
+        for text, name in self.view_functions.items():
+            yield f"\n\ndef {name}{text}\n"
+
     def region_texts(self) -> Iterator[str]:
         """The functions of the regions."""
         for name, (function, symbols) in self.regions.functions.items():
@@ -72,6 +81,32 @@ class Expressions(VariableNames):
                 for inner in function.calls
             ]
             yield function_lines(self.regions.signature(name), name, function, calls)
+
+    def derived(self, group: ViewGroup) -> str:
+        """The call of the function that derives these views."""
+        calls = [*group.calls()]
+        made = [view.name for views in calls for view in views]
+        variables = {name: f"t{place}" for place, name in enumerate(made)} | {group.source: "a0"}
+        inside = _Inside(self, variables)
+        lines = ["(a0):"]
+        for views in calls:
+            lines += fitted(f"{inside.taken(views)} = {inside.view(views)}", "    ")
+        lines += fitted(f"return ({', '.join(variables[name] for name in group.results)},)", "    ")
+        name = f"{VIEWS}{len(self.view_functions)}"
+        name = self.view_functions.setdefault("\n".join(lines), name)
+        return f"{name}({self.variable(group.source)})"
+
+    def taken(self, views: Sequence[View]) -> str:
+        """The left-hand side for a view, or for parts that one call gives."""
+        if views[0].index is None:
+            return self.variable(views[0].name)
+        names = {view.index: self.variable(view.name) for view in views}
+        return f"({', '.join(names.get(i, '_') for i in range(_end(views)))},)"
+
+    def view(self, views: Sequence[View]) -> str:
+        """The call that gives them."""
+        text = self.call(views[0].call)
+        return text if views[0].index is None else f"{text}[:{_end(views)}]"
 
     def arguments(self, call: Call) -> list[str]:
         check_call(call)
@@ -90,6 +125,10 @@ class Expressions(VariableNames):
             return True
         returns = resolve_op(op)._schema.returns  # type: ignore[union-attr]
         return len(returns) != 1 or str(returns[0].type).startswith("List")
+
+
+def _end(parts: Sequence[View]) -> int:
+    return 1 + max(view.index for view in parts if view.index is not None)
 
 
 class _Inside(Expressions):

@@ -14,6 +14,7 @@ from ..python.layout import clipped, fitted, one_a_line, wrapped
 from ..python.names import symbol_key
 from ..python.quote import comment, literal
 from .expressions import ADD_IN_PLACE, Expressions
+from .view_functions import view_groups
 
 __all__ = ["FunctionBody", "Progress"]
 
@@ -139,8 +140,7 @@ class FunctionBody:
             self._accumulate(c, comment)
             return
         call = c.call_at(n)
-        for name in call.refs():
-            self._derive_if_view(name)
+        self._derive_for(call)
         if c.token is not None and n == 1 and p.total[c.name] > 1:
             p.live.add(c.token)
             self._bound.add(c.token)
@@ -209,24 +209,29 @@ class FunctionBody:
             for view in self.graph.views_below(name, self._derived):
                 self._derive(view)
 
+    def _derive_for(self, call: Call) -> None:
+        """The views that a call reads: those of one tensor by a function, where that takes less."""
+        names = call.refs()
+        for group in view_groups(self.graph, names, self._derived):
+            if group.is_worth_a_function:
+                results = ", ".join(map(self.x.variable, group.results))
+                text = f"({results},) = {self.x.derived(group)}"
+                self._say(text, (group.source,), defines=group.results)
+                self._derived.update(dict.fromkeys(group.results))
+        for name in names:
+            self._derive_if_view(name)
+
     def _derive(self, view: View) -> None:
         if view.name in self._derived:  # a part of what was taken apart for another
             return
-        if view.index is None:
-            self._say(
-                f"{self.x.variable(view.name)} = {self.x.call(view.call)}",
-                view.call.refs(),
-                defines=(view.name,),
-            )
-            self._derived[view.name] = None
-            return
-        parts = self.graph.parts[view.name]
-        slots = [self.x.variable(parts[i]) if i in parts else "_" for i in range(max(parts) + 1)]
+        parts = self.graph.parts[view.name] if view.index is not None else {0: view.name}
+        views = [self.graph.view[name] for name in parts.values()]
+        taken = self.x.taken(views)
         self._say(
-            f"({', '.join(slots)},) = {self.x.call(view.call)}[:{len(slots)}]",
+            f"{taken} = {self.x.view(views)}",
             view.call.refs(),
             defines=tuple(parts.values()),
-            drops=["_"] if "_" in slots else (),
+            drops=["_"] if "_" in taken.strip("(,)").split(", ") else (),
         )
         self._derived.update(dict.fromkeys(parts.values()))
 

@@ -1,10 +1,11 @@
-"""Views that change nothing: `t(t(x))`, `detach(x)`."""
+"""Views that change nothing, `t(t(x))` or `detach(x)`, and views that are there twice."""
 
 from __future__ import annotations
 
 from ..graph import Graph, Ref
+from .regions import renamed_call
 
-__all__ = ["identities"]
+__all__ = ["equal_views", "identities"]
 
 _SELF_INVERSE = frozenset(("aten.t.default", "aten.transpose.int"))
 _NOTHING = frozenset(("aten.detach.default", "aten.alias.default"))
@@ -30,3 +31,15 @@ def identities(graph: Graph) -> dict[str, str]:
                 assert isinstance(inner, Ref)
                 same[view.name] = same.get(inner.name, inner.name)
     return same
+
+
+def equal_views(graph: Graph) -> dict[str, str]:
+    """View -> the first one that the same call derives of the same."""
+    first: dict[str, str] = {}
+    equal: dict[str, str] = {}
+    for view in graph.views:
+        call = repr((renamed_call(view.call, equal), view.index))  # 1 and True are not alike
+        name = first.setdefault(call, view.name)
+        if name != view.name:
+            equal[view.name] = name
+    return equal

@@ -23,12 +23,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Generated", "generated", "has_usual_settings"]
+__all__ = ["CalledText", "Generated", "called_text", "generated", "has_usual_settings"]
 
 _ENTRY = "kernel"
 """The one function of a library, of which Python's initialisation is named as well."""
 _DATA_POINTER = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 """Where a library looks, as it is loaded, for the function of PyTorch that gives it the data."""
+_TEXT = "__text__"
+"""Where a function that was loaded has its own."""
 _OF_GUARDS = {
     "assert_size_stride": "assert_size_stride",
     "empty_strided_cpu": "_empty_strided_cpu",
@@ -59,26 +61,49 @@ class Generated:
         known: dict[str, Any] = {name: getattr(guards, of) for name, of in _OF_GUARDS.items()}
         known |= {name: _library(path) for name, path in self.libraries.items()}
         known["torch"] = SimpleNamespace(**{name: getattr(torch, name) for name in _dtypes()})
-        known["__builtins__"] = {}
+        known |= {"__builtins__": {}, _TEXT: self.call}
         exec(compile(tree, "<kernel>", "exec"), known)  # as checked: calls of what `known` has
         return known["call"]  # type: ignore[no-any-return]
 
 
-def generated(compiled: object) -> Generated | None:
-    """What Inductor made of a function; None where that is more than can be kept."""
+@dataclass(frozen=True)
+class CalledText:
+    """A kernel's `call(args)`, which does no more than `_checked` lets it, and what it reads."""
+
+    function: ast.FunctionDef
+    libraries: Sequence[str]
+    names: Mapping[str, Any]
+
+
+def called_text(compiled: object) -> CalledText | None:
+    """That of what Inductor made of a function, or of what was loaded; None where it does more."""
     call = getattr(compiled, "__func__", compiled)
     own: Mapping[str, Any] = getattr(call, "__globals__", {})
     try:
-        tree = ast.parse(Path(own["__file__"]).read_text(encoding="utf-8"))
+        text = own[_TEXT] if _TEXT in own else Path(own["__file__"]).read_text(encoding="utf-8")
+        tree = ast.parse(text)
         (made,) = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "call")
         made.args.args = made.args.args[-1:]  # without the object that it is a method of
         functions = [n.func for n in ast.walk(made) if isinstance(n, ast.Call)]
         called = {f.id for f in functions if isinstance(f, ast.Name)}
-        names = sorted(called - _OF_GUARDS.keys())
-        text = ast.unparse(made)
-        _checked(text, names)
-        return Generated(text, {name: _file_of(own[name]) for name in names})
+        libraries = sorted(called - _OF_GUARDS.keys())
+        checked = _checked(ast.unparse(made), libraries).body[0]
+        assert isinstance(checked, ast.FunctionDef)
+        names = {*_OF_GUARDS, *libraries, "torch"} & own.keys()
+        return CalledText(checked, libraries, {name: own[name] for name in names})
     except (KeyError, ValueError, OSError, SyntaxError):
+        return None
+
+
+def generated(compiled: object) -> Generated | None:
+    """What Inductor made of a function; None where that is more than can be kept."""
+    called = called_text(compiled)
+    if called is None:
+        return None
+    try:
+        files = {name: _file_of(called.names[name]) for name in called.libraries}
+        return Generated(ast.unparse(called.function), files)
+    except (KeyError, ValueError):
         return None
 
 

@@ -33,6 +33,7 @@ from ..script import replay_helper, script_imports, script_tables, script_text
 from .ends import Ends
 from .expressions import TorchReader
 from .function import Function
+from .views import ViewReader
 
 __all__ = ["check_source"]
 
@@ -58,18 +59,21 @@ def check_source(
     fixed = frozenset().union(*map(statements, texts))
     operators, functions = _module(tree, file, fixed, replay_helper(program), tables)
     machine = AbstractMachine(program, schedule, says_waits=True)
-    regions = {name: node for name, node in functions.items() if name not in FUNCTIONS}
+    own = {name: node for name, node in functions.items() if name not in FUNCTIONS}
+    deriving = {name: node for name, node in own.items() if name.startswith("_views")}
+    regions = {name: node for name, node in own.items() if name not in deriving}
     reader = TorchReader(file, operators, "replay" in functions, generator, frozenset(regions))
     for name in ("forward", "backward"):
         if name not in functions:
             unreadable(tree, file, f"no function {name}")
     ends = Ends(program, interface or default_interface(program), copies)
     inside = RegionReader(machine, reader, regions)
-    forward = Function(machine, reader, functions["forward"], file, inside)
+    views = ViewReader(machine, reader, deriving)
+    forward = Function(machine, reader, functions["forward"], file, inside, views)
     ends.enter_forward(forward)
     forward.run()
     ends.leave_forward(forward)
-    backward = Function(machine, reader, functions["backward"], file, inside)
+    backward = Function(machine, reader, functions["backward"], file, inside, views)
     ends.enter_backward(backward)
     backward.run()
     ends.leave_backward(backward)
@@ -77,10 +81,11 @@ def check_source(
 
 
 def _is_function(node: ast.FunctionDef) -> bool:
-    """Whether it is one of the step, or of a region: `fused0`, with plain parameters."""
+    """Whether it is one of the step, or of a region (`fused0`) or of views (`_views0`), with plain
+    parameters."""
     plain = ", ".join(a.arg for a in node.args.args) == ast.unparse(node.args)
-    is_region = re.fullmatch("fused[0-9]+", node.name) and plain and not node.decorator_list
-    return node.name in ("forward", "backward") or bool(is_region)
+    is_part = re.fullmatch("(fused|_views)[0-9]+", node.name) and plain and not node.decorator_list
+    return node.name in ("forward", "backward") or bool(is_part)
 
 
 def _module(
