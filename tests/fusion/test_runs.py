@@ -326,6 +326,54 @@ def test_what_is_fused_can_be_fused_again() -> None:
     assert same_values(program, twice.program) == ()
 
 
+UNREAD = """fbir 1
+graph @g {
+  %x : input f32[4] bytes 16
+  %w : param f32[4] bytes 16
+  %m : act f32[4] bytes 16
+  %a : act f32[4] bytes 16
+  %y : output f32[4] bytes 16
+  %dy : tangent f32[4] bytes 16
+  %dw : param_grad f32[4] bytes 16
+  F1: fwd %m, %a = fused(%x, %w) {
+    %m = aten.mul.Tensor(%x, %w)
+    %a = aten.add.Tensor(%m, %x)
+  } time 4us
+  F2: fwd %y = aten.mm.default(%a, %w) time 9us
+  L: loss %dy = loss(%y)
+  B1: bwd %dw = aten.mm.default(%dy, %x) of F2 time 9us
+}
+bind {
+  arg "args[0]" = %x
+  param "w" = %w grad %dw
+  result %y tangent %dy
+}
+schedule @p { F1; free %m; F2; free %a; L; B1; free %dy }
+"""
+"""A kernel writes `%m`, which is freed at once."""
+
+
+@pytest.mark.parametrize(("time_ns", "cnodes"), [(3999, ("F1_F1",)), (4000, ())])
+def test_a_kernel_does_not_write_what_is_freed_at_once(
+    time_ns: int, cnodes: tuple[str, ...]
+) -> None:
+    program = parse_program(UNREAD)
+
+    def made(steps: Schedule) -> Fused:
+        return fuse_runs(program, steps, pointwise, lambda c: Priced(time_ns, c.workspace))
+
+    (schedule,) = program.schedules
+    leaner = made(schedule)
+    assert leaner.cnodes == cnodes
+    assert check_program(leaner.program) == ()
+    assert same_values(program, leaner.program) == ()
+    written = {name for c in leaner.program.graph.cnodes for name in c.results}
+    assert ("m" in written) == (not cnodes)
+    first, freed, second, *rest = schedule.steps
+    held = replace(schedule, steps=(first, second, freed, *rest))
+    assert made(held).cnodes == ()
+
+
 def test_calls_that_were_fused_before_are_priced_by_their_own_time() -> None:
     """As it was: a kernel was priced at its share of the time of the kernels that it is made of."""
     program = parse_program(FOLDED)

@@ -109,37 +109,6 @@ class Fusing:
         prepare: Prepare | None = None,
         calls_ns: CallsTime = lambda c: c.time_ns,
     ):
-        self._search = _RunSearch(
-            program, schedule, may_fuse, price, peaks, always, prepare, calls_ns
-        )
-        self._search.begin(_Decisions())
-
-    def done(self) -> Fused:
-        """The same step with runs of it fused."""
-        search, decisions = self._search, _Decisions()
-        while runs := search.runs(decisions):
-            if search.conflicts(runs, decisions):
-                continue
-            made = search.rewritten(runs, decisions)
-            if made is not None and not search.above_peak(made, runs, decisions):
-                return made
-        return Fused(search.program, search.schedule)
-
-
-class _RunSearch:
-    """One pass over a schedule; ends, since every round takes runs apart."""
-
-    def __init__(
-        self,
-        program: Program,
-        schedule: Schedule,
-        may_fuse: Callable[[CNode], bool],
-        price: Price,
-        peaks: Peaks | None,
-        always: bool,
-        prepare: Prepare | None,
-        calls_ns: CallsTime,
-    ):
         self.always, self.calls_ns = always, calls_ns
         self.prepare: Prepare = prepare or (lambda _: None)
         self.program, self.graph = program, program.graph
@@ -151,14 +120,26 @@ class _RunSearch:
         self.fusible = {name for name in self.fusible if may_fuse(self.graph.cnode[name])}
         runs = (step.cnode for step in schedule.steps if isinstance(step, Compute))
         self.step_ns = sum(self.graph.cnode[name].time_ns or 0 for name in runs)
+        self._begin(_Decisions())
+
+    def done(self) -> Fused:
+        """The same step with runs of it fused. Ends, since every round takes runs apart."""
+        decisions = _Decisions()
+        while runs := self._runs(decisions):
+            if self._conflicts(runs, decisions):
+                continue
+            made = self._rewritten(runs, decisions)
+            if made is not None and not self._above_peak(made, runs, decisions):
+                return made
+        return Fused(self.program, self.schedule)
 
     # -- which steps -------------------------------------------------------------------
 
-    def runs(self, decisions: _Decisions) -> list[_FusedRun]:
+    def _runs(self, decisions: _Decisions) -> list[_FusedRun]:
         """The runs that are worth it, in order. Where one is not, what of its two parts is, after
         all others were asked for: so kernels are compiled beside each other."""
         accepted: list[_FusedRun] = []
-        asked = self.begin(decisions)
+        asked = self._begin(decisions)
         while asked:
             parts: list[_FusedRun] = []
             for run, c in asked:
@@ -169,7 +150,7 @@ class _RunSearch:
             asked = self._asked(parts, decisions)
         return sorted(accepted, key=lambda run: run.start)
 
-    def begin(self, decisions: _Decisions) -> _Asked:
+    def _begin(self, decisions: _Decisions) -> _Asked:
         """The runs that are looked at first."""
         return self._asked(self._candidates(decisions.alone), decisions)
 
@@ -214,17 +195,21 @@ class _RunSearch:
         if not exported or run.executions in decisions.cut:
             return None
         if len(run.members) == 1:
-            (member,) = run.members
-            now = member.cnode.time_ns_at(member.execution)
-            if member.cnode.is_accumulate or member.cnode.is_fused:
-                return None
-            if now <= ALONE_SHARE * self.step_ns:
+            if not self._may_gain_alone(run.members[0], exported):
                 return None
         elif {m.cnode.phase for m in run.members} != {"fwd"} and any(
             m.cnode.phase == "fwd" and not exported.isdisjoint(m.cnode.results) for m in run.members
         ):
             return None
         return self._cnode("fused", run, exported)
+
+    def _may_gain_alone(self, member: RunMember, exported: set[str]) -> bool:
+        """Whether one computation is tried as a kernel: one that is a kernel already where it
+        writes what is freed at once."""
+        c = member.cnode
+        if c.is_fused:
+            return not exported.issuperset(c.results)
+        return not c.is_accumulate and (c.time_ns_at(member.execution) > ALONE_SHARE * self.step_ns)
 
     def _parts(self, run: _FusedRun) -> tuple[_FusedRun, _FusedRun]:
         """Cut where the phase changes, else where the two parts have least in common, as near to
@@ -249,7 +234,7 @@ class _RunSearch:
         priced = self._priced(c)
         if priced is None:
             return False
-        if len(run.members) == 1:
+        if len(run.members) == 1 and not run.members[0].cnode.is_fused:
             return priced.time_ns < (1 - GAIN) * now
         is_leaner = any(name not in c.results for m in run.members for name in m.cnode.results)
         return self.always or priced.time_ns < (now if is_leaner else (1 - GAIN) * now)
@@ -284,7 +269,7 @@ class _RunSearch:
 
     # -- one writer for each aNode -----------------------------------------------------
 
-    def conflicts(self, runs: list[_FusedRun], decisions: _Decisions) -> bool:
+    def _conflicts(self, runs: list[_FusedRun], decisions: _Decisions) -> bool:
         """Whether two cNodes would write one aNode; its makers are to stay alone then."""
         writers: dict[str, set[object]] = {}
         inside = {execution for run in runs for execution in run.executions}
@@ -312,7 +297,7 @@ class _RunSearch:
 
     # -- the program -------------------------------------------------------------------
 
-    def rewritten(self, runs: list[_FusedRun], decisions: _Decisions) -> Fused | None:
+    def _rewritten(self, runs: list[_FusedRun], decisions: _Decisions) -> Fused | None:
         """The graph and schedule in which each run is one cNode. None where such a graph has no
         order, as when a run reads a sum and a term of it that was made again; it is cut then."""
         cnodes: dict[object, CNode] = {}
@@ -357,7 +342,7 @@ class _RunSearch:
         assert priced is not None
         return replace(c, time_ns=priced.time_ns, workspace=priced.workspace)
 
-    def above_peak(self, made: Fused, runs: list[_FusedRun], decisions: _Decisions) -> bool:
+    def _above_peak(self, made: Fused, runs: list[_FusedRun], decisions: _Decisions) -> bool:
         """Whether the peak would rise; the runs at fault are to be cut then."""
         trace = simulate(made.program, made.schedule)
         device, activation = self.peaks
