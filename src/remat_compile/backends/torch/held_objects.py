@@ -86,7 +86,7 @@ class HeldObjects:
 
         def copied(of: _HeldObject) -> _HeldObject:
             holder = memo.get(id(of.holder), of.holder)
-            return _HeldObject(of.name, holder, of.key, memo.get(id(of.then), of.then))
+            return _HeldObject(of.name, holder, of.key, copied_table(of.then, memo))
 
         made = copy(self)
         memo[id(self)] = made
