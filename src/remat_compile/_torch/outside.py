@@ -51,6 +51,8 @@ OF_MODULES = frozenset(vars(nn.Module()))
 """What PyTorch itself keeps on a module."""
 MOST_FUNCTIONS = 500
 """That are followed from one model."""
+MOST_PLACES = 1000
+"""Beyond these, objects in lists are not followed."""
 DEEPEST = 4
 """Objects in objects."""
 
@@ -259,7 +261,7 @@ class _OutsideWalk:
     def _table(self, name: str, held: Any, depth: int) -> None:
         """Objects in lists, tuples and dictionaries. Which ones stand in those of modules, at depth
         0, is looked at with the modules; under which keys of others, where the code has those."""
-        if depth > DEEPEST or not self._is_new(held):
+        if depth > DEEPEST or len(self._places) > MOST_PLACES or not self._is_new(held):
             return
         if depth and type(held) is list:
             self._places[id(held), len] = Outside(f"len({name})", _Length(held), len)

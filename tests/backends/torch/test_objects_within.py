@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.emitted.tiny import schedule
-from remat_compile.backends.torch import PlannedModule, build
+from remat_compile.backends.torch import GuardFailure, PlannedModule, build
 from remat_compile.frontends.torch_export import export, lower
 
 X = torch.ones(2, 4)
@@ -176,3 +176,31 @@ def test_what_no_forward_reads_or_holds_the_same_is_not_told(
     WITHOUT[change](step)
     assert messages(step) == []
     assert messages(step) == []
+
+
+class Asks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        x = self.a(x)
+        if not hasattr(self, "made"):
+            self.made = 1.0
+        return {"loss": x.tanh() if getattr(self, "bounded", False) else x}
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_what_a_forward_asks_for_and_was_absent_is_refused_once_it_is_there(is_copy: bool) -> None:
+    with warnings.catch_warnings(action="ignore"), lower(export(Asks(), (X,))) as lowered:
+        step: Any = build(lowered, schedule(lowered.program, ()))
+    step = copy.deepcopy(step) if is_copy else step
+    step(X)
+    step.loss, step.made = 1.0, 1.0
+    with warnings.catch_warnings(action="error"):
+        step(X)
+    step.bounded = True
+    with pytest.raises(GuardFailure, match="bounded is True, not absent"):
+        step(X)
+    del step.bounded
+    step(X)
