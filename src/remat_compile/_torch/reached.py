@@ -44,14 +44,16 @@ class Reached:
     names: frozenset[str]
     assigns: frozenset[str]
     asked: frozenset[str] = frozenset()
+    is_all: bool = True
+    """Whether all code was followed; else any name may be read."""
 
     def reads(self, key: str) -> bool:
         """Whether what stands under a name is the user's to replace, and matters to a call."""
-        return key in self.names and key not in self.assigns
+        return (key in self.names or not self.is_all) and key not in self.assigns
 
     def may_read(self, key: str) -> bool:
         """Whether an attribute is read, as far as the code says what it reads."""
-        return key in self.names or not self.names.isdisjoint(BY_TEXT)
+        return key in self.names or not self.is_all or not self.names.isdisjoint(BY_TEXT)
 
 
 def reached_from(model: nn.Module, also: Iterable[object] = ()) -> Reached:
@@ -114,7 +116,8 @@ class _NameWalk:
             self._asked |= asked
             self.name(names - self._names)
             self._follow(function, names)
-        return Reached(*map(frozenset, (self._names, self._assigns, self._asked)))
+        names, assigns, asked = map(frozenset, (self._names, self._assigns, self._asked))
+        return Reached(names, assigns, asked, is_all=not self.functions)
 
     def _follow(self, function: types.FunctionType, names: frozenset[str]) -> None:
         for cell in function.__closure__ or ():

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.emitted.tiny import schedule
+from remat_compile._torch import reached
 from remat_compile.backends.torch import GuardFailure, PlannedModule, build
 from remat_compile.frontends.torch_export import export, lower
 
@@ -204,3 +205,11 @@ def test_what_a_forward_asks_for_and_was_absent_is_refused_once_it_is_there(is_c
         step(X)
     del step.bounded
     step(X)
+
+
+def test_where_not_all_code_is_followed_any_name_may_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert not reached.reached_from(Asks()).reads("unread")
+    monkeypatch.setattr(reached, "MOST_FUNCTIONS", 1)
+    assert reached.reached_from(Asks()).reads("unread")
