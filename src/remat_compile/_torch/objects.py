@@ -13,6 +13,8 @@ import enum
 import functools
 import sys
 import types
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -86,13 +88,14 @@ def leaves_of(table: Any) -> list[Any] | None:
     return leaves
 
 
-def copied_table(table: Any) -> Any:
-    """The lists, tuples and dictionaries anew, with the same objects."""
+def copied_table(table: Any, memo: Mapping[int, Any] = MappingProxyType({})) -> Any:
+    """The lists, tuples and dictionaries anew, with the same objects, or those that `memo` has in
+    their places, by id."""
     if type(table) is dict:
-        return {key: copied_table(part) for key, part in table.items()}
+        return {key: copied_table(part, memo) for key, part in table.items()}
     if type(table) in (list, tuple):
-        return type(table)(map(copied_table, table))
-    return set(table) if type(table) is set else table
+        return type(table)(copied_table(part, memo) for part in table)
+    return set(table) if type(table) is set else memo.get(id(table), table)
 
 
 def is_plain(kind: type) -> bool:

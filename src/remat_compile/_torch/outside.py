@@ -13,6 +13,7 @@ Example: `scale = 2.0` beside a class in `net.py`, whose forward multiplies by i
 
 from __future__ import annotations
 
+import argparse
 import dis
 import enum
 import pickle
@@ -32,7 +33,7 @@ from torch import nn
 from .constants import ABSENT, is_constant
 from .contents import Contents
 from .libraries import is_library, is_library_module
-from .objects import is_object, is_plain, is_table, parts_of_object
+from .objects import is_object, is_plain, is_table, parts_of_object, text_of
 from .reached import Reached, functions_in, parts_of, reached_from
 
 __all__ = [
@@ -50,6 +51,8 @@ OF_MODULES = frozenset(vars(nn.Module()))
 """What PyTorch itself keeps on a module."""
 MOST_FUNCTIONS = 500
 """That are followed from one model."""
+MOST_PLACES = 1000
+"""Beyond these, objects in lists are not followed."""
 DEEPEST = 4
 """Objects in objects."""
 
@@ -71,13 +74,23 @@ class _Slots(_Looked):
     """An object by what its slots hold."""
 
 
+class _Length:
+    """A list by how many it holds."""
+
+    def __init__(self, of: list[Any]):
+        self.of = of
+
+    def __getitem__(self, _: object) -> int:
+        return len(self.of)
+
+
 @dataclass(frozen=True, eq=False)
 class Outside:
     """A constant, or an object: what holds it, and under which key. Of a cell there is one."""
 
     name: str
     holder: Any
-    key: str
+    key: Any
     is_object: bool = False
 
     def value(self) -> Any:
@@ -86,7 +99,7 @@ class Outside:
             if isinstance(self.holder, types.CellType):
                 return self.holder.cell_contents
             return self.holder[self.key]
-        except (KeyError, AttributeError, ValueError):
+        except (LookupError, AttributeError, ValueError):
             return ABSENT
 
     def put(self, value: Any) -> None:
@@ -96,7 +109,7 @@ class Outside:
             object.__setattr__(self.holder.of, self.key, value)
         elif isinstance(self.holder, _Looked):
             vars(self.holder.of).pop(self.key, None)  # what stood there was the class's
-        elif isinstance(self.holder, dict):
+        elif isinstance(self.holder, dict | list):
             self.holder[self.key] = value
 
 
@@ -130,7 +143,8 @@ def noted(model: nn.Module) -> Mapping[Outside, tuple[Any, Contents | None]]:
     """For `put_back`: each constant with what containers hold, and each object."""
     values = ((place, place.value()) for place in outside_of(model))
     return {
-        place: (value, None if place.is_object else Contents([value])) for place, value in values
+        place: (value, None if place.is_object and not is_table(value) else Contents([value]))
+        for place, value in values
     }
 
 
@@ -147,7 +161,7 @@ def put_back(held: Mapping[Outside, tuple[Any, Contents | None]]) -> None:
 class _OutsideWalk:
     def __init__(self, reached: Reached) -> None:
         self._reached = reached
-        self._places: dict[tuple[int, str], Outside] = {}
+        self._places: dict[tuple[int, Any], Outside] = {}
         self._seen: set[int] = set()
         self._dicts: set[int] = set()
         self._functions: list[types.FunctionType] = []
@@ -160,7 +174,7 @@ class _OutsideWalk:
             for key, value in _held_by(module).items():
                 if not path:
                     value = own.get(key, value)
-                if type(value) is not dict or (self._reached.reads(key) and not is_table(value)):
+                if type(value) not in (list, tuple, dict) or self._reached.reads(key):
                     self._held(f"{path}.{key}" if path else key, value)
         while self._functions and len(self._seen) < 10 * MOST_FUNCTIONS:
             self._function(self._functions.pop())
@@ -172,7 +186,7 @@ class _OutsideWalk:
         self._seen.add(id(value))
         return True
 
-    def _held(self, name: str, value: Any) -> None:
+    def _held(self, name: str, value: Any, depth: int = 0) -> None:
         """What a value leads to: a forward that was set, say, or a method of a configuration."""
         self._functions += functions_in(value)
         if issubclass(type(value), type):
@@ -180,11 +194,11 @@ class _OutsideWalk:
         elif issubclass(type(value), types.MethodType):
             self._object(f"{name}.__self__", value.__self__)
         else:
-            self._object(name, value)
+            self._object(name, value, depth)
 
     def _put(self, name: str, holder: Any, key: str, value: Any, kind: type | None = None) -> None:
         """An object, where a forward may read it."""
-        if is_object(value) and self._reached.reads(key):
+        if (is_object(value) or is_table(value)) and self._reached.reads(key):
             place = (id(holder if kind is None else kind), key)
             self._places[place] = (
                 Outside(name, holder, key, is_object=True)
@@ -210,25 +224,31 @@ class _OutsideWalk:
     def _object(self, name: str, value: Any, depth: int = 0) -> None:
         """The attributes of a plain object; those of its class are looked up through it."""
         kind = type(value)
-        if getattr(kind, "__getitem__", None) is dict.__getitem__:
+        if kind in (list, tuple, dict) and is_table(value):
+            self._table(name, value, depth)
+        elif getattr(kind, "__getitem__", None) is dict.__getitem__:
             self._items(name, value, depth)
         held = parts_of_object(value)
         if held is None or issubclass(kind, enum.Enum) or not self._is_new(value):
             return
         holder: Any = held if is_plain(kind) else _Slots(value)
-        is_ours = not is_library_module(sys.modules.get(kind.__module__))
+        is_ours = _is_users(kind)
         for key, part in held.items():
-            # What a configuration leaves open, a forward may fill in (the kind of problem, say).
-            is_read = not depth or key in self._reached.names
-            if part is not None and is_constant(part) and key not in _UNREAD and is_read:
+            # What a configuration of a library leaves open, its code may fill in (the kind of
+            # problem, say), and functions of that code, which are not followed, may read others.
+            is_read = key in self._reached.names if depth or is_ours else True
+            is_open = part is None and not (is_ours and self._reached.reads(key))
+            if is_constant(part) and key not in _UNREAD and is_read and not is_open:
                 self._places[id(holder), key] = Outside(f"{name}.{key}", holder, key)
             elif self._reached.reads(key):
                 self._put(f"{name}.{key}", holder, key, part)
                 if depth < DEEPEST:
                     self._object(f"{name}.{key}", part, depth + 1)
         looked = _Looked(value)
-        of_class = vars(kind).items() if is_ours else ()
-        for key, part in of_class:
+        of_class: dict[str, Any] = {}
+        for base in filter(_is_users, kind.__mro__):
+            of_class = {**vars(base), **of_class}
+        for key, part in of_class.items():
             if key in self._reached.names:
                 self._functions += functions_in(part)
             if key in held or key.startswith("__"):
@@ -237,6 +257,21 @@ class _OutsideWalk:
                 self._places[id(looked), key] = Outside(f"{name}.{key}", looked, key)
             elif not hasattr(type(part), "__get__"):
                 self._put(f"{name}.{key}", looked, key, part)
+
+    def _table(self, name: str, held: Any, depth: int) -> None:
+        """Objects in lists, tuples and dictionaries. Which ones stand in those of modules, at depth
+        0, is looked at with the modules; under which keys of others, where the code has those."""
+        if depth > DEEPEST or len(self._places) > MOST_PLACES or not self._is_new(held):
+            return
+        if depth and type(held) is list:
+            self._places[id(held), len] = Outside(f"len({name})", _Length(held), len)
+        for key, part in held.items() if type(held) is dict else enumerate(held):
+            if depth and type(key) is str and key not in self._reached.names:
+                continue
+            of = f"{name}[{text_of(key)}]"
+            if depth and is_object(part):
+                self._places[id(held), key] = Outside(of, held, key, is_object=True)
+            self._held(of, part, depth + 1)
 
     def _items(self, name: str, held: dict[Any, Any], depth: int) -> None:
         """Of a dictionary, what stands under keys that are in the code."""
@@ -275,8 +310,16 @@ class _OutsideWalk:
         if is_constant(value):
             self._places[id(holder), key] = Outside(name, holder, key)
             return
-        self._held(name, value)
+        self._held(name, value, depth=int(is_table(value)))
         self._put(name, holder, key, value)
+
+
+def _is_users(kind: type) -> bool:
+    """Whether what stands in a class is the user's; a bare namespace is."""
+    is_bare = kind in (types.SimpleNamespace, argparse.Namespace)
+    return kind is not object and (
+        is_bare or not is_library_module(sys.modules.get(kind.__module__))
+    )
 
 
 @cache

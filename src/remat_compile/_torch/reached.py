@@ -28,6 +28,8 @@ BEGINNINGS = ("forward", "__call__", "__getattr__", "__getattribute__", "__getit
 """Methods of modules that no code needs to name."""
 BY_TEXT = frozenset(("getattr", "vars", "__dict__", "attrgetter", "eval", "exec"))
 """What reads attributes whose names do not stand in the code."""
+ASKS = frozenset(("getattr", "hasattr"))
+"""What attributes that are not there may be asked for with."""
 MOST_FUNCTIONS = 2000
 """That are followed from one model."""
 
@@ -36,19 +38,22 @@ _STORES = frozenset(dis.opmap[name] for name in ("STORE_ATTR", "STORE_GLOBAL") i
 
 @dataclass(frozen=True)
 class Reached:
-    """`names` that code which may run has in it, and those of attributes and globals that it
-    `assigns`."""
+    """`names` that code which may run has in it, those of attributes and globals that it
+    `assigns`, and texts of those that it asks for (`hasattr`)."""
 
     names: frozenset[str]
     assigns: frozenset[str]
+    asked: frozenset[str] = frozenset()
+    is_all: bool = True
+    """Whether all code was followed; else any name may be read."""
 
     def reads(self, key: str) -> bool:
         """Whether what stands under a name is the user's to replace, and matters to a call."""
-        return key in self.names and key not in self.assigns
+        return (key in self.names or not self.is_all) and key not in self.assigns
 
     def may_read(self, key: str) -> bool:
         """Whether an attribute is read, as far as the code says what it reads."""
-        return key in self.names or not self.names.isdisjoint(BY_TEXT)
+        return key in self.names or not self.is_all or not self.names.isdisjoint(BY_TEXT)
 
 
 def reached_from(model: nn.Module, also: Iterable[object] = ()) -> Reached:
@@ -77,6 +82,7 @@ class _NameWalk:
         self.functions: list[types.FunctionType] = []
         self._names: set[str] = set()
         self._assigns: set[str] = set()
+        self._asked: set[str] = set()
         self._waiting: dict[str, list[types.FunctionType]] = {}
         self._classes: set[type] = set()
         self._seen: set[types.CodeType] = set()
@@ -105,11 +111,13 @@ class _NameWalk:
             if code in self._seen:
                 continue
             self._seen.add(code)
-            names, assigns = _names_in(code)
+            names, assigns, asked = _names_in(code)
             self._assigns |= assigns
+            self._asked |= asked
             self.name(names - self._names)
             self._follow(function, names)
-        return Reached(frozenset(self._names), frozenset(self._assigns))
+        names, assigns, asked = map(frozenset, (self._names, self._assigns, self._asked))
+        return Reached(names, assigns, asked, is_all=not self.functions)
 
     def _follow(self, function: types.FunctionType, names: frozenset[str]) -> None:
         for cell in function.__closure__ or ():
@@ -167,15 +175,29 @@ def functions_in(value: Any) -> Iterator[types.FunctionType]:
 
 
 @lru_cache(16384)
-def _names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
+def _names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     names: set[str] = set()
     assigns: set[str] = set()
+    asked: set[str] = set()
     for part in parts_of(code):
         texts = (c for c in part.co_consts if type(c) is str and c.isidentifier())
         names.update(part.co_names, part.co_freevars, texts)
+        if not ASKS.isdisjoint(part.co_names):
+            asked.update(_asked_for(part))
         if code.co_name != "__init__":  # of an object that is made anew
             assigns.update(part.co_names[at] for at in _stored(part.co_code))
-    return frozenset(names), frozenset(assigns)
+    return frozenset(names), frozenset(assigns), frozenset(asked)
+
+
+def _asked_for(code: types.CodeType) -> Iterator[str]:
+    """The first text behind each `getattr` or `hasattr`."""
+    is_asking = False
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval in ASKS:
+            is_asking = True
+        elif is_asking and step.opname == "LOAD_CONST" and type(step.argval) is str:
+            is_asking = False
+            yield step.argval
 
 
 def _stored(code: bytes) -> Iterator[int]:

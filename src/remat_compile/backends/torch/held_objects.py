@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from ..._torch.constants import is_constant, same_constant
+from ..._torch.constants import ABSENT, is_constant, same_constant
 from ..._torch.libraries import is_library_module
 from ..._torch.objects import (
     copied_table,
@@ -52,7 +52,7 @@ class HeldObjects:
         self._of_classes: list[_HeldObject] = []
         for path, module in modules.items():
             holders = (vars(module),) if path else (vars(module), None)
-            of_class = _of_class(type(module), reached)
+            of_class = _asked_of(module, reached) | _of_class(type(module), reached)
             for key, value in {**of_class, **vars(module)}.items():
                 name = f"{path}.{key}" if path else key
                 is_own = key in OF_MODULES or key == "forward"
@@ -86,7 +86,7 @@ class HeldObjects:
 
         def copied(of: _HeldObject) -> _HeldObject:
             holder = memo.get(id(of.holder), of.holder)
-            return _HeldObject(of.name, holder, of.key, memo.get(id(of.then), of.then))
+            return _HeldObject(of.name, holder, of.key, copied_table(of.then, memo))
 
         made = copy(self)
         memo[id(self)] = made
@@ -105,7 +105,8 @@ class HeldObjects:
         if self._tables:
             ids += map(id, self._leaves(own))
         return ids == self._ids and all(
-            keys.isdisjoint(own if holder is None else holder) for holder, keys in self._given
+            (own if holder is None else holder).keys().isdisjoint(keys)
+            for holder, keys in self._given
         )
 
     def _leaves(self, own: dict[str, Any]) -> list[Any]:
@@ -120,7 +121,7 @@ class HeldObjects:
             holder = own if of.holder is None else of.holder
             if of.key in holder:
                 if not _is_alike(holder[of.key], of.then):
-                    new, old = text_of(holder[of.key]), text_of(of.then)
+                    new, old = text_of(holder[of.key]), _old_text(of.then)
                     what = f"another {old}" if new == old else f"{new}, not {old}"
                     changes[f"{of.name} is {what}"] = None
             elif of in self._held:
@@ -156,6 +157,19 @@ def _is_alike(now: Any, then: Any) -> bool:
     if is_constant(now) and is_constant(then):
         return same_constant(now, then)
     return same_object(now, then)
+
+
+def _old_text(then: Any) -> str:
+    return "absent" if then is ABSENT else text_of(then)
+
+
+def _asked_of(module: nn.Module, reached: Reached) -> dict[str, Any]:
+    """What code of the user's asks a module for that is not there (`getattr(self, "x", None)`)."""
+    kind = type(module)
+    if is_library_module(sys.modules.get(kind.__module__)):
+        return {}
+    there = {*vars(module), *(key for base in kind.__mro__ for key in vars(base))}
+    return dict.fromkeys(sorted(reached.asked - there), ABSENT)
 
 
 def _of_class(kind: type, reached: Reached) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class OutsideWatch:
     def is_same(self) -> bool:
         try:
             ids = [id(holder[key]) for holder, key in self._slots]
-        except (KeyError, AttributeError, ValueError):  # gone
+        except (LookupError, AttributeError, ValueError):  # gone
             return False
         return ids == self._ids and (not self._getters or self._now() == self._bytes)
 
@@ -133,7 +133,7 @@ class OutsideWatch:
     def _now(self) -> object:
         try:
             return as_bytes([get(holder) for get, holder in self._getters])
-        except (KeyError, AttributeError, ValueError):  # gone
+        except (LookupError, AttributeError, ValueError):  # gone
             return object()  # the same as nothing: others are still looked at
 
 
