@@ -225,6 +225,45 @@ def test_views_by_other_arguments_are_not_equal(
 # -- what runs ----------------------------------------------------------------------------
 
 
+@torch.library.custom_op("views::scaled", mutates_args=())
+def scaled(x: Tensor, by: Tensor) -> Tensor:
+    return x * by
+
+
+@scaled.register_fake
+def _(x: Tensor, by: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _scaled_grads(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    return grad * ctx.saved_tensors[0], None
+
+
+def _save_scale(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[1])
+
+
+scaled.register_autograd(_scaled_grads, setup_context=_save_scale)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = scaled(self.linear(x), x)
+        return made
+
+
+def test_an_operator_that_is_called_like_a_function_of_views() -> None:
+    model, x = Scaled(), torch.randn(2, 8)
+    planned = remat_compile.compile(model, (x,), activation_budget="100%")
+    for _ in range(2):
+        assert torch.equal(planned(x), model(x))
+
+
 def installed(derive: Callable[[Tensor], Sequence[Tensor]]) -> dict[str, Any]:
     space: dict[str, Any] = {"_views0": derive}
     reinterpret_views(space, ["_views0"])
