@@ -137,6 +137,8 @@ def changed(source: str, was: str, now: str) -> str:
         ("def _views0(a0):", "def _views0(a0, a1):"),
         ("def _views0(a0):", "def _views0(a0=None):"),
         ("def _views0(a0):", "@torch\ndef _views0(a0):"),
+        ("def _views0(a0):", "def _views0(a0) -> torch.ones(1):"),
+        ("def forward(args, constants=()):", "def forward(args, constants=()) -> print():"),
         ("= _views0(addmm)", "= _views0(addmm_1)"),
         ("= _views0(addmm)", "= _views0(addmm, addmm)"),
         ("= _views0(addmm)", "= _views0(addmm)[:3]"),
