@@ -44,6 +44,17 @@ def test_a_step_pushes_out_no_more_than_it_touches() -> None:
     assert StepCaches(torch.device("cuda"), 1000, ()).pushed_bytes == 0
 
 
+def test_it_is_as_many_bytes_whatever_the_default_type() -> None:
+    caches = StepCaches(CPU, MB, [])
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        caches.leaver({})()
+    finally:
+        torch.set_default_dtype(before)
+    assert caches._pushing.nbytes == caches.pushed_bytes
+
+
 def test_what_was_made_last_is_at_hand() -> None:
     """What a step makes again is made after all else; what the caller holds is not made."""
     caches = StepCaches(CPU, MB, ("x", "y"))

@@ -56,7 +56,7 @@ class StepCaches:
         if not self.pushed_bytes:
             return lambda: None
         if self._pushing is None:
-            self._pushing = torch.zeros(-(-self.pushed_bytes // 4))
+            self._pushing = torch.zeros(-(-self.pushed_bytes // 4), dtype=torch.float32)
         pushing, last = self._pushing, self.last(given)
         if last is None:
             return lambda: _write(pushing)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import remat_compile
 from remat_compile.backends.torch import emit
@@ -137,6 +138,8 @@ def changed(source: str, was: str, now: str) -> str:
         ("def _views0(a0):", "def _views0(a0, a1):"),
         ("def _views0(a0):", "def _views0(a0=None):"),
         ("def _views0(a0):", "@torch\ndef _views0(a0):"),
+        ("def _views0(a0):", "def _views0(a0) -> torch.ones(1):"),
+        ("def forward(args, constants=()):", "def forward(args, constants=()) -> print():"),
         ("= _views0(addmm)", "= _views0(addmm_1)"),
         ("= _views0(addmm)", "= _views0(addmm, addmm)"),
         ("= _views0(addmm)", "= _views0(addmm)[:3]"),
@@ -223,6 +226,45 @@ def test_views_by_other_arguments_are_not_equal(
 
 
 # -- what runs ----------------------------------------------------------------------------
+
+
+@torch.library.custom_op("views::scaled", mutates_args=())
+def scaled(x: Tensor, by: Tensor) -> Tensor:
+    return x * by
+
+
+@scaled.register_fake
+def _(x: Tensor, by: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _scaled_grads(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    return grad * ctx.saved_tensors[0], None
+
+
+def _save_scale(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[1])
+
+
+scaled.register_autograd(_scaled_grads, setup_context=_save_scale)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = scaled(self.linear(x), x)
+        return made
+
+
+def test_an_operator_that_is_called_like_a_function_of_views() -> None:
+    model, x = Scaled(), torch.randn(2, 8)
+    planned = remat_compile.compile(model, (x,), activation_budget="100%")
+    for _ in range(2):
+        assert torch.equal(planned(x), model(x))
 
 
 def installed(derive: Callable[[Tensor], Sequence[Tensor]]) -> dict[str, Any]:
@@ -317,6 +359,51 @@ def test_what_strides_do_not_tell_is_derived_each_time(
                 wanted.data_ptr(),
             )
     assert len(calls) == len(bases)
+
+
+def test_a_mode_of_dispatch_sees_the_views() -> None:
+    """What is traced of a step that has run is the step, not the views of one tensor."""
+    space, calls = counted(parts_of)
+    base, other = torch.randn(2, 3, 24), torch.randn(2, 3, 24)
+    for runs in range(1, 4):
+        traced = make_fx(space["_views0"])(base)
+        assert all(map(torch.equal, traced(other), parts_of(other)))
+        assert len(calls) == runs + (runs > 1)  # and once where no mode is on
+        space["_views0"](base)
+
+
+def test_nothing_is_noted_while_a_step_is_traced() -> None:
+    space, calls = counted(parts_of)
+    traced = torch.jit.trace(space["_views0"], (torch.randn(2, 3, 24),), check_trace=False)
+    base = torch.randn(4, 3, 24)
+    for given in (base, base + 1):
+        assert all(map(torch.equal, space["_views0"](given), parts_of(given)))
+        assert all(map(torch.equal, traced(given[:2]), parts_of(given[:2])))
+    assert len(calls) == 2
+
+
+def test_a_subclass_is_given_to_the_operators() -> None:
+    class Other(Tensor):
+        pass
+
+    space, calls = counted(parts_of)
+    base = torch.randn(2, 3, 24)
+    for given in (base.as_subclass(Other), base, base.as_subclass(Other), base):
+        for made, wanted in zip(space["_views0"](given), parts_of(given), strict=True):
+            assert type(made) is type(wanted)
+            assert torch.equal(made, wanted)
+    assert len(calls) == 3
+
+
+def test_a_compiler_around_the_step_finds_its_functions() -> None:
+    """One that looks for the module of each function that it inlines, by name."""
+    model, x = Attention(by_split), torch.randn(2, 3, 8)
+    planned = remat_compile.compile(model, (x,), activation_budget="100%")
+    wanted = model(x)
+    compiled = torch.compile(planned, backend="eager")
+    for _ in range(2):
+        assert torch.equal(compiled(x), wanted)
+        assert torch.equal(planned(x), wanted)
 
 
 def test_what_runs_on_its_device_alone_is_derived_each_time() -> None:

@@ -11,7 +11,7 @@ import linecache
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -200,7 +200,9 @@ def _load(
     handles = {n: value for n, value in space.items() if isinstance(value, BuiltinFunctionType)}
     space.update((n, fast[value]) for n, value in handles.items() if value in fast)
     space.update((function, kernel.runner()) for function, kernel in kernels.items())
-    reinterpret_views(space, [name for name in space if name.startswith(VIEWS)])
+    # The handle of an operator in a namespace `views` begins with `_views` as well.
+    functions = [name for name, value in space.items() if isinstance(value, FunctionType)]
+    reinterpret_views(space, [name for name in functions if name.startswith(VIEWS)])
     return space["forward"], space["backward"]
 
 

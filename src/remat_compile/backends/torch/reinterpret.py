@@ -6,11 +6,15 @@ what it gave; a later one with a tensor that lies alike makes just that:
 
     def derive(base):
         if base.stride() == (384, 1) and base.shape == (1024, 384):
-            return (
-                reinterpret(base, (8, 4, 128, 32), (49152, 32, 384, 1), 0),
-                reinterpret(base, (8, 4, 128, 32), (49152, 32, 384, 1), 128),
-            )
+            if not modes() and type(base) is Tensor:
+                return (
+                    reinterpret(base, (8, 4, 128, 32), (49152, 32, 384, 1), 0),
+                    reinterpret(base, (8, 4, 128, 32), (49152, 32, 384, 1), 128),
+                )
         return calls(base)
+
+No mode of dispatch would see these: where one is on (`make_fx`, fake tensors, a user's), or while
+PyTorch traces, views are derived as written, and nothing is noted.
 
 Numbers stand in its code: between two products of matrices, with cold caches, looking them up took
 as long as deriving half of the views.
@@ -26,6 +30,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = ["reinterpret_views"]
+
+_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
 Derive = Callable[[Tensor], Sequence[Tensor]]
 _Place = tuple[tuple[int, ...], tuple[int, ...], int]
@@ -48,8 +54,13 @@ def reinterpret_views(space: dict[str, Any], names: Sequence[str]) -> None:
 
 
 def _noting(space: dict[str, Any], name: str, calls: Derive, reinterpret: Any) -> Derive:
+    # `torch.compile` around a step would look for the module of its text among those of files.
+    calls._torchdynamo_disable = True  # type: ignore[attr-defined]
+
     def derive(base: Tensor) -> Sequence[Tensor]:
         views = calls(base)
+        if _modes() or torch._C._get_tracing_state() is not None or type(base) is not Tensor:
+            return views  # sizes may be no numbers
         places = _places(base, views)
         try:
             is_known = _are_alike(base, views) and _places_elsewhere(base, calls) == places
@@ -70,10 +81,12 @@ def _derive_known(
     text = (
         "def derive(base):\n"
         f"    if base.stride() == {base.stride()} and base.shape == {tuple(base.shape)}:\n"
-        f"        return ({made})\n"
+        "        if not modes() and type(base) is Tensor:\n"
+        f"            return ({made})\n"
         "    return calls(base)\n"
     )
     known: dict[str, Any] = {"calls": calls, "reinterpret": reinterpret}
+    known |= {"modes": _modes, "Tensor": Tensor}
     exec(compile(text, "<views>", "exec"), known)  # numbers of PyTorch's alone
     return known["derive"]  # type: ignore[no-any-return]
 

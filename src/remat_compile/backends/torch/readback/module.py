@@ -82,7 +82,9 @@ def check_source(
 
 def _is_function(node: ast.FunctionDef) -> bool:
     """Whether it is one of the step, or of a region (`fused0`) or of views (`_views0`), with plain
-    parameters."""
+    parameters. What it is said to return would be evaluated with the module."""
+    if node.returns is not None:
+        return False
     plain = ", ".join(a.arg for a in node.args.args) == ast.unparse(node.args)
     is_part = re.fullmatch("(fused|_views)[0-9]+", node.name) and plain and not node.decorator_list
     return node.name in ("forward", "backward") or bool(is_part)
