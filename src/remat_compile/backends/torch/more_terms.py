@@ -59,26 +59,33 @@ class MoreTerms:
 
     def watch(self, node: Node) -> None:
         """Hooks the node of a call, where there are such sums."""
-        if not self._paths or len(node.next_functions) != self._size:
+        if not self._paths or not self._is_due(self._calls + 1):
+            return
+        edges = node.next_functions  # made anew at each look
+        if len(edges) != self._size:
             return
         leaves = {}
         for place in self._paths:
-            below = node.next_functions[place][0]
+            below = edges[place][0]
             leaf = getattr(below, "variable", None)
             if isinstance(leaf, Tensor):
                 leaves[place] = leaf
         node.register_prehook(partial(self._begin, leaves))
+
+    @staticmethod
+    def _is_due(call: int) -> bool:
+        return not call & (call - 1)
 
     def _begin(self, leaves: dict[int, Tensor], _: Any) -> None:
         self._begun.leaves = leaves
 
     def look(self, grads: Sequence[Any]) -> None:
         """At what arrives at the leaves of these gradients, which the step gives now."""
-        leaves, self._begun.leaves = self._begun.leaves, None
-        if not leaves:
+        if not self._paths:
             return
+        leaves, self._begun.leaves = self._begun.leaves, None
         self._calls += 1
-        if self._calls & (self._calls - 1):
+        if not leaves or not self._is_due(self._calls):
             return
         summed: list[str] = []
         with suppress(*_OTHERWISE):
