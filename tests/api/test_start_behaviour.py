@@ -7,6 +7,7 @@ import importlib.util
 import os
 import random
 import sys
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -202,7 +203,7 @@ def test_a_forward_that_sets_what_is_not_there_yet_starts_again(
 
 
 class Calls:
-    """What it holds is not put back behind a capture, where it is kept in a list."""
+    """What it holds is not put back behind a capture, where it is kept in a queue."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -211,7 +212,7 @@ class Calls:
 class Calling(Classifying):
     def __init__(self) -> None:
         super().__init__()
-        self.calls = [Calls()]
+        self.calls = deque([Calls()])
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls[0].count += 1

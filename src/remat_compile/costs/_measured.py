@@ -15,7 +15,7 @@ from .._torch.callable import check_operators
 from .._torch.devices import get_rng_state, set_rng_state
 from .._torch.execute import check_values
 from .._torch.instances import plain_mode
-from ..ir.analysis.identities import identities
+from ..ir.analysis.identities import equal_views, identities
 from ..ir.analysis.order import capture_order, frees_after_last_use
 from ..ir.expr import Const, Expr, evaluate, mul
 from ..ir.graph import DTYPE_BYTES, Call, CNode, Replay
@@ -99,7 +99,7 @@ class _MeasuringRun:
         self.corners = Corners(program, self.meter, _available_bytes(self.device) // 2)
         self.costs = _Costs({}, {})
         self.derived: dict[str, set[str | Call]] = {}
-        self.same = identities(program.graph)
+        self.same = equal_views(program.graph, identities(program.graph))
 
     def result(self) -> Program:
         graph = self.program.graph

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from ..graph import Graph, Ref
 from .regions import renamed_call
 
@@ -33,13 +36,16 @@ def identities(graph: Graph) -> dict[str, str]:
     return same
 
 
-def equal_views(graph: Graph) -> dict[str, str]:
-    """View -> the first one that the same call derives of the same."""
+def equal_views(graph: Graph, same: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """View -> the first one that the same call derives of the same; of `same`, what stands for
+    them."""
     first: dict[str, str] = {}
-    equal: dict[str, str] = {}
+    equal = dict(same)
     for view in graph.views:
+        if view.name in same:
+            continue
         call = repr((renamed_call(view.call, equal), view.index))  # 1 and True are not alike
         name = first.setdefault(call, view.name)
         if name != view.name:
             equal[view.name] = name
-    return equal
+    return {name: equal.get(source, source) for name, source in equal.items()}
