@@ -138,16 +138,16 @@ class _NameWalk:
     def _value(self, value: Any) -> None:
         self.functions += functions_in(value)
         kind: type = value if issubclass(type(value), type) else type(value)
-        if _is_users(kind):
+        if _has_users_code(kind):
             for base in kind.__mro__:
-                if _is_users(base):
+                if _has_users_code(base):
                     self.of_class(base)
             if kind is value:  # may be made
                 self.functions += functions_in(vars(kind).get("__init__"))
 
 
 @lru_cache(4096)
-def _is_users(kind: type) -> bool:
+def _has_users_code(kind: type) -> bool:
     """Whether a class has code of the user's."""
     functions = (f for value in vars(kind).values() for f in functions_in(value))
     return any(not is_library(function.__code__.co_filename) for function in functions)

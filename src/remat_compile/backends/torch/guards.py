@@ -26,13 +26,9 @@ from ..._torch.reached import Reached
 from ..._torch.strides import lie_alike, strides_of
 from .held_objects import HeldObjects
 from .outside_watch import OutsideWatch, as_bytes
-from .ties import Ties
+from .ties import Slot, Ties
 
-__all__ = ["ModuleGuards", "Slot"]
-
-Slot = tuple[dict[str, Any], str, str]
-"""A tensor of a module: its dictionary, its key there, and its path."""
-
+__all__ = ["ModuleGuards"]
 
 _SHOWN = 5
 """Names in a message; of more, the number is told."""

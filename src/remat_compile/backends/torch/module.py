@@ -28,8 +28,9 @@ from ...ir.schedule import Schedule
 from .arguments import OTHERS, Arguments
 from .flight import Flight
 from .graphs import StepGraphs
-from .guards import ModuleGuards, Slot
+from .guards import ModuleGuards
 from .runtime import PlanCopies
+from .ties import Slot
 
 __all__ = ["GuardFailure", "PlannedModule", "PlannedStep", "planned_module"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-__all__ = ["Ties"]
+__all__ = ["Slot", "Ties"]
 
 Slot = tuple[dict[str, Any], str, str]
 """A tensor of a module: its dictionary, its key there, and its path."""
