@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.emitted.tiny import schedule
+from helpers.warned import assert_warned_once, warnings_of
 from remat_compile.backends.torch import GuardFailure, PlannedModule, build
 from remat_compile.frontends.torch_export import export, lower
 
@@ -260,10 +261,7 @@ def put_back() -> Iterator[None]:
 
 
 def messages(step: nn.Module) -> list[str]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        step(torch.ones(2, 4))
-    return [str(one.message) for one in caught]
+    return warnings_of(lambda: step(torch.ones(2, 4)))
 
 
 @pytest.fixture(scope="module")
@@ -291,12 +289,7 @@ def test_another_object_on_a_module_is_refused(change: str, of: str, built: Plan
 def test_another_object_outside_of_modules_is_told_once(change: str, built: PlannedModule) -> None:
     edit, says = OUTSIDE[change]
     step: Any = copy.deepcopy(built)
-    assert messages(step) == []
-    edit(step)
-    (message,) = messages(step)
-    assert "FB0528" in message
-    assert says in message
-    assert messages(step) == []
+    assert_warned_once(lambda: step(torch.ones(2, 4)), lambda: edit(step), "FB0528", says)
 
 
 @pytest.mark.parametrize("change", NO_CHANGE)
