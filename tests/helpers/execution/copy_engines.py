@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from remat_compile.backends.torch.runtime import AcceleratorEngine, CopyEngine
@@ -28,7 +29,8 @@ __all__ = ["LateEngine", "Races", "traced"]
 POISON = 0xFF
 """Of floats, these bytes are nan."""
 
-Copy = tuple[Direction, str, "weakref.ref[Tensor]", Sequence[Tensor]]
+Copy = tuple[Direction, str, StorageWeakRef, Sequence[Tensor]]
+"""It is the storage that must not be freed: autograd may save another tensor of the same."""
 
 
 class LateEngine(CopyEngine):
@@ -48,16 +50,18 @@ class LateEngine(CopyEngine):
         for filled in host if direction == "d2h" else (storage_bytes(tensor),):
             filled.fill_(POISON)
         self.pending.append(name)
-        return direction, name, weakref.ref(tensor), host
+        read = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        return direction, name, read, host
 
     def wait(self, flight: Copy) -> None:
         self.waits += 1
         if self.waits - 1 == self.deaf_to:
             return
         direction, name, reference, host = flight
-        tensor = reference()
-        if tensor is None:
+        storage = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+        if storage is None:
             raise RuntimeError(f"%{name} was freed while a copy of it was under way")
+        tensor = torch.tensor((), dtype=torch.uint8).set_(storage)
         self.pending.remove(name)
         for destination, source in moves(direction, tensor, host):
             destination.copy_(source)
