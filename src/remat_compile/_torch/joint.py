@@ -41,7 +41,7 @@ from .host_reads import HostRead
 from .kernel_strides import laid_out_by_kernels
 from .kernels import kept_whole
 from .places import error_in_model
-from .plain_wrappers import without_gradients
+from .plain_wrappers import PlainWrappers, without_gradients
 from .strides import Strides
 from .symbolic_sizes import sizes_as_values
 from .unlogged import unlogged
@@ -167,6 +167,31 @@ class Joint:
             and not any(
                 i.mutates_metadata or i.mutates_storage_metadata or i.requires_grad for i in changed
             )
+        )
+
+    def wrappers(self, grads: Sequence[str | None]) -> Joint | PlainWrappers:
+        """What compiles a step that gives `grads`: where nothing of AOTAutograd's wrappers is
+        needed, a node without them, which takes less of every step."""
+        strides = self.tangent_strides()
+        if strides is None or not self.is_plain():
+            return self
+        known = self._descriptors._aot_state.fw_metadata
+        inputs = known.input_info
+        if len(inputs) != len(grads):  # what is given twice is one input there
+            return self
+        return PlainWrappers(
+            paths=self.held(),
+            tangents=strides,
+            updated=tuple(known.mutated_inp_runtime_indices),
+            results=known.num_outputs,
+            constant=tuple(i for i, o in enumerate(known.output_info) if not o.requires_grad),
+            # Leaves keep their edges, as in AOTAutograd: their hooks count what arrives.
+            without_gradient=tuple(
+                at
+                for at, (info, grad) in enumerate(zip(inputs, grads, strict=True))
+                if grad is None and info.requires_grad and not info.is_leaf
+            ),
+            form=self._descriptors.out_spec,
         )
 
     def _copied_descriptors(self) -> Any:

@@ -31,6 +31,15 @@ class Arguments:
         parameters = self._signature.parameters.items()
         self._positional = [name for name, p in parameters if p.kind in by_position]
         self._sample = self._flat(self._signature.bind(*args, **kwargs).arguments)
+        self._are_leaves = all(map(_is_leaf, (*args, *kwargs.values())))
+
+    def flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+        """The leaves of a call that gives plain tensors where the sample has them;
+        None for others, which a tree can tell more of. It is asked at every step."""
+        if not self._are_leaves or len(args) != self._count or tuple(kwargs) != self._keywords:
+            return None
+        leaves = [*args, *kwargs.values()]
+        return leaves if all(map(_is_leaf, leaves)) else None
 
     def as_in_sample(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | str:
         """The same call as the sample's would be written, or why there is none."""
@@ -63,6 +72,11 @@ class Arguments:
     def _default(self, name: Any) -> Any:
         parameter = self._signature.parameters.get(name)
         return inspect.Parameter.empty if parameter is None else parameter.default
+
+
+def _is_leaf(value: object) -> bool:
+    """Whether `tree_flatten` takes it for one, in any case."""
+    return type(value) is Tensor
 
 
 def _is(value: Any, default: Any) -> bool:

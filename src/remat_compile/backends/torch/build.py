@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ..._torch.handles import fast_handles, kernels_alone
+from ..._torch.handles import fast_handles
 from ..._torch.lowered import Lowered
+from ..._torch.plain_wrappers import PlainWrappers
 from ...ir.diagnostics import Diagnostic, fail, render
 from ...ir.expr import evaluate
 from ...ir.graph import CNode
@@ -164,7 +165,14 @@ def compiled_step(
     for function in boxed:
         function._boxed_call = True  # type: ignore[attr-defined]
     try:
-        run = lowered.joint.compile(partition, lambda *_: boxed[0], lambda *_: boxed[1])
+        # Sizes that are saved for the backward are no tensors.
+        wrappers = lowered.joint if program.symbols else lowered.joint.wrappers(interface.grads)
+        halves = partition, lambda *_: boxed[0], lambda *_: boxed[1]
+        if isinstance(wrappers, PlainWrappers):
+            flight.is_begun_by_node = True
+            run = wrappers.compile(*halves, flight.begin)
+        else:
+            run = wrappers.compile(*halves)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         fail(
             "FB0911",
@@ -235,7 +243,8 @@ def _boxed(
     function: Function, constants: tuple[Tensor, ...], flight: Flight, region: str
 ) -> Function:
     def run(args: list[Any]) -> Any:
-        with kernels_alone():
+        # `kernels_alone`, without what a generator takes with cold caches.
+        with torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunction():
             if flight.mark is None:
                 return function(args, constants)
             with flight.mark(region):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd.graph import Node
 
 from ..._torch.alloc import Mark
@@ -35,7 +37,8 @@ class Flight:
     """What the generated functions and the module share while a step runs.
 
     Knows whether a forward still waits for its backward: the bound covers one call at a
-    time. `mark`, when set, is entered around each of the two functions (to measure them).
+    time. `mark`, when set, is entered around each of the two functions (to measure them). A node
+    that calls `begin` itself (`is_begun_by_node`) is given no hook for it.
     """
 
     def __init__(self, unused: UnusedOutputs, layouts: LayoutWatch, terms: MoreTerms) -> None:
@@ -43,6 +46,7 @@ class Flight:
         self.layouts = layouts
         self.terms = terms
         self.mark: Mark | None = None
+        self.is_begun_by_node = False
         self._ways = _Ways()
 
     def join(self, first: Flight) -> None:
@@ -75,14 +79,20 @@ class Flight:
         """Hooks the autograd node that made these outputs of one call, and gives it."""
         node = step_node(outputs)
         if node is not None:
-            node.register_prehook(_refuse_create_graph)
-            self.unused.watch(node)
-            self.layouts.watch(node, outputs)
+            if not self.is_begun_by_node:
+                node.register_prehook(self.begin)
+                self.layouts.watch(node, outputs)
             self.terms.watch(node)
         return node
 
+    def begin(self, gradients: Sequence[Tensor | None]) -> None:
+        """A backward begins, with these gradients of what the node gave."""
+        _refuse_create_graph()
+        self.unused.look(gradients)
+        self.layouts.look(gradients)
 
-def _refuse_create_graph(_: Any) -> None:
+
+def _refuse_create_graph() -> None:
     if torch.is_grad_enabled():
         message = "create_graph=True: the backward of a planned step cannot be differentiated again"
         hint = "compute that term with the model itself, which shares its parameters"

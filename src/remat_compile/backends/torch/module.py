@@ -77,6 +77,8 @@ class PlannedStep:
         self.copies = copies
         self._spec = exported.in_spec
         self._arguments = Arguments(exported.original.forward, exported.args, exported.kwargs)
+        spec = tree_flatten((exported.args, exported.kwargs))[1]
+        self._flat = self._arguments.flat if spec == self._spec else _by_tree
         self._sample = [_described(leaf) for leaf in exported.flat_args]
         graph = lowered.program.graph
         shapes = iter([graph.anode[a.name].shape for a in lowered.program.binding.arguments])
@@ -101,7 +103,9 @@ class PlannedStep:
 
     def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensors = [held.get(key) for held, key, _ in self._state]
-        flat, spec = tree_flatten((args, kwargs))
+        flat, spec = self._flat(args, kwargs), self._spec
+        if flat is None:
+            flat, spec = tree_flatten((args, kwargs))
         if spec != self._spec:
             same = self._arguments.as_in_sample(args, kwargs)
             if isinstance(same, str):
@@ -174,8 +178,11 @@ class PlannedStep:
                 problems.append(_otherwise(index, now, sample))
                 is_new_shape &= _has_another_shape_only(now, sample)
         changes = self._guards.changes(owner, tensors)
-        if (autocast := Autocast.now(self.autocast.device_type)) != self.autocast:
-            changes.append(f"autocast is {autocast}; at capture it was {self.autocast}")
+        is_off = not torch.is_autocast_enabled(self.autocast.device_type)
+        if not (is_off and self.autocast.dtype is None):
+            autocast = Autocast.now(self.autocast.device_type)
+            if autocast != self.autocast:
+                changes.append(f"autocast is {autocast}; at capture it was {self.autocast}")
         return [*problems, *changes], bool(problems) and is_new_shape and not changes
 
     def _bind_symbols(self, flat: list[Any]) -> tuple[dict[str, int], list[str]]:
@@ -225,6 +232,10 @@ def _state_of(lowered: Lowered) -> list[Slot]:
             extra[key] = exported.module.get_buffer(target)
         slots.append((held, key, target))
     return slots
+
+
+def _by_tree(_: tuple[Any, ...], __: dict[str, Any]) -> None:
+    """In place of `Arguments.flat`, where leaves stand in another order."""
 
 
 def _described(leaf: Any) -> Any:

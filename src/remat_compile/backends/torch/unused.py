@@ -1,7 +1,7 @@
 """Outputs that the caller's loss does not use: eager leaves `None` where only they lead.
 
-AOTAutograd gives zeros for a tangent that never came. A hook on the autograd node sees
-which are missing, and the gradients that depend on these alone are left out.
+The backward is given zeros for a tangent that never came. Which are missing is seen
+where it begins, and the gradients that depend on these alone are left out.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ class UnusedOutputs:
         self._can_miss = any(needs and needs != every for needs in self._needs)
         self._begun = _BegunMissing()
 
-    def watch(self, node: Node) -> None:
-        """Hooks the node of a call, where a missing tangent matters."""
-        if self._can_miss:
-            node.register_prehook(self._look)
-
-    def _look(self, tangents: tuple[Tensor | None, ...]) -> None:
+    def look(self, tangents: Sequence[Tensor | None]) -> None:
+        """At what arrives at the node of a call, where a missing tangent matters."""
+        if not self._can_miss:
+            return
         self._begun.missing = frozenset(
             name for index, name in self._outputs.items() if tangents[index] is None
         )
 
     def leave_out(self, grads: Sequence[Any]) -> Sequence[Any]:
         """`grads` with None where all tangents behind a gradient are missing."""
+        if not self._can_miss:
+            return grads
         missing, self._begun.missing = self._begun.missing, frozenset()
         if not missing:
             return grads
@@ -74,7 +74,8 @@ class UnusedOutputs:
 
 def step_node(outputs: Any) -> Node | None:
     """The autograd node that made these outputs; some are views of what it made."""
-    for leaf in tree_leaves(outputs):
+    is_flat = type(outputs) is tuple and all(isinstance(leaf, Tensor) for leaf in outputs)
+    for leaf in outputs if is_flat else tree_leaves(outputs):
         node = leaf.grad_fn if isinstance(leaf, Tensor) else None
         while node is not None and node.name() != _NODE:
             node = next((below for below, _ in node.next_functions), None)
