@@ -276,6 +276,8 @@ def test_kernel_and_calls_find_the_caches_alike(
         ("aten.embedding.default", (Ref("x"), Ref("i")), False),
         ("aten.gather.default", (Ref("x"), 1, Ref("j")), False),
         ("aten.nll_loss_forward.default", (Ref("x"), Ref("i"), None, 1, -100), False),
+        # Its gradient compares with every class, and touches no other place.
+        ("aten.nll_loss_backward.default", (*map(Ref, "sxi"), None, 1, -100, Ref("s")), True),
         ("aten.scatter.value", (Ref("x"), 1, Ref("j"), 1.0), False),
         ("aten.embedding_dense_backward.default", (Ref("x"), Ref("i"), 9, -1, False), False),
     ],
@@ -283,12 +285,12 @@ def test_kernel_and_calls_find_the_caches_alike(
 def test_only_generated_code_is_fused(
     operator: str, args: tuple[object, ...], generated: bool
 ) -> None:
-    several = {"layer_norm": "abc", "sort": "ab", "nll_loss": "ab", "max_pool": "ab"}
+    several = {"layer_norm": "abc", "sort": "ab", "nll_loss_forward": "ab", "max_pool": "ab"}
     names = next((names for part, names in several.items() if part in operator), "a")
     c = CNode("F", "fwd", tuple(names), Call(operator, args))  # type: ignore[arg-type]
     index = torch.zeros(32, dtype=torch.int64)
     values = {**VALUES, "m": torch.randn(64, 8), "i": index, "j": index[:, None]}
-    values["c"] = torch.randn(2, 2, 3, 3)
+    values |= {"c": torch.randn(2, 2, 3, 3), "s": torch.tensor(1.0)}
     assert InductorPrice(Kernels(CPU), values, 1.0).may_fuse(c) == generated
 
 

@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from .label_gradients import LABEL_GRADIENTS
+
 __all__ = [
     "Compiled",
     "Compiling",
@@ -118,7 +120,8 @@ def trace(function: Function, layouts: Sequence[Layout]) -> Traced:
             for at in layouts
         ]
         try:
-            module = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
+            table = {**select_decomp_table(), **LABEL_GRADIENTS}
+            module = make_fx(function, decomposition_table=table)(*inputs)
         except Exception as error:
             raise KernelError(_short(error)) from error
     return Traced(module, inputs, mode)
