@@ -14,6 +14,7 @@ from ..python.names import called_operators
 from ..python.regions import regions_of
 from .expressions import ADD_IN_PLACE, Expressions
 from .interface import copies_of
+from .overwrites import Overwrites
 from .script import TABLES, script_imports, script_text
 
 __all__ = ["allowed"]
@@ -21,7 +22,9 @@ __all__ = ["allowed"]
 _SIGNATURE = "args, constants=()"
 
 
-def allowed(program: Program, schedule: Schedule, helper: str) -> Allowed:
+def allowed(
+    program: Program, schedule: Schedule, helper: str, over: Overwrites | None = None
+) -> Allowed:
     """The table for a plan; `helper` is the text that replays random operators.
 
     Operators are those of the graph, which `check_operators` has looked at, and the sum in
@@ -33,6 +36,7 @@ def allowed(program: Program, schedule: Schedule, helper: str) -> Allowed:
         operators.add(ADD_IN_PLACE)
     copies = bool(copies_of(schedule))
     regions = regions_of(graph)
+    variants = {} if over is None else over.functions
     texts = (script_imports(copies=copies), helper, script_text(copies=copies))
     return Allowed(
         fixed=frozenset().union(*map(statements, texts)),
@@ -40,6 +44,7 @@ def allowed(program: Program, schedule: Schedule, helper: str) -> Allowed:
         handles=frozenset(f"torch.ops.{op}._op" for op in operators),
         signatures={
             **{name: regions.signature(name) for name in regions.functions},
+            **{name: regions.signature(base) for name, (base, _) in variants.items()},
             "forward": _SIGNATURE,
             "backward": _SIGNATURE,
         },
@@ -47,6 +52,7 @@ def allowed(program: Program, schedule: Schedule, helper: str) -> Allowed:
             (
                 *("replay", "max", "float", "torch.device"),
                 *regions.functions,
+                *variants,
                 f"{generator_module(program.header.device)}.get_rng_state",
             )
         ),

@@ -13,6 +13,7 @@ from ..python.names import VariableNames
 from ..python.quote import literal
 from ..python.regions import function_lines, local_names, regions_of
 from .interface import COPIES
+from .overwrites import Overwrites
 from .script import SCRIPT_NAMES
 
 __all__ = ["ADD_IN_PLACE", "RESERVED", "Expressions"]
@@ -31,9 +32,10 @@ RESERVED = frozenset(
 class Expressions(VariableNames):
     """Renders calls; `operators` collects the operators used, by variable name."""
 
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, over: Overwrites | None = None):
         self.regions = regions_of(program.graph)
-        super().__init__(program, (*RESERVED, *self.regions.functions))
+        self.over = over or Overwrites()
+        super().__init__(program, (*RESERVED, *self.regions.functions, *self.over.functions))
         self._variables[COPIES] = "copies"
         self.operators: dict[str, str] = {}
 
@@ -59,9 +61,11 @@ class Expressions(VariableNames):
             rest = rest[0]
         return f"{self.variable(own.name)}.{method}({', '.join(map(self.argument, rest))})"
 
-    def fused(self, c: CNode) -> str:
-        """The call of a region's function."""
-        return self.regions.call(c, self.argument, self.variable)
+    def fused(self, c: CNode, n: int) -> str:
+        """The call of a region's function in the n-th execution."""
+        region = self.regions.of[c.name]
+        text = self.regions.call(c, self.argument, self.variable)
+        return self.over.calls.get((c.name, n), region) + text.removeprefix(region)
 
     def region_texts(self) -> Iterator[str]:
         """The functions of the regions."""
@@ -72,6 +76,7 @@ class Expressions(VariableNames):
                 for inner in function.calls
             ]
             yield function_lines(self.regions.signature(name), name, function, calls)
+        yield from self.over.texts(self.regions)
 
     def arguments(self, call: Call) -> list[str]:
         check_call(call)

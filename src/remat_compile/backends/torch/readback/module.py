@@ -37,6 +37,7 @@ from .function import Function
 __all__ = ["check_source"]
 
 FUNCTIONS = ("forward", "backward", "replay")
+REGION = re.compile("fused[0-9]+(_r[0-9]+_over_a[0-9]+)*")
 
 
 def check_source(
@@ -77,9 +78,10 @@ def check_source(
 
 
 def _is_function(node: ast.FunctionDef) -> bool:
-    """Whether it is one of the step, or of a region: `fused0`, with plain parameters."""
+    """Whether it is one of the step, or of a region: `fused0`, with plain parameters, or what may
+    write its first result over its second argument, `fused0_r0_over_a1`."""
     plain = ", ".join(a.arg for a in node.args.args) == ast.unparse(node.args)
-    is_region = re.fullmatch("fused[0-9]+", node.name) and plain and not node.decorator_list
+    is_region = REGION.fullmatch(node.name) and plain and not node.decorator_list
     return node.name in ("forward", "backward") or bool(is_region)
 
 
