@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import linecache
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import BuiltinFunctionType, FunctionType
@@ -22,7 +23,7 @@ from ..._torch.lowered import Lowered
 from ...ir.diagnostics import Diagnostic, fail, render
 from ...ir.expr import evaluate
 from ...ir.graph import CNode
-from ...ir.schedule import Offload, Schedule
+from ...ir.schedule import Compute, Offload, Schedule
 from ..python.names import symbol_key
 from ..python.quote import comment
 from ..python.regions import regions_of
@@ -30,10 +31,11 @@ from .emit import emit_with_saved
 from .flight import Flight
 from .graphs import GraphRecorder, StepGraphs
 from .interface import COPIES, TICKET, Interface, copies_of
-from .kernels import Kernel, Kernels, make_kernels
+from .kernels import Kernel, Kernels, make_kernels, make_overwriting
 from .layouts import LayoutWatch
 from .module import GuardFailure, PlannedModule, planned_module
 from .more_terms import MoreTerms
+from .overwrites import Overwrites, overwrites
 from .reinterpret import reinterpret_views
 from .runtime import PlanCopies
 from .unused import UnusedOutputs
@@ -97,9 +99,12 @@ def compiled_step(
     program = lowered.program
     keys = copies_of(schedule)
     copies = PlanCopies(program, schedule, interface.inputs) if keys else None
-    source, saved = emit_with_saved(program, schedule, interface)
+    over = Overwrites()
+    if kernels is not None and kernels.device.type == "cpu":
+        over = overwrites(program, schedule)
+    source, saved = emit_with_saved(program, schedule, interface, over)
     title = comment(f"{TITLE} {program.graph.name} @{schedule.name}>")
-    compiled = _kernels(lowered, kernels)
+    compiled = _kernels(lowered, schedule, kernels, over)
     forward, backward = _load(source, title, compiled, fast_handles(program.graph))
     constants = tuple(lowered.constants[a.name] for a in program.graph.anodes if a.kind == "const")
 
@@ -174,18 +179,32 @@ def compiled_step(
     return CompiledStep(run, flight, source, copies, graphs)
 
 
-def _kernels(lowered: Lowered, kernels: Kernels | None) -> dict[str, Kernel]:
-    """What stands in for the functions of regions, by name."""
+def _kernels(
+    lowered: Lowered, schedule: Schedule, kernels: Kernels | None, over: Overwrites
+) -> dict[str, Kernel]:
+    """What stands in for the functions of regions, by name. None is made for what is called only
+    by those that write over arguments."""
     graph = lowered.program.graph
     regions = regions_of(graph)
     if kernels is None or not regions.of:
         return {}
+
+    def user(name: str) -> tuple[CNode, list[Tensor]]:
+        c = graph.cnode[name]
+        return c, [lowered.nodes[ref].meta["val"] for ref in c.call.refs()]
+
+    executions = Counter(s.cnode for s in schedule.steps if isinstance(s, Compute))
+    calls: dict[str, list[str]] = {}
+    for (name, _), function in over.calls.items():
+        calls.setdefault(function, []).append(name)
+    variants = {f: (over.functions[f][1], [*map(user, names)]) for f, names in calls.items()}
+    made = make_overwriting(kernels, variants)
+    executions.subtract(name for function in made for name in calls[function])
     users: dict[str, list[tuple[CNode, list[Tensor]]]] = {}
     for name, function in regions.of.items():
-        c = graph.cnode[name]
-        args = [lowered.nodes[ref].meta["val"] for ref in c.call.refs()]
-        users.setdefault(function, []).append((c, args))
-    return make_kernels(kernels, users)
+        if executions[name]:
+            users.setdefault(function, []).append(user(name))
+    return make_kernels(kernels, users) | made
 
 
 def _load(

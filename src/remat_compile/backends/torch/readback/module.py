@@ -38,6 +38,7 @@ from .views import ViewReader
 __all__ = ["check_source"]
 
 FUNCTIONS = ("forward", "backward", "replay")
+PART = re.compile("_views[0-9]+|fused[0-9]+(_r[0-9]+_over_a[0-9]+)*")
 
 
 def check_source(
@@ -81,12 +82,13 @@ def check_source(
 
 
 def _is_function(node: ast.FunctionDef) -> bool:
-    """Whether it is one of the step, or of a region (`fused0`) or of views (`_views0`), with plain
-    parameters. What it is said to return would be evaluated with the module."""
+    """Whether it is one of the step, or of a region (`fused0`, or what may write its first result
+    over its second argument, `fused0_r0_over_a1`) or of views (`_views0`), with plain parameters.
+    What it is said to return would be evaluated with the module."""
     if node.returns is not None:
         return False
     plain = ", ".join(a.arg for a in node.args.args) == ast.unparse(node.args)
-    is_part = re.fullmatch("(fused|_views)[0-9]+", node.name) and plain and not node.decorator_list
+    is_part = PART.fullmatch(node.name) and plain and not node.decorator_list
     return node.name in ("forward", "backward") or bool(is_part)
 
 
