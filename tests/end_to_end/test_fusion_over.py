@@ -133,7 +133,7 @@ def test_a_graph_that_is_kept_runs_backward_twice(plan: Plan) -> None:
     again = torch.autograd.grad(loss + y.sum(), wanted, retain_graph=True)
     last = torch.autograd.grad(loss + y.sum(), wanted)
     assert all(map(torch.equal, first, again))
-    assert all(map(torch.equal, first, last))
+    torch.testing.assert_close(last, first, rtol=1e-5, atol=1e-6)
 
 
 def test_what_the_caller_holds_is_never_changed(plan: Plan) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from remat_compile.backends.torch import emit
 from remat_compile.backends.torch.emit import emit_with_saved
+from remat_compile.backends.torch.interface import default_interface
 from remat_compile.backends.torch.overwrites import LEAST_BYTES, Overwrites, overwrites
 from remat_compile.backends.torch.readback import check_source
 from remat_compile.ir.diagnostics import FBError
@@ -153,6 +154,47 @@ def test_a_sum_in_place_lies_where_its_first_term_did() -> None:
         check_source(written, before, before.schedules[0])
 
 
+ROOMY = TEXT.replace("of F4", f"workspace {8 * N} of F4")
+"""B1 is the peak of the backward."""
+
+
+def test_the_backward_writes_over_what_the_forward_saved() -> None:
+    program = read(ROOMY)
+    over = over_of(program)
+    assert over.calls[("B3", 1)] == "fused1_r0_over_a0_r1_over_a1"
+    _, carried = emit_with_saved(program, program.schedules[0], None, over)
+    assert (carried.saved, carried.overwritten) == (("x", "w", "h"), {"h"})
+    _, plain = emit_with_saved(program, program.schedules[0])
+    assert (plain.saved, plain.overwritten) == (carried.saved, frozenset())
+
+
+@pytest.mark.parametrize("given", ["%h", "%hv"])
+def test_what_lies_in_a_result_is_never_written_over(given: str) -> None:
+    """The caller has the first instance, also where it is computed once more at the end."""
+    view = "  %hv = view of %h aten.view.default(%h, [-1])\n"
+    text = ROOMY.replace("  F1: fwd", view + "  F1: fwd")
+    text = text.replace("  result %y", f"  result {given}\n  result %y")
+    text = text.replace("%h : act", "%h : output").replace("free %f\n", "free %f; F1\n")
+    text = text.replace("loss(%y)", f"loss(%y, {given})")
+    program = read(text)
+    with pytest.raises(FBError, match="FB0302"):
+        over_of(program)
+    given_to = default_interface(program)
+    written = writes(
+        emit_with_saved(program, program.schedules[0], given_to)[0], "fused1_r0_over_a1"
+    )
+    with pytest.raises(FBError, match=r"h .* was not computed here"):
+        check_source(written, program, program.schedules[0], given_to)
+    with pytest.raises(FBError, match="FB0217"):  # nor is it said to be something else
+        read(text.replace("%h : output", "%h : act"))
+
+
+def writes(text: str, to: str) -> str:
+    """The text where `fused1` is called as that function, which stands in it."""
+    function = f"def {to}(a0, a1, a2):\n    return fused1(a0, a1, a2)\n\n\ndef forward"
+    return text.replace("= fused1(", f"= {to}(").replace("def forward", function, 1)
+
+
 def renamed(line: str, to: str) -> str:
     """The text where the call of that line is of another function, which stands in it."""
     text = source(read())
@@ -174,8 +216,11 @@ def renamed(line: str, to: str) -> str:
             "fused0_r0_over_a0",
             "%h (instance 1), which is not freed right after",
         ),
-        (r"fused0\w+\(c, h\)", "fused0_r0_over_a1", "%h (instance 1), which was not computed here"),
-        (r"fused1\(d, h, w\)", "fused1_r0_over_a1", "%h (instance 1), which was not computed here"),
+        (
+            r"fused0\w+\(c, h\)",
+            "fused0_r0_over_a1",
+            "%h (instance 1), which is not freed right after",
+        ),
         (r"fused1\(d, h, w\)", "fused1_r1_over_a2", "%w, which was not computed here"),
         (r"fused1\(d, h, w\)", "fused1_r2_over_a0", "no such result or argument"),
         (r"fused1\(d, h, w\)", "fused1_r0_over_a3", "no such result or argument"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import linecache
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import BuiltinFunctionType, FunctionType
@@ -23,7 +22,7 @@ from ..._torch.lowered import Lowered
 from ...ir.diagnostics import Diagnostic, fail, render
 from ...ir.expr import evaluate
 from ...ir.graph import CNode
-from ...ir.schedule import Compute, Offload, Schedule
+from ...ir.schedule import Offload, Schedule
 from ..python.names import symbol_key
 from ..python.quote import comment
 from ..python.regions import regions_of
@@ -36,6 +35,7 @@ from .layouts import LayoutWatch
 from .module import GuardFailure, PlannedModule, planned_module
 from .more_terms import MoreTerms
 from .overwrites import Overwrites, overwrites
+from .private import are_private
 from .reinterpret import reinterpret_views
 from .runtime import PlanCopies
 from .unused import UnusedOutputs
@@ -102,10 +102,16 @@ def compiled_step(
     over = Overwrites()
     if kernels is not None and kernels.device.type == "cpu":
         over = overwrites(program, schedule)
-    source, saved = emit_with_saved(program, schedule, interface, over)
+    source, carried = emit_with_saved(program, schedule, interface, over)
+    saved = carried.saved
     title = comment(f"{TITLE} {program.graph.name} @{schedule.name}>")
-    compiled = _kernels(lowered, schedule, kernels, over)
-    forward, backward = _load(source, title, compiled, fast_handles(program.graph))
+    plain, compiled = _kernels(lowered, kernels, over)
+    fast = fast_handles(program.graph)
+    forward, backward = _load(source, title, compiled, fast)
+    # For what somebody else holds, the same lines with kernels that write over nothing.
+    careful = _load(source, title, plain, fast)[1] if carried.overwritten else backward
+    first = len(program.symbols)
+    written = [at for at, name in enumerate(saved, first) if name in carried.overwritten]
     constants = tuple(lowered.constants[a.name] for a in program.graph.anodes if a.kind == "const")
 
     def partition(
@@ -148,7 +154,8 @@ def compiled_step(
         args[len(args) - tangents :] = flight.layouts.fit(args[len(args) - tangents :])
         if compiled:
             _resolve(args, len(args) - tangents)
-        grads = flight.unused.leave_out(run_other(args, constants))
+        run = run_other if are_private(args, written) else careful
+        grads = flight.unused.leave_out(run(args, constants))
         flight.terms.look(grads)
         return grads
 
@@ -180,31 +187,28 @@ def compiled_step(
 
 
 def _kernels(
-    lowered: Lowered, schedule: Schedule, kernels: Kernels | None, over: Overwrites
-) -> dict[str, Kernel]:
-    """What stands in for the functions of regions, by name. None is made for what is called only
-    by those that write over arguments."""
+    lowered: Lowered, kernels: Kernels | None, over: Overwrites
+) -> tuple[dict[str, Kernel], dict[str, Kernel]]:
+    """What stands in for the functions of regions, by name: none that writes over an argument, and
+    with those."""
     graph = lowered.program.graph
     regions = regions_of(graph)
     if kernels is None or not regions.of:
-        return {}
+        return {}, {}
 
     def user(name: str) -> tuple[CNode, list[Tensor]]:
         c = graph.cnode[name]
         return c, [lowered.nodes[ref].meta["val"] for ref in c.call.refs()]
 
-    executions = Counter(s.cnode for s in schedule.steps if isinstance(s, Compute))
     calls: dict[str, list[str]] = {}
     for (name, _), function in over.calls.items():
         calls.setdefault(function, []).append(name)
     variants = {f: (over.functions[f][1], [*map(user, names)]) for f, names in calls.items()}
-    made = make_overwriting(kernels, variants)
-    executions.subtract(name for function in made for name in calls[function])
     users: dict[str, list[tuple[CNode, list[Tensor]]]] = {}
     for name, function in regions.of.items():
-        if executions[name]:
-            users.setdefault(function, []).append(user(name))
-    return make_kernels(kernels, users) | made
+        users.setdefault(function, []).append(user(name))
+    plain = make_kernels(kernels, users)
+    return plain, plain | make_overwriting(kernels, variants)
 
 
 def _load(

@@ -6,9 +6,10 @@ The schedule knows nothing of it: what is proven counts both, argument and resul
 at most what was proven. Where both together make the peak of the forward or of the backward,
 nothing is written over, so that what is measured at the peak stays what was proven.
 
-Written over is what this very function (forward or backward) has computed, and what is freed right
-after. So nobody else can hold it: nothing that the caller gives or keeps, no tangent, and nothing
-that the forward saves, which a second backward (`retain_graph`) reads again.
+Written over is what is freed right after, and what this very function (forward or backward) has
+computed: nothing that the caller gives or keeps, and no tangent. In the backward it is also what
+the forward has computed and saved. Of that the step asks, each time, whether anybody else could see
+it (`private.py`), and calls the plain kernels if so.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from ..python.regions import Regions, regions_of
 
 __all__ = ["LEAST_BYTES", "Overwrites", "Pairs", "overwrites"]
 
+SAVED = ("act", "phantom")
+"""Kinds of what a forward makes for its backward."""
 LEAST_BYTES = 2**20
 """Smaller results gain nothing: what was freed last is still in the cache."""
 
@@ -104,7 +107,8 @@ def _candidates(
                 yield index, ((c.name, n), pairs)
         live |= made
         if index == border:
-            own.clear()
+            # Results of the step are not freed any more (FB0302).
+            own = {name for name in own if graph.anode[name].kind in SAVED}
         elif not c.is_accumulate or c.call.refs()[0] in own:  # a sum lies where its first term did
             own |= made
         if c.is_accumulate:

@@ -32,7 +32,7 @@ from .inductor import (
     trace,
 )
 from .kept import KeptKernels
-from .over import copied, ensure_dense, problem_over, refuses_untouched, storing
+from .over import copied, ensure_dense, problem_over, storing
 
 __all__ = ["Kernel", "Kernels", "as_function", "made_up", "written"]
 
@@ -251,10 +251,14 @@ class Kernels:
             raise KernelError(problem)
         difference = max(map(_difference, results, wanted), default=0.0)
         workspace = max(0, use.peak_bytes_over_entry - own)
-        refuses = (refuses_untouched if over else refuses_others)(compiled, args)
+        # One that writes over arguments is to be asked about layouts before it begins.
+        refuses = not over and refuses_others(compiled, args)
+        kernel = Kernel(layouts, calls, compiled, difference, workspace, refuses=refuses)
+        if over and direct(compiled, kernel) is None:
+            raise KernelError("its text is another than is known")
         if self.kept is not None:
             self.kept.keep(key, compiled)
-        return Kernel(layouts, calls, compiled, difference, workspace, refuses=refuses)
+        return kernel
 
 
 def _asked(

@@ -7,15 +7,15 @@ workspace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ..overwrites import Pairs
-from .inductor import Function, KernelError, Layout, refuses_others
+from .inductor import Function, KernelError, Layout
 
-__all__ = ["copied", "ensure_dense", "problem_over", "refuses_untouched", "storing"]
+__all__ = ["copied", "ensure_dense", "problem_over", "storing"]
 
 
 def storing(function: Function, over: Pairs) -> Function:
@@ -63,9 +63,3 @@ def problem_over(
     if not all(torch.equal(args[place], before[place]) for place in kept):
         return "it writes over another argument"
     return None
-
-
-def refuses_untouched(compiled: Callable[[list[Tensor]], object], before: Sequence[Tensor]) -> bool:
-    """As `refuses_others`, and every argument is then as before: it may be run by its calls."""
-    args = copied(before)
-    return refuses_others(compiled, args) and all(map(torch.equal, args, before))

@@ -52,8 +52,7 @@ class Function:
         self.variables = Variables(self.held)
         # Live from before this function and not given to it: the caller's to keep, or gone.
         self.elsewhere: set[ANodeInstance | RandomState] = set()
-        # Computed here, in storage of its own.
-        self.own: set[ANodeInstance] = set()
+        self.overwriting = Overwriting(machine, file)
         self.args: list[Value] = []
         self.constants = [
             ANodeInstance(a.name, 0) for a in machine.graph.anodes if a.kind == "const"
@@ -255,10 +254,7 @@ class Function:
         state = machine.taken_state(now)
         self._check_held(node, str(now), () if state is None else (state,))
         machine.compute(now)
-        if called.region:
-            Overwriting(machine, self.own).check(node, self.file, called, now)
-        if now.ended is None or now.ended in self.own:
-            self.own.update(now.slots)
+        self.overwriting.computed(node, called, now)
         several = self.reader.returns_several(called.op)
         if not several and len(now.slots) != 1:
             self.differs(node, f"{called.op} gives one result", str(now))

@@ -1,8 +1,10 @@
 """What a kernel writes over, by the name of its function: nothing that anybody reads again.
 
 `fused0_r0_over_a1` may write its first result over its second argument. That is right where the
-argument is all of a storage that this very function computed and that the schedule frees right
-after; where nothing else that is given lies in it; and where the result takes as much.
+argument is all of a storage that the schedule frees right after, and that this very function
+computed; where nothing else that is given lies in it; and where the result takes as much. In the
+backward it may also be what the forward computed and saved, an activation that is in no result: the
+step is told which, and asks of each whether somebody else holds it.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ....ir.schedule import Free
 from ...readback.expressions import OperatorCall
@@ -20,22 +22,34 @@ from ...readback.values import ANodeInstance, shown, storages
 
 __all__ = ["Overwriting"]
 
+SAVED = ("act", "phantom")
+
 
 @dataclass(frozen=True)
 class Overwriting:
-    """`own` are instances that the function has computed so far, each in storage of its own."""
+    """Of one function: `own` are instances that it has computed so far, each in storage of its own,
+    `saved` those that it was given and may write over, `written` what of them it writes over."""
 
     machine: AbstractMachine
-    own: set[ANodeInstance]
+    file: str
+    own: set[ANodeInstance] = field(default_factory=set)
+    saved: set[ANodeInstance] = field(default_factory=set)
+    written: set[ANodeInstance] = field(default_factory=set)
 
-    def check(self, node: ast.AST, file: str, called: OperatorCall, now: Execution) -> None:
-        """FB0945 where the call may write over something else; `now` is done."""
+    def computed(self, node: ast.AST, called: OperatorCall, now: Execution) -> None:
+        """After `now`. FB0945 where its call may write over something else."""
+        if called.region:
+            self._check(node, called, now)
+        if now.ended is None or now.ended in self.own:
+            self.own.update(now.slots)
+
+    def _check(self, node: ast.AST, called: OperatorCall, now: Execution) -> None:
         pairs = [
             (int(result), int(argument))
             for result, argument in re.findall("_r([0-9]+)_over_a([0-9]+)", called.region)
         ]
         for what in self._faults(pairs, called, now):
-            differs(node, file, str(now), f"{called.region} {what}")
+            differs(node, self.file, str(now), f"{called.region} {what}")
 
     def _faults(
         self, pairs: list[tuple[int, int]], called: OperatorCall, now: Execution
@@ -49,7 +63,7 @@ class Overwriting:
                 yield "has no such result or argument"
                 return
             value = called.args[place]
-            if not isinstance(value, ANodeInstance) or value not in self.own:
+            if not isinstance(value, ANodeInstance) or not self._may_be_written(value):
                 yield f"writes over {shown(value)}, which was not computed here"
                 return
             others = (v for at, v in enumerate(called.args) if at != place)
@@ -59,6 +73,12 @@ class Overwriting:
                 yield f"writes over {shown(value)}, which is not freed right after"
             if self._kind(now.slots[result].anode) != self._kind(value.anode):
                 yield f"writes over {shown(value)}, which takes other bytes"
+
+    def _may_be_written(self, value: ANodeInstance) -> bool:
+        if value in self.saved and self.machine.graph.anode[value.anode].kind in SAVED:
+            self.written.add(value)
+            return True
+        return value in self.own
 
     def _freed(self) -> set[str]:
         freed = set()
