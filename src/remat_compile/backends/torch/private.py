@@ -38,17 +38,18 @@ def are_private(args: Sequence[Any], places: Sequence[int]) -> bool:
 
 def _references(args: Sequence[Any], place: int) -> tuple[object, ...]:
     """What is counted of one argument: references by Python and by C++ to the tensor and to its
-    storage. Memory of others (an array, a file, another process's) is not resizable, or shared."""
-    tensor = args[place]
-    storage = tensor.untyped_storage()
+    storage. Memory of others (an array, a file, another process's) is not resizable, or shared.
+
+    It stands in no variable here, which a debugger would hold on to.
+    """
     return (
-        type(tensor),
-        sys.getrefcount(tensor),
-        tensor._use_count(),
-        sys.getrefcount(storage),
-        _uses_of_storage(storage._cdata),  # type: ignore[misc]
-        storage.resizable(),
-        storage.is_shared(),
+        type(args[place]),
+        sys.getrefcount(args[place]),
+        args[place]._use_count(),
+        sys.getrefcount(args[place].untyped_storage()),
+        _uses_of_storage(args[place].untyped_storage()._cdata),  # type: ignore[misc]
+        args[place].untyped_storage().resizable(),
+        args[place].untyped_storage().is_shared(),
     )
 
 
@@ -59,9 +60,9 @@ def _alone() -> tuple[object, ...] | None:
     others: Sequence[Any] = (lambda t: t, Tensor.detach, Tensor.untyped_storage, Tensor.__dlpack__)
     with plain_mode(torch.device("cpu")):
         try:
-            alone = _references([torch.empty(1)], 0)
+            alone = _references([torch.empty(1, device="cpu")], 0)
             for hold in others:
-                args = [torch.empty(1)]
+                args = [torch.empty(1, device="cpu")]
                 held = hold(args[0])
                 if _references(args, 0) == alone:
                     return None
