@@ -29,7 +29,7 @@ from .expressions import Expressions
 from .function import FunctionBody, Progress
 from .interface import COPIES, Interface, copies_of, default_interface, saved_at_loss
 from .overwrites import Overwrites
-from .readback import Carried, check_source
+from .readback import HandedOn, check_source
 from .script import replay_helper, script_imports, script_tables, script_text, tables_text
 
 __all__ = ["emit", "emit_with_saved"]
@@ -76,7 +76,7 @@ def emit_with_saved(
     schedule: Schedule,
     interface: Interface | None = None,
     over: Overwrites | None = None,
-) -> tuple[str, Carried]:
+) -> tuple[str, HandedOn]:
     """The source as `emit` gives it, and the aNodes that its forward hands to its backward,
     as they were read back from it. Kernels may be put in place of the functions in `over`, too."""
     source = _written(program, schedule, interface, over or Overwrites())

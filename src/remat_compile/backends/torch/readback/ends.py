@@ -20,11 +20,11 @@ from ...readback.values import (
 from ..interface import Interface
 from .function import Function
 
-__all__ = ["Carried", "Ends"]
+__all__ = ["Ends", "HandedOn"]
 
 
 @dataclass(frozen=True)
-class Carried:
+class HandedOn:
     """What crosses from forward to backward: aNodes in the order in which they are handed on, and
     those of them that kernels may write over there."""
 

@@ -30,7 +30,7 @@ from ...readback.values import (
 )
 from ..interface import Interface, copies_of, default_interface
 from ..script import replay_helper, script_imports, script_tables, script_text
-from .ends import Carried, Ends
+from .ends import Ends, HandedOn
 from .expressions import TorchReader
 from .function import Function
 from .views import ViewReader
@@ -43,7 +43,7 @@ PART = re.compile("_views[0-9]+|fused[0-9]+(_r[0-9]+_over_a[0-9]+)*")
 
 def check_source(
     source: str, program: Program, schedule: Schedule, interface: Interface | None = None
-) -> Carried:
+) -> HandedOn:
     """Holds `source` against `schedule`; the aNodes that cross from forward to backward.
 
     Without an interface, the functions are to take and give what the binding says. FB0945
@@ -78,7 +78,7 @@ def check_source(
     ends.enter_backward(backward)
     backward.run()
     ends.leave_backward(backward)
-    return Carried(ends.saved, ends.overwritten)
+    return HandedOn(ends.saved, ends.overwritten)
 
 
 def _is_function(node: ast.FunctionDef) -> bool:
