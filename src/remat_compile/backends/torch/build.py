@@ -100,7 +100,7 @@ def compiled_step(
     keys = copies_of(schedule)
     copies = PlanCopies(program, schedule, interface.inputs) if keys else None
     over = Overwrites()
-    if kernels is not None and kernels.device.type == "cpu":
+    if kernels is not None and kernels.device.type == "cpu" and recorder is None:
         over = overwrites(program, schedule)
     source, carried = emit_with_saved(program, schedule, interface, over)
     saved = carried.saved
@@ -154,7 +154,7 @@ def compiled_step(
         args[len(args) - tangents :] = flight.layouts.fit(args[len(args) - tangents :])
         if compiled:
             _resolve(args, len(args) - tangents)
-        run = run_other if are_private(args, written) else careful
+        run = run_other if not written or are_private(args, written) else careful
         grads = flight.unused.leave_out(run(args, constants))
         flight.terms.look(grads)
         return grads
