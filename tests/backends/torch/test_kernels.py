@@ -493,7 +493,7 @@ def test_a_kernel_that_takes_more_than_was_proven_is_not_used(planned: int, is_u
     """Another machine, other threads: the workspace is measured again where a plan is bound."""
 
     class Known(Kernels):
-        def kernel(self, c: CNode, args: Sequence[Tensor]) -> Kernel:
+        def kernel(self, c: CNode, args: Sequence[Tensor], over: object = ()) -> Kernel:
             return kernel
 
     kernel = Kernel((), lambda *args: args, object(), 0.0, 64)

@@ -31,10 +31,12 @@ from .emit import emit_with_saved
 from .flight import Flight
 from .graphs import GraphRecorder, StepGraphs
 from .interface import COPIES, TICKET, Interface, copies_of
-from .kernels import Kernel, Kernels, make_kernels
+from .kernels import Kernel, Kernels, make_kernels, make_overwriting
 from .layouts import LayoutWatch
 from .module import GuardFailure, PlannedModule, planned_module
 from .more_terms import MoreTerms
+from .overwrites import Overwrites, overwrites
+from .private import are_private
 from .reinterpret import reinterpret_views
 from .runtime import PlanCopies
 from .unused import UnusedOutputs
@@ -98,10 +100,19 @@ def compiled_step(
     program = lowered.program
     keys = copies_of(schedule)
     copies = PlanCopies(program, schedule, interface.inputs) if keys else None
-    source, saved = emit_with_saved(program, schedule, interface)
+    over = Overwrites()
+    if kernels is not None and kernels.device.type == "cpu" and recorder is None:
+        over = overwrites(program, schedule)
+    source, carried = emit_with_saved(program, schedule, interface, over)
+    saved = carried.saved
     title = comment(f"{TITLE} {program.graph.name} @{schedule.name}>")
-    compiled = _kernels(lowered, kernels)
-    forward, backward = _load(source, title, compiled, fast_handles(program.graph))
+    plain, compiled = _kernels(lowered, kernels, over)
+    fast = fast_handles(program.graph)
+    forward, backward = _load(source, title, compiled, fast)
+    # For what somebody else holds, the same lines with kernels that write over nothing.
+    careful = _load(source, title, plain, fast)[1] if carried.overwritten else backward
+    first = len(program.symbols)
+    written = [at for at, name in enumerate(saved, first) if name in carried.overwritten]
     constants = tuple(lowered.constants[a.name] for a in program.graph.anodes if a.kind == "const")
 
     def partition(
@@ -144,7 +155,8 @@ def compiled_step(
         args[len(args) - tangents :] = flight.layouts.fit(args[len(args) - tangents :])
         if compiled:
             _resolve(args, len(args) - tangents)
-        grads = flight.unused.leave_out(run_other(args, constants))
+        run = run_other if not written or are_private(args, written) else careful
+        grads = flight.unused.leave_out(run(args, constants))
         flight.terms.look(grads)
         return grads
 
@@ -182,18 +194,29 @@ def compiled_step(
     return CompiledStep(run, flight, source, copies, graphs)
 
 
-def _kernels(lowered: Lowered, kernels: Kernels | None) -> dict[str, Kernel]:
-    """What stands in for the functions of regions, by name."""
+def _kernels(
+    lowered: Lowered, kernels: Kernels | None, over: Overwrites
+) -> tuple[dict[str, Kernel], dict[str, Kernel]]:
+    """What stands in for the functions of regions, by name: none that writes over an argument, and
+    with those."""
     graph = lowered.program.graph
     regions = regions_of(graph)
     if kernels is None or not regions.of:
-        return {}
+        return {}, {}
+
+    def user(name: str) -> tuple[CNode, list[Tensor]]:
+        c = graph.cnode[name]
+        return c, [lowered.nodes[ref].meta["val"] for ref in c.call.refs()]
+
+    calls: dict[str, list[str]] = {}
+    for (name, _), function in over.calls.items():
+        calls.setdefault(function, []).append(name)
+    variants = {f: (over.functions[f][1], [*map(user, names)]) for f, names in calls.items()}
     users: dict[str, list[tuple[CNode, list[Tensor]]]] = {}
     for name, function in regions.of.items():
-        c = graph.cnode[name]
-        args = [lowered.nodes[ref].meta["val"] for ref in c.call.refs()]
-        users.setdefault(function, []).append((c, args))
-    return make_kernels(kernels, users)
+        users.setdefault(function, []).append(user(name))
+    plain = make_kernels(kernels, users)
+    return plain, plain | make_overwriting(kernels, variants)
 
 
 def _load(

@@ -159,7 +159,7 @@ class FunctionBody:
 
     def _invoke(self, c: CNode, call: Call, n: int) -> str:
         if c.is_fused:
-            return self.x.fused(c)
+            return self.x.fused(c, n)
         if c.token is None or n == 1:
             return self.x.call(call)
         self.replays = True

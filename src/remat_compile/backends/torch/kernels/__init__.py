@@ -2,7 +2,8 @@
 
 from .inductor import missing
 from .kept import kept_kernels
-from .made import Kernel, Kernels, make_kernels
+from .made import Kernel, Kernels
+from .of_step import make_kernels, make_overwriting
 from .price import InductorPrice
 from .probe import begin_probe, end_probe
 
@@ -14,5 +15,6 @@ __all__ = [
     "end_probe",
     "kept_kernels",
     "make_kernels",
+    "make_overwriting",
     "missing",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -19,8 +19,8 @@ from ...._torch.instances import plain_mode
 from ...._torch.ops import from_torch_dtype, to_torch
 from ....ir.analysis.regions import ROUNDING, RegionFunction, region_function
 from ....ir.diagnostics import Diagnostic, render
-from ....ir.expr import Const
 from ....ir.graph import CNode, InnerCall
+from ..overwrites import Pairs
 from .direct import direct
 from .inductor import (
     Compiling,
@@ -32,8 +32,9 @@ from .inductor import (
     trace,
 )
 from .kept import KeptKernels
+from .over import copied, ensure_dense, problem_over, storing
 
-__all__ = ["Kernel", "Kernels", "as_function", "made_up", "make_kernels", "written"]
+__all__ = ["Kernel", "Kernels", "as_function", "made_up", "written"]
 
 
 @dataclass
@@ -150,28 +151,28 @@ class Kernels:
     _awaited: dict[str, Compiling] = field(default_factory=dict)
     """Those of them that are being compiled, as far as is known."""
 
-    def kernel(self, c: CNode, args: Sequence[Tensor]) -> Kernel | None:
+    def kernel(self, c: CNode, args: Sequence[Tensor], over: Pairs = ()) -> Kernel | None:
         """The kernel of a fused cNode that is given tensors like these (values do not count);
-        None where Inductor makes none that computes the same."""
-        key, function, layouts = _asked(c, args)
+        None where Inductor makes none that computes the same, writing `over` arguments."""
+        key, function, layouts = _asked(c, args, over)
         if key not in self.made:
             if monotonic() > self.until:
-                self.failures.append(f"{c.name}: the time for kernels is over")
+                self._note(c, "the time for kernels is over", over)
                 return None
-            with self._failing(c, key):
-                self.made[key] = self._make(key, function, layouts)
+            with self._failing(c, key, over):
+                self.made[key] = self._make(key, function, layouts, over)
         return self.made[key]
 
     def known(self, c: CNode, args: Sequence[Tensor]) -> Kernel | None:
         """The kernel of a fused cNode that is given tensors like these, where it was made."""
         return self.made.get(_asked(c, args)[0])
 
-    def begin(self, c: CNode, args: Sequence[Tensor]) -> None:
+    def begin(self, c: CNode, args: Sequence[Tensor], over: Pairs = ()) -> None:
         """Begins to compile what `kernel` will be asked for."""
-        key, function, layouts = _asked(c, args)
+        key, function, layouts = _asked(c, args, over)
         if key not in self.made and key not in self._begun and monotonic() <= self.until:
-            with self._failing(c, key):
-                begun = self._begun[key] = self._begin(key, function, layouts)
+            with self._failing(c, key, over):
+                begun = self._begun[key] = self._begin(key, function, layouts, over)
                 if begun is not None and begun.waits:
                     self._awaited[key] = begun
 
@@ -188,63 +189,84 @@ class Kernels:
                 begun.kernel()
 
     @contextmanager
-    def _failing(self, c: CNode, key: str) -> Iterator[None]:
+    def _failing(self, c: CNode, key: str, over: Pairs = ()) -> Iterator[None]:
         """Notes why there is no kernel where there is none."""
         try:
             with plain_mode(self.device):
                 yield
         except KernelError as error:
-            self.failures.append(f"{c.name}: {error}")
+            self._note(c, str(error), over)
             self.made[key] = None
 
-    def keep(self, asked: Iterable[tuple[CNode, Sequence[Tensor]]], kept: KeptKernels) -> None:
+    def _note(self, c: CNode, why: str, over: Pairs) -> None:
+        """Without a kernel that writes over its arguments, there is one that does not."""
+        if not over:
+            self.failures.append(f"{c.name}: {why}")
+
+    def keep(
+        self, asked: Iterable[tuple[CNode, Sequence[Tensor], Pairs]], kept: KeptKernels
+    ) -> None:
         """Keeps the kernels of fused cNodes for other processes, where that can be."""
-        for key in dict.fromkeys(_asked(c, args)[0] for c, args in asked):
+        for key in dict.fromkeys(_asked(c, args, over)[0] for c, args, over in asked):
             if (kernel := self.made.get(key)) is not None:
                 kept.keep(key, kernel.compiled)
 
     def _begin(
-        self, key: str, function: RegionFunction, layouts: tuple[Layout, ...]
+        self, key: str, function: RegionFunction, layouts: tuple[Layout, ...], over: Pairs = ()
     ) -> Compiling | None:
         if any(not isinstance(n, int) for at in layouts for n in (*at.shape, *at.stride)):
             raise KernelError("kernels are made for fixed sizes, and a dimension is dynamic")
         if any(layout.is_flagged for layout in layouts):
             raise KernelError("an argument is negated or conjugated by a mark that no kernel sees")
+        ensure_dense(layouts, over)
         known = None if self.kept is None else self.kept.load(key)
         if known is not None:
             return Compiling(known)
-        traced = trace(as_function(function), layouts)
+        run = as_function(function)
+        traced = trace(storing(run, over) if over else run, layouts)
         return compile_traced(traced) if traced.is_generated else None
 
     def _make(
-        self, key: str, function: RegionFunction, layouts: tuple[Layout, ...]
+        self, key: str, function: RegionFunction, layouts: tuple[Layout, ...], over: Pairs
     ) -> Kernel | None:
         was_begun = key in self._begun
-        begun = self._begun.pop(key) if was_begun else self._begin(key, function, layouts)
+        begun = self._begun.pop(key) if was_begun else self._begin(key, function, layouts, over)
         self._awaited.pop(key, None)  # it is waited for here
         if begun is None:
             return None
         calls, compiled = as_function(function), begun.kernel()
         args = [made_up(layout) for layout in layouts]
         wanted = calls(*args)
-        compiled([*args])  # what it keeps on first use is not its workspace
-        results, use = measure_peak(lambda: tuple(compiled([*args])), self.device)
-        own = sum(t.untyped_storage().nbytes() for t in results)
-        problem = _problem(args, results, wanted)
+        # What it keeps on first use is not its workspace.
+        compiled(copied(args) if over else [*args])
+        given = copied(args) if over else args
+        results, use = measure_peak(lambda: tuple(compiled([*given])), self.device)
+        if over and (problem := problem_over(given, args, results, over)) is not None:
+            raise KernelError(problem)
+        stored = {result for result, _ in over}
+        own = sum(t.untyped_storage().nbytes() for at, t in enumerate(results) if at not in stored)
+        results = tuple(t.clone() if at in stored else t for at, t in enumerate(results))
+        problem = _problem(given, results, wanted)
         if problem is not None:
             raise KernelError(problem)
         difference = max(map(_difference, results, wanted), default=0.0)
         workspace = max(0, use.peak_bytes_over_entry - own)
-        refuses = refuses_others(compiled, args)
+        # One that writes over arguments is to be asked about layouts before it begins.
+        refuses = not over and refuses_others(compiled, args)
+        kernel = Kernel(layouts, calls, compiled, difference, workspace, refuses=refuses)
+        if over and direct(compiled, kernel) is None:
+            raise KernelError("its text is another than is known")
         if self.kept is not None:
             self.kept.keep(key, compiled)
-        return Kernel(layouts, calls, compiled, difference, workspace, refuses=refuses)
+        return kernel
 
 
-def _asked(c: CNode, args: Sequence[Tensor]) -> tuple[str, RegionFunction, tuple[Layout, ...]]:
+def _asked(
+    c: CNode, args: Sequence[Tensor], over: Pairs = ()
+) -> tuple[str, RegionFunction, tuple[Layout, ...]]:
     """What is asked for, with the text that it is known by."""
     function, layouts = region_function(c), tuple(map(Layout.of, args))
-    return repr((function, layouts)), function, layouts
+    return repr((function, layouts, *([over] if over else []))), function, layouts
 
 
 def _problem(
@@ -296,25 +318,3 @@ def made_up(layout: Layout) -> Tensor:
     else:
         flat = torch.randint(0, 2, (storage,)).to(layout.dtype)
     return flat.to(layout.device).as_strided(layout.shape, layout.stride, MARGIN)
-
-
-def make_kernels(
-    kernels: Kernels, of: Mapping[str, Sequence[tuple[CNode, Sequence[Tensor]]]]
-) -> dict[str, Kernel]:
-    """A kernel for each function of generated code, which the given cNodes call with tensors like
-    these; left out where they are not all alike, where there is none, or where it takes more
-    workspace on this machine than was proven."""
-    by_function: dict[str, Kernel] = {}
-    for name, users in of.items():
-        made = [kernels.kernel(c, args) for c, args in users]
-        first = made[0]
-        if first is None or not all(kernel is first for kernel in made):
-            continue
-        planned = (c.workspace.value for c, _ in users if isinstance(c.workspace, Const))
-        if (least := min(planned, default=first.workspace_bytes)) < first.workspace_bytes:
-            needs = f"needs {first.workspace_bytes} bytes of workspace here, {least} were planned"
-            kernels.failures.append(f"{users[0][0].name}: its kernel {needs}")
-            continue
-        by_function[name] = first
-    kernels.by_calls = len(of) - len(by_function)
-    return by_function
