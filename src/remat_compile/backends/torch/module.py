@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten
 
 from ..._torch.autocast import Autocast
 from ..._torch.constants import same_constant
+from ..._torch.exclusive import do_originals_run, settled, undisturbed
 from ..._torch.host_reads import changed_reads
 from ..._torch.lowered import Lowered
 from ..._torch.parallel import check_not_spread
@@ -100,7 +101,6 @@ class PlannedStep:
         self._device = exported.device
 
     def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        tensors = [held.get(key) for held, key, _ in self._state]
         flat, spec = tree_flatten((args, kwargs))
         if spec != self._spec:
             same = self._arguments.as_in_sample(args, kwargs)
@@ -110,7 +110,9 @@ class PlannedStep:
             flat, spec = tree_flatten((args, kwargs))
             if spec != self._spec:
                 self._refuse(owner, [OTHERS])
-        problems, is_new_shape = self._problems(owner, tensors, flat)
+        if do_originals_run():
+            return self.eager(owner, args, kwargs)
+        tensors, problems, is_new_shape = undisturbed(self._looked, owner, flat)
         hint = AS_SAMPLE if is_new_shape else AS_IT_WAS
         if not problems and self._reads:
             problems, hint = self.other_reads(flat), AS_READ
@@ -136,7 +138,9 @@ class PlannedStep:
         return changed_reads(self._reads, flat, self._device)
 
     def eager(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The forward of the model itself."""
+        """The forward of the model itself. It does not begin while it is traced elsewhere."""
+        with settled():
+            pass
         forward = self.original.get("forward")  # one that was set on the module
         return (
             self.base.forward(owner, *args, **kwargs)
@@ -159,13 +163,12 @@ class PlannedStep:
         """The flat results in what a call returned."""
         return tensors_of(made, self._returns)
 
-    def _problems(
-        self,
-        owner: nn.Module,
-        tensors: list[Tensor | None],
-        flat: list[Any],
-    ) -> tuple[list[str], bool]:
-        """What is otherwise than at capture, and whether that is nothing but shapes."""
+    def _looked(
+        self, owner: nn.Module, flat: list[Any]
+    ) -> tuple[list[Tensor | None], list[str], bool]:
+        """Parameters and buffers, what is otherwise than at capture, and whether that is nothing
+        but shapes."""
+        tensors = [held.get(key) for held, key, _ in self._state]
         env, problems = self._bind_symbols(flat)
         is_new_shape = True
         for index, (leaf, sample) in enumerate(zip(flat, self._sample, strict=True)):
@@ -176,7 +179,8 @@ class PlannedStep:
         changes = self._guards.changes(owner, tensors)
         if (autocast := Autocast.now(self.autocast.device_type)) != self.autocast:
             changes.append(f"autocast is {autocast}; at capture it was {self.autocast}")
-        return [*problems, *changes], bool(problems) and is_new_shape and not changes
+        is_new_shape = bool(problems) and is_new_shape and not changes
+        return tensors, [*problems, *changes], is_new_shape
 
     def _bind_symbols(self, flat: list[Any]) -> tuple[dict[str, int], list[str]]:
         """The dynamic dimensions of this call, and complaints about those out of range."""
