@@ -7,6 +7,7 @@ other one has come to where it reads, or waits.
 from __future__ import annotations
 
 import copy
+import importlib
 import os
 import signal
 import threading
@@ -21,10 +22,11 @@ from torch import Tensor, nn
 
 import remat_compile
 from helpers.clock import HANGS_S
-from remat_compile._torch import exclusive
-from remat_compile._torch.whole import WholeModel
 
 OPTIONS: dict[str, Any] = {"activation_budget": "100%", "planner": "store-all"}
+
+
+exclusive: Any = importlib.import_module("remat_compile._torch.exclusive")
 
 
 class Small(nn.Module):
@@ -40,9 +42,10 @@ def sample(rows: int = 6) -> Tensor:
     return torch.linspace(-1, 1, 4 * rows).reshape(rows, 4)
 
 
-def gradients(model: nn.Module, x: Tensor) -> list[Tensor]:
-    """The gradient of the result is an expanded one."""
-    return [*torch.autograd.grad(model(x).sum(), [*model.parameters()])]
+def gradients(model: nn.Module, x: Tensor, of: list[nn.Parameter] | None = None) -> list[Tensor]:
+    """The gradient of the result is an expanded one. On a thread beside a trace parameters are
+    given, as an optimizer holds them: those on the modules may be exchanged at that moment."""
+    return [*torch.autograd.grad(model(x).sum(), [*model.parameters()] if of is None else of)]
 
 
 def same(one: list[Tensor], other: list[Tensor]) -> bool:
@@ -68,9 +71,8 @@ class Standstill:
 
     def one_after_the_other(self) -> bool:
         """Whether each thread had traced all that it did before the next one began."""
-        changes = [
-            a for a, b in zip(self.tracing, [*self.tracing[1:], None], strict=True) if a != b
-        ]
+        later = [*self.tracing[1:], None]
+        changes = [a for a, b in zip(self.tracing, later, strict=True) if a != b]
         return len(changes) == len(set(changes))
 
 
@@ -91,13 +93,14 @@ class _Waited:
 
 @pytest.fixture
 def still(monkeypatch: pytest.MonkeyPatch) -> Standstill:
-    made, forward = Standstill(), WholeModel.forward
+    whole: Any = importlib.import_module("remat_compile._torch.whole").WholeModel
+    made, forward = Standstill(), whole.forward
 
-    def watched(self: WholeModel, *args: Any, **kwargs: Any) -> Any:
+    def watched(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         made.at()
         return forward(self, *args, **kwargs)
 
-    monkeypatch.setattr(WholeModel, "forward", watched)
+    monkeypatch.setattr(whole, "forward", watched)
     for name in ("_TRACING", "_EXCHANGING"):
         monkeypatch.setattr(exclusive, name, _Waited(getattr(exclusive, name), made))
     return made
@@ -203,7 +206,8 @@ def test_another_shape_is_planned_once_for_all_threads(still: Standstill) -> Non
     again.planning = _Waited(again.planning, still)
     x = sample(3)
     expected = gradients(copy.deepcopy(model), x)
-    made = together(still, lambda: gradients(step, x), lambda: gradients(step, x))
+    held = [*step.parameters()]
+    made = together(still, lambda: gradients(step, x, held), lambda: gradients(step, x, held))
     assert all(same(of, expected) for of in made)
     assert [len(ways) for ways in again.known.values()] == [1]
 

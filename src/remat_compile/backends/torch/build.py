@@ -132,13 +132,17 @@ def compiled_step(
         (forward, backward) if graphs is None else (graphs.forward, graphs.backward)
     )
 
-    device_type = lowered.exported.device.type
+    device_type, default_dtype = lowered.exported.device.type, torch.get_default_dtype()
 
     def run_backward(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
         flight.end()
         if torch.is_autocast_enabled(device_type):
             message = "backward() is called inside torch.autocast; the plan's runs outside of it"
             hint = "end the block after the forward and the loss, as PyTorch asks"
+            raise GuardFailure(Diagnostic("FB0910", message, hint=hint))
+        if torch.get_default_dtype() is not default_dtype:
+            message = f"backward() is called under another default dtype than {default_dtype}"
+            hint = "torch.set_default_dtype as it was when the model was captured"
             raise GuardFailure(Diagnostic("FB0910", message, hint=hint))
         args[len(args) - tangents :] = flight.layouts.fit(args[len(args) - tangents :])
         if compiled:

@@ -21,6 +21,7 @@ from ..._torch.host_reads import changed_reads
 from ..._torch.lowered import Lowered
 from ..._torch.parallel import check_not_spread
 from ..._torch.results import tensors_of
+from ..._torch.settings import Settings
 from ..._torch.strides import lie_alike, strides_of
 from ..._torch.whole import StandIn
 from ...ir.diagnostics import Diagnostic, FBError, render
@@ -89,6 +90,7 @@ class PlannedStep:
             i for i, leaf in enumerate(exported.flat_args) if isinstance(leaf, Tensor)
         ]
         self.autocast = exported.autocast
+        self._settings = Settings.now()
         self._state = _state_of(lowered)
         self._guards = ModuleGuards(
             exported.original, self._state, exported.changing, exported.own_hooks
@@ -176,7 +178,7 @@ class PlannedStep:
             if not _is_same(leaf, now, sample) and not self._fits(index, now, sample, env):
                 problems.append(_otherwise(index, now, sample))
                 is_new_shape &= _has_another_shape_only(now, sample)
-        changes = self._guards.changes(owner, tensors)
+        changes = [*self._guards.changes(owner, tensors), *self._settings.changes()]
         if (autocast := Autocast.now(self.autocast.device_type)) != self.autocast:
             changes.append(f"autocast is {autocast}; at capture it was {self.autocast}")
         is_new_shape = bool(problems) and is_new_shape and not changes
