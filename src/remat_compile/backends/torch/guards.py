@@ -234,9 +234,9 @@ def _scalars(
         key: copied_constant(value)
         for key, value in vars(module).items()
         if key != "_is_full_backward_hook"  # goes with the hooks
-        and not (key in OF_MODULES and type(value) in (dict, set))
+        and not (key in OF_MODULES and (type(value) is dict or type(value) is set))
         and is_constant(value)
-        and not (type(value) in (list, dict, set) and not value)
+        and not ((type(value) is list or type(value) is dict or type(value) is set) and not value)
         and not (type(value) is list and not reached.may_read(key))
         and (f"{path}.{key}" if path else key) not in changing
     }
