@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, cast
 
-__all__ = ["ABSENT", "MOST_PARTS", "copied_constant", "is_constant", "same_constant"]
+__all__ = [
+    "ABSENT",
+    "MOST_PARTS",
+    "can_be_looked_at",
+    "copied_constant",
+    "is_constant",
+    "is_one_of",
+    "same_constant",
+]
 
 MOST_PARTS = 64
 """Of a container that is looked at before each step; larger ones are tables."""
@@ -18,6 +26,21 @@ ABSENT = object()
 
 _SCALARS = (bool, int, float, complex, str)
 """A number of NumPy that is one of them counts as that."""
+
+
+def can_be_looked_at(kind: type) -> bool:
+    """Whether looking a class up runs no code of a metaclass, which may raise."""
+    own = type(kind)
+    return (
+        own.__eq__ is type.__eq__
+        and own.__hash__ is type.__hash__
+        and own.__getattribute__ is type.__getattribute__
+    )
+
+
+def is_one_of(kind: type, kinds: tuple[type, ...]) -> bool:
+    """By identity: `in` asks a metaclass for its `__eq__`."""
+    return any(kind is one for one in kinds)
 
 
 def is_constant(value: object) -> bool:
@@ -32,7 +55,7 @@ def is_constant(value: object) -> bool:
         if kind is dict:
             pairs = cast("dict[object, object]", part)
             waiting += [*pairs.keys(), *pairs.values()]
-        elif kind in (list, set, frozenset) or issubclass(kind, tuple):
+        elif (kind is list or kind is set or kind is frozenset) or issubclass(kind, tuple):
             waiting += cast("Iterable[object]", part)
         elif not (part is None or issubclass(kind, _SCALARS)):
             return False
@@ -62,9 +85,9 @@ def same_constant(one: Any, other: Any) -> bool:
     kind = _kind(one)
     if kind is not _kind(other):
         return False
-    if kind in (float, complex):
+    if kind is float or kind is complex:
         return bool(kind.__repr__(one) == kind.__repr__(other))
-    if kind in (list, tuple):
+    if kind is list or kind is tuple:
         return len(one) == len(other) and all(map(same_constant, one, other))
     if kind is dict:
         return same_constant([*one.items()], [*other.items()])

@@ -20,7 +20,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .constants import MOST_PARTS, is_constant, same_constant
+from .constants import MOST_PARTS, can_be_looked_at, is_constant, is_one_of, same_constant
 
 __all__ = [
     "copied_table",
@@ -62,7 +62,7 @@ def is_object(value: object) -> bool:
 
 def is_table(value: object) -> bool:
     """Whether it is a small container of objects, and of constants beside them."""
-    if type(value) not in (list, dict, tuple) or not value or is_constant(value):
+    if not is_one_of(type(value), (list, dict, tuple)) or not value or is_constant(value):
         return False
     leaves = leaves_of(value)
     return leaves is not None and all(is_constant(x) or is_object(x) for x in leaves)
@@ -81,7 +81,7 @@ def leaves_of(table: Any) -> list[Any] | None:
         if type(value) is dict:
             leaves += value
             waiting += value.values()
-        elif type(value) in (list, tuple):
+        elif type(value) is list or type(value) is tuple:
             waiting += value
         else:
             leaves.append(value)
@@ -93,13 +93,15 @@ def copied_table(table: Any, memo: Mapping[int, Any] = MappingProxyType({})) -> 
     their places, by id."""
     if type(table) is dict:
         return {key: copied_table(part, memo) for key, part in table.items()}
-    if type(table) in (list, tuple):
+    if type(table) is list or type(table) is tuple:
         return type(table)(copied_table(part, memo) for part in table)
     return set(table) if type(table) is set else memo.get(id(table), table)
 
 
 def is_plain(kind: type) -> bool:
     """Whether objects of a class are data in Python: no tensors, modules, functions, classes."""
+    if not can_be_looked_at(kind):
+        return False
     if issubclass(kind, Tensor | nn.Module | type | types.FunctionType | types.ModuleType):
         return False
     return not _is_of_python(kind) and kind.__dictoffset__ != 0
@@ -107,7 +109,7 @@ def is_plain(kind: type) -> bool:
 
 def _is_slotted(kind: type) -> bool:
     """As a `dataclass(slots=True)`."""
-    if issubclass(kind, Tensor | nn.Module) or _is_of_python(kind):
+    if not can_be_looked_at(kind) or issubclass(kind, Tensor | nn.Module) or _is_of_python(kind):
         return False
     return bool(kind.__flags__ & _IN_PYTHON) and "__slots__" in vars(kind)
 
@@ -149,7 +151,7 @@ class _Comparison:
             return issubclass(type(other), type) and self._same_class(one, other)
         if kind is not type(other) and not self._same_class(kind, type(other)):
             return False
-        if kind in (list, tuple):
+        if kind is list or kind is tuple:
             return len(one) == len(other) and all(map(self._same, one, other))
         if kind is dict:
             return self._same([*one.items()], [*other.items()])

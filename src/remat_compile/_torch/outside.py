@@ -30,7 +30,7 @@ from typing import Any
 
 from torch import nn
 
-from .constants import ABSENT, is_constant
+from .constants import ABSENT, can_be_looked_at, is_constant, is_one_of
 from .contents import Contents
 from .libraries import is_library, is_library_module
 from .objects import is_object, is_plain, is_table, parts_of_object, text_of
@@ -174,7 +174,7 @@ class _OutsideWalk:
             for key, value in _held_by(module).items():
                 if not path:
                     value = own.get(key, value)
-                if type(value) not in (list, tuple, dict) or self._reached.reads(key):
+                if not is_one_of(type(value), (list, tuple, dict)) or self._reached.reads(key):
                     self._held(f"{path}.{key}" if path else key, value)
         while self._functions and len(self._seen) < 10 * MOST_FUNCTIONS:
             self._function(self._functions.pop())
@@ -207,7 +207,8 @@ class _OutsideWalk:
             )
 
     def _class(self, kind: type) -> None:
-        if is_library_module(sys.modules.get(kind.__module__)) or not self._is_new(kind):
+        module = sys.modules.get(kind.__module__) if can_be_looked_at(kind) else sys
+        if is_library_module(module) or not self._is_new(kind):
             return
         for key, value in vars(kind).items():
             self._functions += functions_in(value)
@@ -224,9 +225,9 @@ class _OutsideWalk:
     def _object(self, name: str, value: Any, depth: int = 0) -> None:
         """The attributes of a plain object; those of its class are looked up through it."""
         kind = type(value)
-        if kind in (list, tuple, dict) and is_table(value):
+        if is_one_of(kind, (list, tuple, dict)) and is_table(value):
             self._table(name, value, depth)
-        elif getattr(kind, "__getitem__", None) is dict.__getitem__:
+        elif issubclass(kind, dict) and kind.__getitem__ is dict.__getitem__:
             self._items(name, value, depth)
         held = parts_of_object(value)
         if held is None or issubclass(kind, enum.Enum) or not self._is_new(value):
@@ -316,10 +317,9 @@ class _OutsideWalk:
 
 def _is_users(kind: type) -> bool:
     """Whether what stands in a class is the user's; a bare namespace is."""
-    is_bare = kind in (types.SimpleNamespace, argparse.Namespace)
-    return kind is not object and (
-        is_bare or not is_library_module(sys.modules.get(kind.__module__))
-    )
+    is_bare = is_one_of(kind, (types.SimpleNamespace, argparse.Namespace))
+    module = sys.modules.get(kind.__module__)
+    return kind is not object and (is_bare or not is_library_module(module))
 
 
 @cache
@@ -362,7 +362,7 @@ def generators_of(model: nn.Module) -> list[OwnGenerator]:
                 continue  # has no state
             if issubclass(type(value), random.Random):
                 generators.append(OwnGenerator(name, value.getstate, value.setstate))
-            elif type(value).__module__.startswith("numpy.random"):
+            elif type.__getattribute__(type(value), "__module__").startswith("numpy.random"):
                 bits = getattr(value, "bit_generator", value)
                 if hasattr(value, "get_state"):  # of the older kind
                     generators.append(OwnGenerator(name, value.get_state, value.set_state))

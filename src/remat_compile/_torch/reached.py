@@ -19,6 +19,7 @@ from typing import Any
 
 from torch import nn
 
+from .constants import can_be_looked_at
 from .hooks import KINDS
 from .libraries import is_library, is_library_module
 
@@ -60,7 +61,7 @@ def reached_from(model: nn.Module, also: Iterable[object] = ()) -> Reached:
     """`also` are functions and objects besides that a forward may call."""
     walk = _NameWalk()
     for kind in dict.fromkeys(k for m in model.modules() for k in type(m).__mro__):
-        if kind not in (nn.Module, object):
+        if kind is not nn.Module and kind is not object:
             walk.of_class(kind)
     for module in model.modules():
         held = vars(module)
@@ -138,7 +139,7 @@ class _NameWalk:
     def _value(self, value: Any) -> None:
         self.functions += functions_in(value)
         kind: type = value if issubclass(type(value), type) else type(value)
-        if _has_users_code(kind):
+        if can_be_looked_at(kind) and _has_users_code(kind):
             for base in kind.__mro__:
                 if _has_users_code(base):
                     self.of_class(base)

@@ -18,6 +18,7 @@ from ..ir.diagnostics import fail
 from .autocast import Autocast, WeightCache
 from .contents import Contents
 from .devices import forked_generators
+from .exclusive import exchanging
 from .host_reads import HostRead, ReadTracker
 from .outside import generators_of, noted, put_back
 from .results import Results, without_cache
@@ -28,6 +29,7 @@ __all__ = [
     "as_forward_sees",
     "as_if_compiling",
     "has_values",
+    "restored",
     "unalias",
     "unchanged",
 ]
@@ -216,6 +218,13 @@ def has_values(model: nn.Module) -> bool:
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
+    """`restored` behind what runs inside, of which no other thread sees anything."""
+    with exchanging(), restored(model):
+        yield
+
+
+@contextmanager
+def restored(model: nn.Module) -> Iterator[None]:
     """What running the model's Python changes is put back: attributes of its modules, what their
     lists, sets and dictionaries hold, constants and objects outside of modules (`outside_of`), and
     the random generators of PyTorch, Python and NumPy, and of modules."""
@@ -228,13 +237,14 @@ def unchanged(model: nn.Module) -> Iterator[None]:
         with forked_generators():
             yield
     finally:
-        random.setstate(python)
-        if numpy is not None:
-            numpy.random.set_state(drawn)
-        for module, attributes in before:
-            vars(module).clear()
-            vars(module).update(attributes)
-        contents.put_back()
-        put_back(outside)
-        for one, state in own:
-            one.put(state)
+        with exchanging():
+            random.setstate(python)
+            if numpy is not None:
+                numpy.random.set_state(drawn)
+            for module, attributes in before:
+                vars(module).clear()
+                vars(module).update(attributes)
+            contents.put_back()
+            put_back(outside)
+            for one, state in own:
+                one.put(state)

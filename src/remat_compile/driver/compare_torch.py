@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from .._torch.alloc import Mark, measure_regions
 from .._torch.devices import forked_generators, synchronize
 from .._torch.repeats import differences, largest_difference
-from .._torch.whole import unchanged
+from .._torch.whole import restored
 from ..backends.torch import PlannedModule, measure_step
 from ..ir.analysis.liveness import held_bytes
 from ..ir.semantics.simulate import Sizes
@@ -93,7 +93,7 @@ def compare_step(
     Parameters and buffers are as before afterwards. Times are medians of `repeats`
     interleaved runs; bytes are from one run of each.
     """
-    with unchanged(exported.original):
+    with restored(exported.original):
         return _compared(plan, compiled, exported, repeats)
 
 

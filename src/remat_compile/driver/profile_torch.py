@@ -21,7 +21,7 @@ from torch import nn
 
 from .._torch.alloc import Mark, measure_regions
 from .._torch.devices import synchronize
-from .._torch.whole import unchanged
+from .._torch.whole import restored
 from ..backends.torch import PlannedModule, bytes_at_entries
 from ..backends.torch.build import generated_lines
 from ..ir.schedule import Compute
@@ -47,7 +47,7 @@ def measured_steps(
     FB0903 inside another profile.
     """
     assert isinstance(compiled, PlannedModule)
-    with unchanged(exported.original):
+    with restored(exported.original):
         runner = StepRunner(compiled, exported, plan.program.binding)
         runner.run()  # what happens once only
         times = [_times(runner, compiled) for _ in range(repeats)]

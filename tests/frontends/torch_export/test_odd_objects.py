@@ -30,6 +30,16 @@ class Unbound:
         raise RuntimeError("not there yet")
 
 
+def _raising(name: str) -> object:
+    """Of a class whose metaclass raises in one of its methods."""
+
+    def raises(*_: object) -> Any:
+        raise ZeroDivisionError(name)
+
+    kind: Any = type("Meta", (type,), {name: raises})("Raising", (), {})
+    return kind()
+
+
 def _deep() -> list[Any]:
     held: list[Any] = []
     for _ in range(3000):
@@ -74,13 +84,28 @@ def test_what_cannot_be_looked_at_is_not(name: str) -> None:
     assert step(X).equal(model(X))
 
 
-@pytest.mark.parametrize("held", [{"deep": _deep()}, {"proxy": Unbound()}])
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"deep": _deep()},
+        {"proxy": Unbound()},
+        *({"o": _raising(n)} for n in ("__eq__", "__hash__")),
+    ],
+)
 def test_what_pytorch_cannot_export_is_refused(held: dict[str, object]) -> None:
     with (
         pytest.raises(FBError, match=r"FB0501.*cannot export Odd"),
         lower(export(Odd(**held), (X,))),
     ):
         raise AssertionError
+
+
+@pytest.mark.parametrize("name", ["__bool__", "__repr__", "__getattribute__"])
+def test_a_metaclass_that_raises_is_not_asked(name: str) -> None:
+    model = Odd(held=[_raising(name)], alone=_raising(name))
+    with lower(export(model, (X,))) as lowered:
+        step = build(lowered, schedule(lowered.program, ()))
+    assert step(X).equal(model(X))
 
 
 INNER: list[int] = [1]

@@ -1,8 +1,7 @@
-"""A lowered model and a verified schedule -> a callable inside AOTAutograd's wrappers.
+"""A lowered model and a verified schedule -> a callable: generated code in an autograd node.
 
-AOTAutograd asks for two graph modules; it reads only their borders (names and fake
-values of inputs and outputs). So ours hold a single marker node per result, and the
-generated source is what runs.
+The node is one of its own (`plain_wrappers.py`) where a step needs nothing of AOTAutograd's wrappers,
+and else AOTAutograd's, which is given the borders of both functions (`borders.py`).
 """
 
 from __future__ import annotations
@@ -21,16 +20,15 @@ from ..._torch.handles import fast_handles
 from ..._torch.lowered import Lowered
 from ..._torch.plain_wrappers import PlainWrappers
 from ...ir.diagnostics import Diagnostic, fail, render
-from ...ir.expr import evaluate
 from ...ir.graph import CNode
 from ...ir.schedule import Offload, Schedule
-from ..python.names import symbol_key
 from ..python.quote import comment
 from ..python.regions import regions_of
+from .borders import borders
 from .emit import emit_with_saved
 from .flight import Flight
 from .graphs import GraphRecorder, StepGraphs
-from .interface import COPIES, TICKET, Interface, copies_of
+from .interface import TICKET, Interface, copies_of
 from .kernels import Kernel, Kernels, make_kernels, make_overwriting
 from .layouts import LayoutWatch
 from .module import GuardFailure, PlannedModule, planned_module
@@ -52,7 +50,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True, eq=False)
 class CompiledStep:
-    """A step in AOTAutograd's wrappers: `run(*params, *buffers, *args)` gives the flat results."""
+    """A step: `run(*params, *buffers, *args)` gives the flat results."""
 
     run: Function
     flight: Flight
@@ -119,7 +117,7 @@ def compiled_step(
         joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         ticket = () if graphs is None else (TICKET,)
-        return _borders(lowered, joint, interface, (*saved, *keys, *ticket))
+        return borders(lowered, joint, interface, (*saved, *keys, *ticket))
 
     moved = {step.anode for step in schedule.steps if isinstance(step, Offload)}
     # On the host there is room for a dense gradient, not for a slice of something larger.
@@ -144,13 +142,17 @@ def compiled_step(
         (forward, backward) if graphs is None else (graphs.forward, graphs.backward)
     )
 
-    device_type = lowered.exported.device.type
+    device_type, default_dtype = lowered.exported.device.type, torch.get_default_dtype()
 
     def run_backward(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
         flight.end()
         if torch.is_autocast_enabled(device_type):
             message = "backward() is called inside torch.autocast; the plan's runs outside of it"
             hint = "end the block after the forward and the loss, as PyTorch asks"
+            raise GuardFailure(Diagnostic("FB0910", message, hint=hint))
+        if torch.get_default_dtype() is not default_dtype:
+            message = f"backward() is called under another default dtype than {default_dtype}"
+            hint = "torch.set_default_dtype as it was when the model was captured"
             raise GuardFailure(Diagnostic("FB0910", message, hint=hint))
         args[len(args) - tangents :] = flight.layouts.fit(args[len(args) - tangents :])
         if compiled:
@@ -298,83 +300,3 @@ def _ends(backward: Function, copies: PlanCopies, place: int) -> Function:
         return made
 
     return run
-
-
-def _borders(
-    lowered: Lowered, joint: fx.GraphModule, interface: Interface, saved: tuple[str, ...]
-) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """The forward and backward graph modules as AOTAutograd wants to see them."""
-    values = _BorderValues(lowered)
-    symbols = [symbol_key(s.name) for s in lowered.program.symbols]
-    placeholders = joint.graph.find_nodes(op="placeholder")
-
-    forward = fx.Graph()
-    known: dict[str, fx.Node] = {}
-    for node, name in zip(placeholders, interface.inputs, strict=False):
-        copy = _placeholder(forward, node.name, node.meta)
-        if name is not None:
-            known.setdefault(name, copy)
-
-    def result(name: str | None) -> fx.Node | None:
-        if name is None:
-            return None
-        if name not in known:
-            known[name] = forward.call_function(_made_by_generated_code, (name,))
-            known[name].meta["val"] = values.of(name)
-        return known[name]
-
-    forward.output(tuple(result(n) for n in (*interface.outputs, *saved, *symbols)), type_expr=None)
-
-    backward = fx.Graph()
-    for index, name in enumerate((*symbols, *saved)):
-        _placeholder(backward, f"saved_{index}", {"val": known[name].meta["val"]})
-    for node in placeholders[len(interface.inputs) :]:
-        _placeholder(backward, node.name, node.meta)
-    grads: list[fx.Node | None] = []
-    for name in interface.grads:
-        if name is None:
-            grads.append(None)
-            continue
-        grads.append(backward.call_function(_made_by_generated_code, (name,)))
-        grads[-1].meta["val"] = values.of(name)  # type: ignore[union-attr]
-    backward.output(tuple(grads))
-    return (
-        fx.GraphModule(torch.nn.Module(), forward),
-        fx.GraphModule(torch.nn.Module(), backward),
-    )
-
-
-def _placeholder(graph: fx.Graph, name: str, meta: dict[str, Any]) -> fx.Node:
-    node = graph.placeholder(name)
-    node.meta.update(meta)
-    return node
-
-
-def _made_by_generated_code(name: str) -> Any:
-    """Stands in the border graphs for a value; never runs."""
-    raise AssertionError(f"{name}: the border graphs are not meant to run")
-
-
-class _BorderValues:
-    """Fake values of what crosses the border."""
-
-    def __init__(self, lowered: Lowered):
-        self._lowered = lowered
-
-    def of(self, name: str) -> Any:
-        lowered = self._lowered
-        graph = lowered.program.graph
-        for symbol in lowered.program.symbols:
-            if symbol_key(symbol.name) == name:
-                argument = lowered.program.binding.arguments[symbol.argument].name
-                return lowered.nodes[argument].meta["val"].shape[symbol.dim]
-        if name in graph.anode and graph.anode[name].kind == "rng":
-            return self._on_host(evaluate(graph.anode[name].size, {}), torch.uint8)
-        if name in (COPIES, TICKET):
-            return self._on_host(1, torch.int64)
-        return lowered.nodes[name].meta["val"]
-
-    def _on_host(self, size: int, dtype: torch.dtype) -> Tensor:
-        some = next(n.meta["val"] for n in self._lowered.nodes.values())
-        with some.fake_mode:
-            return torch.empty(size, dtype=dtype)

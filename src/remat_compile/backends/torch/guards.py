@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as of_modules
 
 from ..._torch.constants import copied_constant, is_constant, same_constant
+from ..._torch.exclusive import settled
 from ..._torch.hooks import KINDS, Hook, hook_at
 from ..._torch.objects import text_of
 from ..._torch.outside import OF_MODULES, reached_by
@@ -93,14 +94,25 @@ class ModuleGuards:
 
         `owner` is the planned module, `tensors` what the slots hold now.
         """
+        if self._looks(owner, tensors)[0]:
+            return []
+        with settled():  # what is noted below is that of one thread
+            return self._changes(owner, [held.get(key) for held, key, _ in self._slots])
+
+    def _looks(self, owner: nn.Module, tensors: Sequence[Any]) -> tuple[bool, Any, Any]:
+        """Whether all is as at the last close look, and what there is."""
         try:
             modules, data = self._modules_now(owner), _data_now(tensors)
             same = modules == self._of_modules and self._has_same_hooks()
             same &= self._outside.is_same() and self._objects.is_same(owner)
             same &= self._ties.are_same()
         except (KeyError, AttributeError):  # a tensor or an attribute was removed
-            same, modules, data = False, (), ()
-        if same and data == self._of_data:
+            return False, (), ()
+        return same and data == self._of_data, modules, data
+
+    def _changes(self, owner: nn.Module, tensors: Sequence[Any]) -> list[str]:
+        is_same, modules, data = self._looks(owner, tensors)
+        if is_same:  # what was otherwise was another thread's to exchange
             return []
         changes = [
             *_sentence("submodule", "replaced, added or removed", self._replaced()),
@@ -222,9 +234,9 @@ def _scalars(
         key: copied_constant(value)
         for key, value in vars(module).items()
         if key != "_is_full_backward_hook"  # goes with the hooks
-        and not (key in OF_MODULES and type(value) in (dict, set))
+        and not (key in OF_MODULES and (type(value) is dict or type(value) is set))
         and is_constant(value)
-        and not (type(value) in (list, dict, set) and not value)
+        and not ((type(value) is list or type(value) is dict or type(value) is set) and not value)
         and not (type(value) is list and not reached.may_read(key))
         and (f"{path}.{key}" if path else key) not in changing
     }

@@ -15,17 +15,19 @@ from torch._C import _TorchDispatchModeKey
 from torch.utils._pytree import tree_flatten
 
 from ..._torch.autocast import Autocast
-from ..._torch.constants import same_constant
+from ..._torch.exclusive import do_originals_run, settled, undisturbed
 from ..._torch.host_reads import changed_reads
 from ..._torch.lowered import Lowered
 from ..._torch.parallel import check_not_spread
 from ..._torch.results import tensors_of
-from ..._torch.strides import lie_alike, strides_of
+from ..._torch.settings import Settings
+from ..._torch.strides import lie_alike
 from ..._torch.whole import StandIn
 from ...ir.diagnostics import Diagnostic, FBError, render
 from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
 from .arguments import OTHERS, Arguments
+from .described import described, has_another_shape_only, is_as_described, otherwise
 from .flight import Flight
 from .graphs import StepGraphs
 from .guards import ModuleGuards
@@ -79,7 +81,7 @@ class PlannedStep:
         self._arguments = Arguments(exported.original.forward, exported.args, exported.kwargs)
         spec = tree_flatten((exported.args, exported.kwargs))[1]
         self._flat = self._arguments.flat if spec == self._spec else _by_tree
-        self._sample = [_described(leaf) for leaf in exported.flat_args]
+        self._sample = [described(leaf) for leaf in exported.flat_args]
         graph = lowered.program.graph
         shapes = iter([graph.anode[a.name].shape for a in lowered.program.binding.arguments])
         self._shapes = [
@@ -90,6 +92,7 @@ class PlannedStep:
             i for i, leaf in enumerate(exported.flat_args) if isinstance(leaf, Tensor)
         ]
         self.autocast = exported.autocast
+        self._settings = Settings.now()
         self._state = _state_of(lowered)
         self._guards = ModuleGuards(
             exported.original, self._state, exported.changing, exported.own_hooks
@@ -102,7 +105,6 @@ class PlannedStep:
         self._device = exported.device
 
     def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        tensors = [held.get(key) for held, key, _ in self._state]
         flat, spec = self._flat(args, kwargs), self._spec
         if flat is None:
             flat, spec = tree_flatten((args, kwargs))
@@ -114,7 +116,9 @@ class PlannedStep:
             flat, spec = tree_flatten((args, kwargs))
             if spec != self._spec:
                 self._refuse(owner, [OTHERS])
-        problems, is_new_shape = self._problems(owner, tensors, flat)
+        if do_originals_run():
+            return self.eager(owner, args, kwargs)
+        tensors, problems, is_new_shape = undisturbed(self._looked, owner, flat)
         hint = AS_SAMPLE if is_new_shape else AS_IT_WAS
         if not problems and self._reads:
             problems, hint = self.other_reads(flat), AS_READ
@@ -140,7 +144,9 @@ class PlannedStep:
         return changed_reads(self._reads, flat, self._device)
 
     def eager(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The forward of the model itself."""
+        """The forward of the model itself. It does not begin while it is traced elsewhere."""
+        with settled():
+            pass
         forward = self.original.get("forward")  # one that was set on the module
         return (
             self.base.forward(owner, *args, **kwargs)
@@ -163,27 +169,27 @@ class PlannedStep:
         """The flat results in what a call returned."""
         return tensors_of(made, self._returns)
 
-    def _problems(
-        self,
-        owner: nn.Module,
-        tensors: list[Tensor | None],
-        flat: list[Any],
-    ) -> tuple[list[str], bool]:
-        """What is otherwise than at capture, and whether that is nothing but shapes."""
+    def _looked(
+        self, owner: nn.Module, flat: list[Any]
+    ) -> tuple[list[Tensor | None], list[str], bool]:
+        """Parameters and buffers, what is otherwise than at capture, and whether that is nothing
+        but shapes."""
+        tensors = [held.get(key) for held, key, _ in self._state]
         env, problems = self._bind_symbols(flat)
         is_new_shape = True
         for index, (leaf, sample) in enumerate(zip(flat, self._sample, strict=True)):
-            now = _described(leaf)
-            if not _is_same(leaf, now, sample) and not self._fits(index, now, sample, env):
-                problems.append(_otherwise(index, now, sample))
-                is_new_shape &= _has_another_shape_only(now, sample)
-        changes = self._guards.changes(owner, tensors)
+            now = described(leaf)
+            if not is_as_described(leaf, now, sample) and not self._fits(index, now, sample, env):
+                problems.append(otherwise(index, now, sample))
+                is_new_shape &= has_another_shape_only(now, sample)
+        changes = [*self._guards.changes(owner, tensors), *self._settings.changes()]
         is_off = not torch.is_autocast_enabled(self.autocast.device_type)
         if not (is_off and self.autocast.dtype is None):
             autocast = Autocast.now(self.autocast.device_type)
             if autocast != self.autocast:
                 changes.append(f"autocast is {autocast}; at capture it was {self.autocast}")
-        return [*problems, *changes], bool(problems) and is_new_shape and not changes
+        is_new_shape = bool(problems) and is_new_shape and not changes
+        return tensors, [*problems, *changes], is_new_shape
 
     def _bind_symbols(self, flat: list[Any]) -> tuple[dict[str, int], list[str]]:
         """The dynamic dimensions of this call, and complaints about those out of range."""
@@ -200,7 +206,7 @@ class PlannedStep:
 
     def _fits(self, index: int, now: Any, sample: Any, env: dict[str, int]) -> bool:
         """Whether a tensor differs from the sample in dynamic dimensions only."""
-        if not _has_another_shape_only(now, sample):
+        if not has_another_shape_only(now, sample):
             return False
         if now[0] != sample[0]:
             if len(env) < len(self._symbols):
@@ -236,40 +242,6 @@ def _state_of(lowered: Lowered) -> list[Slot]:
 
 def _by_tree(_: tuple[Any, ...], __: dict[str, Any]) -> None:
     """In place of `Arguments.flat`, where leaves stand in another order."""
-
-
-def _described(leaf: Any) -> Any:
-    if isinstance(leaf, Tensor):
-        return (tuple(leaf.shape), leaf.dtype, leaf.device, leaf.requires_grad, strides_of(leaf))
-    return leaf
-
-
-def _is_same(leaf: Any, now: Any, sample: Any) -> bool:
-    """Whether an argument is as in the sample; what is no tensor must be the same to Python."""
-    return bool(now == sample) if isinstance(leaf, Tensor) else same_constant(now, sample)
-
-
-def _has_another_shape_only(now: Any, sample: Any) -> bool:
-    """Or lies otherwise in memory."""
-    return isinstance(now, tuple) and isinstance(sample, tuple) and now[1:-1] == sample[1:-1]
-
-
-def _otherwise(index: int, now: Any, sample: Any) -> str:
-    if _has_another_shape_only(now, sample) and now[0] == sample[0]:
-        own, other = (
-            "sparse" if described[-1] is None else f"strides {list(described[-1])}"
-            for described in (now, sample)
-        )
-        return f"argument {index} lies in memory with {own}; the plan is for {other}"
-    return f"argument {index} is {_text(now)}; the plan is for {_text(sample)}"
-
-
-def _text(described: Any) -> str:
-    if not isinstance(described, tuple):
-        return repr(described)
-    shape, dtype, device, requires_grad, _ = described
-    grad = ", requires grad" if requires_grad else ""
-    return f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}{grad}"
 
 
 class PlannedModule(StandIn, nn.Module):

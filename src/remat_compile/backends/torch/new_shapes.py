@@ -3,6 +3,7 @@ another way: in eager, or by a plan of its own."""
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,10 @@ from .module import PlannedModule
 __all__ = ["RunEagerly", "RunPlannedAgain"]
 
 PlanAgain = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], nn.Module]
+
+
+_Shapes = tuple[tuple[torch.Size, Strides | None], ...]
+"""Of the tensors of a call."""
 
 
 @dataclass
@@ -47,23 +52,36 @@ class RunPlannedAgain:
     ways that the forward goes by numbers of its arguments."""
 
     plan_again: PlanAgain
-    known: dict[tuple[tuple[torch.Size, Strides | None], ...], list[PlannedModule]] = field(
-        default_factory=dict
-    )
+    known: dict[_Shapes, list[PlannedModule]] = field(default_factory=dict)
+    planning: threading.RLock = field(default_factory=threading.RLock)
 
     def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         flat = tree_leaves((args, kwargs))
-        shapes = tuple((t.shape, strides_of(t)) for t in flat if isinstance(t, Tensor))
-        for made in self.known.setdefault(shapes, []):
-            if not made.planned_step.other_reads(flat):
-                return made.planned_step(owner, args, kwargs)
+        planned = self._known_way(flat)
+        if planned is None:
+            with self.planning:  # once, whichever threads meet the same
+                planned = self._known_way(flat) or self._another_way(owner, args, kwargs)
+        return planned.planned_step(owner, args, kwargs)
+
+    def _known_way(self, flat: list[Any]) -> PlannedModule | None:
+        ways = self.known.get(_shapes_of(flat), ())
+        return next((made for made in ways if not made.planned_step.other_reads(flat)), None)
+
+    def _another_way(
+        self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> PlannedModule:
+        shapes = _shapes_of(tree_leaves((args, kwargs)))
         again = self.plan_again(owner, args, kwargs)
         assert isinstance(again, PlannedModule)
         assert isinstance(owner, PlannedModule)
         again.planned_step.flight.join(owner.planned_step.flight)
-        self.known[shapes].append(again)
-        return again.planned_step(owner, args, kwargs)
+        self.known.setdefault(shapes, []).append(again)
+        return again
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RunPlannedAgain:
         """A copy of a module has parameters of its own, and so plans of its own."""
         return RunPlannedAgain(self.plan_again)
+
+
+def _shapes_of(flat: list[Any]) -> _Shapes:
+    return tuple((t.shape, strides_of(t)) for t in flat if isinstance(t, Tensor))

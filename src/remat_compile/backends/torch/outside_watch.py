@@ -75,7 +75,7 @@ class OutsideWatch:
             )
             hint = "compile again if the forward reads it, or keep it on a module or in an argument"
             diagnostic = Diagnostic("FB0528", message, hint=hint)
-            warnings.warn(render(diagnostic, level="warning"), stacklevel=6)
+            warnings.warn(render(diagnostic, level="warning"), stacklevel=8)
 
     def _change(self, place: Outside, value: Any, then: Any) -> str | None:
         """What is to be told of a place, once for each value."""

@@ -21,6 +21,7 @@ from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tr
 
 from ..._torch.autocast import Autocast
 from ..._torch.collections import without_full_collections
+from ..._torch.exclusive import exchanging
 from ..._torch.kernel_strides import laid_out_by_kernels
 from ..._torch.lowered import Exported
 from ..._torch.parallel import check_not_spread, replica_of
@@ -63,13 +64,14 @@ def export(
     args, kwargs = unalias(args, kwargs)
     if not has_values(module):
         module, args, kwargs = on_device(module, args, kwargs, torch.device("cpu"))
-    with _quiet(), unchanged(module):
+    with exchanging(), _quiet(), unchanged(module):
         args, kwargs = as_forward_sees(module, args, kwargs)
         with laid_out_by_kernels(has_values=has_values(module)):
             seen = observe(module, args, kwargs, wanted)
     results = None if strict else seen.results
     try:
         with (
+            exchanging(),
             _quiet(),
             _prints_nothing(),
             unchanged(module),

@@ -15,10 +15,11 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 from ..._torch.autocast import Autocast
 from ..._torch.collections import without_full_collections
 from ..._torch.deciding import with_deciding
+from ..._torch.exclusive import exchanging, tracing
 from ..._torch.joint import Joint, Strides, trace_joint
 from ..._torch.lowered import Exported, Lowered
 from ..._torch.places import recorded_places
-from ..._torch.whole import unchanged
+from ..._torch.whole import restored, unchanged
 from ...ir.diagnostics import fail
 from .assemble import assemble
 from .build import ProgramBuilder
@@ -41,11 +42,13 @@ def lower(exported: Exported, tangents: Sequence[Strides] | None = None) -> Iter
     is_first = tangents is None and not exported.symbol_names
     blueprint = without_values(exported) if is_first else None
     with (
-        unchanged(exported.original),
+        tracing(),
+        restored(exported.original),
         Autocast(exported.device.type).around(),  # `traced` enters that of the capture
         contextlib.ExitStack() as traced,
     ):
         with (
+            exchanging(),
             recorded_places(exported.original) if records else nullcontext(),
             unchanged(exported.original),  # hooks and attributes are read behind it
             without_full_collections(),

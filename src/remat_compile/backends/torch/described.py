@@ -1,0 +1,46 @@
+"""An argument of a planned step as its guards compare it: shape, dtype, device, whether it asks for
+a gradient, and strides; what is no tensor is itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..._torch.constants import same_constant
+from ..._torch.strides import strides_of
+
+__all__ = ["described", "has_another_shape_only", "is_as_described", "otherwise"]
+
+
+def described(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return (tuple(leaf.shape), leaf.dtype, leaf.device, leaf.requires_grad, strides_of(leaf))
+    return leaf
+
+
+def is_as_described(leaf: Any, now: Any, sample: Any) -> bool:
+    """Whether an argument is as in the sample; what is no tensor must be the same to Python."""
+    return bool(now == sample) if isinstance(leaf, Tensor) else same_constant(now, sample)
+
+
+def has_another_shape_only(now: Any, sample: Any) -> bool:
+    """Or lies otherwise in memory."""
+    return isinstance(now, tuple) and isinstance(sample, tuple) and now[1:-1] == sample[1:-1]
+
+
+def otherwise(index: int, now: Any, sample: Any) -> str:
+    if has_another_shape_only(now, sample) and now[0] == sample[0]:
+        own, other = (
+            "sparse" if form[-1] is None else f"strides {list(form[-1])}" for form in (now, sample)
+        )
+        return f"argument {index} lies in memory with {own}; the plan is for {other}"
+    return f"argument {index} is {_text(now)}; the plan is for {_text(sample)}"
+
+
+def _text(form: Any) -> str:
+    if not isinstance(form, tuple):
+        return repr(form)
+    shape, dtype, device, requires_grad, _ = form
+    grad = ", requires grad" if requires_grad else ""
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}{grad}"

@@ -1,0 +1,101 @@
+"""Settings of the process that are others at a step than at its capture."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from helpers.emitted.tiny import schedule
+from remat_compile.backends.torch import GuardFailure, PlannedModule, build
+from remat_compile.frontends.torch_export import export, lower
+
+
+class Factories(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.inner(x) * torch.ones(4) + torch.arange(4) / 3
+        return made + torch.zeros(4).sum()
+
+
+def planned(model: nn.Module, x: Tensor) -> PlannedModule:
+    with lower(export(model, (x,))) as lowered:
+        return build(lowered, schedule(lowered.program, ()))
+
+
+@pytest.fixture
+def x() -> Iterator[Tensor]:
+    yield torch.linspace(-1, 1, 12).reshape(3, 4)
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+    torch.use_deterministic_algorithms(False)
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.mkldnn.enabled = True  # type: ignore[assignment]
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda: torch.set_default_dtype(torch.float64),
+            "the default dtype is float64; at capture it was float32",
+        ),
+        (
+            lambda: torch.use_deterministic_algorithms(True),
+            "deterministic algorithms are on; at capture they were off",
+        ),
+    ],
+)
+def test_what_operators_are_chosen_by_is_refused(
+    x: Tensor, change: Callable[[], None], message: str
+) -> None:
+    ours = planned(Factories(), x)
+    change()
+    with pytest.raises(GuardFailure, match=f"FB0910.*{message}"):
+        ours(x)
+
+
+def test_a_backward_under_another_default_dtype_is_refused(x: Tensor) -> None:
+    made = planned(Factories(), x)(x)
+    torch.set_default_dtype(torch.float64)
+    with pytest.raises(GuardFailure, match=r"FB0910.*another default dtype"):
+        made.backward(torch.ones_like(made))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: torch.set_float32_matmul_precision("medium"),
+        lambda: setattr(torch.backends.mkldnn, "enabled", False),
+        lambda: torch.set_flush_denormal(True),
+    ],
+)
+def test_what_kernels_read_counts_as_in_eager(x: Tensor, change: Callable[[], None]) -> None:
+    model = Factories()
+    ours, theirs = planned(model, x), copy.deepcopy(model)
+    change()
+    for own, expected in zip(step(ours, x), step(theirs, x), strict=True):
+        assert torch.equal(own, expected)
+
+
+def test_the_default_device_is_that_of_the_capture(x: Tensor) -> None:
+    """In eager the factories of this model would mix devices, an error of PyTorch's."""
+    model = Factories()
+    ours, expected = planned(model, x), step(copy.deepcopy(model), x)
+    torch.set_default_device("meta")
+    made = step(ours, x)
+    torch.set_default_device(None)
+    assert all(map(torch.equal, made, expected))
+
+
+def step(model: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
+    made = model(x)
+    tangent = torch.full_like(made, 0.5)
+    return (made, *torch.autograd.grad(made, [*model.parameters()], tangent))

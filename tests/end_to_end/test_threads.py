@@ -1,0 +1,250 @@
+"""Planned steps and captures on several threads: who traces exchanges what others would read.
+
+Nothing here hopes for a race: the one thread stands still in the middle of its trace until the
+other one has come to where it reads, or waits.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import remat_compile
+from helpers.clock import HANGS_S
+
+OPTIONS: dict[str, Any] = {"activation_budget": "100%", "planner": "store-all"}
+
+
+exclusive: Any = importlib.import_module("remat_compile._torch.exclusive")
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.inner(x).tanh())
+
+
+def sample(rows: int = 6) -> Tensor:
+    return torch.linspace(-1, 1, 4 * rows).reshape(rows, 4)
+
+
+def gradients(model: nn.Module, x: Tensor, of: list[nn.Parameter] | None = None) -> list[Tensor]:
+    """The gradient of the result is an expanded one. On a thread beside a trace parameters are
+    given, as an optimizer holds them: those on the modules may be exchanged at that moment."""
+    return [*torch.autograd.grad(model(x).sum(), [*model.parameters()] if of is None else of)]
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(map(torch.equal, one, other))
+
+
+class Standstill:
+    """The first thread that traces stands still, with what it exchanged in place, until another
+    one waits for a lock or has done its work."""
+
+    def __init__(self) -> None:
+        self.inside, self.may_go_on = threading.Event(), threading.Event()
+        self.tracing: list[str] = []
+        self.first: str | None = None
+
+    def at(self) -> None:
+        name = threading.current_thread().name
+        self.tracing.append(name)
+        if self.first is None:
+            self.first = name
+            self.inside.set()
+            assert self.may_go_on.wait(HANGS_S)
+
+    def one_after_the_other(self) -> bool:
+        """Whether each thread had traced all that it did before the next one began."""
+        later = [*self.tracing[1:], None]
+        changes = [a for a, b in zip(self.tracing, later, strict=True) if a != b]
+        return len(changes) == len(set(changes))
+
+
+class _Waited:
+    """A lock that says when somebody comes to it."""
+
+    def __init__(self, lock: Any, still: Standstill) -> None:
+        self._lock, self._still = lock, still
+
+    def __enter__(self) -> None:
+        if self._still.inside.is_set() and threading.current_thread().name != self._still.first:
+            self._still.may_go_on.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> Standstill:
+    whole: Any = importlib.import_module("remat_compile._torch.whole").WholeModel
+    made, forward = Standstill(), whole.forward
+
+    def watched(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        made.at()
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(whole, "forward", watched)
+    for name in ("_TRACING", "_EXCHANGING"):
+        monkeypatch.setattr(exclusive, name, _Waited(getattr(exclusive, name), made))
+    return made
+
+
+def together(still: Standstill, first: Callable[[], Any], second: Callable[[], Any]) -> list[Any]:
+    """What both give; the second begins where the first stands still."""
+    made: dict[str, Any] = {}
+
+    def run(name: str, work: Callable[[], Any]) -> None:
+        try:
+            made[name] = work()
+        except BaseException as error:
+            made[name] = error
+        finally:
+            if name == "second":
+                still.may_go_on.set()
+
+    one = threading.Thread(target=run, args=("first", first), name="first")
+    other = threading.Thread(target=run, args=("second", second), name="second")
+    one.start()
+    assert still.inside.wait(HANGS_S)
+    other.start()
+    one.join(HANGS_S)
+    other.join(HANGS_S)
+    for result in made.values():
+        if isinstance(result, BaseException):
+            raise result
+    return [made["first"], made["second"]]
+
+
+@contextmanager
+def armed_later(still: Standstill) -> Iterator[None]:
+    """What is captured inside does not stand still."""
+    still.first = "nobody"
+    yield
+    still.first = None
+    still.tracing.clear()
+
+
+def test_a_step_waits_while_its_model_is_traced_by_the_backward_of_another_thread(
+    still: Standstill,
+) -> None:
+    x, model = sample(), Small()
+    expected = gradients(copy.deepcopy(model), x)
+    with armed_later(still):
+        step = remat_compile.compile(model, (x,), **OPTIONS)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "(?s).*FB0918")  # no gradient is copied
+        made = together(still, lambda: gradients(step, x), lambda: step(x).detach())
+    assert same(made[0], expected)
+    assert torch.equal(made[1], copy.deepcopy(model)(x))
+
+
+def test_the_model_in_eager_waits_as_well(still: Standstill) -> None:
+    x, model = sample(), Small()
+    with armed_later(still):
+        step = remat_compile.compile(model, (x,), **OPTIONS)
+    expected = gradients(copy.deepcopy(model), x)
+
+    def evaluated() -> Tensor:
+        with torch.no_grad():
+            made: Tensor = step(x)
+        return made
+
+    made = together(still, lambda: gradients(step, x), evaluated)
+    assert same(made[0], expected)
+    assert torch.equal(made[1], copy.deepcopy(model)(x))
+
+
+def test_backwards_that_trace_do_so_one_after_the_other(still: Standstill) -> None:
+    x, models = sample(), [Small(), Small()]
+    with armed_later(still):
+        steps = [remat_compile.compile(model, (x,), **OPTIONS) for model in models]
+    expected = [gradients(copy.deepcopy(model), x) for model in models]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "(?s).*FB0918")
+        made = together(still, lambda: gradients(steps[0], x), lambda: gradients(steps[1], x))
+    assert all(map(same, made, expected))
+    assert {*still.tracing} == {"first", "second"}
+    assert still.one_after_the_other()
+
+
+def test_models_are_captured_one_after_the_other(still: Standstill) -> None:
+    x, models, filters = sample(), [Small(), Small()], [*warnings.filters]
+    expected = [gradients(copy.deepcopy(model), x) for model in models]
+
+    def compiled(model: nn.Module) -> nn.Module:
+        made: nn.Module = remat_compile.compile(model, (x,), **OPTIONS)
+        return made
+
+    steps = together(still, lambda: compiled(models[0]), lambda: compiled(models[1]))
+    assert all(same(gradients(step, x), of) for step, of in zip(steps, expected, strict=True))
+    assert [*warnings.filters] == filters
+    assert not torch.compiler.is_compiling()
+
+
+def test_another_shape_is_planned_once_for_all_threads(still: Standstill) -> None:
+    model = Small()
+    with armed_later(still):
+        step = remat_compile.compile(model, (sample(),), on_new_shape="replan", **OPTIONS)
+    again: Any = step.planned_step.on_new_shape  # type: ignore[union-attr, operator]
+    again.planning = _Waited(again.planning, still)
+    x = sample(3)
+    expected = gradients(copy.deepcopy(model), x)
+    held = [*step.parameters()]
+    made = together(still, lambda: gradients(step, x, held), lambda: gradients(step, x, held))
+    assert all(same(of, expected) for of in made)
+    assert [len(ways) for ways in again.known.values()] == [1]
+
+
+def test_a_drop_in_inside_of_a_model_is_compared_as_its_original() -> None:
+    """Its backward could ask for the lock on a thread of autograd's."""
+    x, inner = sample(), Small()
+    step = remat_compile.compile(inner, (x,), **OPTIONS)
+    whole = nn.Sequential(step, nn.Linear(4, 4))
+    starts: list[object] = []
+    step.planned_step.flight.start = lambda *args: starts.append(args)  # type: ignore[union-attr, method-assign]
+    outer = remat_compile.compile(whole, (x,), **OPTIONS)
+    assert not starts
+    assert same(gradients(outer, x), gradients(nn.Sequential(inner, whole[1]), x))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forks beside threads
+def test_a_process_that_is_forked_during_a_trace_can_trace() -> None:
+    inside, may_go_on = threading.Event(), threading.Event()
+
+    def trace() -> None:
+        with exclusive.exchanging():
+            inside.set()
+            may_go_on.wait(HANGS_S)
+
+    thread = threading.Thread(target=trace)
+    thread.start()
+    assert inside.wait(HANGS_S)
+    child = os.fork()
+    if not child:
+        signal.alarm(int(HANGS_S))
+        with exclusive.exchanging():
+            os._exit(exclusive.undisturbed(lambda: 0))
+    try:
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        may_go_on.set()
+        thread.join()
+    assert exclusive.undisturbed(lambda: 1) == 1
