@@ -1,4 +1,4 @@
-"""PyTorch backend: a schedule becomes straight-line Python, in AOTAutograd's wrappers."""
+"""PyTorch backend: a schedule becomes straight-line Python, in an autograd node."""
 
 from __future__ import annotations
 

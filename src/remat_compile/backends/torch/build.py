@@ -1,7 +1,7 @@
 """A lowered model and a verified schedule -> a callable: generated code in an autograd node.
 
-The node is one of its own (`plain_wrappers.py`) where a step needs nothing of AOTAutograd's wrappers,
-and else AOTAutograd's, which is given the borders of both functions (`borders.py`).
+The node is one of its own (`plain_wrappers.py`) where a step needs nothing of AOTAutograd's
+wrappers, and else AOTAutograd's, which is given the borders of both functions (`borders.py`).
 """
 
 from __future__ import annotations
