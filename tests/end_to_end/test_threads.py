@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import importlib
 import os
-import signal
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -224,27 +225,82 @@ def test_a_drop_in_inside_of_a_model_is_compared_as_its_original() -> None:
     assert same(gradients(outer, x), gradients(nn.Sequential(inner, whole[1]), x))
 
 
+class Called(nn.Module):
+    """Calls its part otherwise than that was compiled for."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.out = inner, nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.out(self.inner(x, twice=True))
+        return made
+
+
+class Optional(Small):
+    def forward(self, x: Tensor, twice: bool = False) -> Tensor:
+        made: Tensor = super().forward(x)
+        return made * 2 if twice else made
+
+
+def test_a_drop_in_inside_of_a_model_may_be_called_as_its_plan_may_not() -> None:
+    x, inner = sample(), Optional()
+    whole = Called(remat_compile.compile(inner, (x,), **OPTIONS))
+    outer = remat_compile.compile(whole, (x,), **OPTIONS)
+    eager = Called(inner)
+    eager.out = whole.out
+    assert same(gradients(outer, x), gradients(eager, x))
+
+
+def test_who_traces_runs_backwards_on_its_own_thread() -> None:
+    """A thread of autograd's for a device may be in a backward that waits for the lock."""
+    threads: list[bool] = []
+
+    def ask() -> None:
+        threads.append(torch._C._is_multithreading_enabled())
+
+    with exclusive.tracing():
+        ask()
+        with exclusive.exchanging():
+            ask()
+            other = threading.Thread(target=ask)
+            other.start()
+            other.join()
+        ask()
+    ask()
+    assert threads == [False, False, True, False, True]
+
+
+FORKED = f"""
+HANGS_S = {int(HANGS_S)}
+import os, signal, threading
+from remat_compile._torch import exclusive
+
+inside, may_go_on = threading.Event(), threading.Event()
+
+def trace():
+    with exclusive.exchanging():
+        inside.set()
+        may_go_on.wait()
+
+thread = threading.Thread(target=trace, daemon=True)
+thread.start()
+inside.wait()
+child = os.fork()
+if not child:
+    signal.alarm(HANGS_S)
+    with exclusive.exchanging():
+        os._exit(exclusive.undisturbed(lambda: 0))
+assert os.waitpid(child, 0)[1] == 0
+may_go_on.set()
+thread.join()
+assert exclusive.undisturbed(lambda: 1) == 1
+"""
+"""In a process of its own: beside the threads of others that this one has, a fork may hang."""
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forks beside threads
 def test_a_process_that_is_forked_during_a_trace_can_trace() -> None:
-    inside, may_go_on = threading.Event(), threading.Event()
-
-    def trace() -> None:
-        with exclusive.exchanging():
-            inside.set()
-            may_go_on.wait(HANGS_S)
-
-    thread = threading.Thread(target=trace)
-    thread.start()
-    assert inside.wait(HANGS_S)
-    child = os.fork()
-    if not child:
-        signal.alarm(int(HANGS_S))
-        with exclusive.exchanging():
-            os._exit(exclusive.undisturbed(lambda: 0))
-    try:
-        assert os.waitpid(child, 0)[1] == 0
-    finally:
-        may_go_on.set()
-        thread.join()
-    assert exclusive.undisturbed(lambda: 1) == 1
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * HANGS_S, check=False)
+    assert done.returncode == 0, done.stderr

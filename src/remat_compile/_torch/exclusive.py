@@ -9,9 +9,10 @@ A planned step takes no lock where nothing is exchanged while it looks at its mo
 compares a count before and behind that. What it runs then is in its own hands.
 
 No deadlock: the second lock is taken inside of the first or alone, never the other way round. Who
-holds them waits for no other thread: AOTAutograd traces a backward on the thread that asks for it,
-and where a backward with numbers runs inside (the comparison with eager), no planned step does
-(`originals_run`), whose nodes could ask for the first lock on a thread of autograd's.
+holds the first waits for no other thread. A backward runs on the thread that asks for it inside
+(the comparison with eager has one with numbers): autograd's own thread for a device may be in the
+backward of another thread's step, which waits for that lock. And for as long as a thread exchanges,
+planned modules that it calls run their own forward, not their step.
 
 Example: thread 1 traces model M inside of a backward, thread 2 calls its planned step. That one
 sees an odd count, waits until M has its parameters again, looks at them, and runs.
@@ -25,7 +26,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
-__all__ = ["do_originals_run", "exchanging", "originals_run", "settled", "tracing", "undisturbed"]
+import torch
+
+__all__ = ["do_originals_run", "exchanging", "settled", "tracing", "undisturbed"]
 
 Seen = TypeVar("Seen")
 
@@ -34,34 +37,30 @@ _EXCHANGING = threading.RLock()
 
 
 class _Exchanges:
-    """`count` goes up where the outermost one begins and where it ends: odd while there is one."""
+    """`count` goes up where the outermost one begins and where it ends: odd while there is one, by
+    the thread `owner`."""
 
     count = 0
     depth = 0
-
-
-class _Originals(threading.local):
-    """Whether planned modules run their own forward on this thread."""
-
-    run = False
+    owner = 0
 
 
 _exchanges = _Exchanges()
-_originals = _Originals()
 
 
 @contextmanager
 def tracing() -> Iterator[None]:
-    """Inside, no other thread traces. May be nested."""
-    with _TRACING:
+    """Inside, no other thread traces, and a backward runs on this one. May be nested."""
+    with _TRACING, torch.autograd.set_multithreading_enabled(False):
         yield
 
 
 @contextmanager
 def exchanging() -> Iterator[None]:
     """Inside, no planned step of another thread looks at modules, and nobody else traces."""
-    with _TRACING, _EXCHANGING:
+    with tracing(), _EXCHANGING:
         if not _exchanges.depth:
+            _exchanges.owner = threading.get_ident()
             _exchanges.count += 1
         _exchanges.depth += 1
         try:
@@ -93,19 +92,9 @@ def settled() -> AbstractContextManager[Any]:
     return _EXCHANGING
 
 
-@contextmanager
-def originals_run() -> Iterator[None]:
-    """Inside `exchanging`, planned modules that are part of a model run as they are in eager."""
-    before, _originals.run = _originals.run, True
-    try:
-        yield
-    finally:
-        _originals.run = before
-
-
 def do_originals_run() -> bool:
-    """Whether this thread is inside of `originals_run`."""
-    return bool(_exchanges.count & 1) and _originals.run
+    """Whether this thread exchanges something: planned modules run as they are in eager then."""
+    return bool(_exchanges.count & 1) and _exchanges.owner == threading.get_ident()
 
 
 def _forked() -> None:

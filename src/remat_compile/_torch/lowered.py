@@ -16,6 +16,7 @@ from .autocast import Autocast
 from .hooks import Hook
 from .host_reads import HostRead
 from .results import Results, asks_for_cache, tensors_of
+from .settings import Settings
 from .strides import Strides
 from .whole import WholeModel, has_values
 
@@ -40,7 +41,7 @@ class Exported:
     `autocast` is what was around the export, `given` the module that was passed where that is one
     of several replicas, of which `original` is this process's. `known_reads` are what its forward
     read of the arguments where they had values, if these have none. With `with_cache` it makes
-    caches for the generation of text, as its configuration asks.
+    caches for the generation of text, as its configuration asks. `settings` are the process's.
     """
 
     original: nn.Module
@@ -65,6 +66,7 @@ class Exported:
     given: nn.Module | None = None
     known_reads: tuple[HostRead, ...] = ()
     with_cache: bool = False
+    settings: Settings = field(default_factory=Settings.now)
 
     @property
     def traced(self) -> nn.Module:

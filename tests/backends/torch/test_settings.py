@@ -69,6 +69,15 @@ def test_a_backward_under_another_default_dtype_is_refused(x: Tensor) -> None:
         made.backward(torch.ones_like(made))
 
 
+def test_settings_are_those_of_the_capture(x: Tensor) -> None:
+    """Another thread may set them while a plan is looked for."""
+    with lower(export(Factories(), (x,))) as lowered:
+        torch.set_default_dtype(torch.float64)
+        ours = build(lowered, schedule(lowered.program, ()))
+    with pytest.raises(GuardFailure, match=r"float64; at capture it was float32"):
+        ours(x)
+
+
 @pytest.mark.parametrize(
     "change",
     [

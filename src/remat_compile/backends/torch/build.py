@@ -142,7 +142,8 @@ def compiled_step(
         (forward, backward) if graphs is None else (graphs.forward, graphs.backward)
     )
 
-    device_type, default_dtype = lowered.exported.device.type, torch.get_default_dtype()
+    device_type = lowered.exported.device.type
+    default_dtype = lowered.exported.settings.default_dtype
 
     def run_backward(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
         flight.end()

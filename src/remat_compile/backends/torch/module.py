@@ -20,7 +20,6 @@ from ..._torch.host_reads import changed_reads
 from ..._torch.lowered import Lowered
 from ..._torch.parallel import check_not_spread
 from ..._torch.results import tensors_of
-from ..._torch.settings import Settings
 from ..._torch.strides import lie_alike
 from ..._torch.whole import StandIn
 from ...ir.diagnostics import Diagnostic, FBError, render
@@ -92,7 +91,7 @@ class PlannedStep:
             i for i, leaf in enumerate(exported.flat_args) if isinstance(leaf, Tensor)
         ]
         self.autocast = exported.autocast
-        self._settings = Settings.now()
+        self._settings = exported.settings
         self._state = _state_of(lowered)
         self._guards = ModuleGuards(
             exported.original, self._state, exported.changing, exported.own_hooks
@@ -105,6 +104,8 @@ class PlannedStep:
         self._device = exported.device
 
     def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if do_originals_run():
+            return self.eager(owner, args, kwargs)
         flat, spec = self._flat(args, kwargs), self._spec
         if flat is None:
             flat, spec = tree_flatten((args, kwargs))
@@ -116,8 +117,6 @@ class PlannedStep:
             flat, spec = tree_flatten((args, kwargs))
             if spec != self._spec:
                 self._refuse(owner, [OTHERS])
-        if do_originals_run():
-            return self.eager(owner, args, kwargs)
         tensors, problems, is_new_shape = undisturbed(self._looked, owner, flat)
         hint = AS_SAMPLE if is_new_shape else AS_IT_WAS
         if not problems and self._reads:

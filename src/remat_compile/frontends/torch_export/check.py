@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from ..._torch.autocast import Autocast
 from ..._torch.devices import forked_generators
-from ..._torch.exclusive import originals_run
 from ..._torch.execute import Again, execute
 from ..._torch.hooks import without_hooks
 from ..._torch.lowered import Exported, Lowered
@@ -161,7 +160,7 @@ def eager_step(exported: Exported, program: Program) -> dict[str, Tensor | None]
     """Results, gradients and new buffers of the model itself, run once with ones as tangents."""
     binding, module = program.binding, exported.original
     off = Autocast(exported.device.type).around()
-    with unchanged(module), originals_run(), forked_generators(), torch.enable_grad(), off:
+    with unchanged(module), forked_generators(), torch.enable_grad(), off:
         before = _with_cloned_buffers(module)
         # Hooks of the model itself run around a step, and `exported.args` are behind them.
         call = module.forward if exported.is_live else module
