@@ -15,9 +15,11 @@ from torch.utils.checkpoint import checkpoint
 
 import remat_compile
 from helpers.fused_plans import check_step, needs_compiler
-from remat_compile import Plan
-from remat_compile.backends.torch import PlannedModule
+from remat_compile import FBError, Plan, api
+from remat_compile._torch.joint import HANDS_GRADIENTS_OVER
+from remat_compile.backends.torch import PlannedModule, measure_step
 from remat_compile.backends.torch.private import are_private
+from remat_compile.driver.plan_cache import VARIABLE
 
 pytestmark = needs_compiler
 BUILD = import_module("remat_compile.backends.torch.build")
@@ -311,6 +313,102 @@ def test_after_an_error_in_the_middle_nothing_is_read_again(
     with pytest.raises(RuntimeError, match="a second time"):
         torch.autograd.grad(loss, wanted(step, x))
     assert all(map(torch.equal, gradients(step, x), plain))
+
+
+class Separate(Stack):
+    """Its results are tensors of their own, so that it needs nothing of AOTAutograd's wrappers."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        for layer in self.layers:
+            x, _ = layer(x)
+        return x, x.square().mean()
+
+
+@pytest.fixture(scope="module", params=["AOTAutograd's", "its own", "its own, not captured"])
+def separate(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> PlannedModule:
+    """A step in each kind of node, at a first and at a second start."""
+    with pytest.MonkeyPatch.context() as patched, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patched.setenv(VARIABLE, str(tmp_path_factory.mktemp("plans")))
+        if request.param == "AOTAutograd's":
+            patched.setattr("remat_compile._torch.joint.Joint.wrappers", lambda joint, _: joint)
+        elif not HANDS_GRADIENTS_OVER:
+            pytest.skip("this PyTorch holds gradients until a backward ends")
+        for is_second in (False, True)[: 1 + request.param.endswith("not captured")]:
+            if is_second:
+                patched.setattr(api, "_source", None)
+            model, x = Separate(), sample()[1]
+            model.load_state_dict(sample()[0].state_dict())
+            step = remat_compile.compile(
+                model,
+                (x,),
+                fuse="inductor",
+                loss=lambda outputs: outputs[0].sum() + outputs[1],
+                planner="store-all",
+            )
+    assert isinstance(step, PlannedModule)
+    assert step.planned_step.flight.is_begun_by_node == (request.param != "AOTAutograd's")
+    return step
+
+
+def test_each_kind_of_node_writes_over_what_nobody_else_holds(
+    separate: PlannedModule, answers: list[bool]
+) -> None:
+    step, (stack, x) = separate, sample()
+    model = Separate()
+    model.load_state_dict(stack.state_dict())
+    eager = torch.autograd.grad(sum(part.sum() for part in model(x)), wanted(model, x))
+    for _ in range(2):
+        close(gradients_of(step, x), [*eager])
+    use = measure_step(step, (x,))
+    assert use.measured_bytes == use.predicted_bytes
+    assert answers == [True] * 3
+
+
+def gradients_of(step: nn.Module, x: Tensor, **options: Any) -> list[Tensor]:
+    return [*torch.autograd.grad(sum(part.sum() for part in step(x)), wanted(step, x), **options)]
+
+
+def test_each_kind_of_node_leaves_as_it_is_what_somebody_holds(
+    separate: PlannedModule, answers: list[bool]
+) -> None:
+    step, (_, x) = separate, sample()
+    plain = gradients_of(step, x)
+    y, mean = step(x)
+    first, again = (
+        torch.autograd.grad(y.sum() + mean, wanted(step, x), retain_graph=keeps)
+        for keeps in (True, False)
+    )
+    close([*first], plain)
+    close([*again], plain)
+    kept: list[Tensor] = []
+    with keeping(kept, lambda place: kept[place]):
+        y, mean = step(x)
+    before = [t.detach().clone() for t in kept]
+    close([*torch.autograd.grad(y.sum() + mean, wanted(step, x))], plain)
+    assert all(map(torch.equal, kept, before))
+    assert answers == [True, False, True, False]
+
+
+@pytest.mark.parametrize("how", ["is_grads_batched", "vmap"])
+def test_a_batch_of_gradients_is_refused(separate: PlannedModule, how: str) -> None:
+    """No kernel reads one; AOTAutograd has an error of its own for `vmap`."""
+    step, (_, x) = separate, sample()
+    y, _ = step(x)
+    several = torch.ones(2, *y.shape)
+
+    def asked() -> object:
+        if how == "vmap":
+            return torch.func.vmap(lambda one: torch.autograd.grad(y, [x], one)[0])(several)
+        return torch.autograd.grad(y, [x], several, is_grads_batched=True)
+
+    with pytest.raises(
+        (FBError, RuntimeError), match=r"FB0910.*in a batch|compiled backward function within vmap"
+    ):
+        asked()
+    assert len(gradients_of(step, x)) == len(wanted(step, x))
 
 
 def test_where_that_cannot_be_asked_nothing_saved_is_written_over(

@@ -137,7 +137,6 @@ def _node(
             # A view, for instance of a parameter, would keep its base's node alive.
             ctx.save_for_backward(*[t.detach() if t._is_view() else t for t in saved])
             ctx.mark_non_differentiable(*[results[at] for at in sorted(without)])
-            ctx._materialize_non_diff_grads = False
             ctx.set_materialize_grads(False)
             ctx.results = [(result.shape, result.dtype, result.device) for result in results]
             ctx.was_deterministic = torch.are_deterministic_algorithms_enabled()

@@ -44,8 +44,8 @@ class Views(nn.Module):
         return y[:2], y[2:]
 
 
-def built(model: nn.Module) -> PlannedModule:
-    with lower(export(model, (X,))) as lowered:
+def built(model: nn.Module, x: Tensor = X) -> PlannedModule:
+    with lower(export(model, (x,))) as lowered:
         return build(lowered, schedule(lowered.program, ()))
 
 
@@ -72,6 +72,39 @@ def test_results_that_share_memory_are_left_to_aot_autograd() -> None:
     one, other = step(X)
     (one.sum() + other.square().sum()).backward()
     assert step.get_parameter("a.weight").grad is not None
+
+
+class Passing(nn.Module):
+    """Gives a part of what it was given, then a result of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x[:2], self.a(x).sin()
+
+
+class Whole(Passing):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, self.a(x).sin()
+
+
+@pytest.mark.parametrize("kind", [Passing, Whole])
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+def test_the_node_of_an_earlier_step_is_not_taken_for_its_own(
+    kind: type[Passing], used: tuple[int, ...], node: str
+) -> None:
+    """Of two steps one after the other, the second gives what the first has made."""
+    first, second = TwoHeads(), kind()
+    steps = built(copy.deepcopy(first)), built(copy.deepcopy(second), X.clone().requires_grad_())
+    for one, other in ((first, second), steps):
+        made = other(one(X)[0])
+        torch.stack([made[at].square().sum() for at in used]).sum().backward()
+    for step, eager in zip(steps, (first, second), strict=True):
+        for ours, theirs in zip(step.parameters(), eager.parameters(), strict=True):
+            assert (ours.grad is None) == (theirs.grad is None)
+            assert ours.grad is None or torch.equal(ours.grad, theirs.grad)
 
 
 @pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])

@@ -155,6 +155,10 @@ def compiled_step(
             message = f"backward() is called under another default dtype than {default_dtype}"
             hint = "torch.set_default_dtype as it was when the model was captured"
             raise GuardFailure(Diagnostic("FB0910", message, hint=hint))
+        if compiled and any(map(_is_batch, args[len(args) - tangents :])):
+            message = "gradients come in a batch (is_grads_batched=True), which no kernel reads"
+            hint = "ask for one after the other, or plan without fusion"
+            raise GuardFailure(Diagnostic("FB0910", message, hint=hint))
         args[len(args) - tangents :] = flight.layouts.fit(args[len(args) - tangents :])
         if compiled:
             _resolve(args, len(args) - tangents)
@@ -253,6 +257,12 @@ def _resolve(args: list[Any], first: int = 0) -> None:
         if isinstance(value, Tensor) and (value.is_neg() or value.is_conj()):
             args[place] = value.resolve_conj().resolve_neg()
             warnings.warn(render(_flagged(value), level="warning"), stacklevel=2)
+
+
+def _is_batch(gradient: Tensor) -> bool:
+    """Whether it stands for several, under `vmap` or `is_grads_batched=True`."""
+    functorch = torch._C._functorch
+    return functorch.is_legacy_batchedtensor(gradient) or functorch.is_batchedtensor(gradient)
 
 
 def _flagged(tensor: Tensor) -> Diagnostic:

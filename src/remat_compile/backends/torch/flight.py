@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -56,7 +56,7 @@ class Flight:
     def end(self) -> None:
         self._ways.waiting.pop(id(self), None)
 
-    def start(self, outputs: Any, autocast: Autocast) -> None:
+    def start(self, outputs: Any, given: Iterable[Any], autocast: Autocast) -> None:
         """Warns once if the graph of an earlier forward, of any way, is still alive and unused."""
         ways = self._ways
         if not ways.warned and ways.is_any_waiting():
@@ -71,13 +71,14 @@ class Flight:
                     "here, so gradients of their sum may differ: give each a block of its own"
                 )
             warnings.warn(message, stacklevel=4)
-        node = self.watch(outputs)
+        node = self.watch(outputs, given)
         if node is not None:
             ways.waiting[id(self)] = weakref.ref(node)
 
-    def watch(self, outputs: Any) -> Node | None:
+    def watch(self, outputs: Any, given: Iterable[Any]) -> Node | None:
         """Hooks the autograd node that made these outputs of one call, and gives it."""
-        node = step_node(outputs)
+        # What a node of our own gives is never a view of what it was given.
+        node = step_node(outputs, () if self.is_begun_by_node else given)
         if node is not None:
             if not self.is_begun_by_node:
                 node.register_prehook(self.begin)

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from copy import copy, deepcopy
 from functools import wraps
+from itertools import chain
 from typing import Any, NoReturn
 
 import torch
@@ -131,7 +132,7 @@ class PlannedStep:
         else:  # the casts are part of the graph
             with torch._C._DisableAutocast():
                 outputs = self.run([*tensors, *flat])
-        self.flight.start(outputs, self.autocast)
+        self.flight.start(outputs, chain(tensors, flat), self.autocast)
         return outputs if self._returns is None else self._returns.put_together(outputs)
 
     def _refuse(self, owner: nn.Module, problems: list[str], hint: str = AS_IT_WAS) -> NoReturn:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -72,14 +72,16 @@ class UnusedOutputs:
         )
 
 
-def step_node(outputs: Any) -> Node | None:
-    """The autograd node that made these outputs; some are views of what it made."""
+def step_node(outputs: Any, given: Iterable[Any] = ()) -> Node | None:
+    """The autograd node that made these outputs; some are views of what it made, and some of what
+    it was given, which another step may have made."""
+    before = {leaf.grad_fn for leaf in given if isinstance(leaf, Tensor)}
     is_flat = type(outputs) is tuple and all(isinstance(leaf, Tensor) for leaf in outputs)
     for leaf in outputs if is_flat else tree_leaves(outputs):
         node = leaf.grad_fn if isinstance(leaf, Tensor) else None
-        while node is not None and node.name() != _NODE:
+        while node is not None and node not in before and node.name() != _NODE:
             node = next((below for below, _ in node.next_functions), None)
-        if node is not None:
+        if node is not None and node not in before:
             return node
     return None
 

@@ -166,7 +166,7 @@ class Session:
                 made = part.step.run(tensors)
         else:
             made = part.step.run(tensors)
-        if (node := part.step.flight.watch(made)) is not None:
+        if (node := part.step.flight.watch(made, inputs)) is not None:
             node.register_hook(self._takes_off(part, storages))
         out = list(part.constants)
         for place, tensor in zip(part.returned, made, strict=True):
