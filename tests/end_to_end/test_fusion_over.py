@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import remat_compile
-from helpers.fused_plans import check_step, needs_compiler
+from helpers.fused_plans import bound, check_step, needs_compiler
 from remat_compile import Plan
 from remat_compile.backends.torch import PlannedModule
 from remat_compile.backends.torch.kernels import Kernels, made, make_overwriting
@@ -71,14 +71,6 @@ def planned(**options: Any) -> Plan:
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     return planned()
-
-
-def bound(plan: Plan) -> PlannedModule:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        step = plan.bind()
-    assert isinstance(step, PlannedModule)
-    return step
 
 
 def over_in(step: PlannedModule) -> list[str]:

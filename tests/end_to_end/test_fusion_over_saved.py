@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import remat_compile
-from helpers.fused_plans import check_step, needs_compiler
+from helpers.fused_plans import bound, check_step, needs_compiler
 from remat_compile import FBError, Plan, api
 from remat_compile.backends.torch import PlannedModule, measure_step
 from remat_compile.backends.torch.private import are_private
@@ -70,14 +70,6 @@ def planned(dtype: torch.dtype = torch.float32) -> Plan:
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     return planned()
-
-
-def bound(plan: Plan) -> PlannedModule:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        step = plan.bind()
-    assert isinstance(step, PlannedModule)
-    return step
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from remat_compile.driver.compare_torch import compare_step
 from remat_compile.driver.regions import rounding
 from remat_compile.verifier import ProvenPlan
 
-__all__ = ["Gated", "check_step", "codes", "made", "needs_compiler"]
+__all__ = ["Gated", "bound", "check_step", "codes", "made", "needs_compiler"]
 
 needs_compiler = pytest.mark.skipif(
     missing(torch.device("cpu")) is not None, reason="no C++ compiler"
@@ -51,15 +51,21 @@ def codes(plan: Plan) -> list[str]:
     return [d.code for d in plan.warnings]
 
 
+def bound(plan: Plan) -> PlannedModule:
+    """The step of a plan, of which nothing is warned."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step = plan.bind()
+    assert isinstance(step, PlannedModule)
+    return step
+
+
 def check_step(plan: Plan, limit: float) -> None:
     """Proven again, measured to the byte, and equal to eager up to rounding."""
     assert any(c.is_fused for c in plan.graph.cnodes)
     assert isinstance(plan.verify(), ProvenPlan)
     assert any(a.key == "fused" for a in plan.assuming)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        step = plan.bind()
-    assert isinstance(step, PlannedModule)
+    step = bound(plan)
     assert plan._exported is not None
     report = compare_step(plan, step, plan._exported, 1)
     assert report.max_difference <= limit == rounding(plan.program)
