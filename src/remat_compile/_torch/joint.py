@@ -53,9 +53,6 @@ HANDS_GRADIENTS_OVER = hasattr(torch.autograd.Function, "boxed_grads_call")
 """Whether a backward can free the gradients that it is given before it ends, as in
 PyTorch 2.13; in 2.11 the engine holds them until then."""
 
-_LAYING_OUT = threading.RLock()
-"""Held while tangents have strides of their own: backwards may run on several threads."""
-
 NEEDS_NUMBERS = (DataDependentOutputException, GuardOnDataDependentSymNode)
 """What tracing raises where Python reads a number that is not there."""
 
@@ -219,7 +216,8 @@ def _as_it_comes(meta: Any) -> Any:
 
 @contextlib.contextmanager
 def _tangents_laid_out(strides: Sequence[Strides] | None) -> Iterator[None]:
-    """Tangents are traced with these strides, in order, and not with those of the results."""
+    """Tangents are traced with these strides, in order, and not with those of the results. Inside
+    of `exclusive.tracing`: no other thread of this package is in here."""
     if strides is None:
         yield
         return
@@ -233,10 +231,9 @@ def _tangents_laid_out(strides: Sequence[Strides] | None) -> Iterator[None]:
         return made, MemoryFormatMeta(size=x.shape, stride=stride), True
 
     name = "coerce_tangent_and_suggest_memory_format"
-    with _LAYING_OUT:
-        as_results = getattr(collect_metadata_analysis, name)
-        with mock.patch.object(collect_metadata_analysis, name, laid_out):
-            yield
+    as_results = getattr(collect_metadata_analysis, name)
+    with mock.patch.object(collect_metadata_analysis, name, laid_out):
+        yield
 
 
 @contextlib.contextmanager

@@ -62,11 +62,74 @@ def test_what_operators_are_chosen_by_is_refused(
         ours(x)
 
 
-def test_a_backward_under_another_default_dtype_is_refused(x: Tensor) -> None:
+class Halves(Factories):
+    """Two results that lie in one tensor, which is left to AOTAutograd's wrappers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = super().forward(x)
+        return made[:2], made[2:]  # type: ignore[return-value]
+
+
+def loss_of(made: Tensor | tuple[Tensor, ...]) -> Tensor:
+    parts = (made,) if isinstance(made, Tensor) else made
+    return torch.stack([part.square().sum() for part in parts]).sum()
+
+
+@pytest.mark.parametrize("kind", [Factories, Halves])
+@pytest.mark.parametrize(
+    ("change", "back", "message"),
+    [
+        (
+            lambda: torch.set_default_dtype(torch.float64),
+            lambda: torch.set_default_dtype(torch.float32),
+            "where backward() begins, the default dtype is float64; at capture it was float32",
+        ),
+        (
+            lambda: torch.use_deterministic_algorithms(True),
+            lambda: torch.use_deterministic_algorithms(False),
+            "where backward() begins, deterministic algorithms are on; at capture they were off",
+        ),
+    ],
+)
+def test_a_backward_under_other_settings_is_refused(
+    x: Tensor,
+    kind: type[Factories],
+    change: Callable[[], None],
+    back: Callable[[], None],
+    message: str,
+) -> None:
+    """And the next step, under those of the capture, is eager's."""
+    model = kind()
+    ours = planned(model, x)
+    assert ours.planned_step.flight.is_begun_by_node == (kind is Factories)
+    loss = loss_of(ours(x))
+    change()
+    with pytest.raises(GuardFailure) as refused:
+        loss.backward()
+    back()
+    (diagnostic,) = refused.value.diagnostics
+    assert diagnostic.code == "FB0910"
+    assert diagnostic.message == message
+    assert diagnostic.hint is not None
+    assert "compile again" in diagnostic.hint
+    assert all(p.grad is None for p in ours.parameters())
+    del loss, refused
+    loss_of(ours(x)).backward()
+    theirs = copy.deepcopy(model)
+    theirs.zero_grad()
+    loss_of(theirs(x)).backward()
+    for own, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert own.grad is not None
+        assert expected.grad is not None
+        assert torch.equal(own.grad, expected.grad)
+
+
+def test_deterministic_algorithms_that_are_switched_off_are_refused_as_well(x: Tensor) -> None:
+    torch.use_deterministic_algorithms(True)
     made = planned(Factories(), x)(x)
-    torch.set_default_dtype(torch.float64)
-    with pytest.raises(GuardFailure, match=r"FB0910.*another default dtype"):
-        made.backward(torch.ones_like(made))
+    torch.use_deterministic_algorithms(False)
+    with pytest.raises(GuardFailure, match="algorithms are off; at capture they were on"):
+        made.sum().backward()
 
 
 def test_settings_are_those_of_the_capture(x: Tensor) -> None:

@@ -7,8 +7,9 @@ from .build import CompiledStep, build, compiled_step
 from .emit import emit
 from .graphs import GraphRecorder, check_graphs, recorder_for
 from .measure import StepUse, bytes_at_entries, measure_step
-from .module import GuardFailure, PlannedModule
+from .module import PlannedModule
 from .new_shapes import RunEagerly, RunPlannedAgain
+from .refusals import GuardFailure
 
 __all__ = [
     "CompiledStep",

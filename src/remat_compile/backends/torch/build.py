@@ -31,10 +31,11 @@ from .graphs import GraphRecorder, StepGraphs
 from .interface import TICKET, Interface, copies_of
 from .kernels import Kernel, Kernels, make_kernels, make_overwriting
 from .layouts import LayoutWatch
-from .module import GuardFailure, PlannedModule, planned_module
+from .module import PlannedModule, planned_module
 from .more_terms import MoreTerms
 from .overwrites import Overwrites, overwrites
 from .private import are_private
+from .refusals import BackwardGuards, GuardFailure
 from .reinterpret import reinterpret_views
 from .runtime import PlanCopies
 from .unused import UnusedOutputs
@@ -124,7 +125,8 @@ def compiled_step(
     in_order = lowered if moved.isdisjoint(lowered.tangents) else replace(lowered, takes=None)
     is_fixed = bool(compiled) or recorder is not None
     layouts = LayoutWatch(in_order, name, is_fixed=is_fixed)
-    flight = Flight(UnusedOutputs(lowered), layouts, MoreTerms(lowered))
+    guards = BackwardGuards(lowered.exported, name)
+    flight = Flight(guards, UnusedOutputs(lowered), layouts, MoreTerms(lowered))
     tangents = len(lowered.tangents)
     graphs = None
     if recorder is not None:
@@ -142,19 +144,8 @@ def compiled_step(
         (forward, backward) if graphs is None else (graphs.forward, graphs.backward)
     )
 
-    device_type = lowered.exported.device.type
-    default_dtype = lowered.exported.settings.default_dtype
-
     def run_backward(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
         flight.end()
-        if torch.is_autocast_enabled(device_type):
-            message = "backward() is called inside torch.autocast; the plan's runs outside of it"
-            hint = "end the block after the forward and the loss, as PyTorch asks"
-            raise GuardFailure(Diagnostic("FB0910", message, hint=hint))
-        if torch.get_default_dtype() is not default_dtype:
-            message = f"backward() is called under another default dtype than {default_dtype}"
-            hint = "torch.set_default_dtype as it was when the model was captured"
-            raise GuardFailure(Diagnostic("FB0910", message, hint=hint))
         if compiled and any(map(_is_batch, args[len(args) - tangents :])):
             message = "gradients come in a batch (is_grads_batched=True), which no kernel reads"
             hint = "ask for one after the other, or plan without fusion"

@@ -16,6 +16,7 @@ from ..._torch.autocast import Autocast
 from ...ir.diagnostics import Diagnostic, FBError
 from .layouts import LayoutWatch
 from .more_terms import MoreTerms
+from .refusals import BackwardGuards
 from .unused import UnusedOutputs, step_node
 
 __all__ = ["Flight"]
@@ -41,7 +42,10 @@ class Flight:
     that calls `begin` itself (`is_begun_by_node`) is given no hook for it.
     """
 
-    def __init__(self, unused: UnusedOutputs, layouts: LayoutWatch, terms: MoreTerms) -> None:
+    def __init__(
+        self, guards: BackwardGuards, unused: UnusedOutputs, layouts: LayoutWatch, terms: MoreTerms
+    ) -> None:
+        self._guards = guards
         self.unused = unused
         self.layouts = layouts
         self.terms = terms
@@ -89,6 +93,7 @@ class Flight:
     def begin(self, gradients: Sequence[Tensor | None]) -> None:
         """A backward begins, with these gradients of what the node gave."""
         _refuse_create_graph()
+        self._guards.check()
         self.unused.look(gradients)
         self.layouts.look(gradients)
 

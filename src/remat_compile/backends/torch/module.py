@@ -23,7 +23,7 @@ from ..._torch.parallel import check_not_spread
 from ..._torch.results import tensors_of
 from ..._torch.strides import lie_alike
 from ..._torch.whole import StandIn
-from ...ir.diagnostics import Diagnostic, FBError, render
+from ...ir.diagnostics import Diagnostic, render
 from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
 from .arguments import OTHERS, Arguments
@@ -31,10 +31,11 @@ from .described import described, has_another_shape_only, is_as_described, other
 from .flight import Flight
 from .graphs import StepGraphs
 from .guards import ModuleGuards
+from .refusals import GuardFailure
 from .runtime import PlanCopies
 from .ties import Slot
 
-__all__ = ["GuardFailure", "PlannedModule", "PlannedStep", "planned_module"]
+__all__ = ["PlannedModule", "PlannedStep", "planned_module"]
 
 OnNewShape = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 """Runs a call that differs from the plan in shapes only; of the module and its arguments."""
@@ -51,10 +52,6 @@ AS_READ = 'compile with on_new_shape="replan" or "eager", or with such a call as
 _STEP = "_remat_compile_step"
 _OWN = ("forward", "_is_full_backward_hook")
 """Attributes of the original that a planned module has of its own."""
-
-
-class GuardFailure(FBError):
-    """A call that the plan was not made for (FB0910): other shapes, dtypes, modes or numbers."""
 
 
 class PlannedStep:
