@@ -26,7 +26,7 @@ from helpers.starts import Net, compiled, edit, entry
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile import FBError
 from remat_compile.backends.torch import measure_step
-from remat_compile.driver.plan_cache import VARIABLE
+from remat_compile.driver.plan_cache import COSTS_SUFFIX, VARIABLE
 from remat_compile.driver.start.entry import SUFFIX
 
 ROOT = Path(__file__).parents[2]
@@ -119,7 +119,7 @@ def test_processes_that_start_at_once_share_what_they_keep(tmp_path: Path, folde
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(in_a_process, [tmp_path] * 2)
     assert first[1] == second[1]
-    assert sorted(path.suffix for path in folder.iterdir()) == [".remat-plan", SUFFIX]
+    assert sorted(path.suffix for path in folder.iterdir()) == [COSTS_SUFFIX, ".remat-plan", SUFFIX]
     assert in_a_process(tmp_path) == ["False", first[1]]
 
 

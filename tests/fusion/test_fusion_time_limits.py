@@ -63,10 +63,11 @@ def test_no_kernel_is_made_past_the_limit(monkeypatch: pytest.MonkeyPatch) -> No
         skip(40 * UNIT_S)
         return SimpleNamespace(workspace_bytes=0, of=c.name)
 
-    monkeypatch.setattr(price, "_measured", lambda *_: price._Times(1, 1))
+    monkeypatch.setattr(price, "_measured", lambda *_: price.KernelTimes(1, 1))
     cpu = torch.device("cpu")
     nothing: Any = {"wait": lambda: None, "known": lambda *_: None, "begin": lambda *_: None}
-    kernels: Any = SimpleNamespace(kernel=kernel, device=cpu, compiling=0, **nothing)
+    named: Any = {"text": lambda c, _: c.name}
+    kernels: Any = SimpleNamespace(kernel=kernel, device=cpu, compiling=0, **nothing, **named)
     prices = price.InductorPrice(kernels, {"x": torch.ones(1)}, 100 * UNIT_S)
     calls = [CNode(f"F{i}", "fwd", (f"y{i}",), Call("ns.f", (Ref("x"),))) for i in range(6)]
     costs = [prices.cost(c) for c in calls]
@@ -84,6 +85,9 @@ class Compilers:
         self.skip, self.each_s = skip, each_s
         self.begun: list[str] = []
         self.compiling = 0
+
+    def text(self, c: CNode, tensors: object) -> str:
+        return c.name
 
     def known(self, c: CNode, tensors: object) -> None:
         return None
@@ -113,7 +117,7 @@ def test_the_limit_is_overrun_by_what_is_compiled_at_once_at_most(
     """All was begun, and the first price waited for it: 1 of 20 was priced after 10 times the
     limit."""
     skip = skips(monkeypatch)
-    monkeypatch.setattr(price, "_measured", lambda *_: price._Times(1, 1))
+    monkeypatch.setattr(price, "_measured", lambda *_: price.KernelTimes(1, 1))
     monkeypatch.setattr(price, "AT_ONCE", 4)
     kernels: Any = Compilers(skip, units * UNIT_S)
     prices = price.InductorPrice(kernels, {"x": torch.ones(1)}, 100 * UNIT_S)
@@ -131,7 +135,7 @@ def test_compilers_have_work_while_a_plan_is_looked_for(monkeypatch: pytest.Monk
     """Another is asked for than was prepared first: it is begun beside those. What follows is begun
     when there is something else to do, and what was asked for meanwhile is not begun again."""
     skip = skips(monkeypatch)
-    monkeypatch.setattr(price, "_measured", lambda *_: price._Times(1, 1))
+    monkeypatch.setattr(price, "_measured", lambda *_: price.KernelTimes(1, 1))
     monkeypatch.setattr(price, "AT_ONCE", 4)
     kernels: Any = Compilers(skip, UNIT_S)
     prices = price.InductorPrice(kernels, {"x": torch.ones(1)}, 100 * UNIT_S)

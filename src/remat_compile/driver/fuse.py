@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..ir.program import Program
     from ..ir.schedule import Schedule
     from .fused_cache import FusedCache
+    from .kept_costs import KeptCosts
     from .request import PlanRequest
     from .run_planner import Phases
 
@@ -45,9 +46,10 @@ def fused_plan(
     request: PlanRequest,
     phases: Phases,
     kept: FusedCache | None = None,
+    costs: KeptCosts | None = None,
 ) -> Plan:
     """The plan with runs of it fused and proven anew, or as it was with the reason as a warning.
-    As it was fused before, where that is `kept`.
+    As it was fused before, where that is `kept`; kernels that are among `costs` are not timed.
 
     FB0468 where nothing can be fused here, FB0469 where it was not worth it or not proven, FB0470
     for what was fused and how far its bits are from those of the calls. The peaks are never higher
@@ -57,7 +59,7 @@ def fused_plan(
         return plan
     if why := _obstacle(plan, request):
         return with_warnings(plan, Diagnostic("FB0468", f"the plan is not fused: {why}"))
-    from ..backends.torch.kernels import InductorPrice
+    from ..backends.torch.kernels import InductorPrice, KernelTimes
 
     end_probe()
     kernels = new_kernels(plan.program)
@@ -73,7 +75,13 @@ def fused_plan(
             return with_warnings(plan, done)
         diagnostics = diagnostics if done is None else kept.unused(done)
     measured = InductorPrice(kernels, values, request.time_limit_s)
+    if costs is not None:
+        known_times, of_prices = costs.prices()
+        measured.times |= {name: KernelTimes(*pair) for name, pair in known_times.items()}
+        diagnostics = (*diagnostics, *of_prices)
     made = FusedWays(plan, request, phases, measured).made()
+    if costs is not None:
+        diagnostics = (*diagnostics, *costs.keep_prices(measured.times))
     if request.fuse == "auto":
         made = [way for way in made if way.time_ns < plan.trace.time_ns]
     late = f" within {request.time_limit_s:g} s" if measured.is_late else ""

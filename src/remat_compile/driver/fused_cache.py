@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..ir.program import Program
     from .plan import Plan
     from .plan_cache import PlanCache
+    from .request import Fuse
 
 __all__ = ["FusedCache"]
 
@@ -27,6 +28,11 @@ class FusedCache:
 
     cache: PlanCache
     key: str
+
+    @classmethod
+    def of(cls, cache: PlanCache, key: str, fuse: Fuse) -> FusedCache:
+        """`key` is that of the plan, which is the same for every way to fuse it."""
+        return cls(cache, digest(f"{key} {fuse}"))
 
     def find(self, plan: Plan) -> tuple[Program | None, tuple[Diagnostic, ...]]:
         """A program with one schedule that was fused from this plan, still to be proven; None

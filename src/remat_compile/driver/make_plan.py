@@ -14,6 +14,7 @@ from .budget import Baseline, resolve_budget
 from .fuse import fused_plan, refuse_without_model
 from .fused_cache import FusedCache
 from .jax.fuse import fused_for_xla
+from .kept_costs import KeptCosts
 from .least import run_for_least
 from .model_source import Source
 from .plan import Plan
@@ -68,12 +69,15 @@ def planned_source(
     with _lowered(source, request.device, phases) as lowered:
         cache = plan_cache() if request.cache else None
         key = None if cache is None else cache.key(lowered.program, request, lowered.layouts())
-        plan, diagnostics = _cached_or_made(lowered, request, phases, cache, key)
-        kept = None if cache is None or key is None else FusedCache(cache, key)
+        costs = None
+        if cache is not None and request.device is None:
+            costs = KeptCosts.of(cache, lowered)
+        plan, diagnostics = _cached_or_made(lowered, request, phases, cache, key, costs)
         if request.fuse == "xla":
             plan = fused_for_xla(plan, request, phases)
         else:
-            plan = fused_plan(plan, lowered, request, phases, kept)
+            kept = None if cache is None or key is None else FusedCache.of(cache, key, request.fuse)
+            plan = fused_plan(plan, lowered, request, phases, kept, costs)
         warnings = (
             *source.warnings,
             *source.exported.warnings,
@@ -81,7 +85,8 @@ def planned_source(
             *plan.warnings,
             *diagnostics,
         )
-        plan = replace(plan, warnings=warnings, phase_s=phases.seconds)
+        unlike = tuple(dict.fromkeys(warnings))  # a folder that cannot be written is so for all
+        plan = replace(plan, warnings=unlike, phase_s=phases.seconds)
         plan = replace(plan, _exported=source.exported, _reads=source.reads)
         yield plan, lowered
 
@@ -92,6 +97,7 @@ def _cached_or_made(
     phases: Phases,
     cache: PlanCache | None,
     key: str | None,
+    costs: KeptCosts | None,
 ) -> tuple[Plan, tuple[Diagnostic, ...]]:
     """The plan, and what is to be said of the cache."""
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -100,7 +106,9 @@ def _cached_or_made(
             known, diagnostics = cache.find(key, lowered.program, request)
         if known is not None:
             return known, diagnostics
-    plan = plan_costed(_with_costs(lowered, request.device, phases), request, phases)
+    program, of_costs = _with_costs(lowered, request.device, phases, costs)
+    diagnostics = (*diagnostics, *of_costs)
+    plan = plan_costed(program, request, phases)
     if cache is not None and key is not None and not plan.warnings:
         diagnostics = (*diagnostics, *cache.keep(key, plan))
     return plan, diagnostics
@@ -119,7 +127,8 @@ def costed(
 ) -> Iterator[tuple[Program, Lowered]]:
     """The program with its costs and, inside the block, the lowered model."""
     with _lowered(source, device, phases) as lowered:
-        yield _with_costs(lowered, device, phases), lowered
+        program, _ = _with_costs(lowered, device, phases)
+        yield program, lowered
 
 
 @contextmanager
@@ -135,12 +144,23 @@ def _lowered(source: Source, device: Device | None, phases: Phases) -> Iterator[
         yield lowered.with_program(replace(lowered.program, header=header))
 
 
-def _with_costs(lowered: Lowered, device: Device | None, phases: Phases) -> Program:
+def _with_costs(
+    lowered: Lowered, device: Device | None, phases: Phases, kept: KeptCosts | None = None
+) -> tuple[Program, tuple[Diagnostic, ...]]:
+    """The program with its costs, those that are `kept` where there are some, and what is to be
+    said of them."""
     if device is not None:
-        return _roofline(lowered.program, device, phases)
+        return _roofline(lowered.program, device, phases), ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+    if kept is not None:
+        with phases.phase("cache", "looking for costs that were measured before"):
+            known, diagnostics = kept.find(lowered.program)
+        if known is not None:
+            return known, diagnostics
     end_probe()  # compilers would take the time of what is measured
     with phases.phase("costs", "measuring each computation"):
-        return _measured(lowered)
+        program = _measured(lowered)
+    return program, diagnostics if kept is None else (*diagnostics, *kept.keep(program))
 
 
 def costed_program(model: Program | Source, request: PlanRequest, phases: Phases) -> Program:

@@ -36,17 +36,22 @@ if TYPE_CHECKING:
     from .request import PlanRequest
 
 __all__ = [
+    "COSTS_SUFFIX",
     "FUSED_SUFFIX",
+    "PRICES_SUFFIX",
     "VARIABLE",
     "PlanCache",
     "asked_and_around",
     "cache_warning",
     "digest",
+    "ensure_captured",
     "first_line",
+    "key_of",
     "one_plan",
     "plan_cache",
     "plan_of",
     "proven_plan",
+    "surroundings",
 ]
 
 VARIABLE = "REMAT_COMPILE_CACHE"
@@ -62,7 +67,9 @@ SETTINGS = (
 FORMAT = 1
 SUFFIX = ".remat-plan"
 FUSED_SUFFIX = ".remat-fused"
-SUFFIXES = (SUFFIX, ".remat-start", FUSED_SUFFIX)
+COSTS_SUFFIX = ".remat-costs"
+PRICES_SUFFIX = ".remat-prices"
+SUFFIXES = (SUFFIX, ".remat-start", FUSED_SUFFIX, COSTS_SUFFIX, PRICES_SUFFIX)
 """Of our files: others in the folder, which may be anybody's, are left alone."""
 MOST_BYTES = 256 * 2**20
 """Of all files together; those that were used longest ago go first."""
@@ -103,14 +110,10 @@ class PlanCache:
     ) -> str | None:
         """For the graph as it was captured, without costs, and the layouts of its tensors; None
         for a planner that has no text that says all of it, or that others wrote, and for `least`,
-        which is no bound to prove."""
-        from ..ir.text.printer import format_program
-
-        asked = asked_and_around(request)
-        if asked is None:
-            return None
-        what = (FORMAT, format_program(captured), layouts, *asked)
-        return hashlib.sha256(json.dumps(what).encode()).hexdigest()
+        which is no bound to prove. What is fused of a plan is fused of one that was made without.
+        """
+        asked = asked_and_around(replace(request, fuse="none"))
+        return None if asked is None else key_of(captured, layouts, *asked)
 
     def find(
         self, key: str, captured: Program, request: PlanRequest
@@ -221,16 +224,21 @@ def _proven_again(
 ) -> Plan:
     """As for a plan from any file: FBError where it is not one, is another, or is not proven."""
     program = one_plan(text, name)
+    ensure_captured(program, captured)
+    plan = proven_plan(program, text, request)
+    if bound_ns is not None and not 0 <= bound_ns <= plan.trace.time_ns:
+        raise ValueError("its bound is above its own time")
+    return replace(plan, lower_bound_s=None if bound_ns is None else bound_ns / 1e9)
+
+
+def ensure_captured(program: Program, captured: Program) -> None:
+    """ValueError where the program is not of the graph that was captured."""
     if different := graph_differences(program, captured):
         raise ValueError(f"its graph is another: {different[0]}")
     # Measuring fills in the costs, and spells the version of PyTorch out, which the key has.
     was = captured.header
     if replace(program.header, costs=was.costs, torch_version=was.torch_version) != was:
         raise ValueError("its graph was captured elsewhere")
-    plan = proven_plan(program, text, request)
-    if bound_ns is not None and not 0 <= bound_ns <= plan.trace.time_ns:
-        raise ValueError("its bound is above its own time")
-    return replace(plan, lower_bound_s=None if bound_ns is None else bound_ns / 1e9)
 
 
 def one_plan(text: str, name: str) -> Program:
@@ -262,10 +270,19 @@ def asked_and_around(request: PlanRequest) -> tuple[Any, ...] | None:
         return None
     asked = {f.name: repr(getattr(request, f.name)) for f in fields(request) if f.name != "planner"}
     asked["planner"] = format_planner(planner)
-    return sorted(asked.items()), _surroundings()
+    return sorted(asked.items()), surroundings()
 
 
-def _surroundings() -> dict[str, Any]:
+def key_of(captured: Program, layouts: Sequence[tuple[str, str]], *rest: Any) -> str:
+    """For the graph as it was captured, without costs, how its tensors lie, and what else counts,
+    which JSON can express."""
+    from ..ir.text.printer import format_program
+
+    what = (FORMAT, format_program(captured), layouts, *rest)
+    return digest(json.dumps(what))
+
+
+def surroundings() -> dict[str, Any]:
     """What costs and plans depend on beside graph and request."""
     import torch
 

@@ -4,12 +4,13 @@ from .inductor import missing
 from .kept import kept_kernels
 from .made import Kernel, Kernels
 from .of_step import make_kernels, make_overwriting
-from .price import InductorPrice
+from .price import InductorPrice, KernelTimes
 from .probe import begin_probe, end_probe
 
 __all__ = [
     "InductorPrice",
     "Kernel",
+    "KernelTimes",
     "Kernels",
     "begin_probe",
     "end_probe",

@@ -167,6 +167,10 @@ class Kernels:
         """The kernel of a fused cNode that is given tensors like these, where it was made."""
         return self.made.get(_asked(c, args)[0])
 
+    def text(self, c: CNode, args: Sequence[Tensor]) -> str:
+        """What the kernel of a fused cNode that is given tensors like these is known by."""
+        return _asked(c, args)[0]
+
     def begin(self, c: CNode, args: Sequence[Tensor], over: Pairs = ()) -> None:
         """Begins to compile what `kernel` will be asked for."""
         key, function, layouts = _asked(c, args, over)

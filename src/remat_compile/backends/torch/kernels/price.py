@@ -7,13 +7,14 @@ Both find the caches as a step leaves them (`_torch/caches.py`), and each call i
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ from ....ir.graph import FUSED_OP, Call, CNode, InnerCall, Ref
 from .inductor import KernelError, Layout, trace
 from .made import Kernel, Kernels, as_function, made_up, written
 
-__all__ = ["InductorPrice", "KernelCost"]
+__all__ = ["InductorPrice", "KernelCost", "KernelTimes"]
 
 _LEAST_REPEATS, _MOST_REPEATS = 3, 15
 _ENOUGH_S = 0.1
@@ -46,8 +47,7 @@ class KernelCost:
     workspace_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Times:
+class KernelTimes(NamedTuple):
     """The least nanoseconds of a kernel, and of its calls one after the other."""
 
     kernel_ns: int
@@ -71,7 +71,8 @@ class InductorPrice:
 
     `values` has a tensor, maybe without values, for every name that a region may be given, in the
     order in which a step makes them; `origin` says of which of the first ones a name that was added
-    is another instance.
+    is another instance. `times` are those of kernels that were measured, here or before, by digests
+    of what they compute and of which tensors: equal blocks share one.
     """
 
     kernels: Kernels
@@ -79,10 +80,9 @@ class InductorPrice:
     time_limit_s: float
     is_late: bool = False
     origin: dict[str, str] = field(default_factory=dict)
+    times: dict[str, KernelTimes] = field(default_factory=dict)
     _spent_s: float = 0.0
     _generated: dict[str, bool] = field(default_factory=dict)
-    _times: dict[int, _Times] = field(default_factory=dict)
-    """By kernel, all of which `kernels` holds: equal blocks share one."""
     _queue: deque[CNode] = field(default_factory=deque)
     """What will be asked for, and is not begun yet."""
     _caches: StepCaches = field(init=False)
@@ -123,33 +123,29 @@ class InductorPrice:
         if self.is_late:
             return None
         given = self._given(c)
-        kernel = self.kernels.known(c, given)
-        times = self._times.get(id(kernel))
-        if times is None:
+        digest = _digest(self.kernels.text(c, given))
+        if self.kernels.known(c, given) is None:
             with self._counted():
                 self.kernels.begin(c, given)  # beside what follows in the queue
-        if times is None and self.kernels.compiling:
-            self.begin_more()
+            if self.kernels.compiling:
+                self.begin_more()
         with self._counted():
-            if times is None:
+            if digest not in self.times:
                 self.kernels.wait()  # compilers would take the time of what is measured
-                kernel = self.kernels.kernel(c, given)
-                times = self._times.get(id(kernel))
-            if kernel is not None and times is None:
+            kernel = self.kernels.kernel(c, given)
+            if kernel is not None and digest not in self.times:
                 with plain_mode(self.kernels.device):  # a capture may be open: its tensors are fake
-                    times = _measured(kernel, c, self.kernels.device, self._caches)
-                    self._times[id(kernel)] = times
-        if kernel is None or times is None:
+                    self.times[digest] = _measured(kernel, c, self.kernels.device, self._caches)
+        if kernel is None:
             return None
-        return KernelCost(times.at(c.time_ns), kernel.workspace_bytes)
+        return KernelCost(self.times[digest].at(c.time_ns), kernel.workspace_bytes)
 
     def calls_ns(self, c: CNode) -> int | None:
         """What the calls of a cNode are planned to take: of one that was fused and priced before,
         whose own time is that of its kernel, as well."""
         if not c.is_fused or c.time_ns is None:
             return c.time_ns
-        kernel = self.kernels.known(c, self._given(c))
-        times = self._times.get(id(kernel))
+        times = self.times.get(_digest(self.kernels.text(c, self._given(c))))
         return c.time_ns if times is None else times.calls_at(c.time_ns)
 
     def prepare(self, cnodes: Iterable[CNode]) -> None:
@@ -177,7 +173,7 @@ class InductorPrice:
         self.is_late = self._spent_s > self.time_limit_s
 
 
-def _measured(kernel: Kernel, c: CNode, device: torch.device, caches: StepCaches) -> _Times:
+def _measured(kernel: Kernel, c: CNode, device: torch.device, caches: StepCaches) -> KernelTimes:
     """The least of several runs in turn, of the kernel of a fused cNode and of each of its calls:
     whatever else the machine does adds.
 
@@ -207,10 +203,14 @@ def _measured(kernel: Kernel, c: CNode, device: torch.device, caches: StepCaches
         times, held[1] = _timed(calls, named, device)
         of_calls.append(times)
     calls_ns = sum(map(min, zip(*of_calls, strict=True)))
-    return _Times(
+    return KernelTimes(
         undisturbed_ns(min(of_kernel), partial(run, *args), device, leave=leave),
         undisturbed_ns(calls_ns, partial(kernel.calls, *args), device, leave=leave),
     )
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 _PreparedCall = tuple[InnerCall, Callable[..., Any]]
