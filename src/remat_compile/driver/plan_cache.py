@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COSTS_SUFFIX",
+    "FRONTIER_SUFFIX",
     "FUSED_SUFFIX",
     "PRICES_SUFFIX",
     "VARIABLE",
@@ -67,9 +68,17 @@ SETTINGS = (
 FORMAT = 1
 SUFFIX = ".remat-plan"
 FUSED_SUFFIX = ".remat-fused"
+FRONTIER_SUFFIX = ".remat-frontier"
 COSTS_SUFFIX = ".remat-costs"
 PRICES_SUFFIX = ".remat-prices"
-SUFFIXES = (SUFFIX, ".remat-start", FUSED_SUFFIX, COSTS_SUFFIX, PRICES_SUFFIX)
+SUFFIXES = (
+    SUFFIX,
+    ".remat-start",
+    FUSED_SUFFIX,
+    FRONTIER_SUFFIX,
+    COSTS_SUFFIX,
+    PRICES_SUFFIX,
+)
 """Of our files: others in the folder, which may be anybody's, are left alone."""
 MOST_BYTES = 256 * 2**20
 """Of all files together; those that were used longest ago go first."""
