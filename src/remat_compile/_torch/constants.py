@@ -1,4 +1,5 @@
-"""Numbers, texts, switches and small containers of them: what Python code may go on by.
+"""Numbers, texts, switches, small arrays of numbers, and small containers of them: what Python code
+may go on by.
 
 What a value is goes by its type alone: a proxy may answer for another class, or raise.
 """
@@ -8,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, cast
 
+from .arrays import MOST_BYTES, copied_array, form_of, is_array, is_same_array
+
 __all__ = [
     "ABSENT",
     "MOST_PARTS",
     "can_be_looked_at",
     "copied_constant",
+    "has_array",
     "is_constant",
     "is_one_of",
     "same_constant",
+    "with_forms",
 ]
 
 MOST_PARTS = 64
@@ -44,8 +49,9 @@ def is_one_of(kind: type, kinds: tuple[type, ...]) -> bool:
 
 
 def is_constant(value: object) -> bool:
-    """Whether it is a number, a text or a switch, or a small container of nothing else."""
-    waiting, count = [value], 0
+    """Whether it is a number, a text, a switch or a small array, or a small container of nothing
+    else."""
+    waiting, count, size = [value], 0, 0
     while waiting:
         part = waiting.pop()
         count += 1
@@ -58,8 +64,35 @@ def is_constant(value: object) -> bool:
         elif (kind is list or kind is set or kind is frozenset) or issubclass(kind, tuple):
             waiting += cast("Iterable[object]", part)
         elif not (part is None or issubclass(kind, _SCALARS)):
-            return False
+            if not is_array(part):
+                return False
+            size += cast("Any", part).nbytes
+            if size > MOST_BYTES:
+                return False
     return True
+
+
+def has_array(constant: Any) -> bool:
+    """Whether a constant is an array, or a container of one: the bytes
+    of those do not say which dtype and shape they have."""
+    kind = type(constant)
+    if kind is dict:
+        return any(map(has_array, (*constant.keys(), *constant.values())))
+    if kind is list or kind is set or kind is frozenset or issubclass(kind, tuple):
+        return any(map(has_array, constant))
+    return is_array(constant)
+
+
+def with_forms(constant: Any) -> Any:
+    """A value with dtype, shape and bytes in the place of each array."""
+    kind = type(constant)
+    if kind is dict:
+        return {with_forms(key): with_forms(part) for key, part in constant.items()}
+    if kind is list or kind is set or kind is frozenset:
+        return kind(map(with_forms, constant))
+    if issubclass(kind, tuple):
+        return tuple(map(with_forms, constant))
+    return form_of(constant) if is_array(constant) else constant
 
 
 def copied_constant(value: Any) -> Any:
@@ -74,7 +107,7 @@ def copied_constant(value: Any) -> Any:
     if issubclass(kind, tuple):
         parts = tuple(map(copied_constant, value))
         return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts
-    return value
+    return copied_array(value) if is_array(value) else value
 
 
 def same_constant(one: Any, other: Any) -> bool:
@@ -82,6 +115,8 @@ def same_constant(one: Any, other: Any) -> bool:
     -0.0."""
     if one is other:
         return True
+    if is_array(one) and is_array(other):
+        return is_same_array(one, other)
     kind = _kind(one)
     if kind is not _kind(other):
         return False

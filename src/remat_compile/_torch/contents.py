@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from .arrays import copied_array, is_array, is_large, is_same_array
+
 __all__ = ["CONTAINERS", "Contents"]
 
 CONTAINERS = (list, dict, set, deque)
@@ -17,10 +19,11 @@ CONTAINERS = (list, dict, set, deque)
 
 
 class Contents:
-    """Of the containers among `values`."""
+    """Of the containers among `values`, and of small arrays of NumPy."""
 
     def __init__(self, values: Iterable[Any]):
         self._held: dict[int, tuple[Any, list[Any]]] = {}
+        self._arrays: dict[int, tuple[Any, Any]] = {}
         waiting = [*values]
         while waiting:
             value = waiting.pop()
@@ -32,6 +35,8 @@ class Contents:
                 self._held[id(value)] = value, parts
                 for part in parts:
                     waiting += part if issubclass(kind, dict) else (part,)
+            elif is_array(value) and not is_large(value) and value.flags.writeable:
+                self._arrays[id(value)] = value, copied_array(value)
 
     def put_back(self) -> None:
         for value, then in self._held.values():
@@ -42,6 +47,9 @@ class Contents:
                 value.extend(then)
             else:
                 value.update(then)
+        for array, numbers in self._arrays.values():
+            if not is_same_array(array, numbers) and array.shape == numbers.shape:
+                array[...] = numbers
 
 
 def _parts(value: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """Objects that the Python of a forward may go on by: which one stands under a name counts.
 
-Functions, methods, classes, members of an `Enum`, configurations and other plain objects. No
-tensors, modules, generators of random numbers, locks or loggers.
+Functions, methods, classes, members of an `Enum`, configurations and other plain objects, and
+arrays of NumPy that are no constants, being large. No tensors, modules, generators of random numbers, locks or loggers.
 
 Example: `self.act = torch.relu` in a model; `torch.tanh` in its place is another step. A copy of a
 configuration that holds the same is the same step.
@@ -20,10 +20,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from .arrays import is_array, is_large, is_same_array, text_of_array
 from .constants import MOST_PARTS, can_be_looked_at, is_constant, is_one_of, same_constant
 
 __all__ = [
     "copied_table",
+    "has_large",
     "is_object",
     "is_plain",
     "is_table",
@@ -57,6 +59,7 @@ def is_object(value: object) -> bool:
         issubclass(kind, (*_CALLED, *_OPERATORS, *_OF_TORCH, *_IN_CLASSES, type, enum.Enum))
         or is_plain(kind)
         or _is_slotted(kind)
+        or is_large(value)
     )
 
 
@@ -66,6 +69,11 @@ def is_table(value: object) -> bool:
         return False
     leaves = leaves_of(value)
     return leaves is not None and all(is_constant(x) or is_object(x) for x in leaves)
+
+
+def has_large(value: object) -> bool:
+    """Whether it is an array whose numbers are not looked at at each step, or holds one."""
+    return is_large(value) or (is_table(value) and any(map(is_array, leaves_of(value) or ())))
 
 
 def leaves_of(table: Any) -> list[Any] | None:
@@ -147,6 +155,8 @@ class _Comparison:
             return False
         if is_constant(one) and is_constant(other):
             return same_constant(one, other)
+        if is_array(one) and is_array(other):
+            return is_same_array(one, other)
         if issubclass(kind, type):
             return issubclass(type(other), type) and self._same_class(one, other)
         if kind is not type(other) and not self._same_class(kind, type(other)):
@@ -258,7 +268,9 @@ def _contents(function: types.FunctionType) -> list[Any]:
 def text_of(value: object, most: int = 80) -> str:
     """For a message; runs no code of an object's own."""
     kind = type(value)
-    if is_constant(value):
+    if is_array(value):
+        text = text_of_array(value)
+    elif is_constant(value):
         try:
             text = repr(value)
         except Exception:  # of a class of the user's that is a number

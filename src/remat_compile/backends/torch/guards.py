@@ -8,6 +8,7 @@ what changed.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from itertools import chain
@@ -18,13 +19,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as of_modules
 
-from ..._torch.constants import copied_constant, is_constant, same_constant
+from ..._torch.arrays import MOST_BYTES, is_array
+from ..._torch.constants import copied_constant, has_array, is_constant, same_constant
 from ..._torch.exclusive import settled
 from ..._torch.hooks import KINDS, Hook, hook_at
 from ..._torch.objects import text_of
 from ..._torch.outside import OF_MODULES, reached_by
 from ..._torch.reached import Reached
 from ..._torch.strides import lie_alike, strides_of
+from ...ir.diagnostics import Diagnostic, render
 from .held_objects import HeldObjects
 from .outside_watch import OutsideWatch, as_bytes
 from .ties import Slot, Ties
@@ -60,6 +63,7 @@ class ModuleGuards:
         # The planned module has attributes of its own; what is set on the model counts as well.
         shared = {key: value for key, value in self._own.items() if key != "training"}
         self._scalars.append(("", vars(model), shared))
+        self._has_arrays = any(has_array(x) for *_, then in self._scalars for x in then.values())
         self._getters = [(_getter(then), now) for _, now, then in self._scalars]
         self._hooks = [(path, kind, vars(m)[kind]) for path, m in below.items() for kind in KINDS]
         self._hooks += [("", kind, vars(of_modules)[f"_global{kind}"]) for kind in KINDS]
@@ -77,6 +81,8 @@ class ModuleGuards:
         self._tensors = [_described(held[key]) for held, key, _ in slots]
         self._of_modules = self._modules_now(model)
         self._of_data: tuple[Any, ...] = ()  # unknown: the first call looks closely
+        large = (*self._objects.large_arrays(), *self._outside.large_arrays())
+        self._large_arrays = [*dict.fromkeys(large)]  # to be told at the first call
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleGuards:
         for kind in KINDS:  # there is one of them
@@ -128,6 +134,9 @@ class ModuleGuards:
                 [path for path, now, then in self._forwards if now.get("forward") is not then],
             ),
         ]
+        if self._large_arrays:
+            _warn_of_arrays(self._large_arrays)
+            self._large_arrays = []
         if not changes and self._objects.take(owner):
             self._outside.look_again(vars(owner))
         self._outside.tell()
@@ -137,8 +146,9 @@ class ModuleGuards:
         return changes
 
     def _modules_now(self, owner: nn.Module) -> tuple[Any, ...]:
+        values = [*(get(now) for get, now in self._getters), self._get_own(vars(owner))]
         return (
-            as_bytes([*(get(now) for get, now in self._getters), self._get_own(vars(owner))]),
+            as_bytes(values, has_arrays=self._has_arrays),
             [list(children.values()) for children in self._kids],
             [now.get("forward") for now in self._vars],
         )
@@ -214,8 +224,9 @@ def _of_scalars(
                 training = bool(value)
                 modes[path or "itself"] = None
                 continue
-            new = text_of(now[key]) if key in now else "gone"
-            others[f"{path}.{key} is {new}, not {text_of(value)}".removeprefix(".")] = None
+            new, old = text_of(now[key]) if key in now else "gone", text_of(value)
+            what = f"another {old}" if new == old else f"{new}, not {old}"
+            others[f"{path}.{key} is {what}".removeprefix(".")] = None
     others |= dict.fromkeys(objects)
     if modes:
         yield f"module {_listed(list(modes))} is in {'eval' if training else 'train'} mode, " + (
@@ -229,7 +240,8 @@ def _scalars(
     path: str, module: nn.Module, changing: frozenset[str], reached: Reached
 ) -> dict[str, Any]:
     """Attributes that are numbers, texts, switches, or small containers of them. One that is empty
-    is for what is put into it later, and so is a list that no code of a forward reads."""
+    is for what is put into it later, and so is a list or an array that no code of a forward
+    reads."""
     return {
         key: copied_constant(value)
         for key, value in vars(module).items()
@@ -237,7 +249,7 @@ def _scalars(
         and not (key in OF_MODULES and (type(value) is dict or type(value) is set))
         and is_constant(value)
         and not ((type(value) is list or type(value) is dict or type(value) is set) and not value)
-        and not (type(value) is list and not reached.may_read(key))
+        and not ((type(value) is list or is_array(value)) and not reached.may_read(key))
         and (f"{path}.{key}" if path else key) not in changing
     }
 
@@ -277,6 +289,15 @@ def _data_now(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
         [t.requires_grad for t in tensors],
         [t.numel() for t in tensors],
     )
+
+
+def _warn_of_arrays(names: Sequence[str]) -> None:
+    message = (
+        f"the model reads {_listed(names)}, arrays of NumPy of more than {MOST_BYTES} bytes: a step "
+        "goes on with the numbers of the capture, and is not told of others that are written there"
+    )
+    hint = "make it a buffer or an argument, or compile again after writing to it"
+    warnings.warn(render(Diagnostic("FB0530", message, hint=hint), level="warning"), stacklevel=2)
 
 
 def _sentence(what: str, happened: str, names: Sequence[str]) -> Iterator[str]:

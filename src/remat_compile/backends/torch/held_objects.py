@@ -19,6 +19,7 @@ from ..._torch.constants import ABSENT, is_constant, same_constant
 from ..._torch.libraries import is_library_module
 from ..._torch.objects import (
     copied_table,
+    has_large,
     is_object,
     is_table,
     leaves_of,
@@ -96,6 +97,10 @@ class HeldObjects:
         made._look()
         made._ids = [0]
         return made
+
+    def large_arrays(self) -> list[str]:
+        """Names of those whose numbers are not looked at."""
+        return [of.name for of in (*self._held, *self._of_classes) if has_large(of.then)]
 
     def is_same(self, owner: nn.Module) -> bool:
         """Whether there is the same as at the last close look. KeyError where one is gone."""

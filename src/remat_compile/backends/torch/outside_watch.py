@@ -13,8 +13,15 @@ from typing import Any
 
 from torch import nn
 
-from ..._torch.constants import ABSENT, copied_constant, is_constant, same_constant
-from ..._torch.objects import same_object, text_of
+from ..._torch.constants import (
+    ABSENT,
+    copied_constant,
+    has_array,
+    is_constant,
+    same_constant,
+    with_forms,
+)
+from ..._torch.objects import has_large, same_object, text_of
 from ..._torch.outside import Outside, outside_of
 from ...ir.diagnostics import Diagnostic, render
 
@@ -52,6 +59,10 @@ class OutsideWatch:
         made._then = {place: then.get(place.name, now) for place, now in made._then.items()}
         made._ids, made._bytes = [0], object()  # the first call looks closely
         return made
+
+    def large_arrays(self) -> list[str]:
+        """Names of those whose numbers are not looked at."""
+        return [of.name for of, value in self._then.items() if of.is_object and has_large(value)]
 
     def is_same(self) -> bool:
         try:
@@ -127,12 +138,16 @@ class OutsideWatch:
             (_CellContents(p.holder) if isinstance(p.holder, CellType) else p.holder, p.key)
             for p in objects
         ]
-        self._getters = _grouped([place for place in places if not place.is_object])
+        constants = [place for place in places if not place.is_object]
+        self._getters = _grouped(constants)
+        values = [x for place in constants for x in (place.value(), self._then[place])]
+        self._has_arrays = any(is_constant(value) and has_array(value) for value in values)
         self._bytes = self._now()
 
     def _now(self) -> object:
         try:
-            return as_bytes([get(holder) for get, holder in self._getters])
+            values = [get(holder) for get, holder in self._getters]
+            return as_bytes(values, has_arrays=self._has_arrays)
         except (LookupError, AttributeError, ValueError):  # gone
             return object()  # the same as nothing: others are still looked at
 
@@ -162,11 +177,17 @@ def _grouped(places: Sequence[Outside]) -> list[tuple[Callable[[Any], Any], Any]
     ]
 
 
-def as_bytes(values: list[Any]) -> object:
+def as_bytes(values: list[Any], *, has_arrays: bool = False) -> object:
     """Equal for what `same_constant` cannot tell apart, and mostly for that alone; the cheapest way
-    to compare values with their types. Unequal to everything where there is no such form."""
+    to compare values with their types. Unequal to everything where there is no such form. Of arrays
+    it has the numbers, and where it is said that it `has_arrays`, their dtypes and shapes too."""
+    forms = values
     try:
-        return marshal.dumps(values, 2)  # a later version also tells references apart
+        if has_arrays:
+            forms = with_forms(values)
+        return marshal.dumps(forms, 2)  # a later version also tells references apart
     except ValueError:  # of a type of its own, such as an `enum`
         flat = [x for part in values for x in (part if isinstance(part, tuple) else (part,))]
-        return repr(values) if all(map(is_constant, flat)) else object()
+        return repr(forms) if all(map(is_constant, flat)) else object()
+    except RecursionError:
+        return object()
