@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from .arrays import copied_array, is_array, is_large, is_same_array
+from .arrays import MOST_BYTES_AT_CAPTURE, is_same_array, is_writable, plain_array
 
 __all__ = ["CONTAINERS", "Contents"]
 
@@ -19,7 +19,7 @@ CONTAINERS = (list, dict, set, deque)
 
 
 class Contents:
-    """Of the containers among `values`, and of small arrays of NumPy."""
+    """Of the containers among `values`, and of arrays of NumPy of 16 MiB at most."""
 
     def __init__(self, values: Iterable[Any]):
         self._held: dict[int, tuple[Any, list[Any]]] = {}
@@ -35,8 +35,8 @@ class Contents:
                 self._held[id(value)] = value, parts
                 for part in parts:
                     waiting += part if issubclass(kind, dict) else (part,)
-            elif is_array(value) and not is_large(value) and value.flags.writeable:
-                self._arrays[id(value)] = value, copied_array(value)
+            elif is_writable(value) and plain_array(value).nbytes <= MOST_BYTES_AT_CAPTURE:
+                self._arrays[id(value)] = plain_array(value), plain_array(value).copy()
 
     def put_back(self) -> None:
         for value, then in self._held.values():
@@ -48,7 +48,8 @@ class Contents:
             else:
                 value.update(then)
         for array, numbers in self._arrays.values():
-            if not is_same_array(array, numbers) and array.shape == numbers.shape:
+            is_alike = array.dtype == numbers.dtype and array.shape == numbers.shape
+            if is_alike and not is_same_array(array, numbers):
                 array[...] = numbers
 
 

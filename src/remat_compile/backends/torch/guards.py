@@ -63,8 +63,8 @@ class ModuleGuards:
         # The planned module has attributes of its own; what is set on the model counts as well.
         shared = {key: value for key, value in self._own.items() if key != "training"}
         self._scalars.append(("", vars(model), shared))
-        self._has_arrays = any(has_array(x) for *_, then in self._scalars for x in then.values())
         self._getters = [(_getter(then), now) for _, now, then in self._scalars]
+        self._with_arrays = [*_with_arrays(self._scalars), *_with_arrays([("", None, self._own)])]
         self._hooks = [(path, kind, vars(m)[kind]) for path, m in below.items() for kind in KINDS]
         self._hooks += [("", kind, vars(of_modules)[f"_global{kind}"]) for kind in KINDS]
         self._hook_dicts = [hooks for _, _, hooks in self._hooks]
@@ -81,8 +81,8 @@ class ModuleGuards:
         self._tensors = [_described(held[key]) for held, key, _ in slots]
         self._of_modules = self._modules_now(model)
         self._of_data: tuple[Any, ...] = ()  # unknown: the first call looks closely
-        large = (*self._objects.large_arrays(), *self._outside.large_arrays())
-        self._large_arrays = [*dict.fromkeys(large)]  # to be told at the first call
+        in_part = (*self._objects.arrays_in_part(), *self._outside.arrays_in_part())
+        self._arrays_in_part = [*dict.fromkeys(in_part)]  # to be named at the first call
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleGuards:
         for kind in KINDS:  # there is one of them
@@ -111,7 +111,7 @@ class ModuleGuards:
             modules, data = self._modules_now(owner), _data_now(tensors)
             same = modules == self._of_modules and self._has_same_hooks()
             same &= self._outside.is_same() and self._objects.is_same(owner)
-            same &= self._ties.are_same()
+            same &= self._ties.are_same() and self._has_same_arrays(owner)
         except (KeyError, AttributeError):  # a tensor or an attribute was removed
             return False, (), ()
         return same and data == self._of_data, modules, data
@@ -134,9 +134,9 @@ class ModuleGuards:
                 [path for path, now, then in self._forwards if now.get("forward") is not then],
             ),
         ]
-        if self._large_arrays:
-            _warn_of_arrays(self._large_arrays)
-            self._large_arrays = []
+        if self._arrays_in_part:
+            _warn_of_arrays(self._arrays_in_part)
+            self._arrays_in_part = []
         if not changes and self._objects.take(owner):
             self._outside.look_again(vars(owner))
         self._outside.tell()
@@ -148,9 +148,20 @@ class ModuleGuards:
     def _modules_now(self, owner: nn.Module) -> tuple[Any, ...]:
         values = [*(get(now) for get, now in self._getters), self._get_own(vars(owner))]
         return (
-            as_bytes(values, has_arrays=self._has_arrays),
+            as_bytes(values),
             [list(children.values()) for children in self._kids],
             [now.get("forward") for now in self._vars],
+        )
+
+    def _has_same_arrays(self, owner: nn.Module) -> bool:
+        if not self._with_arrays:
+            return True
+        own, of_model = vars(owner), self._scalars[-1][1]
+        return all(
+            _holds(now[key], then)
+            if now is not None
+            else own[key] is of_model[key] or _holds(own[key], then)
+            for now, key, then in self._with_arrays
         )
 
     def _has_same_hooks(self) -> bool:
@@ -261,8 +272,17 @@ def _holds(now: Any, then: Any) -> bool:
     return same_constant(now, then)
 
 
+def _with_arrays(
+    attributes: Sequence[tuple[str, dict[str, Any] | None, Mapping[str, Any]]],
+) -> Iterator[tuple[dict[str, Any] | None, str, Any]]:
+    """Those that have arrays, each by itself: their bits are compared in place."""
+    for _, now, then in attributes:
+        yield from ((now, key, value) for key, value in then.items() if has_array(value))
+
+
 def _getter(then: Mapping[str, Any]) -> Callable[[dict[str, Any]], Any]:
-    return itemgetter(*then) if then else _nothing
+    plain = [key for key, value in then.items() if not has_array(value)]
+    return itemgetter(*plain) if plain else _nothing
 
 
 def _nothing(_: dict[str, Any]) -> tuple[()]:
@@ -293,8 +313,9 @@ def _data_now(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
 
 def _warn_of_arrays(names: Sequence[str]) -> None:
     message = (
-        f"the model reads {_listed(names)}, arrays of NumPy of more than {MOST_BYTES} bytes: a step "
-        "goes on with the numbers of the capture, and is not told of others that are written there"
+        f"{_listed(names)}: of an array of NumPy of more than {MOST_BYTES >> 10} KiB, of "
+        "objects or with a mask only a part is compared before each step; a planned step goes on "
+        "with what was there when the model was captured, also where the rest is written to"
     )
     hint = "make it a buffer or an argument, or compile again after writing to it"
     warnings.warn(render(Diagnostic("FB0530", message, hint=hint), level="warning"), stacklevel=2)

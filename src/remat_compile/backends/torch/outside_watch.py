@@ -13,15 +13,9 @@ from typing import Any
 
 from torch import nn
 
-from ..._torch.constants import (
-    ABSENT,
-    copied_constant,
-    has_array,
-    is_constant,
-    same_constant,
-    with_forms,
-)
-from ..._torch.objects import has_large, same_object, text_of
+from ..._torch.arrays import ArrayForm, is_array
+from ..._torch.constants import ABSENT, copied_constant, has_array, is_constant, same_constant
+from ..._torch.objects import same_object, text_of
 from ..._torch.outside import Outside, outside_of
 from ...ir.diagnostics import Diagnostic, render
 
@@ -47,6 +41,7 @@ class OutsideWatch:
         self._warned: dict[Outside, Any] = {}
         self._times: Counter[str] = Counter()
         self._then: dict[Outside, Any] = {}
+        self._forms: dict[str, ArrayForm] = {}  # of arrays among the objects, by name
         self._look_at(self._places())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OutsideWatch:
@@ -57,19 +52,21 @@ class OutsideWatch:
             for place, value in self._then.items()
         }
         made._then = {place: then.get(place.name, now) for place, now in made._then.items()}
+        made._forms |= self._forms
         made._ids, made._bytes = [0], object()  # the first call looks closely
         return made
 
-    def large_arrays(self) -> list[str]:
-        """Names of those whose numbers are not looked at."""
-        return [of.name for of, value in self._then.items() if of.is_object and has_large(value)]
+    def arrays_in_part(self) -> list[str]:
+        """Names of those that are not looked at as a whole."""
+        return list(self._forms)
 
     def is_same(self) -> bool:
         try:
             ids = [id(holder[key]) for holder, key in self._slots]
         except (LookupError, AttributeError, ValueError):  # gone
             return False
-        return ids == self._ids and (not self._getters or self._now() == self._bytes)
+        is_same = ids == self._ids and (not self._getters or self._now() == self._bytes)
+        return is_same and all(same_constant(at.value(), now) for at, now in self._with_arrays)
 
     def tell(self) -> None:
         """Warns of what changed since it was told last."""
@@ -92,7 +89,10 @@ class OutsideWatch:
         """What is to be told of a place, once for each value."""
         noted: Any
         if place.is_object:
-            is_same, noted = same_object(value, then), id(value)
+            form = ArrayForm.of(value) if is_array(value) else None
+            at_capture = self._forms.get(place.name)
+            is_same = same_object(value, then) and (form is None or form == at_capture)
+            noted = (id(value), form)
         else:
             if value is not ABSENT and not is_constant(value):
                 value = type(value)  # no look at a tensor or an object of the user's
@@ -138,18 +138,24 @@ class OutsideWatch:
             (_CellContents(p.holder) if isinstance(p.holder, CellType) else p.holder, p.key)
             for p in objects
         ]
-        constants = [place for place in places if not place.is_object]
-        self._getters = _grouped(constants)
-        values = [x for place in constants for x in (place.value(), self._then[place])]
-        self._has_arrays = any(is_constant(value) and has_array(value) for value in values)
+        for place in objects:
+            if is_array(self._then[place]) and place.name not in self._forms:
+                self._forms[place.name] = ArrayForm.of(self._then[place])
+        now = [(place, place.value()) for place in places]
+        self._with_arrays = [(at, copied_constant(value)) for at, value in now if _has_array(value)]
+        with_arrays = {place for place, _ in self._with_arrays}
+        self._getters = _grouped([p for p in places if not p.is_object and p not in with_arrays])
         self._bytes = self._now()
 
     def _now(self) -> object:
         try:
-            values = [get(holder) for get, holder in self._getters]
-            return as_bytes(values, has_arrays=self._has_arrays)
+            return as_bytes([get(holder) for get, holder in self._getters])
         except (LookupError, AttributeError, ValueError):  # gone
             return object()  # the same as nothing: others are still looked at
+
+
+def _has_array(value: Any) -> bool:
+    return is_array(value) or (is_constant(value) and has_array(value))
 
 
 class _CellContents:
@@ -177,17 +183,11 @@ def _grouped(places: Sequence[Outside]) -> list[tuple[Callable[[Any], Any], Any]
     ]
 
 
-def as_bytes(values: list[Any], *, has_arrays: bool = False) -> object:
+def as_bytes(values: list[Any]) -> object:
     """Equal for what `same_constant` cannot tell apart, and mostly for that alone; the cheapest way
-    to compare values with their types. Unequal to everything where there is no such form. Of arrays
-    it has the numbers, and where it is said that it `has_arrays`, their dtypes and shapes too."""
-    forms = values
+    to compare values with their types. Unequal to everything where there is no such form."""
     try:
-        if has_arrays:
-            forms = with_forms(values)
-        return marshal.dumps(forms, 2)  # a later version also tells references apart
+        return marshal.dumps(values, 2)  # a later version also tells references apart
     except ValueError:  # of a type of its own, such as an `enum`
         flat = [x for part in values for x in (part if isinstance(part, tuple) else (part,))]
-        return repr(forms) if all(map(is_constant, flat)) else object()
-    except RecursionError:
-        return object()
+        return repr(values) if all(map(is_constant, flat)) else object()
