@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from ..ir.diagnostics import Diagnostic
+from .arrays import MOST_BYTES_AT_CAPTURE, ArrayForm, is_array, plain_array
 from .constants import same_constant
 from .contents import CONTAINERS
 from .outside import OF_MODULES, generators_of, outside_of
@@ -77,7 +78,10 @@ def _change(name: str, before: Mapping[str, Any], new: Any) -> str:
 
 
 def _held(value: Any, within: tuple[int, ...] = ()) -> Any:
-    if not issubclass(type(value), CONTAINERS) or id(value) in within:
+    if is_array(value):
+        has_objects = plain_array(value).dtype.hasobject
+        return value if has_objects else ArrayForm.of(value, MOST_BYTES_AT_CAPTURE)
+    if not issubclass(type(value), (*CONTAINERS, tuple)) or id(value) in within:
         return value
     if len(within) == DEEPEST:
         return type(value), id(value)
@@ -90,6 +94,8 @@ def _held(value: Any, within: tuple[int, ...] = ()) -> Any:
 def _differ(old: Any, new: Any) -> bool:
     if issubclass(type(old), tuple) and issubclass(type(new), tuple):
         return len(old) != len(new) or any(map(_differ, old, new))
+    if type(old) is ArrayForm and type(new) is ArrayForm:
+        return old != new
     return not same_constant(old, new) if _is_scalar(old) and _is_scalar(new) else old is not new
 
 

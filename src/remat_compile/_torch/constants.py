@@ -1,4 +1,5 @@
-"""Numbers, texts, switches and small containers of them: what Python code may go on by.
+"""Numbers, texts, switches, arrays of numbers, and small containers of them: what Python code may
+go on by.
 
 What a value is goes by its type alone: a proxy may answer for another class, or raise.
 """
@@ -8,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, cast
 
+from .arrays import ArrayForm, is_array, is_same_array, is_whole
+
 __all__ = [
     "ABSENT",
     "MOST_PARTS",
     "can_be_looked_at",
     "copied_constant",
+    "has_array",
     "is_constant",
     "is_one_of",
     "same_constant",
@@ -44,7 +48,8 @@ def is_one_of(kind: type, kinds: tuple[type, ...]) -> bool:
 
 
 def is_constant(value: object) -> bool:
-    """Whether it is a number, a text or a switch, or a small container of nothing else."""
+    """Whether it is a number, a text, a switch, an array that is compared as a whole, or a small
+    container of nothing else."""
     waiting, count = [value], 0
     while waiting:
         part = waiting.pop()
@@ -57,13 +62,26 @@ def is_constant(value: object) -> bool:
             waiting += [*pairs.keys(), *pairs.values()]
         elif (kind is list or kind is set or kind is frozenset) or issubclass(kind, tuple):
             waiting += cast("Iterable[object]", part)
-        elif not (part is None or issubclass(kind, _SCALARS)):
+        elif not (
+            part is None or issubclass(kind, _SCALARS) or kind is ArrayForm or is_whole(part)
+        ):
             return False
     return True
 
 
+def has_array(constant: Any) -> bool:
+    """Whether a constant is an array, or a container of one."""
+    kind = type(constant)
+    if kind is dict:
+        return any(map(has_array, (*constant.keys(), *constant.values())))
+    if kind is list or kind is set or kind is frozenset or issubclass(kind, tuple):
+        return any(map(has_array, constant))
+    return kind is ArrayForm or is_array(constant)
+
+
 def copied_constant(value: Any) -> Any:
-    """A constant with containers of its own: what is written into the other's does not show."""
+    """A constant with containers of its own, and the form of each array in its place: what is
+    written into the other's does not show."""
     kind = type(value)
     if kind is dict:
         return {key: copied_constant(part) for key, part in value.items()}
@@ -74,7 +92,7 @@ def copied_constant(value: Any) -> Any:
     if issubclass(kind, tuple):
         parts = tuple(map(copied_constant, value))
         return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts
-    return value
+    return ArrayForm.of(value) if is_array(value) else value
 
 
 def same_constant(one: Any, other: Any) -> bool:
@@ -83,6 +101,8 @@ def same_constant(one: Any, other: Any) -> bool:
     if one is other:
         return True
     kind = _kind(one)
+    if is_array(one) or kind is ArrayForm:
+        return _same_array(one, other)
     if kind is not _kind(other):
         return False
     if kind is float or kind is complex:
@@ -92,6 +112,13 @@ def same_constant(one: Any, other: Any) -> bool:
     if kind is dict:
         return same_constant([*one.items()], [*other.items()])
     return bool(one == other)
+
+
+def _same_array(one: Any, other: Any) -> bool:
+    """Of arrays and forms of some."""
+    if type(one) is not ArrayForm:
+        return other.is_of(one) if type(other) is ArrayForm else is_same_array(one, other)
+    return bool(one == other) if type(other) is ArrayForm else is_array(other) and one.is_of(other)
 
 
 def _kind(value: object) -> type:

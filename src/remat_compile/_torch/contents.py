@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from .arrays import MOST_BYTES_AT_CAPTURE, is_same_array, is_writable, plain_array
+
 __all__ = ["CONTAINERS", "Contents"]
 
 CONTAINERS = (list, dict, set, deque)
@@ -17,10 +19,11 @@ CONTAINERS = (list, dict, set, deque)
 
 
 class Contents:
-    """Of the containers among `values`."""
+    """Of the containers among `values`, and of arrays of NumPy of 16 MiB at most."""
 
     def __init__(self, values: Iterable[Any]):
         self._held: dict[int, tuple[Any, list[Any]]] = {}
+        self._arrays: dict[int, tuple[Any, Any]] = {}
         waiting = [*values]
         while waiting:
             value = waiting.pop()
@@ -32,6 +35,8 @@ class Contents:
                 self._held[id(value)] = value, parts
                 for part in parts:
                     waiting += part if issubclass(kind, dict) else (part,)
+            elif is_writable(value) and plain_array(value).nbytes <= MOST_BYTES_AT_CAPTURE:
+                self._arrays[id(value)] = plain_array(value), plain_array(value).copy()
 
     def put_back(self) -> None:
         for value, then in self._held.values():
@@ -42,6 +47,10 @@ class Contents:
                 value.extend(then)
             else:
                 value.update(then)
+        for array, numbers in self._arrays.values():
+            is_alike = array.dtype == numbers.dtype and array.shape == numbers.shape
+            if is_alike and not is_same_array(array, numbers):
+                array[...] = numbers
 
 
 def _parts(value: Any) -> list[Any]:

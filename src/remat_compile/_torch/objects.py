@@ -1,7 +1,8 @@
 """Objects that the Python of a forward may go on by: which one stands under a name counts.
 
-Functions, methods, classes, members of an `Enum`, configurations and other plain objects. No
-tensors, modules, generators of random numbers, locks or loggers.
+Functions, methods, classes, members of an `Enum`, configurations and other plain objects, and
+arrays of NumPy that are not compared as a whole. No tensors, modules, generators of random numbers,
+locks or loggers.
 
 Example: `self.act = torch.relu` in a model; `torch.tanh` in its place is another step. A copy of a
 configuration that holds the same is the same step.
@@ -20,9 +21,18 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .constants import MOST_PARTS, can_be_looked_at, is_constant, is_one_of, same_constant
+from .arrays import is_array, is_same_array, is_whole, text_of_array
+from .constants import (
+    MOST_PARTS,
+    can_be_looked_at,
+    copied_constant,
+    is_constant,
+    is_one_of,
+    same_constant,
+)
 
 __all__ = [
+    "arrays_in",
     "copied_table",
     "is_object",
     "is_plain",
@@ -52,6 +62,8 @@ _IN_PYTHON = 1 << 9
 
 def is_object(value: object) -> bool:
     """Whether another one in its place may be another step. Runs no code of `value`."""
+    if is_array(value):
+        return not is_whole(value)
     kind = type(value)
     return (
         issubclass(kind, (*_CALLED, *_OPERATORS, *_OF_TORCH, *_IN_CLASSES, type, enum.Enum))
@@ -66,6 +78,11 @@ def is_table(value: object) -> bool:
         return False
     leaves = leaves_of(value)
     return leaves is not None and all(is_constant(x) or is_object(x) for x in leaves)
+
+
+def arrays_in(value: object) -> list[Any]:
+    """An array itself, and those that a table holds."""
+    return [leaf for leaf in leaves_of(value) or () if is_array(leaf)]
 
 
 def leaves_of(table: Any) -> list[Any] | None:
@@ -147,6 +164,10 @@ class _Comparison:
             return False
         if is_constant(one) and is_constant(other):
             return same_constant(one, other)
+        if is_array(one) and not is_same_array(one, other):
+            return False
+        if is_array(one):  # what a class adds to it, such as a mask
+            return self._same(parts_of_object(one), parts_of_object(other))
         if issubclass(kind, type):
             return issubclass(type(other), type) and self._same_class(one, other)
         if kind is not type(other) and not self._same_class(kind, type(other)):
@@ -258,9 +279,11 @@ def _contents(function: types.FunctionType) -> list[Any]:
 def text_of(value: object, most: int = 80) -> str:
     """For a message; runs no code of an object's own."""
     kind = type(value)
-    if is_constant(value):
+    if is_array(value):
+        text = text_of_array(value)
+    elif is_constant(value):
         try:
-            text = repr(value)
+            text = repr(copied_constant(value))
         except Exception:  # of a class of the user's that is a number
             text = f"{kind.__qualname__}()"
     elif issubclass(kind, enum.Enum):

@@ -33,7 +33,7 @@ from torch import nn
 from .constants import ABSENT, can_be_looked_at, is_constant, is_one_of
 from .contents import Contents
 from .libraries import is_library, is_library_module
-from .objects import is_object, is_plain, is_table, parts_of_object, text_of
+from .objects import arrays_in, is_object, is_plain, is_table, parts_of_object, text_of
 from .reached import Reached, functions_in, parts_of, reached_from
 
 __all__ = [
@@ -141,10 +141,9 @@ def _held_by(module: nn.Module) -> dict[str, Any]:
 
 def noted(model: nn.Module) -> Mapping[Outside, tuple[Any, Contents | None]]:
     """For `put_back`: each constant with what containers hold, and each object."""
-    values = ((place, place.value()) for place in outside_of(model))
     return {
-        place: (value, None if place.is_object and not is_table(value) else Contents([value]))
-        for place, value in values
+        p: (v, Contents([v]) if not p.is_object or is_table(v) or arrays_in(v) else None)
+        for p, v in ((place, place.value()) for place in outside_of(model))
     }
 
 
@@ -270,8 +269,8 @@ class _OutsideWalk:
             if depth and type(key) is str and key not in self._reached.names:
                 continue
             of = f"{name}[{text_of(key)}]"
-            if depth and is_object(part):
-                self._places[id(held), key] = Outside(of, held, key, is_object=True)
+            if depth and (is_object(part) or is_constant(part)):
+                self._places[id(held), key] = Outside(of, held, key, is_object=is_object(part))
             self._held(of, part, depth + 1)
 
     def _items(self, name: str, held: dict[Any, Any], depth: int) -> None:

@@ -8,6 +8,7 @@ what changed.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from itertools import chain
@@ -18,13 +19,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as of_modules
 
-from ..._torch.constants import copied_constant, is_constant, same_constant
+from ..._torch.arrays import MOST_BYTES, is_array
+from ..._torch.constants import copied_constant, has_array, is_constant, same_constant
 from ..._torch.exclusive import settled
 from ..._torch.hooks import KINDS, Hook, hook_at
 from ..._torch.objects import text_of
 from ..._torch.outside import OF_MODULES, reached_by
 from ..._torch.reached import Reached
 from ..._torch.strides import lie_alike, strides_of
+from ...ir.diagnostics import Diagnostic, render
 from .held_objects import HeldObjects
 from .outside_watch import OutsideWatch, as_bytes
 from .ties import Slot, Ties
@@ -61,6 +64,7 @@ class ModuleGuards:
         shared = {key: value for key, value in self._own.items() if key != "training"}
         self._scalars.append(("", vars(model), shared))
         self._getters = [(_getter(then), now) for _, now, then in self._scalars]
+        self._with_arrays = [*_with_arrays(self._scalars), *_with_arrays([("", None, self._own)])]
         self._hooks = [(path, kind, vars(m)[kind]) for path, m in below.items() for kind in KINDS]
         self._hooks += [("", kind, vars(of_modules)[f"_global{kind}"]) for kind in KINDS]
         self._hook_dicts = [hooks for _, _, hooks in self._hooks]
@@ -77,6 +81,8 @@ class ModuleGuards:
         self._tensors = [_described(held[key]) for held, key, _ in slots]
         self._of_modules = self._modules_now(model)
         self._of_data: tuple[Any, ...] = ()  # unknown: the first call looks closely
+        in_part = (*self._objects.arrays_in_part(), *self._outside.arrays_in_part())
+        self._arrays_in_part = [*dict.fromkeys(in_part)]  # to be named at the first call
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleGuards:
         for kind in KINDS:  # there is one of them
@@ -105,7 +111,7 @@ class ModuleGuards:
             modules, data = self._modules_now(owner), _data_now(tensors)
             same = modules == self._of_modules and self._has_same_hooks()
             same &= self._outside.is_same() and self._objects.is_same(owner)
-            same &= self._ties.are_same()
+            same &= self._ties.are_same() and self._has_same_arrays(owner)
         except (KeyError, AttributeError):  # a tensor or an attribute was removed
             return False, (), ()
         return same and data == self._of_data, modules, data
@@ -128,6 +134,9 @@ class ModuleGuards:
                 [path for path, now, then in self._forwards if now.get("forward") is not then],
             ),
         ]
+        if self._arrays_in_part:
+            _warn_of_arrays(self._arrays_in_part)
+            self._arrays_in_part = []
         if not changes and self._objects.take(owner):
             self._outside.look_again(vars(owner))
         self._outside.tell()
@@ -137,10 +146,22 @@ class ModuleGuards:
         return changes
 
     def _modules_now(self, owner: nn.Module) -> tuple[Any, ...]:
+        values = [*(get(now) for get, now in self._getters), self._get_own(vars(owner))]
         return (
-            as_bytes([*(get(now) for get, now in self._getters), self._get_own(vars(owner))]),
+            as_bytes(values),
             [list(children.values()) for children in self._kids],
             [now.get("forward") for now in self._vars],
+        )
+
+    def _has_same_arrays(self, owner: nn.Module) -> bool:
+        if not self._with_arrays:
+            return True
+        own, of_model = vars(owner), self._scalars[-1][1]
+        return all(
+            _holds(now[key], then)
+            if now is not None
+            else own[key] is of_model[key] or _holds(own[key], then)
+            for now, key, then in self._with_arrays
         )
 
     def _has_same_hooks(self) -> bool:
@@ -214,8 +235,9 @@ def _of_scalars(
                 training = bool(value)
                 modes[path or "itself"] = None
                 continue
-            new = text_of(now[key]) if key in now else "gone"
-            others[f"{path}.{key} is {new}, not {text_of(value)}".removeprefix(".")] = None
+            new, old = text_of(now[key]) if key in now else "gone", text_of(value)
+            what = f"another {old}" if new == old else f"{new}, not {old}"
+            others[f"{path}.{key} is {what}".removeprefix(".")] = None
     others |= dict.fromkeys(objects)
     if modes:
         yield f"module {_listed(list(modes))} is in {'eval' if training else 'train'} mode, " + (
@@ -229,7 +251,8 @@ def _scalars(
     path: str, module: nn.Module, changing: frozenset[str], reached: Reached
 ) -> dict[str, Any]:
     """Attributes that are numbers, texts, switches, or small containers of them. One that is empty
-    is for what is put into it later, and so is a list that no code of a forward reads."""
+    is for what is put into it later, and so is a list or an array that no code of a forward
+    reads."""
     return {
         key: copied_constant(value)
         for key, value in vars(module).items()
@@ -237,7 +260,7 @@ def _scalars(
         and not (key in OF_MODULES and (type(value) is dict or type(value) is set))
         and is_constant(value)
         and not ((type(value) is list or type(value) is dict or type(value) is set) and not value)
-        and not (type(value) is list and not reached.may_read(key))
+        and not ((type(value) is list or is_array(value)) and not reached.may_read(key))
         and (f"{path}.{key}" if path else key) not in changing
     }
 
@@ -249,8 +272,17 @@ def _holds(now: Any, then: Any) -> bool:
     return same_constant(now, then)
 
 
+def _with_arrays(
+    attributes: Sequence[tuple[str, dict[str, Any] | None, Mapping[str, Any]]],
+) -> Iterator[tuple[dict[str, Any] | None, str, Any]]:
+    """Those that have arrays, each by itself: their bits are compared in place."""
+    for _, now, then in attributes:
+        yield from ((now, key, value) for key, value in then.items() if has_array(value))
+
+
 def _getter(then: Mapping[str, Any]) -> Callable[[dict[str, Any]], Any]:
-    return itemgetter(*then) if then else _nothing
+    plain = [key for key, value in then.items() if not has_array(value)]
+    return itemgetter(*plain) if plain else _nothing
 
 
 def _nothing(_: dict[str, Any]) -> tuple[()]:
@@ -277,6 +309,16 @@ def _data_now(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
         [t.requires_grad for t in tensors],
         [t.numel() for t in tensors],
     )
+
+
+def _warn_of_arrays(names: Sequence[str]) -> None:
+    message = (
+        f"{_listed(names)}: of an array of NumPy of more than {MOST_BYTES >> 10} KiB, of "
+        "objects or with a mask only a part is compared before each step; a planned step goes on "
+        "with what was there when the model was captured, also where the rest is written to"
+    )
+    hint = "make it a buffer or an argument, or compile again after writing to it"
+    warnings.warn(render(Diagnostic("FB0530", message, hint=hint), level="warning"), stacklevel=2)
 
 
 def _sentence(what: str, happened: str, names: Sequence[str]) -> Iterator[str]:

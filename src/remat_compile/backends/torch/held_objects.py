@@ -15,9 +15,11 @@ from typing import Any
 
 from torch import nn
 
+from ..._torch.arrays import ArrayForm, is_whole
 from ..._torch.constants import ABSENT, is_constant, same_constant
 from ..._torch.libraries import is_library_module
 from ..._torch.objects import (
+    arrays_in,
     copied_table,
     is_object,
     is_table,
@@ -34,12 +36,26 @@ __all__ = ["HeldObjects"]
 @dataclass(frozen=True, eq=False)
 class _HeldObject:
     """What stood under a key of a module when the step was built. `holder` is None for the planned
-    module, which has attributes of its own beside those of the model."""
+    module, which has attributes of its own beside those of the model. `forms` are of the arrays in
+    `then`, which may be written to."""
 
     name: str
     holder: dict[str, Any] | None
     key: str
     then: Any
+    forms: tuple[ArrayForm, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, holder: dict[str, Any] | None, key: str, value: Any) -> _HeldObject:
+        forms = map(ArrayForm.of, arrays_in(value))
+        return cls(name, holder, key, copied_table(value), tuple(forms))
+
+    def arrays(self, value: Any) -> list[tuple[Any, ArrayForm]]:
+        """Those of a value in its place, each with what it is to be."""
+        return [*zip(arrays_in(value), self.forms, strict=False)] if self.forms else []
+
+    def is_alike(self, now: Any) -> bool:
+        return _is_alike(now, self.then) and all(f.is_of(a) for a, f in self.arrays(now))
 
 
 class HeldObjects:
@@ -60,13 +76,13 @@ class HeldObjects:
                     continue
                 if key not in vars(module):
                     self._of_classes += (
-                        _HeldObject(name, holder, key, value) for holder in holders
+                        _HeldObject.of(name, holder, key, value) for holder in holders
                     )
                 elif is_object(value) or is_table(value):
-                    then = copied_table(value)
-                    self._held += (_HeldObject(name, holder, key, then) for holder in holders)
+                    self._held += (_HeldObject.of(name, holder, key, value) for holder in holders)
         # The values are held, so that no other object has their id.
         self._values: list[Any] = []
+        self._arrays: list[tuple[Any, ArrayForm]] = []
         self._look()
         self._ids = [0]  # unknown: the first call looks closely
 
@@ -86,7 +102,7 @@ class HeldObjects:
 
         def copied(of: _HeldObject) -> _HeldObject:
             holder = memo.get(id(of.holder), of.holder)
-            return _HeldObject(of.name, holder, of.key, copied_table(of.then, memo))
+            return replace(of, holder=holder, then=copied_table(of.then, memo))
 
         made = copy(self)
         memo[id(self)] = made
@@ -97,6 +113,10 @@ class HeldObjects:
         made._ids = [0]
         return made
 
+    def arrays_in_part(self) -> list[str]:
+        """Names of what has arrays that are not looked at as a whole."""
+        return [of.name for of in self._held if not all(map(is_whole, arrays_in(of.then)))]
+
     def is_same(self, owner: nn.Module) -> bool:
         """Whether there is the same as at the last close look. KeyError where one is gone."""
         own = vars(owner)
@@ -104,7 +124,9 @@ class HeldObjects:
         ids += [id(own[key]) for key in self._keys_of_own]
         if self._tables:
             ids += map(id, self._leaves(own))
-        return ids == self._ids and all(
+        if ids != self._ids or not all(form.is_of(array) for array, form in self._arrays):
+            return False
+        return all(
             (own if holder is None else holder).keys().isdisjoint(keys)
             for holder, keys in self._given
         )
@@ -120,7 +142,7 @@ class HeldObjects:
         for of in (*self._held, *self._of_classes):
             holder = own if of.holder is None else of.holder
             if of.key in holder:
-                if not _is_alike(holder[of.key], of.then):
+                if not of.is_alike(holder[of.key]):
                     new, old = text_of(holder[of.key]), _old_text(of.then)
                     what = f"another {old}" if new == old else f"{new}, not {old}"
                     changes[f"{of.name} is {what}"] = None
@@ -146,6 +168,9 @@ class HeldObjects:
             for of, value in zip(self._held, self._values, strict=True)
         ]
         self._look()
+        pairs = zip(self._held, self._values, strict=True)
+        arrays = {id(pair[0]): pair for of, value in pairs for pair in of.arrays(value)}
+        self._arrays = [*arrays.values()]  # each once
         self._values += self._leaves(own)
         self._ids = [*map(id, self._values)]
         return [*map(id, before)] != self._ids

@@ -13,7 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from ..._torch.constants import ABSENT, copied_constant, is_constant, same_constant
+from ..._torch.arrays import ArrayForm, is_array
+from ..._torch.constants import ABSENT, copied_constant, has_array, is_constant, same_constant
 from ..._torch.objects import same_object, text_of
 from ..._torch.outside import Outside, outside_of
 from ...ir.diagnostics import Diagnostic, render
@@ -40,6 +41,7 @@ class OutsideWatch:
         self._warned: dict[Outside, Any] = {}
         self._times: Counter[str] = Counter()
         self._then: dict[Outside, Any] = {}
+        self._forms: dict[str, ArrayForm] = {}  # of arrays among the objects, by name
         self._look_at(self._places())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OutsideWatch:
@@ -50,15 +52,21 @@ class OutsideWatch:
             for place, value in self._then.items()
         }
         made._then = {place: then.get(place.name, now) for place, now in made._then.items()}
+        made._forms |= self._forms
         made._ids, made._bytes = [0], object()  # the first call looks closely
         return made
+
+    def arrays_in_part(self) -> list[str]:
+        """Names of those that are not looked at as a whole."""
+        return list(self._forms)
 
     def is_same(self) -> bool:
         try:
             ids = [id(holder[key]) for holder, key in self._slots]
         except (LookupError, AttributeError, ValueError):  # gone
             return False
-        return ids == self._ids and (not self._getters or self._now() == self._bytes)
+        is_same = ids == self._ids and (not self._getters or self._now() == self._bytes)
+        return is_same and all(same_constant(at.value(), now) for at, now in self._with_arrays)
 
     def tell(self) -> None:
         """Warns of what changed since it was told last."""
@@ -81,7 +89,10 @@ class OutsideWatch:
         """What is to be told of a place, once for each value."""
         noted: Any
         if place.is_object:
-            is_same, noted = same_object(value, then), id(value)
+            form = ArrayForm.of(value) if is_array(value) else None
+            at_capture = self._forms.get(place.name)
+            is_same = same_object(value, then) and (form is None or form == at_capture)
+            noted = (id(value), form)
         else:
             if value is not ABSENT and not is_constant(value):
                 value = type(value)  # no look at a tensor or an object of the user's
@@ -127,7 +138,13 @@ class OutsideWatch:
             (_CellContents(p.holder) if isinstance(p.holder, CellType) else p.holder, p.key)
             for p in objects
         ]
-        self._getters = _grouped([place for place in places if not place.is_object])
+        for place in objects:
+            if is_array(self._then[place]) and place.name not in self._forms:
+                self._forms[place.name] = ArrayForm.of(self._then[place])
+        now = [(place, place.value()) for place in places]
+        self._with_arrays = [(at, copied_constant(value)) for at, value in now if _has_array(value)]
+        with_arrays = {place for place, _ in self._with_arrays}
+        self._getters = _grouped([p for p in places if not p.is_object and p not in with_arrays])
         self._bytes = self._now()
 
     def _now(self) -> object:
@@ -135,6 +152,10 @@ class OutsideWatch:
             return as_bytes([get(holder) for get, holder in self._getters])
         except (LookupError, AttributeError, ValueError):  # gone
             return object()  # the same as nothing: others are still looked at
+
+
+def _has_array(value: Any) -> bool:
+    return is_array(value) or (is_constant(value) and has_array(value))
 
 
 class _CellContents:
