@@ -62,7 +62,14 @@ def test_what_fits_in_stays_as_it_was_found() -> None:
     made = [way(100.1, 75), way(100, 79)]
     assert ONLY.ordered(plan(80), made, [taken(90, 99, 79), taken(70, 101, 70)]) == made
     assert ONLY.ordered(plan(80), made, []) == made
-    assert ONLY.ordered(plan(80), [], [taken(90, 99, 79)]) == []
+    assert ONLY.ordered(plan(80), [], []) == []
+
+
+def test_where_nothing_is_found_what_was_taken_is() -> None:
+    before = taken(90, 99, 79)
+    assert ONLY.ordered(plan(80), [], [before]) == [before]
+    assert ONLY.ordered(plan(80, ms=98), [], [before]) == []  # no faster than the plan itself
+    assert ONLY.ordered(plan(78), [], [before]) == []
 
 
 def test_more_than_a_hundredth_of_the_time_is_not_yielded() -> None:

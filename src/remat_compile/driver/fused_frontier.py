@@ -115,11 +115,11 @@ class FusedFrontier:
         budget, own = self._budget(plan), self._peak(plan)
         most = min((known.peak for known in taken if known.budget >= budget), default=own)
         least = max((known.peak for known in taken if known.budget <= budget), default=0)
-        if not made or least <= self._peak_of(made[0]) <= most:
+        if made and least <= self._peak_of(made[0]) <= most:
             return [*made]
         known = [one for one in taken if one.peak <= own and one.time_ns < plan.trace.time_ns]
         both: list[FusedWay | Taken] = [*known, *made]
-        limit_ns = (1 + YIELDED) * min(way.time_ns for way in both)
+        limit_ns = (1 + YIELDED) * min((way.time_ns for way in both), default=0)
         within = [
             way for way in both if least <= self._peak_of(way) <= most and way.time_ns <= limit_ns
         ]
