@@ -49,7 +49,7 @@ class Contents:
                 value.update(then)
         for array, numbers in self._arrays.values():
             is_alike = array.dtype == numbers.dtype and array.shape == numbers.shape
-            if is_alike and not is_same_array(array, numbers):
+            if is_alike and array.flags.writeable and not is_same_array(array, numbers):
                 array[...] = numbers
 
 

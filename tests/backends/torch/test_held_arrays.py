@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import remat_compile
 from helpers.clock import HANGS_S
 from helpers.emitted.tiny import schedule
 from helpers.warned import assert_warned_once, warnings_of
@@ -468,3 +469,63 @@ def test_numpy_need_not_be_there() -> None:
     command = [sys.executable, "-W", "ignore", "-c", WITHOUT]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_S, check=False)
     assert done.returncode == 0, done.stderr
+
+
+class _Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.losses, self.times = {"loss": np.zeros(3)}, (np.zeros(3),)
+        self.table = np.ones(3)
+
+    def scaled(self, x: Tensor) -> Tensor:
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.layer(self.scaled(torch.tanh(x)))).square().mean()
+
+
+def _compiled(model: nn.Module) -> Any:
+    return remat_compile.compile(model, (torch.ones(8, 4),), planner="dtr")
+
+
+def test_containers_of_arrays_that_no_forward_reads_may_change() -> None:
+    model = _Plain()
+    step = _compiled(model)
+    step(torch.ones(8, 4)).backward()
+    model.losses["loss"][0] = 1.0
+    model.times[0][0] = 1.0
+    step(torch.ones(8, 4)).backward()
+
+
+def test_an_array_that_the_forward_writes_and_locks_ends_in_no_error() -> None:
+    class Locks(_Plain):
+        def scaled(self, x: Tensor) -> Tensor:
+            if self.table.flags.writeable:
+                self.table[0] += 1
+                self.table.setflags(write=False)
+            return x
+
+    with pytest.warns(UserWarning, match="FB0514"):
+        _compiled(Locks())
+
+
+def test_large_tables_of_two_closures_of_one_function_are_two() -> None:
+    def made(table: Any) -> Callable[[Tensor], Tensor]:
+        return lambda x: x * float(table[0])
+
+    class Closures(_Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = made(np.ones(70_000)), made(2 * np.ones(70_000))
+
+        def scaled(self, x: Tensor) -> Tensor:
+            return self.other(self.one(x))
+
+    step = _compiled(Closures())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            step(torch.ones(8, 4)).backward()
+            copy.deepcopy(step)(torch.ones(8, 4)).backward()
+    assert {str(w.message).split("]")[0] for w in caught} == {"warning[FB0530"}

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as of_modules
 
-from ..._torch.arrays import MOST_BYTES, is_array
+from ..._torch.arrays import MOST_BYTES
 from ..._torch.constants import copied_constant, has_array, is_constant, same_constant
 from ..._torch.exclusive import settled
 from ..._torch.hooks import KINDS, Hook, hook_at
@@ -251,8 +251,8 @@ def _scalars(
     path: str, module: nn.Module, changing: frozenset[str], reached: Reached
 ) -> dict[str, Any]:
     """Attributes that are numbers, texts, switches, or small containers of them. One that is empty
-    is for what is put into it later, and so is a list or an array that no code of a forward
-    reads."""
+    is for what is put into it later, and so is a list or what has an array where no code of a
+    forward reads it."""
     return {
         key: copied_constant(value)
         for key, value in vars(module).items()
@@ -260,7 +260,7 @@ def _scalars(
         and not (key in OF_MODULES and (type(value) is dict or type(value) is set))
         and is_constant(value)
         and not ((type(value) is list or type(value) is dict or type(value) is set) and not value)
-        and not ((type(value) is list or is_array(value)) and not reached.may_read(key))
+        and not ((type(value) is list or has_array(value)) and not reached.may_read(key))
         and (f"{path}.{key}" if path else key) not in changing
     }
 

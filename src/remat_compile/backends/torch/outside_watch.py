@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshal
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from operator import attrgetter, itemgetter
 from types import CellType
@@ -41,24 +41,30 @@ class OutsideWatch:
         self._warned: dict[Outside, Any] = {}
         self._times: Counter[str] = Counter()
         self._then: dict[Outside, Any] = {}
-        self._forms: dict[str, ArrayForm] = {}  # of arrays among the objects, by name
+        self._forms: dict[Outside, ArrayForm] = {}  # of arrays among the objects
         self._look_at(self._places())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OutsideWatch:
         """For a copy of the model, which has copies of the objects that the model holds."""
         made = OutsideWatch(deepcopy(self._model, memo), self._changing)
+        keys, new_keys = _numbered(self._then), _numbered(made._then)
         then = {
-            place.name: memo.get(id(value), value) if place.is_object else value
+            keys[place]: memo.get(id(value), value) if place.is_object else value
             for place, value in self._then.items()
         }
-        made._then = {place: then.get(place.name, now) for place, now in made._then.items()}
-        made._forms |= self._forms
+        forms = {keys[place]: form for place, form in self._forms.items() if place in keys}
+        made._then = {place: then.get(new_keys[place], now) for place, now in made._then.items()}
+        made._forms = {
+            place: forms.get(new_keys[place], now)
+            for place, now in made._forms.items()
+            if place in new_keys
+        }
         made._ids, made._bytes = [0], object()  # the first call looks closely
         return made
 
     def arrays_in_part(self) -> list[str]:
         """Names of those that are not looked at as a whole."""
-        return list(self._forms)
+        return [place.name for place in self._forms]
 
     def is_same(self) -> bool:
         try:
@@ -90,7 +96,7 @@ class OutsideWatch:
         noted: Any
         if place.is_object:
             form = ArrayForm.of(value) if is_array(value) else None
-            at_capture = self._forms.get(place.name)
+            at_capture = self._forms.get(place)
             is_same = same_object(value, then) and (form is None or form == at_capture)
             noted = (id(value), form)
         else:
@@ -115,11 +121,12 @@ class OutsideWatch:
         """After an object was replaced by one that holds the same: at what hangs on that one. `own`
         are attributes of the planned module."""
         self._own = own if own is not None else self._own
-        then = {place.name: value for place, value in self._then.items()}
-        warned = {place.name: value for place, value in self._warned.items()}
-        places = self._places()
-        self._warned = {place: warned[place.name] for place in places if place.name in warned}
-        self._then = {place: then[place.name] for place in places if place.name in then}
+        keys, places = _numbered(self._then), self._places()
+        of_key = {key: place for place, key in _numbered(places).items()}
+        moved = {place: of_key[key] for place, key in keys.items() if key in of_key}
+        self._warned = {moved[p]: value for p, value in self._warned.items() if p in moved}
+        self._then = {moved[p]: value for p, value in self._then.items() if p in moved}
+        self._forms = {moved[p]: form for p, form in self._forms.items() if p in moved}
         self._look_at(places)
 
     def _places(self) -> list[Outside]:
@@ -139,8 +146,8 @@ class OutsideWatch:
             for p in objects
         ]
         for place in objects:
-            if is_array(self._then[place]) and place.name not in self._forms:
-                self._forms[place.name] = ArrayForm.of(self._then[place])
+            if is_array(self._then[place]) and place not in self._forms:
+                self._forms[place] = ArrayForm.of(self._then[place])
         now = [(place, place.value()) for place in places]
         self._with_arrays = [(at, copied_constant(value)) for at, value in now if _has_array(value)]
         with_arrays = {place for place, _ in self._with_arrays}
@@ -152,6 +159,17 @@ class OutsideWatch:
             return as_bytes([get(holder) for get, holder in self._getters])
         except (LookupError, AttributeError, ValueError):  # gone
             return object()  # the same as nothing: others are still looked at
+
+
+def _numbered(places: Iterable[Outside]) -> dict[Outside, tuple[str, int]]:
+    """Each with its name and which of that name it is: two closures of one function have
+    the same."""
+    count = Counter[str]()
+    numbered: dict[Outside, tuple[str, int]] = {}
+    for place in places:
+        numbered[place] = place.name, count[place.name]
+        count[place.name] += 1
+    return numbered
 
 
 def _has_array(value: Any) -> bool:
