@@ -89,7 +89,7 @@ def page(outcomes: Sequence[Outcome], versions: Sequence[str], left_out: int) ->
         "parameters and gradients in both. It may not be more than 1. **of eager** is over what "
         "the original takes.",
         "* **note**: why a model is not planned as a whole, and the codes of the warnings that a "
-        "user sees (`remat-compile explain CODE` says what they mean).",
+        "user sees.",
         "",
         head,
         "|---|---|--:|--:|---|---|--:|--:|---|---|",

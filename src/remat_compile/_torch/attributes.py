@@ -10,7 +10,7 @@ from torch import nn
 from ..ir.diagnostics import Diagnostic
 from .arrays import MOST_BYTES_AT_CAPTURE, ArrayForm, is_array, plain_array
 from .constants import same_constant
-from .contents import CONTAINERS
+from .contents import CONTAINERS, parts_of
 from .outside import OF_MODULES, generators_of, outside_of
 from .places import Place
 
@@ -86,9 +86,10 @@ def _held(value: Any, within: tuple[int, ...] = ()) -> Any:
     if len(within) == DEEPEST:
         return type(value), id(value)
     inside = (*within, id(value))
-    parts = value.values() if isinstance(value, dict) else value
-    keys = value if isinstance(value, dict) else ()
-    return (type(value), *keys, *(_held(part, inside) for part in parts))
+    parts = parts_of(value)
+    keys = [key for key, _ in parts] if issubclass(type(value), dict) else []
+    held = [part for _, part in parts] if issubclass(type(value), dict) else parts
+    return (type(value), *keys, *(_held(part, inside) for part in held))
 
 
 def _differ(old: Any, new: Any) -> bool:

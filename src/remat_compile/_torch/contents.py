@@ -12,7 +12,7 @@ from typing import Any
 
 from .arrays import MOST_BYTES_AT_CAPTURE, is_same_array, is_writable, plain_array
 
-__all__ = ["CONTAINERS", "Contents"]
+__all__ = ["CONTAINERS", "Contents", "parts_of"]
 
 CONTAINERS = (list, dict, set, deque)
 """What the Python of a forward may change in place."""
@@ -29,9 +29,9 @@ class Contents:
             value = waiting.pop()
             kind = type(value)
             if issubclass(kind, tuple):
-                waiting += value
+                waiting += parts_of(value)
             elif issubclass(kind, CONTAINERS) and id(value) not in self._held:
-                parts = _parts(value)
+                parts = parts_of(value)
                 self._held[id(value)] = value, parts
                 for part in parts:
                     waiting += part if issubclass(kind, dict) else (part,)
@@ -40,7 +40,7 @@ class Contents:
 
     def put_back(self) -> None:
         for value, then in self._held.values():
-            if _ids(value, _parts(value)) == _ids(value, then):
+            if _ids(value, parts_of(value)) == _ids(value, then):
                 continue
             value.clear()
             if isinstance(value, list | deque):
@@ -53,8 +53,14 @@ class Contents:
                 array[...] = numbers
 
 
-def _parts(value: Any) -> list[Any]:
-    return [*value.items()] if isinstance(value, dict) else [*value]
+def parts_of(container: Any) -> list[Any]:
+    """What a container of Python holds, of a dictionary its pairs, as the built-in class has it.
+
+    A class of the user's may do anything where it is asked to list it: a table of models in
+    `transformers` imports every model, and raises where one cannot be imported.
+    """
+    kind: Any = next(kind for kind in (*CONTAINERS, tuple) if issubclass(type(container), kind))
+    return [*(dict.items(container) if kind is dict else kind.__iter__(container))]
 
 
 def _ids(value: Any, parts: list[Any]) -> object:

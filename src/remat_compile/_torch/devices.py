@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "allocation_unit",
     "clock_ns",
     "counts_bytes",
     "forked_generators",
     "generator_module",
     "get_rng_state",
+    "queued_ns",
     "set_rng_state",
     "synchronize",
     "undisturbed_ns",
@@ -28,13 +30,37 @@ _TURN_NS = 500_000
 _LONG_NS = 100_000_000
 """Turns are short beside this."""
 _ALONE_REPEATS = 5
+_QUEUES, _MOST_QUEUED = 6, 32
+_QUEUE_NS = 2_000_000
+"""What a queue of runs is to take, so that waiting for its end does not count."""
 _NO_SLOWER = 1.2
 """Several threads take no longer than this share of what one takes, where each has a processor."""
+
+
+def queued_ns(run: Callable[[], object], device: torch.device) -> int:
+    """What an accelerator takes for one of several runs in its queue: the longer of issuing and
+    computing it. The least of a few queues, the first of one run."""
+    times: list[int] = []
+    queued = 1
+    for _ in range(_QUEUES):
+        synchronize(device)
+        start = time.perf_counter_ns()
+        for _ in range(queued):
+            run()
+        synchronize(device)
+        times.append((time.perf_counter_ns() - start) // queued)
+        queued = min(_MOST_QUEUED, max(1, _QUEUE_NS // max(1, min(times))))
+    return max(1, min(times))
 
 
 def counts_bytes(device: torch.device) -> bool:
     """Whether `torch.accelerator` tells the bytes that are allocated there."""
     return device.type not in ("cpu", "meta", "mps")
+
+
+def allocation_unit(device: torch.device) -> int:
+    """The bytes in whose multiples its allocator counts."""
+    return 512 if device.type == "cuda" else 1
 
 
 def synchronize(device: torch.device) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .._torch.caches import StepCaches
 from .._torch.callable import check_operators
-from .._torch.devices import get_rng_state, set_rng_state
+from .._torch.devices import allocation_unit, get_rng_state, set_rng_state
 from .._torch.execute import check_values
 from .._torch.instances import plain_mode
 from ..ir.analysis.identities import equal_views, identities
@@ -232,7 +232,9 @@ def _target(target: Target, device: torch.device) -> Target:
     if target.memory_bytes is not None or target.has_link or device.type != "cuda":
         return target
     properties = torch.cuda.get_device_properties(device)
-    actual = Target(properties.name, properties.total_memory, granularity_bytes=512)
+    actual = Target(
+        properties.name, properties.total_memory, granularity_bytes=allocation_unit(device)
+    )
     return with_measured_link(actual, device)
 
 

@@ -205,8 +205,8 @@ def _obstacle(plan: Plan, request: PlanRequest) -> str | None:
     if request.device is not None:
         return "kernels are measured on this machine, and the plan is for another"
     device = plan.program.header.device
-    if device != "cpu":
-        return f"kernels are made for the CPU, and the model is on {device}"
+    if device.split(":")[0] not in ("cpu", "cuda"):
+        return f"kernels are made for CPUs and for CUDA, and the model is on {device}"
     return lacking(plan.program)
 
 

@@ -107,29 +107,36 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 
 
 def test_states_of_later_calls(cuda: Cuda) -> None:
-    """A forward took states 8 and 20 behind its begin; the backward draws from the second one."""
+    """A forward took states 8 and 20 behind its begin. The backward draws from the second one
+    twice, each time with a generator of its own (in a graph each goes on from draw to draw), and
+    from one that it took itself, 4 behind its own begin."""
     recorder = CudaRecorder(torch.device("cuda"))
-    recorder.noted(state(100), [state(108), state(120)])
+    recorder.noted(0, state(100), [state(108), state(120)])
+    recorder.noted(2, state(300), [state(304)])
     drawn = []
 
     def backward() -> str:
-        with recorder.drawing(1):
+        for _ in range(2):
+            with recorder.drawing(1):
+                drawn.append(cuda.default.name)
             drawn.append(cuda.default.name)
-        drawn.append(cuda.default.name)
+        with recorder.drawing(2):
+            drawn.append(cuda.default.name)
         return "made"
 
-    made, replay = recorder.record(backward, [1])
+    made, replay = recorder.record(backward, [1, 1, 2])
     assert made == "made"
-    assert drawn == [0, "default"]
+    assert drawn == [0, "default", 1, "default", 2]
     begin = ("begin", (0, 7), "stream on cuda:0", "thread_local")
-    assert cuda.calls == [("register", 0), begin, "end"]
+    assert cuda.calls == [*(("register", n) for n in range(3)), begin, "end"]
     cuda.calls.clear()
     for now in (500, 2**40):
         cuda.now = now
-        recorder.begin_call()
+        recorder.begin(0)
         cuda.now += 1000  # the default generator goes on before the backward
+        recorder.begin(2)
         replay()
-        assert cuda.calls == [(0, now + 20), "replay"]
+        assert cuda.calls == [(0, now + 20), (1, now + 20), (2, now + 1004), "replay"]
         cuda.calls.clear()
 
 
@@ -143,6 +150,18 @@ def test_the_generator_comes_back_after_an_error(cuda: Cuda) -> None:
     with pytest.raises(ValueError, match="no"):
         recorder.record(fails, [0])
     assert cuda.default.name == "default"
+
+
+def test_more_draws_than_were_noted_are_refused(cuda: Cuda) -> None:
+    recorder = CudaRecorder(torch.device("cuda", 0))
+
+    def draws_twice() -> None:
+        for _ in range(2):
+            with recorder.drawing(0):
+                pass
+
+    with pytest.raises(RuntimeError, match="runs more often than in the step before"):
+        recorder.record(draws_twice, [0])
 
 
 def test_bytes_of_its_own_pool(cuda: Cuda) -> None:

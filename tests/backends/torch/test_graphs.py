@@ -77,6 +77,38 @@ def test_what_is_drawn_again_is_what_was_drawn() -> None:
     assert again > 3
 
 
+class Noised(torch.autograd.Function):
+    """Draws in its backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * torch.rand_like(grad)
+
+
+class NoisedTwice(Dropped):
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = nn.functional.dropout(torch.tanh(self.one(x)), 0.4)
+        return torch.sigmoid(Noised.apply(self.two(Noised.apply(hidden))))
+
+
+def test_what_a_backward_draws_is_drawn_again_there() -> None:
+    """Attention counts as random in the backward on CUDA, whatever its dropout."""
+    torch.manual_seed(3)
+    model, x = NoisedTwice(), torch.randn(6, 8)
+    eager = train_steps(deepcopy(model), (x,), steps=6)
+    again = 0
+    for seed in range(8):
+        planned = taped(deepcopy(model), (x,), seed=seed)
+        assert_bit_equal(train_steps(planned, (x,), steps=6), eager)
+        assert replayed(planned) == 5
+        again += "replay(rng_B" in planned.planned_source
+    assert again > 1
+
+
 @pytest.fixture
 def planned() -> Iterator[PlannedModule]:
     """After two steps, so that a third one is replayed."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import OrderedDict
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+import remat_compile
 from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.diagnostics import FBError
 
@@ -249,3 +252,31 @@ def test_a_list_that_holds_itself_ends_in_no_recursion() -> None:
     model.held.append(model.held)  # type: ignore[operator, union-attr, arg-type]
     with pytest.raises(FBError, match="FB0501"), lower(export(model, (torch.ones(2, 4),))):
         pass
+
+
+class Lazily(OrderedDict[str, int]):
+    """As the tables of models in transformers: it imports what it is asked to list."""
+
+    def _import(self) -> Any:
+        raise ValueError("nobody is to list me")
+
+    keys = values = items = __iter__ = __getitem__ = _import  # type: ignore[assignment]
+
+
+LAZILY = Lazily()
+
+
+def test_tables_that_import_what_they_list_are_not_asked() -> None:
+    class Looks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.own = LAZILY
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.linear(x)
+            return y if LAZILY is None or self.own is None else y * 2
+
+    model, x = Looks(), torch.randn(2, 4)
+    compiled = remat_compile.compile(model, (x,), activation_budget="100%")
+    assert torch.equal(compiled(x), model(x))

@@ -74,6 +74,7 @@ class Tape(GraphRecorder):
     records: int = 0
     taken: int = 0
     drawn: int = 0
+    _left: list[int] = field(default_factory=list)
     _states: dict[int, Tensor] = field(default_factory=dict)
     _calls: list[Callable[[], None]] = field(default_factory=list)
     _made: dict[int, Tensor] = field(default_factory=dict)
@@ -82,11 +83,12 @@ class Tape(GraphRecorder):
         if self.refuses:
             raise RuntimeError("operation not permitted when stream is capturing\nand more")
         self.records += 1
-        is_backward = self.records % 2 == 0
+        is_backward, self._left = self.records % 2 == 0, [*draws]
         calls = self._calls = []
         before = torch.default_generator.get_state()
         with Writing(calls, self._made):
             made = run()
+        assert not self._left, "what was to be drawn again was not"
         torch.default_generator.set_state(before)
         kept = {storage(t) for t in tensors(made)}
 
@@ -111,6 +113,7 @@ class Tape(GraphRecorder):
     @contextmanager
     def drawing(self, number: int) -> Iterator[None]:
         self.drawn += 1
+        self._left.remove(number)  # a graph of CUDA has a generator for each
         before: list[Tensor] = []
 
         def go_back() -> None:
@@ -125,10 +128,10 @@ class Tape(GraphRecorder):
 
         self._calls.append(come_back)
 
-    def noted(self, before: Tensor, states: Sequence[Tensor]) -> None:
+    def noted(self, first: int, before: Tensor, states: Sequence[Tensor]) -> None:
         """Nothing: the tape takes the states itself."""
 
-    def begin_call(self) -> None:
+    def begin(self, first: int) -> None:
         """Nothing, likewise."""
 
     def held_bytes(self) -> int:

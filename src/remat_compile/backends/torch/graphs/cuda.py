@@ -3,7 +3,8 @@
 The numbers of a random operator on CUDA are a function of a seed and an offset, which every draw
 moves on by what it takes. A graph adds to the offset at its launch, so that an operator that is
 recorded draws what it would draw there. One that runs again has a generator of its own in the
-graph, set before each launch to the seed and the offset of its first execution.
+graph, each time that it does, set before each launch to the seed and the offset of its first
+execution: what is drawn from one generator within a graph moves on.
 """
 
 from __future__ import annotations
@@ -32,16 +33,18 @@ class CudaRecorder(GraphRecorder):
         self.device = torch.device(device.type, index)
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        self._after: list[int] = []
-        self._states: list[Tensor] = []
-        self._recording: dict[int, torch.Generator] = {}
+        self._after: dict[int, list[int]] = {}
+        """By the number of the first, how far the states of a function are behind its begin."""
+        self._states: dict[int, Tensor] = {}
+        self._recording: dict[int, list[torch.Generator]] = {}
 
     def record(self, run: Callable[[], T], draws: Sequence[int]) -> tuple[T, Recording]:
         graph = torch.cuda.CUDAGraph()
-        generators = {number: torch.Generator(self.device) for number in draws}
-        for generator in generators.values():
+        generators = [(number, torch.Generator(self.device)) for number in draws]
+        self._recording = {number: [] for number in draws}
+        for number, generator in generators:
             graph.register_generator_state(generator)
-        self._recording = generators
+            self._recording[number].append(generator)
         try:
             with torch.cuda.graph(
                 graph,
@@ -54,7 +57,7 @@ class CudaRecorder(GraphRecorder):
             self._recording = {}
 
         def replay() -> None:
-            for number, generator in generators.items():
+            for number, generator in generators:
                 generator.set_state(self._states[number])
             graph.replay()
 
@@ -65,21 +68,25 @@ class CudaRecorder(GraphRecorder):
 
     @contextmanager
     def drawing(self, number: int) -> Iterator[None]:
+        left = self._recording.get(number)
+        if not left:
+            raise RuntimeError("a random operator runs more often than in the step before")
         default: Any = torch.cuda.default_generators[self.device.index]
         own = default.graphsafe_get_state()
-        default.graphsafe_set_state(self._recording[number])
+        default.graphsafe_set_state(left.pop(0))
         try:
             yield
         finally:
             default.graphsafe_set_state(own)
 
-    def noted(self, before: Tensor, states: Sequence[Tensor]) -> None:
-        self._after = [_offset(state) - _offset(before) for state in states]
+    def noted(self, first: int, before: Tensor, states: Sequence[Tensor]) -> None:
+        self._after[first] = [_offset(state) - _offset(before) for state in states]
 
-    def begin_call(self) -> None:
-        if self._after:
+    def begin(self, first: int) -> None:
+        if after := self._after.get(first):
             now = torch.cuda.get_rng_state(self.device)
-            self._states = [_later(now, after) for after in self._after]
+            states = (_later(now, drawn) for drawn in after)
+            self._states |= dict(enumerate(states, start=first))
 
     def held_bytes(self) -> int:
         segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]

@@ -24,16 +24,17 @@ _GETTING = threading.RLock()
 class RandomCalls:
     """What generated code does with states of the generator, in a call that runs and in a record.
 
-    `in_forward` and `in_backward` are the numbers of the states that each draws from again; they
-    are noted until the first backward has ended, since all steps draw alike.
+    `in_forward` and `in_backward` are the numbers of the states that each draws from again, once
+    for each time; they are noted until the first backward has ended, since all steps draw alike.
     """
 
     def __init__(self, space: dict[str, Any], recorder: GraphRecorder) -> None:
-        self.in_forward: set[int] = set()
-        self.in_backward: set[int] = set()
+        self.in_forward: list[int] = []
+        self.in_backward: list[int] = []
         self._recorder = recorder
         self._of_state: dict[bytes, int] = {}
-        self._stand_ins: list[Tensor] = []
+        self._forward_takes: list[int] = []
+        self._backward_takes: list[int] = []
         self._is_noted = False
         self._here = threading.local()
         self._replay = space.get("replay")
@@ -42,32 +43,27 @@ class RandomCalls:
         if self._replay is not None:
             space["replay"] = self._again
 
+    @property
+    def taken_in_forward(self) -> int:
+        """How many states a forward takes: the backward's have numbers from there on."""
+        return len(self._forward_takes)
+
     @contextmanager
     def noting_forward(self) -> Iterator[None]:
-        """A forward that runs: the states that it takes."""
+        """A forward that runs: the states that it takes, and those that it draws from."""
         if self._replay is None or self._is_noted:
             yield
             return
-        before, states = get_rng_state(self._recorder.device), list[Tensor]()
-        get = self._module.get_rng_state
-
-        def noted(*args: Any) -> Tensor:
-            states.append(get(*args))
-            self._of_state[bytes(states[-1].tolist())] = len(states) - 1
-            return states[-1]
-
-        with self._getting(noted), self._noting(self.in_forward):
+        with self._noting(0) as (self._forward_takes, self.in_forward):
             yield
-        self._recorder.noted(before, states)
-        self._stand_ins = [torch.tensor(number) for number in range(len(states))]
 
     @contextmanager
     def noting_backward(self) -> Iterator[None]:
-        """A backward that runs: the states that it draws from."""
+        """A backward that runs, likewise: some operators there count as random."""
         if self._replay is None or self._is_noted:
             yield
             return
-        with self._noting(self.in_backward):
+        with self._noting(self.taken_in_forward) as (self._backward_takes, self.in_backward):
             yield
         self._is_noted = True
         self._of_state.clear()
@@ -78,12 +74,12 @@ class RandomCalls:
         if self._replay is None:
             yield
             return
-        stand_ins = iter(self._stand_ins)
+        takes = iter([*self._forward_takes, *self._backward_takes])
 
         def numbered(*_: Any) -> Tensor:
-            stand_in = next(stand_ins)
-            self._recorder.take_state(int(stand_in))
-            return stand_in
+            number = next(takes)
+            self._recorder.take_state(number)
+            return torch.tensor(number)
 
         def drawn(state: Tensor, op: Function, *args: Any, **kwargs: Any) -> Any:
             with self._recorder.drawing(int(state)):
@@ -93,14 +89,38 @@ class RandomCalls:
             yield
 
     @contextmanager
-    def _noting(self, numbers: set[int]) -> Iterator[None]:
-        def noted(state: Tensor, op: Function, *args: Any, **kwargs: Any) -> Any:
-            numbers.add(self._of_state[bytes(state.tolist())])
-            assert self._replay is not None
-            return self._replay(state, op, *args, **kwargs)
+    def _noting(self, first: int) -> Iterator[tuple[list[int], list[int]]]:
+        """Numbers, from `first` on, of the states that a function takes, in its order, and of those
+        that it draws from."""
+        takes, draws = list[int](), list[int]()
+        before, states = get_rng_state(self._recorder.device), list[Tensor]()
+        get = self._module.get_rng_state
+        of_state: dict[bytes, int] = {}
 
-        with self._replaying(noted):
-            yield
+        def taken(*args: Any) -> Tensor:
+            state: Tensor = get(*args)
+            if not self._is_replaying():  # which takes the state to put it back
+                # Where nothing was drawn between two states, both are the first one.
+                takes.append(of_state.setdefault(_key(state), first + len(states)))
+                self._of_state[_key(state)] = takes[-1]
+                states.append(state)
+            return state
+
+        def drawn(state: Tensor, op: Function, *args: Any, **kwargs: Any) -> Any:
+            draws.append(self._of_state[_key(state)])
+            assert self._replay is not None
+            self._here.is_replaying = True
+            try:
+                return self._replay(state, op, *args, **kwargs)
+            finally:
+                self._here.is_replaying = False
+
+        with self._getting(taken), self._replaying(drawn):
+            yield takes, draws
+        self._recorder.noted(first, before, states)
+
+    def _is_replaying(self) -> bool:
+        return getattr(self._here, "is_replaying", False)
 
     @contextmanager
     def _replaying(self, way: Function) -> Iterator[None]:
@@ -126,3 +146,7 @@ class RandomCalls:
 
         with _GETTING, mock.patch.object(self._module, "get_rng_state", here):
             yield
+
+
+def _key(state: Tensor) -> bytes:
+    return bytes(state.tolist())

@@ -22,8 +22,9 @@ class GraphRecorder(ABC):
     """Records of one step, which share their memory and are replayed in the order of recording.
 
     A random operator that runs again shall draw as it did the first time. Its state of the
-    generator has a number in the order in which the forward takes them, from 0 on: `noted` says
-    what they were in a call that ran without a record, `begin_call` is told of a call that replays.
+    generator has a number in the order in which forward and backward take them, from 0 on: `noted`
+    says what they were in a function that ran without a record, `begin` is told of one that is
+    about to be replayed.
     """
 
     device: torch.device
@@ -31,23 +32,23 @@ class GraphRecorder(ABC):
     @abstractmethod
     def record(self, run: Callable[[], T], draws: Sequence[int]) -> tuple[T, Recording]:
         """What `run` gives, in the memory where every replay puts it, and the replay. `draws` are
-        the numbers of the states that `run` draws from with `drawing`."""
+        the numbers of the states that `run` draws from with `drawing`, once for each time."""
 
     @abstractmethod
     def take_state(self, number: int) -> None:
-        """While recording: here the forward takes the state of the generator."""
+        """While recording: here the state of the generator is taken."""
 
     @abstractmethod
     def drawing(self, number: int) -> AbstractContextManager[None]:
         """While recording: what runs inside draws from the state of this number."""
 
     @abstractmethod
-    def noted(self, before: Tensor, states: Sequence[Tensor]) -> None:
-        """The states that a forward took, and the one before it."""
+    def noted(self, first: int, before: Tensor, states: Sequence[Tensor]) -> None:
+        """The states that a function took, with numbers from `first` on, and the one before it."""
 
     @abstractmethod
-    def begin_call(self) -> None:
-        """A forward is about to be replayed, and later its backward."""
+    def begin(self, first: int) -> None:
+        """The function whose states have numbers from `first` on is about to be replayed."""
 
     @abstractmethod
     def held_bytes(self) -> int:

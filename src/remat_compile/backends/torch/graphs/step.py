@@ -170,6 +170,7 @@ class _Record:
             fill(self._inputs[at], args[at])
         places = {id(value): at for at, value in enumerate(self._inputs)}
         random = step._random
+        self._backward_first = random.taken_in_forward
 
         def forward() -> Any:
             behind = () if copies is None else (copies,)
@@ -179,7 +180,7 @@ class _Record:
             return made
 
         with OnDevice(recorder.device), random.recording():
-            made, self._replay_forward = recorder.record(forward, sorted(random.in_forward))
+            made, self._replay_forward = recorder.record(forward, random.in_forward)
             made = [*made]
             results, made[: step._results] = made[: step._results], []
             self._returned = {
@@ -194,14 +195,14 @@ class _Record:
                 made[-1] = copies
             made += self._tangents
             grads, self._replay_backward = recorder.record(
-                lambda: step._backward(made, constants), sorted(random.in_backward)
+                lambda: step._backward(made, constants), random.in_backward
             )
         self._grads = Fresh(grads)
         _check_on(recorder.device, self._grads.tensors)
         self._nothing = torch.empty(0, device=recorder.device)
 
     def forward(self, args: list[Any]) -> list[Any]:
-        self._recorder.begin_call()
+        self._recorder.begin(0)
         for at in self._static:
             fill(self._inputs[at], args[at])
         self._replay_forward()
@@ -213,6 +214,7 @@ class _Record:
     def backward(self, tangents: Sequence[Tensor]) -> list[Tensor | None]:
         for static, tangent in zip(self._tangents, tangents, strict=True):
             fill(static, tangent)
+        self._recorder.begin(self._backward_first)
         self._replay_backward()
         return self._grads.copies()
 

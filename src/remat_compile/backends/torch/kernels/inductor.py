@@ -32,6 +32,7 @@ __all__ = [
     "compile_traced",
     "missing",
     "refuses_others",
+    "short",
     "trace",
     "waits_kept",
 ]
@@ -123,7 +124,7 @@ def trace(function: Function, layouts: Sequence[Layout]) -> Traced:
             table = {**select_decomp_table(), **LABEL_GRADIENTS}
             module = make_fx(function, decomposition_table=table)(*inputs)
         except Exception as error:
-            raise KernelError(_short(error)) from error
+            raise KernelError(short(error)) from error
     return Traced(module, inputs, mode)
 
 
@@ -145,7 +146,7 @@ class Compiling:
             for wait in self.waits:
                 wait()
         except Exception as error:  # whatever a compiler may raise
-            raise KernelError(_short(error)) from error
+            raise KernelError(short(error)) from error
         return self.compiled
 
 
@@ -173,7 +174,7 @@ def compile_traced(traced: Traced) -> Compiling:
         ):
             compiled: Any = compile_fx_inner(traced.module, list(traced.inputs))
     except Exception as error:  # whatever a compiler may raise
-        raise KernelError(_short(error)) from error
+        raise KernelError(short(error)) from error
     # What is around it notes executions, and takes longer than a small kernel.
     return Compiling(getattr(compiled, "current_callable", None) or compiled, waits)
 
@@ -300,6 +301,7 @@ def _is_loop(operation: Any) -> bool:
     return not any(at.is_indirect() for at in touched)
 
 
-def _short(error: Exception) -> str:
+def short(error: Exception) -> str:
+    """The first line of what a compiler raised."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:200]

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from math import inf
 from time import monotonic
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from ...._torch.alloc import measure_peak
 from ...._torch.callable import callable_op
+from ...._torch.devices import allocation_unit
 from ...._torch.instances import plain_mode
 from ...._torch.ops import from_torch_dtype, to_torch
 from ....ir.analysis.regions import ROUNDING, RegionFunction, region_function
@@ -29,6 +31,7 @@ from .inductor import (
     Layout,
     compile_traced,
     refuses_others,
+    short,
     trace,
 )
 from .kept import KeptKernels
@@ -51,12 +54,14 @@ class Kernel:
     is_generated: bool = True
     is_told: bool = False
     refuses: bool = False
+    aligned_bytes: int = 1
+    """Arguments begin at multiples of it: code for CUDA copies others, which no plan has."""
 
     def __call__(self, *args: Tensor) -> tuple[Tensor, ...]:
         """The results; by the calls, with the warning FB0915 the first time, where an argument has
         other strides than at compilation (those of dimensions of one element mean nothing)."""
         # Between two products of matrices each line of Python here costs microseconds.
-        if self.refuses:
+        if self.refuses and self.aligned_bytes == 1:
             try:
                 return self.compiled([*args])  # type: ignore[operator, no-any-return]
             except AssertionError:
@@ -79,7 +84,13 @@ class Kernel:
             return plain
         if not self.refuses:
             return self
-        compiled, looked_at = self.compiled, self
+        compiled, looked_at, aligned = self.compiled, self, self.aligned_bytes
+
+        def run_aligned(*args: Tensor) -> Sequence[Tensor]:
+            for tensor in args:
+                if tensor.data_ptr() % aligned:
+                    return looked_at(*args)
+            return run(*args)
 
         def run(*args: Tensor) -> Sequence[Tensor]:
             try:
@@ -87,12 +98,15 @@ class Kernel:
             except AssertionError:
                 return looked_at(*args)  # which says what differs, or raises it again
 
-        return run
+        return run if aligned == 1 else run_aligned
 
     def _differing(self, args: Sequence[Tensor]) -> tuple[Tensor, Layout] | None:
         """The first argument that is not as at compilation."""
         pairs = zip(args, self.layouts, strict=True)
-        return next((pair for pair in pairs if not _is_alike(*pair)), None)
+        return next((pair for pair in pairs if not self._is_alike(*pair)), None)
+
+    def _is_alike(self, tensor: Tensor, layout: Layout) -> bool:
+        return tensor.data_ptr() % self.aligned_bytes == 0 and _is_alike(tensor, layout)
 
 
 def _is_alike(tensor: Tensor, layout: Layout) -> bool:
@@ -107,6 +121,11 @@ def _other_strides(tensor: Tensor, layout: Layout) -> Diagnostic:
         f"a region runs by its calls: it is given {tuple(tensor.shape)} with strides "
         f"{tensor.stride()}, and its kernel was made for {layout.shape} with {layout.stride}"
     )
+    if _is_alike(tensor, layout):
+        message = (
+            f"a region runs by its calls: a tensor {tuple(tensor.shape)} begins at no multiple of "
+            f"{_ALIGNED_BYTES} bytes, as its kernel needs"
+        )
     hint = "plan without fusion here: the proven bound may not hold for these calls"
     return Diagnostic("FB0915", message, hint=hint)
 
@@ -198,6 +217,9 @@ class Kernels:
         try:
             with plain_mode(self.device):
                 yield
+        except torch.OutOfMemoryError:
+            self._note(c, "the device has no memory left to try a kernel", over)
+            self.made[key] = None
         except KernelError as error:
             self._note(c, str(error), over)
             self.made[key] = None
@@ -241,14 +263,16 @@ class Kernels:
         calls, compiled = as_function(function), begun.kernel()
         args = [made_up(layout) for layout in layouts]
         wanted = calls(*args)
-        # What it keeps on first use is not its workspace.
-        compiled(copied(args) if over else [*args])
+        try:  # what it keeps on first use is not its workspace
+            compiled(copied(args) if over else [*args])
+        except Exception as error:  # whatever a compiler may raise that begins with the first use
+            raise KernelError(short(error)) from error
         given = copied(args) if over else args
         results, use = measure_peak(lambda: tuple(compiled([*given])), self.device)
         if over and (problem := problem_over(given, args, results, over)) is not None:
             raise KernelError(problem)
         stored = {result for result, _ in over}
-        own = sum(t.untyped_storage().nbytes() for at, t in enumerate(results) if at not in stored)
+        own = sum(self._allocated(t) for at, t in enumerate(results) if at not in stored)
         results = tuple(t.clone() if at in stored else t for at, t in enumerate(results))
         problem = _problem(given, results, wanted)
         if problem is not None:
@@ -258,11 +282,17 @@ class Kernels:
         # One that writes over arguments is to be asked about layouts before it begins.
         refuses = not over and refuses_others(compiled, args)
         kernel = Kernel(layouts, calls, compiled, difference, workspace, refuses=refuses)
+        kernel.aligned_bytes = _ALIGNED_BYTES if self.device.type == "cuda" else 1
         if over and direct(compiled, kernel) is None:
             raise KernelError("its text is another than is known")
         if self.kept is not None:
             self.kept.keep(key, compiled)
         return kernel
+
+    def _allocated(self, tensor: Tensor) -> int:
+        """Bytes that the allocator of the device counts for a tensor."""
+        unit = allocation_unit(self.device)
+        return -(-tensor.untyped_storage().nbytes() // unit) * unit
 
 
 def _asked(
@@ -303,8 +333,12 @@ def _difference(result: Tensor, wanted: Tensor) -> float:
     return difference if difference == difference else inf
 
 
+_ALIGNED_BYTES = 16
 MARGIN = 64
 """Elements in front of made-up values: as many bytes, or more, as an allocator aligns to."""
+
+
+_SEEDS = count()
 
 
 def made_up(layout: Layout) -> Tensor:
@@ -315,10 +349,13 @@ def made_up(layout: Layout) -> Tensor:
     storage += sum((n - 1) * s for n, s in zip(layout.shape, layout.stride, strict=True))
     if 0 in layout.shape:
         storage = MARGIN
+    generator = torch.Generator(layout.device)  # the caller's is left alone
+    generator.manual_seed(next(_SEEDS))
+    own: Any = {"generator": generator, "device": layout.device}
     if layout.dtype.is_floating_point:
-        flat = torch.randn(storage, dtype=torch.float32).to(layout.dtype)
+        flat = torch.randn(storage, dtype=torch.float32, **own).to(layout.dtype)
     elif layout.dtype.is_complex:
-        flat = torch.randn(storage, dtype=layout.dtype)
+        flat = torch.randn(storage, dtype=layout.dtype, **own)
     else:
-        flat = torch.randint(0, 2, (storage,)).to(layout.dtype)
-    return flat.to(layout.device).as_strided(layout.shape, layout.stride, MARGIN)
+        flat = torch.randint(0, 2, (storage,), **own).to(layout.dtype)
+    return flat.as_strided(layout.shape, layout.stride, MARGIN)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ...._torch.caches import StepCaches
-from ...._torch.devices import clock_ns, synchronize, undisturbed_ns
+from ...._torch.devices import clock_ns, counts_bytes, queued_ns, synchronize, undisturbed_ns
 from ...._torch.handles import handle
 from ...._torch.instances import plain_mode
 from ...._torch.ops import to_torch
@@ -135,7 +135,10 @@ class InductorPrice:
             kernel = self.kernels.kernel(c, given)
             if kernel is not None and digest not in self.times:
                 with plain_mode(self.kernels.device):  # a capture may be open: its tensors are fake
-                    self.times[digest] = _measured(kernel, c, self.kernels.device, self._caches)
+                    try:
+                        self.times[digest] = self._measured(kernel, c)
+                    except torch.OutOfMemoryError:
+                        return None
         if kernel is None:
             return None
         return KernelCost(self.times[digest].at(c.time_ns), kernel.workspace_bytes)
@@ -160,6 +163,12 @@ class InductorPrice:
             c = self._queue.popleft()
             with self._counted():
                 self.kernels.begin(c, self._given(c))
+
+    def _measured(self, kernel: Kernel, c: CNode) -> KernelTimes:
+        device = self.kernels.device
+        if counts_bytes(device):
+            return _measured_in_queue(kernel, c, device)
+        return _measured(kernel, c, device, self._caches)
 
     def _given(self, c: CNode) -> list[Tensor]:
         return [self.values[name] for name in c.call.refs()]
@@ -207,6 +216,22 @@ def _measured(kernel: Kernel, c: CNode, device: torch.device, caches: StepCaches
         undisturbed_ns(min(of_kernel), partial(run, *args), device, leave=leave),
         undisturbed_ns(calls_ns, partial(kernel.calls, *args), device, leave=leave),
     )
+
+
+def _measured_in_queue(kernel: Kernel, c: CNode, device: torch.device) -> KernelTimes:
+    """The same on an accelerator, where each is one of several in its queue, as in a step and as
+    the plan's own times were taken."""
+    function = region_function(c)
+    args = [made_up(layout) for layout in kernel.layouts]
+    values = dict(zip(function.parameters, args, strict=True))
+    calls_ns = 0
+    for inner, run in _prepared(function):
+        given = to_torch(inner.call.args, {}, values)
+        kwargs = {key: to_torch(value, {}, values) for key, value in inner.call.kwargs}
+        call = partial(run, *given, **kwargs)
+        values.update(written(inner, call()))
+        calls_ns += queued_ns(call, device)
+    return KernelTimes(queued_ns(partial(kernel.runner(), *args), device), calls_ns)
 
 
 def _digest(text: str) -> str:
