@@ -18,7 +18,13 @@ from helpers.fused_plans import check_step, codes, needs_compiler
 from remat_compile import Plan
 from remat_compile.backends.torch.kernels import price
 from remat_compile.driver import make_plan
-from remat_compile.driver.plan_cache import COSTS_SUFFIX, PRICES_SUFFIX, PlanCache, digest
+from remat_compile.driver.plan_cache import (
+    COSTS_SUFFIX,
+    PRICES_SUFFIX,
+    PlanCache,
+    digest,
+    surroundings,
+)
 from remat_compile.planners.store_all import StoreAll
 
 
@@ -266,3 +272,20 @@ def test_prices_that_cannot_be_used_are_measured_again(
     timed.clear()
     fused_plans.made(time_limit_s=58)
     assert timed == []
+
+
+def test_settings_of_inductor_belong_to_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are others by them, and so are their times; where they lie is none of them."""
+    from torch._inductor import config
+
+    def now() -> str:
+        return repr(surroundings())
+
+    before = now()
+    with config.patch({"cpp.enable_floating_point_contract_flag": "fast"}):
+        assert now() != before
+    assert now() == before
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
+    assert now() == before
+    monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
+    assert now() != before

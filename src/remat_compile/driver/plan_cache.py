@@ -65,6 +65,9 @@ SETTINGS = (
     "ONEDNN_MAX_CPU_ISA",
 )
 """Variables that change what a computation takes, in bytes or in time."""
+OF_INDUCTOR = "TORCHINDUCTOR_"
+PLACES = ("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS")
+"""Those of Inductor's variables that change no kernel."""
 FORMAT = 1
 SUFFIX = ".remat-plan"
 FUSED_SUFFIX = ".remat-fused"
@@ -311,8 +314,19 @@ def surroundings() -> dict[str, Any]:
             torch.backends.cudnn.allow_tf32,
             torch.backends.cudnn.deterministic,
             {name: os.environ.get(name) for name in SETTINGS},
+            _of_inductor(),
         ],
     }
+
+
+def _of_inductor() -> list[tuple[str, str]]:
+    """What was set for its kernels: in the environment, and in this process."""
+    own = [(n, v) for n, v in os.environ.items() if n.startswith(OF_INDUCTOR) and n not in PLACES]
+    if "torch._inductor.config" in sys.modules:
+        from ..backends.torch.kernels import changed_settings
+
+        own += changed_settings()
+    return sorted(own)
 
 
 @cache

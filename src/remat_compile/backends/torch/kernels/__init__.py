@@ -1,5 +1,6 @@
 """Kernels for regions: what Inductor makes of them, checked and measured."""
 
+from .generated import changed_settings
 from .inductor import missing
 from .kept import kept_kernels
 from .made import Kernel, Kernels
@@ -13,6 +14,7 @@ __all__ = [
     "KernelTimes",
     "Kernels",
     "begin_probe",
+    "changed_settings",
     "end_probe",
     "kept_kernels",
     "make_kernels",

@@ -23,7 +23,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["CalledText", "Generated", "called_text", "generated", "has_usual_settings"]
+__all__ = [
+    "CalledText",
+    "Generated",
+    "called_text",
+    "changed_settings",
+    "generated",
+    "has_usual_settings",
+]
 
 _ENTRY = "kernel"
 """The one function of a library, of which Python's initialisation is named as well."""
@@ -110,26 +117,33 @@ def generated(compiled: object) -> Generated | None:
 def has_usual_settings() -> bool:
     """Whether nobody has changed a setting of Inductor in this process. Those of environment
     variables belong to the key of what is kept."""
+    return not changed_settings()
+
+
+def changed_settings() -> list[tuple[str, str]]:
+    """Settings of Inductor that were changed in this process, by name, and what they are now."""
+    changed: list[tuple[str, str]] = []
     for name in ("torch._inductor.config", "torch._functorch.config"):
         config = sys.modules.get(name)
-        if config is not None and not _is_default(config):
-            return False
-    return True
+        if config is not None:
+            changed += [(f"{name}.{key}", value) for key, value in _changed(config)]
+    return changed
 
 
-def _is_default(config: Any) -> bool:
+def _changed(config: Any) -> list[tuple[str, str]]:
     from torch.utils import _config_module
 
     unset = getattr(_config_module, "_UNSET_SENTINEL", None)
+    changed: list[tuple[str, str]] = []
     try:
-        for entry in config._config.values():
+        for name, entry in config._config.items():
             chosen, usual = entry.user_override.get(), entry.env_value_default
             usual = entry.default if usual is unset else usual
             if chosen is not unset and chosen != usual:  # what was patched for a while is equal
-                return False
-    except AttributeError:  # another release
-        return False
-    return True
+                changed.append((name, repr(chosen)))
+    except AttributeError:
+        return [("", "another release")]
+    return changed
 
 
 def _checked(text: str, libraries: Sequence[str]) -> ast.Module:
