@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,13 @@ from remat_compile.backends.torch.kernels import (
 from remat_compile.backends.torch.kernels.price import KernelCost
 from remat_compile.driver import fused_ways
 from remat_compile.driver.compare_torch import compare_step
-from remat_compile.driver.run_planner import Planned, run_planner
+from remat_compile.driver.fuse import fused_plan
+from remat_compile.driver.request import PlanRequest
+from remat_compile.driver.run_planner import Phases, Planned, run_planner
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.graph import CNode
 from remat_compile.ir.program import Program
+from remat_compile.planners import parse_planner
 from remat_compile.verifier import ProvenPlan
 
 
@@ -41,6 +45,17 @@ def test_where_no_kernel_can_be_made_the_plan_is_unfused() -> None:
     dynamic = made("auto", dynamic_shapes={"x": {0: batch}})
     assert codes(dynamic)[-1] == "FB0468"
     assert "dynamic" in dynamic.warnings[-1].message
+
+
+def test_for_other_devices_there_are_no_kernels() -> None:
+    plain = made("none")
+    header = replace(plain.program.header, device="mps:0")
+    elsewhere = replace(plain, program=replace(plain.program, header=header))
+    request = PlanRequest(parse_planner("dtr"), fuse="auto")
+    plan = fused_plan(elsewhere, None, request, Phases())  # type: ignore[arg-type]
+    assert [d.code for d in plan.warnings] == ["FB0468"]
+    assert "kernels are made for CPUs and for CUDA, and the model is on mps:0" in str(plan.warnings)
+    assert plan.graph == plain.graph
 
 
 def test_kernels_that_fail_leave_the_plan_unfused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import remat_compile
 from helpers.accelerator.offloaded import sample
+from helpers.fused_plans import Gated
 from helpers.models import BASE
 from helpers.training import train_steps
 from remat_compile.backends.torch import PlannedModule, measure_step
@@ -70,41 +71,28 @@ def test_fused_plans(gpu: torch.device, name: str, budget: str) -> None:
 
 @pytest.mark.parametrize("name", ["gpt-loss", "mlp-loss"])
 def test_fused_plans_as_graphs(gpu: torch.device, name: str) -> None:
-    """A kernel of Triton within a graph of the device computes what it does outside of one."""
-    of = sample(name, gpu)
-    plan = fused(gpu, name, "range:0.5")
-    plain = train_steps(plan.bind(), *of[1:], steps=4)
+    """A kernel of Triton within a graph of the device computes what the model does, rounded
+    otherwise: four steps of both, which train apart by less than a draw would bring."""
+    eager = train_steps(*sample(name, gpu), steps=4)
     of = sample(name, gpu)
     graphed = fused(gpu, name, "range:0.5").bind(cuda_graph=True)
     assert isinstance(graphed, PlannedModule)
+    assert any(c.is_fused for c in graphed.planned_step.program.graph.cnodes)
     recorded = train_steps(graphed, *of[1:], steps=4)
     graphs = graphed.planned_step.graphs
     assert graphs is not None
     assert graphs.replayed == 3
-    for ours, theirs in zip(recorded.steps, plain.steps, strict=True):
-        for one, other in zip(ours.outputs, theirs.outputs, strict=True):
-            torch.testing.assert_close(one, other)
-
-
-class Gated(nn.Module):
-    """Large enough that a kernel is worth its launch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(256, 4096), nn.Linear(4096, 256)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.a(x)
-        h = torch.tanh(h) * torch.sigmoid(h) * 1.5 + h
-        loss: Tensor = self.b(h).square().mean()
-        return loss
+    for ours, theirs in zip(recorded.steps, eager.steps, strict=True):
+        torch.testing.assert_close(ours.outputs, theirs.outputs, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(ours.grads, theirs.grads, rtol=1e-3, atol=1e-4)
 
 
 def test_fusing_is_faster_and_exact(gpu: torch.device) -> None:
     """`auto` takes a kernel that is measured faster, within the peak of the unfused plan; the
     allocator counts what is proven."""
     torch.manual_seed(0)
-    model, x = Gated().to(gpu), torch.randn(8192, 256, device=gpu)
+    model = Gated(256, 4096).to(gpu)  # a kernel is worth its launch
+    x = torch.randn(8192, 256, device=gpu)
     state = torch.cuda.get_rng_state()
     asked: Any = {"planner": "dtr", "activation_budget": "90%", "cache": False}
     fused = remat_compile.plan(model, (x,), fuse="auto", **asked)

@@ -28,9 +28,9 @@ needs_compiler = pytest.mark.skipif(
 
 
 class Gated(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, width: int = 16, inner: int = 64) -> None:
         super().__init__()
-        self.a, self.b = nn.Linear(16, 64), nn.Linear(64, 16)
+        self.a, self.b = nn.Linear(width, inner), nn.Linear(inner, width)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.a(x)

@@ -86,10 +86,10 @@ def _held(value: Any, within: tuple[int, ...] = ()) -> Any:
     if len(within) == DEEPEST:
         return type(value), id(value)
     inside = (*within, id(value))
-    parts = parts_of(value)
-    keys = [key for key, _ in parts] if issubclass(type(value), dict) else []
-    held = [part for _, part in parts] if issubclass(type(value), dict) else parts
-    return (type(value), *keys, *(_held(part, inside) for part in held))
+    parts, keys = parts_of(value), list[Any]()
+    if issubclass(type(value), dict):
+        keys, parts = [key for key, _ in parts], [part for _, part in parts]
+    return (type(value), *keys, *(_held(part, inside) for part in parts))
 
 
 def _differ(old: Any, new: Any) -> bool:

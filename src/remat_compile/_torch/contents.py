@@ -6,7 +6,7 @@ Example: `table = {"seen": [1]}` with another name for its list. A run that appe
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -59,8 +59,9 @@ def parts_of(container: Any) -> list[Any]:
     A class of the user's may do anything where it is asked to list it: a table of models in
     `transformers` imports every model, and raises where one cannot be imported.
     """
-    kind: Any = next(kind for kind in (*CONTAINERS, tuple) if issubclass(type(container), kind))
-    return [*(dict.items(container) if kind is dict else kind.__iter__(container))]
+    kinds = (list, OrderedDict, dict, set, deque, tuple)  # an ordered one's order is its own
+    kind: Any = next(kind for kind in kinds if issubclass(type(container), kind))
+    return [*(kind.items(container) if issubclass(kind, dict) else kind.__iter__(container))]
 
 
 def _ids(value: Any, parts: list[Any]) -> object:

@@ -16,6 +16,7 @@ __all__ = [
     "forked_generators",
     "generator_module",
     "get_rng_state",
+    "queue_length",
     "queued_ns",
     "set_rng_state",
     "synchronize",
@@ -30,11 +31,17 @@ _TURN_NS = 500_000
 _LONG_NS = 100_000_000
 """Turns are short beside this."""
 _ALONE_REPEATS = 5
-_QUEUES, _MOST_QUEUED = 6, 32
+_QUEUES = 6
+_MOST_QUEUED = 32
 _QUEUE_NS = 2_000_000
 """What a queue of runs is to take, so that waiting for its end does not count."""
 _NO_SLOWER = 1.2
 """Several threads take no longer than this share of what one takes, where each has a processor."""
+
+
+def queue_length(least_ns: int) -> int:
+    """How many runs of so many nanoseconds are put into an accelerator's queue to be timed."""
+    return min(_MOST_QUEUED, max(1, _QUEUE_NS // max(1, least_ns)))
 
 
 def queued_ns(run: Callable[[], object], device: torch.device) -> int:
@@ -49,7 +56,7 @@ def queued_ns(run: Callable[[], object], device: torch.device) -> int:
             run()
         synchronize(device)
         times.append((time.perf_counter_ns() - start) // queued)
-        queued = min(_MOST_QUEUED, max(1, _QUEUE_NS // max(1, min(times))))
+        queued = queue_length(min(times))
     return max(1, min(times))
 
 

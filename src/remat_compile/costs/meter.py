@@ -12,7 +12,14 @@ from torch import Tensor
 
 from .._torch.alloc import measure_peak
 from .._torch.caches import StepCaches
-from .._torch.devices import clock_ns, counts_bytes, get_rng_state, synchronize, undisturbed_ns
+from .._torch.devices import (
+    clock_ns,
+    counts_bytes,
+    get_rng_state,
+    queue_length,
+    synchronize,
+    undisturbed_ns,
+)
 from .._torch.instances import Instances, prepared, run_cnode
 from ..ir.analysis.regions import region_function
 from ..ir.diagnostics import fail
@@ -26,9 +33,6 @@ _MOST_REPEATS = 30
 _MOST_COLD = 12
 """Where caches are left as a step does, which takes longer than most operators."""
 _ENOUGH_S = 0.02
-_MOST_QUEUED = 32
-_QUEUE_NS = 2_000_000
-"""What a queue of runs is to take, so that waiting for its end does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +169,7 @@ class Meter:
             if enough or len(times) == most or spent >= self._left_s / 4:
                 break
             if counts_bytes(self.device):
-                queued = min(_MOST_QUEUED, max(1, _QUEUE_NS // max(1, min(times))))
+                queued = queue_length(min(times))
         self._left_s -= spent
         if self._left_s <= 0:
             return min(times)

@@ -280,3 +280,23 @@ def test_tables_that_import_what_they_list_are_not_asked() -> None:
     model, x = Looks(), torch.randn(2, 4)
     compiled = remat_compile.compile(model, (x,), activation_budget="100%")
     assert torch.equal(compiled(x), model(x))
+
+
+def test_an_order_that_a_forward_changes_is_told_and_put_back() -> None:
+    """Of an ordered dictionary, whose order is its own: a cache of what was used last."""
+
+    class Uses(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.used: OrderedDict[str, int] = OrderedDict(a=1, b=2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.used.move_to_end("a")
+            y: Tensor = self.linear(x)
+            return y
+
+    model = Uses()
+    with pytest.warns(UserWarning, match=r"FB0514.*changes used"):
+        remat_compile.compile(model, (torch.randn(2, 4),), activation_budget="100%")
+    assert [*model.used] == ["a", "b"]

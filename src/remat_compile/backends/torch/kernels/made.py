@@ -59,7 +59,8 @@ class Kernel:
 
     def __call__(self, *args: Tensor) -> tuple[Tensor, ...]:
         """The results; by the calls, with the warning FB0915 the first time, where an argument has
-        other strides than at compilation (those of dimensions of one element mean nothing)."""
+        other strides than at compilation (those of dimensions of one element mean nothing), or is
+        not aligned."""
         # Between two products of matrices each line of Python here costs microseconds.
         if self.refuses and self.aligned_bytes == 1:
             try:
@@ -71,7 +72,7 @@ class Kernel:
             return tuple(self.compiled([*args]))  # type: ignore[operator]
         if not self.is_told:
             self.is_told = True
-            warnings.warn(render(_other_strides(*differing), level="warning"), stacklevel=3)
+            warnings.warn(render(_lies_otherwise(*differing), level="warning"), stacklevel=3)
         return self.calls(*args)
 
     def runner(self) -> Callable[..., Sequence[Tensor]]:
@@ -116,16 +117,15 @@ def _is_alike(tensor: Tensor, layout: Layout) -> bool:
     return tensor.stride() == layout.stride or all(a == b for n, a, b in pairs if n != 1)
 
 
-def _other_strides(tensor: Tensor, layout: Layout) -> Diagnostic:
-    message = (
-        f"a region runs by its calls: it is given {tuple(tensor.shape)} with strides "
-        f"{tensor.stride()}, and its kernel was made for {layout.shape} with {layout.stride}"
-    )
+def _lies_otherwise(tensor: Tensor, layout: Layout) -> Diagnostic:
     if _is_alike(tensor, layout):
-        message = (
-            f"a region runs by its calls: a tensor {tuple(tensor.shape)} begins at no multiple of "
-            f"{_ALIGNED_BYTES} bytes, as its kernel needs"
+        why = f"begins at no multiple of {_ALIGNED_BYTES} bytes, as its kernel needs"
+    else:
+        why = (
+            f"has strides {tensor.stride()}, and its kernel was made for {layout.shape} with "
+            f"{layout.stride}"
         )
+    message = f"a region runs by its calls: a tensor {tuple(tensor.shape)} {why}"
     hint = "plan without fusion here: the proven bound may not hold for these calls"
     return Diagnostic("FB0915", message, hint=hint)
 
@@ -218,11 +218,16 @@ class Kernels:
             with plain_mode(self.device):
                 yield
         except torch.OutOfMemoryError:
-            self._note(c, "the device has no memory left to try a kernel", over)
+            self._note(c, NO_MEMORY, over)
             self.made[key] = None
         except KernelError as error:
             self._note(c, str(error), over)
             self.made[key] = None
+
+    def give_up(self, c: CNode, args: Sequence[Tensor]) -> None:
+        """There is no kernel of this cNode: the device has no memory to time one."""
+        self._note(c, NO_MEMORY, ())
+        self.made[self.text(c, args)] = None
 
     def _note(self, c: CNode, why: str, over: Pairs) -> None:
         """Without a kernel that writes over its arguments, there is one that does not."""
@@ -242,6 +247,8 @@ class Kernels:
     ) -> Compiling | None:
         if any(not isinstance(n, int) for at in layouts for n in (*at.shape, *at.stride)):
             raise KernelError("kernels are made for fixed sizes, and a dimension is dynamic")
+        if over and self.device.type != "cpu":
+            raise KernelError("arguments are written over on the CPU alone")
         if any(layout.is_flagged for layout in layouts):
             raise KernelError("an argument is negated or conjugated by a mark that no kernel sees")
         ensure_dense(layouts, over)
@@ -281,8 +288,10 @@ class Kernels:
         workspace = max(0, use.peak_bytes_over_entry - own)
         # One that writes over arguments is to be asked about layouts before it begins.
         refuses = not over and refuses_others(compiled, args)
-        kernel = Kernel(layouts, calls, compiled, difference, workspace, refuses=refuses)
-        kernel.aligned_bytes = _ALIGNED_BYTES if self.device.type == "cuda" else 1
+        aligned = _ALIGNED_BYTES if self.device.type == "cuda" else 1
+        kernel = Kernel(
+            layouts, calls, compiled, difference, workspace, refuses=refuses, aligned_bytes=aligned
+        )
         if over and direct(compiled, kernel) is None:
             raise KernelError("its text is another than is known")
         if self.kept is not None:
@@ -333,12 +342,13 @@ def _difference(result: Tensor, wanted: Tensor) -> float:
     return difference if difference == difference else inf
 
 
+NO_MEMORY = "the device has no memory left to try a kernel"
 _ALIGNED_BYTES = 16
+"""What Inductor takes for granted of the arguments of code for CUDA."""
 MARGIN = 64
 """Elements in front of made-up values: as many bytes, or more, as an allocator aligns to."""
-
-
 _SEEDS = count()
+"""Of made-up values: no two tensors are alike."""
 
 
 def made_up(layout: Layout) -> Tensor:

@@ -134,11 +134,11 @@ class InductorPrice:
                 self.kernels.wait()  # compilers would take the time of what is measured
             kernel = self.kernels.kernel(c, given)
             if kernel is not None and digest not in self.times:
-                with plain_mode(self.kernels.device):  # a capture may be open: its tensors are fake
-                    try:
-                        self.times[digest] = self._measured(kernel, c)
-                    except torch.OutOfMemoryError:
-                        return None
+                try:
+                    self.times[digest] = self._measured(kernel, c)
+                except torch.OutOfMemoryError:
+                    self.kernels.give_up(c, given)
+                    kernel = None
         if kernel is None:
             return None
         return KernelCost(self.times[digest].at(c.time_ns), kernel.workspace_bytes)
@@ -166,9 +166,10 @@ class InductorPrice:
 
     def _measured(self, kernel: Kernel, c: CNode) -> KernelTimes:
         device = self.kernels.device
-        if counts_bytes(device):
-            return _measured_in_queue(kernel, c, device)
-        return _measured(kernel, c, device, self._caches)
+        with plain_mode(device):  # a capture may be open: its tensors are fake
+            if counts_bytes(device):
+                return _measured_in_queue(kernel, c, device)
+            return _measured(kernel, c, device, self._caches)
 
     def _given(self, c: CNode) -> list[Tensor]:
         return [self.values[name] for name in c.call.refs()]
