@@ -7,7 +7,8 @@ otherwise than their input, of log-softmax, and others. What follows is then tra
 that never comes: a `reshape` as a view where eager copies, or the other way round.
 
 So an operator with an operand that is not contiguous is run once for real, on zeros of these sizes
-and strides, and what is traced is laid out as that result. This is the one file that touches the
+and strides, and what is traced is laid out as that result. A view has the strides of a real one, also
+in dimensions of one element. This is the one file that touches the
 private parts of PyTorch for that.
 """
 
@@ -32,7 +33,7 @@ from .strides import is_dense, outermost_first
 __all__ = ["kernel_orders", "laid_out", "laid_out_by_kernels"]
 
 Orders = tuple[tuple[int, ...] | None, ...]
-"""Of each result, where `meta` is wrong, its dimensions from the outermost to the innermost."""
+"""The strides of each result at the sample, where `meta` has others."""
 
 MOST_WITHOUT_VALUES_BYTES = 2**26
 """Of all operands together, for a model without values: it may be larger than this machine."""
@@ -70,6 +71,9 @@ def laid_out_by_kernels(*, has_values: bool) -> Iterator[None]:
         mode: Any, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         made = by_meta(mode, func, types, args, kwargs or {})
+        if func is torch.ops.aten.view.default and threading.get_ident() == owner:
+            with mode:
+                return _strided_as_real(args[0], made)
         if threading.get_ident() != owner or not _may_differ(func, args, kwargs or {}):
             return made
         orders = kernel_orders(func, args, kwargs or {}, made, at_most)
@@ -108,28 +112,42 @@ def kernel_orders(
 
 
 def laid_out(made: Any, orders: Orders) -> Any:
-    """Results in these orders, in place of those that were made in others."""
+    """Results with these strides, with dynamic sizes in that order of dimensions."""
     if not any(orders):
         return made
     leaves, spec = tree_flatten(made)
     laid = [
         leaf
-        if order is None
+        if strides is None
         else torch.empty_strided(
-            leaf.shape, _dense_strides(leaf.shape, order), dtype=leaf.dtype, device=leaf.device
+            leaf.shape, _strides_of(leaf, strides), dtype=leaf.dtype, device=leaf.device
         )
-        for leaf, order in zip(leaves, orders, strict=True)
+        for leaf, strides in zip(leaves, orders, strict=True)
     ]
     return tree_unflatten(laid, spec)
 
 
-def _dense_strides(shape: Sequence[Any], order: Sequence[int]) -> tuple[Any, ...]:
-    """In elements; `order` is from the outermost dimension to the innermost."""
-    strides, step = [1] * len(shape), 1
-    for d in reversed(order):
+def _strided_as_real(tensor: Tensor, view: Tensor) -> Tensor:
+    """A view with the strides of a real one. Dimensions of one element have others on fake tensors,
+    and whether a tensor is channels_last hangs on those too."""
+    numbers = (*tensor.shape, *tensor.stride(), *view.shape)
+    if 1 not in view.shape or not all(isinstance(n, int) for n in numbers):
+        return view
+    with no_dispatch(), plain_mode(torch.device("cpu")):
+        real = torch.empty_strided(tensor.shape, tensor.stride(), device="meta").view(view.shape)
+    strides = real.stride()
+    return view if strides == view.stride() else view.as_strided(view.shape, strides)
+
+
+def _strides_of(tensor: Tensor, at_sample: Sequence[int]) -> Sequence[Any]:
+    """In elements, for the sizes of this tensor."""
+    if all(isinstance(size, int) for size in tensor.shape):
+        return at_sample
+    strides, step = [1] * tensor.dim(), 1
+    for d in reversed(outermost_first(at_sample)):
         strides[d] = step
-        step = step * shape[d]
-    return tuple(strides)
+        step = step * tensor.shape[d]
+    return strides
 
 
 def _may_differ(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -216,7 +234,7 @@ def _tried(func: OpOverload, leaves: Sequence[Any], spec: Any, made: Any) -> Ord
     except Exception:  # an operator may refuse zeros
         return ()
     pairs = zip(tree_leaves(real), tree_leaves(made), strict=False)
-    orders = tuple(_order(one, other) for one, other in pairs)
+    orders = tuple(_strides(one, other) for one, other in pairs)
     return orders if any(orders) else ()
 
 
@@ -228,12 +246,11 @@ def _zeros(leaf: Any) -> Any:
     return held.as_strided(sizes, strides)
 
 
-def _order(real: Any, traced: Any) -> tuple[int, ...] | None:
+def _strides(real: Any, traced: Any) -> tuple[int, ...] | None:
     if not (isinstance(real, Tensor) and isinstance(traced, Tensor)):
         return None
     sizes, strides = [*real.shape], real.stride()
-    order = tuple(outermost_first(strides))
+    order = outermost_first(strides)
     if sizes != _numbers(traced.shape) or 0 in sizes or not is_dense(sizes, strides, order):
         return None
-    pairs = zip(sizes, strides, _numbers(traced.stride()), strict=True)
-    return None if all(n == 1 or a == b for n, a, b in pairs) else order
+    return None if [*strides] == _numbers(traced.stride()) else strides

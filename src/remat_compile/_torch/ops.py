@@ -130,7 +130,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def atom_of(value: object) -> Atom | None:
-    """The atom for a dtype, device, layout or memory format; None for anything else.
+    """The atom for a dtype, device, layout, memory format or complex number, else None.
 
     Raises FBError FB0902 for one of these that the IR cannot name.
     """
@@ -143,6 +143,8 @@ def atom_of(value: object) -> Atom | None:
             return Atom("layout", _name_of(value, _LAYOUTS))
         case torch.memory_format():
             return Atom("format", _name_of(value, _FORMATS))
+        case complex():
+            return Atom("complex", str(value).strip("()"))
         case _:
             return None
 
@@ -188,6 +190,11 @@ def from_atom(atom: Atom) -> object:
             return _lookup(atom, _LAYOUTS)
         case "format":
             return _lookup(atom, _FORMATS)
+        case "complex":
+            try:
+                return complex(atom.value)
+            except ValueError:
+                fail("FB0902", f"{atom.value} is no complex number")
 
 
 def _lookup(atom: Atom, table: Mapping[str, object]) -> object:

@@ -102,6 +102,9 @@ class WholeModel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         before = [(held, key, held[key]) for _, ties in self._ties for held, key in ties]
+        for (first, name), ties in self._ties:
+            for held, key in ties:
+                held[key] = first[name]
         buffers = {
             (id(module._buffers), key): (path, module._buffers, tensor)
             for path, module in self._model.named_modules()
@@ -109,9 +112,6 @@ class WholeModel(nn.Module):
         }
         tied = {(id(held), key) for first, ties in self._ties for held, key in (first, *ties)}
         try:
-            for (first, name), ties in self._ties:
-                for held, key in ties:
-                    held[key] = first[name]
             with (
                 nullcontext() if self._with_cache else without_cache(self._model),
                 self._mixed_precision(),

@@ -37,7 +37,7 @@ CALLER_KINDS: frozenset[str] = frozenset(("input", "param", "buffer", "const", "
 Phase = Literal["fwd", "loss", "bwd", "opt"]
 PHASES: tuple[str, ...] = get_args(Phase)
 
-AtomKind = Literal["dtype", "device", "layout", "format"]
+AtomKind = Literal["dtype", "device", "layout", "format", "complex"]
 ATOM_KINDS: tuple[str, ...] = get_args(AtomKind)
 
 LOSS_OP = "loss"
@@ -83,7 +83,7 @@ class Ref:
 @dataclass(frozen=True, slots=True)
 class Atom:
     """A named constant of the framework: `dtype:f32`, `device:cpu`, `layout:strided`,
-    `format:contiguous_format`."""
+    `format:contiguous_format`; or a complex number, `complex:2+1j`."""
 
     kind: AtomKind
     value: str

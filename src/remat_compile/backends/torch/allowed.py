@@ -58,7 +58,7 @@ def allowed(
         },
         called=frozenset(
             (
-                *("replay", "max", "float", "torch.device"),
+                *("replay", "max", "float", "complex", "torch.device"),
                 *regions.functions,
                 *deriving,
                 *variants,

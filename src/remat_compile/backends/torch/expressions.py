@@ -119,7 +119,8 @@ class Expressions(VariableNames):
 
     def atom(self, atom: Atom) -> str:
         known = from_atom(atom)
-        return f"torch.device({literal(atom.value)})" if atom.kind == "device" else str(known)
+        makers = {"device": "torch.device", "complex": "complex"}
+        return f"{makers[atom.kind]}({literal(atom.value)})" if atom.kind in makers else str(known)
 
     def sequence(self, parts: list[str]) -> str:
         return f"[{', '.join(parts)}]"

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch._functorch._aot_autograd import descriptors as aot
 from torch._ops import OpOverload
 
@@ -49,9 +49,13 @@ class ProgramBuilder:
         self.forward: list[CNode] = []
         self.backward: list[CNode] = []
         self.node_of: dict[str, fx.Node] = {}
-        # Graph node -> the name(s) of its value(s); storage -> the aNode that holds it.
+        # Graph node -> the name(s) of its value(s); name -> the aNode that holds it.
         self.name_of: dict[fx.Node, str | tuple[str | None, ...]] = {}
-        self.holder: dict[int, str] = {}
+        self.holder: dict[str, str] = {}
+        # Storage -> the first aNode in it. Parameters of one memory are several.
+        self.storages: dict[int, str] = {}
+        self._tied = _named_tensors(exported.traced)
+        self._known: dict[int, str] = {}
         self.forward_of_seq: dict[int, list[str]] = {}
         self.placeholders: list[str | None] = []
         self.constants: dict[str, Tensor] = {}
@@ -111,13 +115,12 @@ class ProgramBuilder:
     def _held(
         self, node: fx.Node, target: str, kind: ANodeKind, names: dict[str, list[str]]
     ) -> None:
-        value = node.meta["val"]
-        known = self.holder.get(value.untyped_storage()._cdata)
+        known = self._known.get(self._tied[target])
         if known is None:
-            known = self._declare(node, value, self._fresh(target), kind)
+            known = self._declare(node, node.meta["val"], self._fresh(target), kind)
+            self._known[self._tied[target]] = known
             names[known] = [target]
-        else:
-            # A tie: a second name of the same storage.
+        else:  # a second name of the same tensor
             (self.param_names if known in self.param_names else self.buffer_names)[known].append(
                 target
             )
@@ -183,7 +186,7 @@ class ProgramBuilder:
             for d in error.diagnostics:
                 self.refuse(d.code, d.message, node)
             return
-        held = [t is not None and t.untyped_storage()._cdata in self.holder for t in tensors]
+        held = [t is not None and t.untyped_storage()._cdata in self.storages for t in tensors]
         if all(held):
             self._view(node, call, tensors)
         elif any(held):
@@ -200,12 +203,21 @@ class ProgramBuilder:
                 names.append(None)
                 continue
             name = self._fresh(f"{node.name}_{index}" if many else node.name)
-            base = self.holder[tensor.untyped_storage()._cdata]
+            base = self.holder[name] = self._base(node, tensor)
             self.views.append(View(name, base, call, index if many else None))
             if not many:
                 self.node_of[name] = node
             names.append(name)
         self.name_of[node] = tuple(names) if many else names[0]  # type: ignore[assignment]
+
+    def _base(self, node: fx.Node, tensor: Tensor) -> str:
+        """The aNode that a view lies in: that of an operand in its storage."""
+        storage = tensor.untyped_storage()._cdata
+        for operand in node.all_input_nodes:
+            value, name = operand.meta.get("val"), self.single(operand)
+            if name and isinstance(value, Tensor) and value.untyped_storage()._cdata == storage:
+                return self.holder[name]
+        return self.storages[storage]
 
     def _compute(self, node: fx.Node, call: Call, tensors: list[Any]) -> None:
         backward = is_backward(node)
@@ -297,9 +309,11 @@ class ProgramBuilder:
             kind,
             from_torch_dtype(value.dtype),
             tuple(self.symbols.of(size) for size in value.shape),
-            self.symbols.of(storage.nbytes()),
+            # Of memory that several share, each but the first counts for itself.
+            self.symbols.of(value.nbytes if storage._cdata in self.storages else storage.nbytes()),
         )
-        self.holder[storage._cdata] = name
+        self.holder[name] = name
+        self.storages.setdefault(storage._cdata, name)
         if node is not None:
             self.node_of[name] = node
         return name
@@ -336,3 +350,9 @@ class ProgramBuilder:
             at = f" ({', '.join(shown[:SHOWN])}{more})" if shown else ""
             diagnostics.append(Diagnostic(code, f"{message}{at}"))
         return diagnostics
+
+
+def _named_tensors(module: nn.Module) -> dict[str, int]:
+    """The identity of each parameter and buffer by path: names of one tensor are tied."""
+    named = (module.named_parameters, module.named_buffers)
+    return {path: id(t) for of in named for path, t in of(remove_duplicate=False)}

@@ -136,7 +136,7 @@ def _refusal(place: Place, drew: Sequence[str], only_first: bool) -> Diagnostic:
         hint = "call the model once before it is planned"
     else:
         why = "computes otherwise from call to call, by Python state that capture would freeze"
-        hint = "make that state a buffer or an argument"
+        hint = "make that state a buffer or an argument; leave out torch.jit.script"
     return Diagnostic("FB0513", f"the forward {why} ({place})", hint=hint)
 
 
@@ -148,14 +148,46 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.paths = paths_of(model)
         self.calls: list[_Called] = []
+        self.checks: dict[Place, None] = {}
+        self.scripted: dict[Place, None] = {}
+        self._script = torch.jit.last_executed_optimized_graph()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         leaves, _ = tree_flatten((args, kwargs))
         what = f"{func} {[_as_text(leaf) for leaf in leaves]}"
+        self._look_for_script()
         self.calls.append(_Called(what, place_of_caller(self.paths)))
+        if not func._schema.returns and not func._schema.is_mutable:
+            self.checks[self.calls[-1].place] = None
         return func(*args, **(kwargs or {}))
+
+    def _look_for_script(self) -> None:
+        """Notes the last call where TorchScript has run since."""
+        script = torch.jit.last_executed_optimized_graph()
+        if script is not self._script and self.calls:
+            self.scripted[self.calls[-1].place] = None
+        self._script = script
+
+    def notes(self) -> Iterator[Diagnostic]:
+        """What the forward does that a planned step does otherwise."""
+        self._look_for_script()
+        if self.checks:
+            message = (
+                f"the forward checks values ({', '.join(map(str, self.checks))}); a planned step "
+                "does not, and goes on where eager raises an error"
+            )
+            hint = "check the loss of the step for values that are not finite"
+            yield Diagnostic("FB0527", message, hint=hint)
+        if self.scripted:
+            message = (
+                f"the forward calls TorchScript ({', '.join(map(str, self.scripted))}), which has "
+                "kernels and derivatives of its own after its first calls; the step has the operators "
+                "of its capture, and may round otherwise"
+            )
+            hint = "leave out torch.jit.script there if bits matter"
+            yield Diagnostic("FB0531", message, hint=hint)
 
 
 def _as_text(leaf: Any) -> str:
@@ -203,10 +235,10 @@ def _run(
         ran = _Ran(tuple(recorder.calls), tuple(drew), attributes_of(model), hooks_of(model))
         if wanted is None:
             return ran
-        results = read_results(made, wanted)
+        results, notes = read_results(made, wanted), [*recorder.notes()]
         if asks_for_cache(model):
             made = _called(model, (args, kwargs), (given, named), fakes, way, with_cache=True)
-        return replace(ran, results=results, notes=what_to_know(results, made))
+        return replace(ran, results=results, notes=(*what_to_know(results, made), *notes))
 
 
 Given = tuple[tuple[Any, ...], dict[str, Any]]
@@ -229,12 +261,15 @@ def _called(
             stack.enter_context(called.answered(called.tracker_of(tree_leaves(sample))))
         elif way == "compiling":
             stack.enter_context(as_if_compiling())
-        return torch.func.functional_call(called, state, *given)
+        return torch.func.functional_call(called, state, *given, tie_weights=False)
 
 
 def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters(remove_duplicate=False)
-    yield from model.named_buffers(remove_duplicate=False)
+    """Parameters and buffers by path. A module under two names has those of the first."""
+    for path, module in model.named_modules():
+        for key, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None:
+                yield f"{path}.{key}" if path else key, tensor
 
 
 def _first_difference(one: _Ran | None, other: _Ran | None) -> Place | None:

@@ -52,7 +52,7 @@ WORDS = {
     "KEY": "name=value",
     "UNUSED": "_",
     "DTYPE": "a type such as f32[",
-    "ATOM": "dtype:…, device:…, layout:… or format:…",
+    "ATOM": "dtype:…, device:…, layout:…, format:… or complex:…",
     "CONSTANT": "true, false, none, inf or nan",
     "KIND": "a kind of aNode (input, param, act, …)",
     "PHASE": "fwd, loss, bwd or opt",

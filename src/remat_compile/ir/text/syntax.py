@@ -20,7 +20,7 @@ TITLE = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 """What may follow `@` without quotes: the name of a graph or a schedule."""
 PLACE = re.compile(r"[A-Za-z0-9_./\\+@~-]+")
 """A file name that needs no quotes."""
-ATOM_VALUE = re.compile(r"[A-Za-z0-9_.:]+")
+ATOM_VALUE = re.compile(r"[A-Za-z0-9_.:+-]+")
 
 RESERVED_SYMBOLS = frozenset(("true", "false", "none", "inf", "nan"))
 RESERVED_STEPS = frozenset(STORAGE_STEPS) | {

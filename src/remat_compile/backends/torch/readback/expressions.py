@@ -87,6 +87,10 @@ class TorchReader(Reader):
                 keywords=[],
             ):
                 return Atom("device", device)
+            case ast.Call(
+                func=ast.Name(id="complex"), args=[ast.Constant(value=str(number))], keywords=[]
+            ):
+                return Atom("complex", number)
             case _:
                 return None
 
