@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
+from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 __all__ = ["Autocast", "WeightCache"]
 
@@ -32,7 +33,10 @@ class Autocast:
         return cls(device_type, dtype, torch.is_autocast_cache_enabled())
 
     def around(self) -> AbstractContextManager[object]:
-        """Autocast in this state, or off."""
+        """Autocast in this state, or off. Where it is so already, no block begins: casts of weights
+        are kept until the outermost one ends."""
+        if self == Autocast.now(self.device_type):
+            return nullcontext()
         return torch.autocast(
             self.device_type,
             self.dtype,
@@ -59,15 +63,24 @@ _CASTING = frozenset(
 """Functions that autocast runs in low precision, as far as they take weights themselves."""
 
 
-class WeightCache(TorchFunctionMode):
+_BLOCKS = (torch.amp._enter_autocast, torch.amp._exit_autocast)
+
+
+def _is_inside_block() -> bool:
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting() > 0
+
+
+class WeightCache(PreDispatchTorchFunctionMode):
     """Autocast's cache of cast weights, where PyTorch's own is off: while a graph is traced.
 
     A weight that is used twice is cast once, and its gradients are summed in low precision
-    before they are cast back: it is the cache that decides on the bits.
+    before they are cast back: it is the cache that decides on the bits. PyTorch tells a mode of
+    this class, and no other, where a block of autocast ends.
     """
 
     def __init__(self, device_type: str, weights: Iterable[Tensor | None]):
-        super().__init__()
+        TorchFunctionMode.__init__(self)
         self._device_type = device_type
         self._weights = {
             id(w): w
@@ -87,10 +100,17 @@ class WeightCache(TorchFunctionMode):
         if func in _CASTING and torch.is_autocast_enabled(self._device_type):
             args = tuple(map(self._in_low_precision, args))
             kwargs = {key: self._in_low_precision(value) for key, value in kwargs.items()}
-        return func(*args, **kwargs)
+        # A block that begins or ends by itself tells so, with this mode still on the stack.
+        is_told = func in _BLOCKS and any(m is self for m in _get_current_function_mode_stack())
+        made = None if is_told else func(*args, **kwargs)
+        if func is torch.amp._exit_autocast and not _is_inside_block():
+            self._cast.clear()
+        return made
 
     def _in_low_precision(self, value: Any) -> Any:
         if not isinstance(value, Tensor) or self._weights.get(id(value)) is not value:
+            return value
+        if not torch.is_autocast_cache_enabled():
             return value
         dtype = torch.get_autocast_dtype(self._device_type)
         if (id(value), dtype) not in self._cast:

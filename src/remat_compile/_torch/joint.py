@@ -32,7 +32,7 @@ from torch._functorch.aot_autograd import (
     aot_compile_joint_with_descriptors,
     aot_export_joint_with_descriptors,
 )
-from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import DataDependentOutputException, fake_tensor_tls
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
@@ -264,7 +264,8 @@ def trace_joint(
         sizes = contextlib.nullcontext() if env is None else sizes_as_values(env)
         try:
             laid_out = laid_out_by_kernels(has_values=has_values(module))
-            with kept_whole(), laid_out, _tangents_laid_out(tangents), sizes:
+            constants = mock.patch.object(fake_tensor_tls, "allow_non_fake_inputs_override", True)
+            with kept_whole(), laid_out, _tangents_laid_out(tangents), sizes, constants:
                 joint = _trace(stack, module, args, kwargs, known_reads)
         except Exception as error:  # whatever an operator's fake kernel or derivative raises
             model = getattr(module, "_model", module)  # of a `WholeModel`

@@ -137,12 +137,15 @@ class WholeModel(nn.Module):
         if self._autocast is None:
             yield
             return
-        with self._autocast.around(), ExitStack() as stack:
-            if self._autocast.dtype is not None and self._autocast.caches_weights:
-                held = [module._parameters for module in self._model.modules()]
-                weights = chain.from_iterable(parameters.values() for parameters in held)
-                stack.enter_context(WeightCache(self._autocast.device_type, weights))
-            yield
+        held = [module._parameters for module in self._model.modules()]
+        weights = chain.from_iterable(parameters.values() for parameters in held)
+        before = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(True)  # as in eager, for blocks of the model's own
+        try:
+            with self._autocast.around(), WeightCache(self._autocast.device_type, weights):
+                yield
+        finally:
+            torch.set_autocast_cache_enabled(before)
 
 
 def _write_into(old: Tensor | None, new: Tensor | None, name: str, *, is_tied: bool) -> None:

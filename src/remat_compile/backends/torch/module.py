@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from collections.abc import Callable
 from copy import copy, deepcopy
@@ -91,6 +92,7 @@ class PlannedStep:
         self.autocast = exported.autocast
         self._settings = exported.settings
         self._state = _state_of(lowered)
+        self._constants = lowered.held_constants
         self._guards = ModuleGuards(
             exported.original, self._state, exported.changing, exported.own_hooks
         )
@@ -180,6 +182,11 @@ class PlannedStep:
                 problems.append(otherwise(index, now, sample))
                 is_new_shape &= has_another_shape_only(now, sample)
         changes = [*self._guards.changes(owner, tensors), *self._settings.changes()]
+        changes += [
+            f"{key} is another tensor than at capture"
+            for of, key, tensor in self._constants
+            if id(vars(sys.modules[of] if isinstance(of, str) else of or owner).get(key)) != tensor
+        ]
         is_off = not torch.is_autocast_enabled(self.autocast.device_type)
         if not (is_off and self.autocast.dtype is None):
             autocast = Autocast.now(self.autocast.device_type)

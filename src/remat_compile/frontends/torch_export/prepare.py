@@ -9,6 +9,7 @@ buffer's old contents reads a copy made in forward.
 from __future__ import annotations
 
 import operator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -46,6 +47,7 @@ def output_descs(graph: fx.Graph) -> list[Any]:
 def prepare(graph_module: fx.GraphModule) -> None:
     """Applies every rewrite in place."""
     graph = graph_module.graph
+    _one_value_of_constants(graph_module)
     _drop_running_statistics(graph)
     _batch_norm_as_in_eager(graph)
     _dropout_as_in_eager(graph)
@@ -53,6 +55,29 @@ def prepare(graph_module: fx.GraphModule) -> None:
     _copy_old_buffers(graph)
     graph.eliminate_dead_code()
     graph_module.recompile()
+
+
+def _one_value_of_constants(graph_module: fx.GraphModule) -> None:
+    """Gives each tensor that the model holds beside parameters and buffers one fake value, which
+    views of it share."""
+    first: dict[int, fx.Node] = {}
+    follow: set[Any] = set()
+    for node in graph_module.graph.nodes:
+        if node.op == "get_attr":
+            known = first.setdefault(id(getattr(graph_module, node.target)), node)
+            node.replace_all_uses_with(known)
+            follow.add(known)
+        elif _is_view(node.target) and node.args[0] in follow:
+            args = fx.map_arg(node.args, lambda n: n.meta["val"])
+            with torch._guards.detect_fake_mode(args) or nullcontext():
+                node.meta["val"] = node.target(*args, **node.kwargs)
+            follow.add(node)
+
+
+def _is_view(target: Any) -> bool:
+    if not isinstance(target, OpOverload):
+        return target is operator.getitem
+    return any(returned.alias_info for returned in target._schema.returns)
 
 
 def _drop_running_statistics(graph: fx.Graph) -> None:
