@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.overrides import _get_current_function_mode_stack as _modes
 
 __all__ = ["Autocast", "WeightCache"]
 
@@ -63,7 +64,7 @@ _CASTING = frozenset(
 """Functions that autocast runs in low precision, as far as they take weights themselves."""
 
 
-_BLOCKS = (torch.amp._enter_autocast, torch.amp._exit_autocast)
+_BLOCKS = (torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast)
 
 
 def _is_inside_block() -> bool:
@@ -101,9 +102,9 @@ class WeightCache(PreDispatchTorchFunctionMode):
             args = tuple(map(self._in_low_precision, args))
             kwargs = {key: self._in_low_precision(value) for key, value in kwargs.items()}
         # A block that begins or ends by itself tells so, with this mode still on the stack.
-        is_told = func in _BLOCKS and any(m is self for m in _get_current_function_mode_stack())
+        is_told = func in _BLOCKS and any(m is self for m in _modes())
         made = None if is_told else func(*args, **kwargs)
-        if func is torch.amp._exit_autocast and not _is_inside_block():
+        if func is _BLOCKS[1] and not _is_inside_block():
             self._cast.clear()
         return made
 

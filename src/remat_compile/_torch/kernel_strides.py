@@ -7,9 +7,9 @@ otherwise than their input, of log-softmax, and others. What follows is then tra
 that never comes: a `reshape` as a view where eager copies, or the other way round.
 
 So an operator with an operand that is not contiguous is run once for real, on zeros of these sizes
-and strides, and what is traced is laid out as that result. A view has the strides of a real one, also
-in dimensions of one element. This is the one file that touches the
-private parts of PyTorch for that.
+and strides, and what is traced is laid out as that result. A view has the strides of a real one, in
+dimensions of one element too. This is the one file that touches the private parts of PyTorch for
+that.
 """
 
 from __future__ import annotations

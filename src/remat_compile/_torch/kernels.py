@@ -37,7 +37,7 @@ def _operators() -> tuple[OpOverload, ...]:
 def kept_whole() -> Iterator[None]:
     """Inside, tracing sees the kernels that eager runs. The check behind `torch.linalg` solvers,
     which computes nothing, has no token that orders it."""
-    import torch._decomp  # noqa: F401  # registers the forms in Python
+    import torch._decomp  # registers the forms in Python
 
     check = torch._library.simple_registry.singleton.find("aten::_linalg_check_errors").effect
     effect = check.effect

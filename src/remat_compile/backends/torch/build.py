@@ -25,6 +25,7 @@ from ...ir.schedule import Offload, Schedule
 from ..python.quote import comment
 from ..python.regions import regions_of
 from .borders import borders
+from .caller_memory import CallerMemory
 from .emit import emit_with_saved
 from .flight import Flight
 from .graphs import GraphRecorder, StepGraphs
@@ -126,7 +127,8 @@ def compiled_step(
     is_fixed = bool(compiled) or recorder is not None
     layouts = LayoutWatch(in_order, name, is_fixed=is_fixed)
     guards = BackwardGuards(lowered.exported, name)
-    flight = Flight(guards, UnusedOutputs(lowered), layouts, MoreTerms(lowered))
+    memory = CallerMemory(program, schedule, interface, saved)
+    flight = Flight(guards, UnusedOutputs(lowered), layouts, MoreTerms(lowered), memory)
     tangents = len(lowered.tangents)
     graphs = None
     if recorder is not None:

@@ -14,6 +14,7 @@ from torch.autograd.graph import Node
 from ..._torch.alloc import Mark
 from ..._torch.autocast import Autocast
 from ...ir.diagnostics import Diagnostic, FBError
+from .caller_memory import CallerMemory
 from .layouts import LayoutWatch
 from .more_terms import MoreTerms
 from .refusals import BackwardGuards
@@ -43,12 +44,18 @@ class Flight:
     """
 
     def __init__(
-        self, guards: BackwardGuards, unused: UnusedOutputs, layouts: LayoutWatch, terms: MoreTerms
+        self,
+        guards: BackwardGuards,
+        unused: UnusedOutputs,
+        layouts: LayoutWatch,
+        terms: MoreTerms,
+        memory: CallerMemory,
     ) -> None:
         self._guards = guards
         self.unused = unused
         self.layouts = layouts
         self.terms = terms
+        self.memory = memory
         self.mark: Mark | None = None
         self.is_begun_by_node = False
         self._ways = _Ways()
@@ -88,6 +95,7 @@ class Flight:
                 node.register_prehook(self.begin)
                 self.layouts.watch(node, outputs)
             self.terms.watch(node)
+            self.memory.watch(node)
         return node
 
     def begin(self, gradients: Sequence[Tensor | None]) -> None:

@@ -126,11 +126,13 @@ class PlannedStep:
             return self.on_new_shape(owner, args, kwargs)
         if problems:
             self._refuse(owner, problems, hint)
+        given = [*tensors, *flat]
+        self.flight.memory.look(given)
         if self.autocast.dtype is None:
-            outputs = self.run([*tensors, *flat])
+            outputs = self.run(given)
         else:  # the casts are part of the graph
             with torch._C._DisableAutocast():
-                outputs = self.run([*tensors, *flat])
+                outputs = self.run(given)
         self.flight.start(outputs, chain(tensors, flat), self.autocast)
         return outputs if self._returns is None else self._returns.put_together(outputs)
 

@@ -150,7 +150,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls: list[_Called] = []
         self.checks: dict[Place, None] = {}
         self.scripted: dict[Place, None] = {}
-        self._script = torch.jit.last_executed_optimized_graph()
+        self._script = torch._C._last_executed_optimized_graph()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -165,7 +165,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _look_for_script(self) -> None:
         """Notes the last call where TorchScript has run since."""
-        script = torch.jit.last_executed_optimized_graph()
+        script = torch._C._last_executed_optimized_graph()
         if script is not self._script and self.calls:
             self.scripted[self.calls[-1].place] = None
         self._script = script
@@ -183,8 +183,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.scripted:
             message = (
                 f"the forward calls TorchScript ({', '.join(map(str, self.scripted))}), which has "
-                "kernels and derivatives of its own after its first calls; the step has the operators "
-                "of its capture, and may round otherwise"
+                "kernels and derivatives of its own after its first calls; the step has those of "
+                "its capture, and may round otherwise"
             )
             hint = "leave out torch.jit.script there if bits matter"
             yield Diagnostic("FB0531", message, hint=hint)
