@@ -29,12 +29,10 @@ from .emit import emit_with_saved
 from .flight import Flight
 from .graphs import GraphRecorder, StepGraphs
 from .interface import TICKET, Interface, copies_of
-from .kernels import Kernel, Kernels, make_kernels, make_overwriting
+from .kernels import Kernel, Kernels, make_kernels
 from .layouts import LayoutWatch
 from .module import PlannedModule, planned_module
 from .more_terms import MoreTerms
-from .overwrites import Overwrites, overwrites
-from .private import are_private
 from .refusals import BackwardGuards, GuardFailure
 from .reinterpret import reinterpret_views
 from .runtime import PlanCopies
@@ -99,19 +97,10 @@ def compiled_step(
     program = lowered.program
     keys = copies_of(schedule)
     copies = PlanCopies(program, schedule, interface.inputs) if keys else None
-    over = Overwrites()
-    if kernels is not None and kernels.device.type == "cpu" and recorder is None:
-        over = overwrites(program, schedule)
-    source, carried = emit_with_saved(program, schedule, interface, over)
-    saved = carried.saved
+    source, saved = emit_with_saved(program, schedule, interface)
     title = comment(f"{TITLE} {program.graph.name} @{schedule.name}>")
-    plain, compiled = _kernels(lowered, kernels, over)
-    fast = fast_handles(program.graph)
-    forward, backward = _load(source, title, compiled, fast)
-    # For what somebody else holds, the same lines with kernels that write over nothing.
-    careful = _load(source, title, plain, fast)[1] if carried.overwritten else backward
-    first = len(program.symbols)
-    written = [at for at, name in enumerate(saved, first) if name in carried.overwritten]
+    compiled = _kernels(lowered, kernels)
+    forward, backward = _load(source, title, compiled, fast_handles(program.graph))
     constants = tuple(lowered.constants[a.name] for a in program.graph.anodes if a.kind == "const")
 
     def partition(
@@ -153,8 +142,7 @@ def compiled_step(
         args[len(args) - tangents :] = flight.layouts.fit(args[len(args) - tangents :])
         if compiled:
             _resolve(args, len(args) - tangents)
-        run = run_other if not written or are_private(args, written) else careful
-        grads = flight.unused.leave_out(run(args, constants))
+        grads = flight.unused.leave_out(run_other(args, constants))
         flight.terms.look(grads)
         return grads
 
@@ -192,29 +180,21 @@ def compiled_step(
     return CompiledStep(run, flight, source, copies, graphs)
 
 
-def _kernels(
-    lowered: Lowered, kernels: Kernels | None, over: Overwrites
-) -> tuple[dict[str, Kernel], dict[str, Kernel]]:
-    """What stands in for the functions of regions, by name: none that writes over an argument, and
-    with those."""
+def _kernels(lowered: Lowered, kernels: Kernels | None) -> dict[str, Kernel]:
+    """What stands in for the functions of regions, by name."""
     graph = lowered.program.graph
     regions = regions_of(graph)
     if kernels is None or not regions.of:
-        return {}, {}
+        return {}
 
     def user(name: str) -> tuple[CNode, list[Tensor]]:
         c = graph.cnode[name]
         return c, [lowered.nodes[ref].meta["val"] for ref in c.call.refs()]
 
-    calls: dict[str, list[str]] = {}
-    for (name, _), function in over.calls.items():
-        calls.setdefault(function, []).append(name)
-    variants = {f: (over.functions[f][1], [*map(user, names)]) for f, names in calls.items()}
     users: dict[str, list[tuple[CNode, list[Tensor]]]] = {}
     for name, function in regions.of.items():
         users.setdefault(function, []).append(user(name))
-    plain = make_kernels(kernels, users)
-    return plain, plain | make_overwriting(kernels, variants)
+    return make_kernels(kernels, users)
 
 
 def _load(

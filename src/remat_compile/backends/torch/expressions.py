@@ -14,7 +14,6 @@ from ..python.names import VariableNames
 from ..python.quote import literal
 from ..python.regions import function_lines, local_names, regions_of
 from .interface import COPIES
-from .overwrites import Overwrites
 from .script import SCRIPT_NAMES
 from .view_functions import VIEWS, ViewGroup
 
@@ -35,10 +34,9 @@ class Expressions(VariableNames):
     """Renders calls; `operators` collects the operators used, by variable name, and
     `view_functions` the functions that derive views, by what stands behind their names."""
 
-    def __init__(self, program: Program, over: Overwrites | None = None):
+    def __init__(self, program: Program):
         self.regions = regions_of(program.graph)
-        self.over = over or Overwrites()
-        super().__init__(program, (*RESERVED, *self.regions.functions, *self.over.functions))
+        super().__init__(program, (*RESERVED, *self.regions.functions))
         self._variables[COPIES] = "copies"
         self.operators: dict[str, str] = {}
         self.view_functions: dict[str, str] = {}
@@ -65,11 +63,9 @@ class Expressions(VariableNames):
             rest = rest[0]
         return f"{self.variable(own.name)}.{method}({', '.join(map(self.argument, rest))})"
 
-    def fused(self, c: CNode, n: int) -> str:
-        """The call of a region's function in the n-th execution."""
-        region = self.regions.of[c.name]
-        text = self.regions.call(c, self.argument, self.variable)
-        return self.over.calls.get((c.name, n), region) + text.removeprefix(region)
+    def fused(self, c: CNode) -> str:
+        """The call of a region's function."""
+        return self.regions.call(c, self.argument, self.variable)
 
     def view_texts(self) -> Iterator[str]:
         """The functions that derive views."""
@@ -85,7 +81,6 @@ class Expressions(VariableNames):
                 for inner in function.calls
             ]
             yield function_lines(self.regions.signature(name), name, function, calls)
-        yield from self.over.texts(self.regions)
 
     def derived(self, group: ViewGroup) -> str:
         """The call of the function that derives these views."""

@@ -159,7 +159,7 @@ class FunctionBody:
 
     def _invoke(self, c: CNode, call: Call, n: int) -> str:
         if c.is_fused:
-            return self.x.fused(c, n)
+            return self.x.fused(c)
         if c.token is None or n == 1:
             return self.x.call(call)
         self.replays = True

@@ -30,8 +30,7 @@ from ..regions import has_regions, kept_first, lacking
 if TYPE_CHECKING:
     from ..._torch.lowered import Lowered
     from ...backends.torch.kernels import Kernels
-    from ...backends.torch.overwrites import Pairs
-    from ...ir.graph import CNode, View
+    from ...ir.graph import View
     from ...ir.program import Program
     from ..request import PlanRequest
 
@@ -135,16 +134,9 @@ class FusedEntry:
 def _keep(plan: Plan, kernels: Kernels, values: Mapping[str, Tensor]) -> None:
     """The kernels that the plan calls, so that the next start compiles none."""
     from ...backends.torch.kernels import kept_kernels
-    from ...backends.torch.overwrites import overwrites
 
-    over = overwrites(plan.program, plan.schedule)
-    cnode = plan.graph.cnode
-    called: list[tuple[CNode, Pairs]] = [(c, ()) for c in plan.graph.cnodes if c.is_fused]
-    called += [(cnode[name], over.functions[f][1]) for (name, _), f in over.calls.items()]
-    kernels.keep(
-        ((c, [values[name] for name in c.call.refs()], pairs) for c, pairs in called),
-        kept_kernels(),
-    )
+    fused = (c for c in plan.graph.cnodes if c.is_fused)
+    kernels.keep(((c, [values[name] for name in c.call.refs()]) for c in fused), kept_kernels())
 
 
 def _names(original: Program, fused: Program) -> dict[str, str]:

@@ -4,7 +4,7 @@ from .generated import changed_settings
 from .inductor import missing
 from .kept import kept_kernels
 from .made import Kernel, Kernels
-from .of_step import make_kernels, make_overwriting
+from .of_step import make_kernels
 from .price import InductorPrice, KernelTimes
 from .probe import begin_probe, end_probe
 
@@ -18,6 +18,5 @@ __all__ = [
     "end_probe",
     "kept_kernels",
     "make_kernels",
-    "make_overwriting",
     "missing",
 ]

@@ -28,7 +28,6 @@ from ...readback.values import (
     shown,
 )
 from .expressions import TorchReader
-from .overwriting import Overwriting
 from .views import ViewReader
 
 __all__ = ["Function"]
@@ -52,7 +51,6 @@ class Function:
         self.variables = Variables(self.held)
         # Live from before this function and not given to it: the caller's to keep, or gone.
         self.elsewhere: set[ANodeInstance | RandomState] = set()
-        self.overwriting = Overwriting(machine, file)
         self.args: list[Value] = []
         self.constants = [
             ANodeInstance(a.name, 0) for a in machine.graph.anodes if a.kind == "const"
@@ -254,7 +252,6 @@ class Function:
         state = machine.taken_state(now)
         self._check_held(node, str(now), () if state is None else (state,))
         machine.compute(now)
-        self.overwriting.computed(node, called, now)
         several = self.reader.returns_several(called.op)
         if not several and len(now.slots) != 1:
             self.differs(node, f"{called.op} gives one result", str(now))

@@ -30,7 +30,7 @@ from ...readback.values import (
 )
 from ..interface import Interface, copies_of, default_interface
 from ..script import replay_helper, script_imports, script_tables, script_text
-from .ends import Ends, HandedOn
+from .ends import Ends
 from .expressions import TorchReader
 from .function import Function
 from .views import ViewReader
@@ -38,12 +38,12 @@ from .views import ViewReader
 __all__ = ["check_source"]
 
 FUNCTIONS = ("forward", "backward", "replay")
-PART = re.compile("_views[0-9]+|fused[0-9]+(_r[0-9]+_over_a[0-9]+)*")
+PART = re.compile("_views[0-9]+|fused[0-9]+")
 
 
 def check_source(
     source: str, program: Program, schedule: Schedule, interface: Interface | None = None
-) -> HandedOn:
+) -> tuple[str, ...]:
     """Holds `source` against `schedule`; the aNodes that cross from forward to backward.
 
     Without an interface, the functions are to take and give what the binding says. FB0945
@@ -78,13 +78,12 @@ def check_source(
     ends.enter_backward(backward)
     backward.run()
     ends.leave_backward(backward)
-    return HandedOn(ends.saved, ends.overwritten)
+    return ends.saved
 
 
 def _is_function(node: ast.FunctionDef) -> bool:
-    """Whether it is one of the step, or of a region (`fused0`, or what may write its first result
-    over its second argument, `fused0_r0_over_a1`) or of views (`_views0`), with plain parameters.
-    What it is said to return would be evaluated with the module."""
+    """Whether it is one of the step, or of a region (`fused0`) or of views (`_views0`),
+    with plain parameters. A return annotation would be evaluated with the module."""
     if node.returns is not None:
         return False
     plain = ", ".join(a.arg for a in node.args.args) == ast.unparse(node.args)
