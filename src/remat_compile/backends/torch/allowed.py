@@ -15,16 +15,14 @@ from ..python.regions import regions_of
 from .expressions import ADD_IN_PLACE, Expressions
 from .interface import copies_of
 from .script import TABLES, script_imports, script_text
-from .view_functions import VIEWS
 
 __all__ = ["allowed"]
 
 _SIGNATURE = "args, constants=()"
 
 
-def allowed(program: Program, schedule: Schedule, helper: str, views: int = 0) -> Allowed:
-    """The table for a plan; `helper` is the text that replays random operators, `views` how many
-    functions derive views.
+def allowed(program: Program, schedule: Schedule, helper: str) -> Allowed:
+    """The table for a plan; `helper` is the text that replays random operators.
 
     Operators are those of the graph, which `check_operators` has looked at, and the sum in
     place where the graph accumulates.
@@ -35,7 +33,6 @@ def allowed(program: Program, schedule: Schedule, helper: str, views: int = 0) -
         operators.add(ADD_IN_PLACE)
     copies = bool(copies_of(schedule))
     regions = regions_of(graph)
-    deriving = [f"{VIEWS}{number}" for number in range(views)]
     texts = (script_imports(copies=copies), helper, script_text(copies=copies))
     return Allowed(
         fixed=frozenset().union(*map(statements, texts)),
@@ -43,7 +40,6 @@ def allowed(program: Program, schedule: Schedule, helper: str, views: int = 0) -
         handles=frozenset(f"torch.ops.{op}._op" for op in operators),
         signatures={
             **{name: regions.signature(name) for name in regions.functions},
-            **dict.fromkeys(deriving, "a0"),
             "forward": _SIGNATURE,
             "backward": _SIGNATURE,
         },
@@ -51,7 +47,6 @@ def allowed(program: Program, schedule: Schedule, helper: str, views: int = 0) -
             (
                 *("replay", "max", "float", "torch.device"),
                 *regions.functions,
-                *deriving,
                 f"{generator_module(program.header.device)}.get_rng_state",
             )
         ),

@@ -10,7 +10,7 @@ import linecache
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -34,10 +34,8 @@ from .layouts import LayoutWatch
 from .module import PlannedModule, planned_module
 from .more_terms import MoreTerms
 from .refusals import BackwardGuards, GuardFailure
-from .reinterpret import reinterpret_views
 from .runtime import PlanCopies
 from .unused import UnusedOutputs
-from .view_functions import VIEWS
 
 __all__ = ["CompiledStep", "build", "compiled_step", "generated_lines"]
 
@@ -201,17 +199,13 @@ def _load(
     source: str, name: str, kernels: Mapping[str, Kernel], fast: Mapping[Function, Function]
 ) -> tuple[Function, Function]:
     """Runs the generated module; tracebacks and debuggers show its lines. `fast` runs instead of
-    its handles of operators, kernels instead of its functions of regions, and functions of views
-    where they are known to lie."""
+    its handles of operators, and kernels instead of its functions of regions."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     space: dict[str, Any] = {"__name__": name}
     exec(compile(source, name, "exec"), space)
     handles = {n: value for n, value in space.items() if isinstance(value, BuiltinFunctionType)}
     space.update((n, fast[value]) for n, value in handles.items() if value in fast)
     space.update((function, kernel.runner()) for function, kernel in kernels.items())
-    # The handle of an operator in a namespace `views` begins with `_views` as well.
-    functions = [name for name, value in space.items() if isinstance(value, FunctionType)]
-    reinterpret_views(space, [name for name in functions if name.startswith(VIEWS)])
     # A `torch.compile` around the step would look for the module of this text among files.
     for function in (space["forward"], space["backward"]):
         function._torchdynamo_disable = True

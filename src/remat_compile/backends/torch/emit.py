@@ -119,15 +119,13 @@ def _written(program: Program, schedule: Schedule, interface: Interface | None) 
         *_operators(expressions),
         *([helper] if forward.replays or backward.replays else []),
         *regions,
-        *expressions.view_texts(),
         "\n\ndef forward(args, constants=()):\n" + forward.text(),
         "\n\ndef backward(args, constants=()):\n" + backward.text(),
     ]
     if interface is None:
         tables = tables_text(script_tables(original, schedule))
         parts += ["\n\n", tables, "\n", script_text(copies=bool(copies))]
-    views = len(expressions.view_functions)
-    return check_generated("".join(parts), allowed(program, schedule, helper, views))
+    return check_generated("".join(parts), allowed(program, schedule, helper))
 
 
 def _header(program: Program, schedule: Schedule, *, is_script: bool) -> str:
