@@ -18,7 +18,6 @@ from .driver.outputs import files_of_model, files_of_plan
 from .driver.plan import Plan
 from .driver.progress import Progress
 from .driver.recorded import model_of_plan
-from .driver.regions import begin_probe
 from .driver.request import (
     Errors,
     PlanKeywords,
@@ -74,7 +73,6 @@ def plan(
         program = read_program(path)
         reads = files_of_plan(path, program.header)
         return replace(plan_program(program, request, phases), _reads=reads)
-    begin_probe(request, model)
     return plan_source(
         _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases), request, phases
     )
@@ -129,7 +127,6 @@ def compile(  # the name users expect, as in torch.compile
         exported, compiled = started.exported, started.module
         diagnostics = started.warnings
     else:
-        begin_probe(request, model)
         source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
         exported = source.exported
         compiled, of_capture = _captured(source, request, start, phases, cuda_graph=cuda_graph)

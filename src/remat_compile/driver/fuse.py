@@ -17,7 +17,7 @@ from .fused_proof import proven_fused, with_warnings
 from .fused_ways import FusedWay, FusedWays
 from .plan import Plan
 from .plan_cache import first_line
-from .regions import end_probe, lacking, new_kernels
+from .regions import lacking, new_kernels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,7 +66,6 @@ def fused_plan(
         return with_warnings(plan, Diagnostic("FB0468", f"the plan is not fused: {why}"))
     from ..backends.torch.kernels import InductorPrice, KernelTimes
 
-    end_probe()
     kernels = new_kernels(plan.program)
     values = {name: node.meta["val"] for name, node in lowered.nodes.items()}
     diagnostics: tuple[Diagnostic, ...] = ()

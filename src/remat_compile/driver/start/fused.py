@@ -25,11 +25,10 @@ from ..budget import Baseline, resolve_budget
 from ..fuse import as_before, what_was_fused
 from ..plan import Plan
 from ..plan_cache import one_plan
-from ..regions import has_regions, kept_first, lacking
+from ..regions import has_regions, lacking, new_kernels
 
 if TYPE_CHECKING:
     from ..._torch.lowered import Lowered
-    from ...backends.torch.kernels import Kernels
     from ...ir.graph import View
     from ...ir.program import Program
     from ..request import PlanRequest
@@ -70,8 +69,6 @@ class FusedEntry:
         storage = original.graph.storage
         names = sorted({storage[name] for name in values})
         layouts = {name: _layout(lowered.nodes[name].meta["val"]) for name in names}
-        if plan._kernels is not None:
-            _keep(plan, plan._kernels, {name: values[of] for name, of in origins.items()})
         return FusedEntry(format_program(original), layouts)
 
     def start(self, program: Program, request: PlanRequest, name: str) -> FusedStart:
@@ -84,7 +81,7 @@ class FusedEntry:
         plan = Plan(original, original.schedules[0], budget)
         by_name = _names(original, program)
         tensors = self._tensors(original, {*by_name.values()})
-        kernels = kept_first(original)
+        kernels = new_kernels(original)
         done = as_before(plan, program, request, kernels, tensors)
         if isinstance(done, str):
             if lacking(original):  # asked last: what is kept needs no compiler
@@ -129,14 +126,6 @@ class FusedEntry:
             case {"of": str(text), "layouts": dict(layouts)}:
                 return FusedEntry(text, layouts)
         raise ValueError("what was fused is none")
-
-
-def _keep(plan: Plan, kernels: Kernels, values: Mapping[str, Tensor]) -> None:
-    """The kernels that the plan calls, so that the next start compiles none."""
-    from ...backends.torch.kernels import kept_kernels
-
-    fused = (c for c in plan.graph.cnodes if c.is_fused)
-    kernels.keep(((c, [values[name] for name in c.call.refs()]) for c in fused), kept_kernels())
 
 
 def _names(original: Program, fused: Program) -> dict[str, str]:
