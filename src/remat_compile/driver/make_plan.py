@@ -75,7 +75,7 @@ def planned_source(
             plan = fused_for_xla(plan, request, phases)
         else:
             kept = None if cache is None or key is None else FusedCache.of(cache, key, request.fuse)
-            plan = fused_plan(plan, lowered, request, phases, kept, costs, cache)
+            plan = fused_plan(plan, lowered, request, phases, kept, costs)
         warnings = (
             *source.warnings,
             *source.exported.warnings,
