@@ -69,7 +69,6 @@ class Plan:
     _reads: tuple[FileRead, ...] = field(default=(), repr=False)
     _text: PlanText | None = field(default=None, repr=False)
     _kernels: Kernels | None = field(default=None, repr=False)
-    _fused_from: Plan | None = field(default=None, repr=False)
 
     @property
     def graph(self) -> Graph:
