@@ -74,7 +74,6 @@ COSTS_SUFFIX = ".remat-costs"
 PRICES_SUFFIX = ".remat-prices"
 SUFFIXES = (
     SUFFIX,
-    ".remat-start",
     FUSED_SUFFIX,
     COSTS_SUFFIX,
     PRICES_SUFFIX,
