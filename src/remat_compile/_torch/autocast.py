@@ -102,7 +102,8 @@ class WeightCache(PreDispatchTorchFunctionMode):
             args = tuple(map(self._in_low_precision, args))
             kwargs = {key: self._in_low_precision(value) for key, value in kwargs.items()}
         # A block that begins or ends by itself tells so, with this mode still on the stack.
-        is_told = func in _BLOCKS and any(m is self for m in _modes())
+        modes: list[Any] = _modes() if func in _BLOCKS else []  # type: ignore[no-untyped-call]
+        is_told = any(mode is self for mode in modes)
         made = None if is_told else func(*args, **kwargs)
         if func is _BLOCKS[1] and not _is_inside_block():
             self._cast.clear()

@@ -30,8 +30,9 @@ class CallerMemory:
         self, program: Program, schedule: Schedule, interface: Interface, saved: Sequence[str]
     ) -> None:
         binding = program.binding
-        self._paths = {held.name: held.names[0] for held in (*binding.params, *binding.buffers)}
-        self._paths |= {argument.name: argument.path for argument in binding.arguments}
+        self._paths = {p.name: p.names[0] for p in binding.params}
+        self._paths |= {b.name: b.names[0] for b in binding.buffers}
+        self._paths |= {a.name: a.path for a in binding.arguments}
         self._saved = saved
         again = set(_read_again(program, schedule)) - {p.name for p in binding.params}
         places = enumerate(interface.inputs)

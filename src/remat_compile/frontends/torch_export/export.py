@@ -176,7 +176,6 @@ def load_pt2(path: str | Path) -> Exported:
         fail("FB0504", f"{path} holds no example inputs", hint="export it again")
     module = program.module(check_guards=False)
     ties: tuple[Diagnostic, ...] = ()
-    _tie(module)
     if not has_values(module):
         program, ties = file_on_device(program, torch.device("cpu")), _lost_ties(path, module)
         module = program.module(check_guards=False)
@@ -184,16 +183,6 @@ def load_pt2(path: str | Path) -> Exported:
     args, kwargs = program.example_inputs
     _check_trainable(module)
     return replace(_exported(program, module, tuple(args), dict(kwargs)), warnings=ties)
-
-
-def _tie(module: nn.Module) -> None:
-    """Makes one parameter of those with one memory: a file keeps the memory of tied ones alone."""
-    first: dict[Any, nn.Parameter] = {}
-    for part in module.modules():
-        for key, p in part._parameters.items():
-            if p is not None and not p.is_meta:
-                place = (p.data_ptr(), p.dtype, p.shape, p.stride())
-                part._parameters[key] = first.setdefault(place, p) if p.numel() else p
 
 
 def _lost_ties(path: str | Path, module: nn.Module) -> tuple[Diagnostic, ...]:
