@@ -19,7 +19,7 @@ from ..ir.diagnostics import Diagnostic
 from .attributes import attributes_of, changed_attributes, state_warnings
 from .autocast import Autocast
 from .deciding import generators, shadows_of, with_deciding
-from .hooks import Hook, hooks_of
+from .hooks import hooks_of
 from .host_reads import HostRead, ReadTracker
 from .numberless import NoLooking
 from .results import Results, asks_for_cache, read_results, what_to_know
@@ -42,7 +42,6 @@ class Behaviour:
     results: Results
     warnings: tuple[Diagnostic, ...]
     changing: frozenset[str]
-    own_hooks: frozenset[Hook]
     literals: frozenset[str]
     shapes: Mapping[str, list[Any]]
     reads: tuple[HostRead, ...] = ()
@@ -89,7 +88,7 @@ def behaviour(
             after = attributes_of(model)
             diagnostics = (*state_warnings(before, after), *notes)
             changing = frozenset(changed_attributes(before, after))
-            own = hooks_of(model) - hooks_before
+            own = {f"{path}.{kind}" for path, kind, _ in hooks_of(model) - hooks_before}
             if reads:
                 shapes |= known or {}
                 autocast = Autocast.now(device.type)
@@ -108,8 +107,7 @@ def behaviour(
                 compiling,
                 results,
                 diagnostics,
-                changing,
-                own,
+                changing | own,
                 frozenset(recorder.literals),
                 shapes,
                 reads,

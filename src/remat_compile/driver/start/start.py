@@ -174,7 +174,6 @@ class Start:
             is_live=True,
             results=seen.results,
             changing=seen.changing,
-            own_hooks=seen.own_hooks,
             given=self.model,
         )
 
@@ -216,7 +215,7 @@ class Start:
         if after != self._key_now():  # each call leaves another model
             return None
         diagnostics = self._diagnostics(seen, program)
-        is_same = (seen.changing, seen.own_hooks) == (exported.changing, exported.own_hooks)
+        is_same = seen.changing == exported.changing
         # Else what was seen may be another branch of the forward than what was captured.
         is_same &= seen.compiling == lowered.joint.compiling
         is_same &= _numbers(seen.reads) == _numbers(lowered.joint.reads)

@@ -68,12 +68,11 @@ class _Ran:
 @dataclass(frozen=True)
 class Observed:
     """What a few calls of a forward show: what the user should know of its Python state and of
-    what it returns, the attributes of modules that it changes (by path), the hooks that it
-    registers, and its results."""
+    what it returns, the attributes of modules that it changes (by path; hooks that it registers
+    among them), and its results."""
 
     warnings: tuple[Diagnostic, ...] = ()
     changing: frozenset[str] = frozenset()
-    hooks: frozenset[Hook] = frozenset()
     results: Results | None = None
 
 
@@ -116,7 +115,8 @@ def observe(
         raise FBError(_refusal(differing[0], first.drew, only_first))
     changed = frozenset(changed_attributes(before, first.attributes))
     warnings = state_warnings(before, first.attributes, first.drew, drawn_at)
-    return Observed((*warnings, *first.notes), changed, first.hooks - hooks_before, first.results)
+    hooks = {f"{path}.{kind}" for path, kind, _ in first.hooks - hooks_before}
+    return Observed((*warnings, *first.notes), changed | hooks, first.results)
 
 
 def _not_looked_at() -> Diagnostic:

@@ -1,0 +1,237 @@
+"""TorchDynamo's guards for one call of a model: the only file that touches their private interface.
+
+A planned step repeats operators and none of the Python that chose them. TorchDynamo, which traces
+that Python, notes each value that the trace depends on (attributes, containers, globals, closures,
+defaults, types, hooks) and checks them in C++. `capture_guards` keeps these guards and throws the
+graph away: what runs is traced by AOTAutograd, the way that eager goes.
+
+Four kinds of change pass TorchDynamo's guards and are checked here: a method put into a class, a
+hook of all modules, and environment variables, where the traced code reads them. One remains: a
+number that turns from 0.0 into -0.0.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules import module as of_modules
+
+from .places import LIBRARIES
+
+__all__ = ["DynamoGuards", "NotCaptured", "capture_guards", "set_strict_guards", "user_name"]
+
+CANARY = {
+    "fullgraph_capture": ("mod", "args", "kwargs"),
+    "build_guards": ("self", "code", "hooks"),
+}
+"""Leading parameters of PyTorch's functions, as in 2.13."""
+STRICT = (
+    "skip_nnmodule_hook_guards",
+    "skip_tensor_guards_with_matching_dict_tags",
+    "skip_no_tensor_aliasing_guards_on_parameters",
+    "assume_dunder_attributes_remain_unchanged",
+)
+"""Settings of TorchDynamo that leave guards out while they are true."""
+GLOBAL_HOOKS = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
+_COMPILING = frozenset(("is_compiling", "is_dynamo_compiling", "is_torchdynamo_compiling"))
+_ENVIRONMENT = frozenset(("environ", "getenv"))
+_OURS = frozenset(("GLOBAL_STATE", "SHAPE_ENV"))
+# Checked by the step itself, for settings that operators depend on; threads are not among these.
+_KEY = re.compile(r"\[['\"]?([^\]'\"]+)['\"]?\]|\.(\w+)|^(\w+)")
+_HOLDERS = frozenset(("self", "_modules", "_parameters", "_buffers", "__dict__"))
+_SOURCE = re.compile(r"[LG]\[[^\]]+\](?:\.\w+|\[[^\]]+\])*")
+
+
+class NotCaptured(Exception):
+    """TorchDynamo has no guards for the call; the text says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class DynamoGuards:
+    """Guards on the local names of one call of a forward.
+
+    `asks_compiling` says that the traced code asks whether it is being compiled: these guards are
+    then of another way through the model than that of eager.
+    """
+
+    manager: Any
+    methods: tuple[tuple[type, str, object], ...]
+    environment: Mapping[Any, Any] | None
+    global_hooks: tuple[tuple[int, ...], ...]
+    asks_compiling: bool
+
+    def hold(self, local_names: dict[str, Any]) -> bool:
+        """Whether all that the capture read is as it was."""
+        return bool(self.manager.check(local_names)) and self._are_blind_spots_same()
+
+    def reason(self, local_names: dict[str, Any]) -> str:
+        """The first guard that fails, by the user's names, with its line."""
+        told = self.manager.check_verbose(local_names)
+        if not told.result:
+            return _in_words(told.verbose_code_parts, told.user_stack)
+        for kind, name, then in self.methods:
+            if getattr(kind, name, None) is not then:
+                return f"{kind.__name__}.{name} was replaced"
+        if self.global_hooks != _global_hooks():
+            return "hooks of all modules were added or removed"
+        return "the environment variables changed"
+
+    def _are_blind_spots_same(self) -> bool:
+        if any(getattr(kind, name, None) is not then for kind, name, then in self.methods):
+            return False
+        if self.global_hooks != _global_hooks():
+            return False
+        return self.environment is None or self.environment == _environment()
+
+
+def set_strict_guards() -> None:
+    """TorchDynamo leaves no guard out from here on: hooks, tensors and aliases are guarded."""
+    for name, value in _strict().items():
+        setattr(torch._dynamo.config, name, value)
+
+
+def capture_guards(
+    function: Callable[..., Any],
+    owner: object | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    own: Sequence[Tensor] = (),
+    changing: frozenset[str] = frozenset(),
+) -> DynamoGuards:
+    """The guards of `function(owner, *args, **kwargs)`, traced and not run.
+
+    The metadata of the tensors `own` and what stands at the paths `changing` is not guarded.
+    NotCaptured where TorchDynamo does not trace the call as one graph, or has another interface
+    than the one known here.
+    """
+    if not isinstance(function, FunctionType):
+        raise NotCaptured(f"the forward is a {type(function).__name__}, not a function")
+    try:
+        from torch._dynamo.convert_frame import GraphCaptureOutput, fullgraph_capture
+        from torch._dynamo.hooks import Hooks
+        from torch._dynamo.utils import dynamo_timed, get_metrics_context
+        from torch._dynamo.variables.torch_function import torch_function_mode_stack_state_mgr
+    except ImportError as error:
+        raise NotCaptured(f"this PyTorch has other guards ({error})") from error
+    for known in (fullgraph_capture, GraphCaptureOutput.build_guards):
+        names = tuple(inspect.signature(known).parameters)
+        if names[: len(CANARY[known.__name__])] != CANARY[known.__name__]:
+            raise NotCaptured(f"this PyTorch has another {known.__name__}")
+    called = function if owner is None else MethodType(function, owner)
+    kinds: dict[type, None] = {}
+    own_ids = {id(tensor) for tensor in own}
+
+    def chosen(entries: Sequence[Any]) -> list[bool]:
+        kinds.update({type(entry.value): None for entry in entries if entry.has_value})
+        return [_is_kept(entry, own_ids, changing) for entry in entries]
+
+    try:
+        with (
+            _capturing(),
+            get_metrics_context(),
+            dynamo_timed("fullgraph_capture"),
+            torch_function_mode_stack_state_mgr,
+            torch.enable_grad(),
+        ):
+            captured = fullgraph_capture(called, args, kwargs).graph_capture_output
+            with torch_function_mode_stack_state_mgr.temp_restore_stack():
+                built = captured.build_guards(function.__code__, Hooks(guard_filter_fn=chosen))
+    except Exception as error:  # whatever TorchDynamo raises on Python that it does not trace
+        raise NotCaptured(_first_line(error)) from error
+    codes = list(captured.traced_code)
+    read = {name for code in codes for name in code.co_names}
+    return DynamoGuards(
+        built.guard_manager,
+        tuple(_methods(kinds, frozenset(codes))),
+        _environment() if read & _ENVIRONMENT else None,
+        _global_hooks(),
+        bool(read & _COMPILING),
+    )
+
+
+def user_name(source: str) -> str:
+    """`layers.0.p` for `L['self']._modules['layers']._modules['0'].p`."""
+    keys = [a or b or c for a, b, c in _KEY.findall(source)]
+    kept = [key for key in keys[1:] if key not in _HOLDERS]
+    return ".".join(kept) or keys[0]
+
+
+def _strict() -> dict[str, bool]:
+    import torch._dynamo  # not loaded with PyTorch
+
+    return {name: False for name in STRICT if hasattr(torch._dynamo.config, name)}
+
+
+def _capturing() -> AbstractContextManager[Any]:
+    """Strict guards; what a forward logs or prints is left out, for nothing of the graph runs."""
+    strict = _strict()
+    config = torch._dynamo.config
+    levels = ("debug", "info", "warning", "error", "warning_once", "warning_advice", "info_once")
+    loggers = (getattr(logging.Logger, name, None) for name in levels)
+    silent = {function for function in loggers if function is not None}
+    settings: dict[str, Any] = {**strict, "allow_rnn": True, "suppress_errors": False}
+    settings["ignore_logging_functions"] = {*silent, print, warnings.warn}
+    known = {name: value for name, value in settings.items() if hasattr(config, name)}
+    return config.patch(known)  # type: ignore[no-any-return]
+
+
+def _is_kept(entry: Any, own: set[int], changing: frozenset[str]) -> bool:
+    if entry.guard_type in _OURS or id(entry.value) in own:
+        return False
+    if not changing:
+        return True
+    name = user_name(str(entry.orig_guard.name))
+    return not any(name == path or name.startswith(f"{path}.") for path in changing)
+
+
+def _methods(
+    kinds: Sequence[type] | Mapping[type, None], codes: frozenset[CodeType]
+) -> Iterator[tuple[type, str, object]]:
+    """Methods of guarded objects that were traced."""
+    for kind in kinds:
+        names = {name: None for base in kind.__mro__ for name in vars(base)}
+        for name in names:
+            function = inspect.getattr_static(kind, name)
+            if isinstance(function, FunctionType) and function.__code__ in codes:
+                yield kind, name, function
+
+
+def _environment() -> dict[str, str]:
+    return dict(os.environ)
+
+
+def _global_hooks() -> tuple[tuple[int, ...], ...]:
+    return tuple([tuple(vars(of_modules)[name]) for name in GLOBAL_HOOKS])
+
+
+def _in_words(parts: Sequence[str], stack: Any) -> str:
+    text = " ".join(str(parts[0] if parts else "a guard fails").split("#")[0].split())
+    text = _SOURCE.sub(lambda found: user_name(found[0]), text.replace("___", ""))
+    if text.startswith("tensor '"):
+        return text.replace("'", "").removesuffix(".")
+    frames = [f for f in stack or () if not f.filename.startswith(LIBRARIES)]
+    frame = frames[-1] if frames else None
+    place = f" ({Path(frame.filename).name}:{frame.lineno})" if frame is not None else ""
+    return f"{text} no longer holds{place}"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
