@@ -5,9 +5,9 @@ that Python, notes each value that the trace depends on (attributes, containers,
 defaults, types, hooks) and checks them in C++. `capture_guards` keeps these guards and throws the
 graph away: what runs is traced by AOTAutograd, the way that eager goes.
 
-Four kinds of change pass TorchDynamo's guards and are checked here: a method put into a class, a
-hook of all modules, and environment variables, where the traced code reads them. One remains: a
-number that turns from 0.0 into -0.0.
+Some changes pass TorchDynamo's guards and are checked here: a method put into a class, hooks of all
+modules, environment variables where the traced code names them, and the content of tensors and
+arrays that its graph takes as inputs and a step has as constants. One remains: 0.0 that turns -0.0.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules import module as of_modules
 
 from .places import LIBRARIES
+from .unlogged import unlogged
 
 __all__ = ["DynamoGuards", "NotCaptured", "capture_guards", "set_strict_guards", "user_name"]
 
 CANARY = {
     "fullgraph_capture": ("mod", "args", "kwargs"),
-    "build_guards": ("self", "code", "hooks"),
+    "build_guards": ("self", "code"),
 }
 """Leading parameters of PyTorch's functions, as in 2.13."""
 STRICT = (
@@ -73,32 +74,38 @@ class DynamoGuards:
 
     manager: Any
     methods: tuple[tuple[type, str, object], ...]
+    inputs: tuple[tuple[str, CodeType, Any], ...]
+    global_names: dict[str, Any]
     environment: Mapping[Any, Any] | None
     global_hooks: tuple[tuple[int, ...], ...]
     asks_compiling: bool
 
     def hold(self, local_names: dict[str, Any]) -> bool:
         """Whether all that the capture read is as it was."""
-        return bool(self.manager.check(local_names)) and self._are_blind_spots_same()
+        return bool(self.manager.check(local_names)) and not self._unseen(local_names)
 
     def reason(self, local_names: dict[str, Any]) -> str:
         """The first guard that fails, by the user's names, with its line."""
         told = self.manager.check_verbose(local_names)
         if not told.result:
             return _in_words(told.verbose_code_parts, told.user_stack)
+        return self._unseen(local_names)
+
+    def _unseen(self, local_names: dict[str, Any]) -> str:
+        """What changed that TorchDynamo's guards do not look at."""
         for kind, name, then in self.methods:
             if getattr(kind, name, None) is not then:
                 return f"{kind.__name__}.{name} was replaced"
+        if self.inputs:
+            scope = _scope(local_names, self.global_names)
+            for name, source, content in self.inputs:
+                if not _is_content(eval(source, scope), content):
+                    return f"{name} was replaced or written to"
         if self.global_hooks != _global_hooks():
             return "hooks of all modules were added or removed"
-        return "the environment variables changed"
-
-    def _are_blind_spots_same(self) -> bool:
-        if any(getattr(kind, name, None) is not then for kind, name, then in self.methods):
-            return False
-        if self.global_hooks != _global_hooks():
-            return False
-        return self.environment is None or self.environment == _environment()
+        if self.environment is not None and self.environment != _environment():
+            return "the environment variables changed"
+        return ""
 
 
 def set_strict_guards() -> None:
@@ -125,7 +132,6 @@ def capture_guards(
         raise NotCaptured(f"the forward is a {type(function).__name__}, not a function")
     try:
         from torch._dynamo.convert_frame import GraphCaptureOutput, fullgraph_capture
-        from torch._dynamo.hooks import Hooks
         from torch._dynamo.utils import dynamo_timed, get_metrics_context
         from torch._dynamo.variables.torch_function import torch_function_mode_stack_state_mgr
     except ImportError as error:
@@ -135,31 +141,31 @@ def capture_guards(
         if names[: len(CANARY[known.__name__])] != CANARY[known.__name__]:
             raise NotCaptured(f"this PyTorch has another {known.__name__}")
     called = function if owner is None else MethodType(function, owner)
-    kinds: dict[type, None] = {}
-    own_ids = {id(tensor) for tensor in own}
-
-    def chosen(entries: Sequence[Any]) -> list[bool]:
-        kinds.update({type(entry.value): None for entry in entries if entry.has_value})
-        return [_is_kept(entry, own_ids, changing) for entry in entries]
-
     try:
         with (
+            unlogged(),
             _capturing(),
             get_metrics_context(),
             dynamo_timed("fullgraph_capture"),
             torch_function_mode_stack_state_mgr,
             torch.enable_grad(),
         ):
-            captured = fullgraph_capture(called, args, kwargs).graph_capture_output
+            captured = fullgraph_capture(called, args, kwargs)
+            made, graph = captured.graph_capture_output, captured.backend_input
+            scope = _scope(made.output_graph.local_scope, made.output_graph.global_scope)
+            kinds = _choose(made.output_graph.guards, scope, {id(t) for t in own}, changing)
             with torch_function_mode_stack_state_mgr.temp_restore_stack():
-                built = captured.build_guards(function.__code__, Hooks(guard_filter_fn=chosen))
+                manager = made.build_guards(function.__code__).guard_manager
     except Exception as error:  # whatever TorchDynamo raises on Python that it does not trace
         raise NotCaptured(_first_line(error)) from error
-    codes = list(captured.traced_code)
+    codes = list(made.traced_code)
     read = {name for code in codes for name in code.co_names}
+    sources = [] if graph is None else _sources(graph.graph_module)
     return DynamoGuards(
-        built.guard_manager,
+        manager,
         tuple(_methods(kinds, frozenset(codes))),
+        tuple(_inputs(sources, scope, owner, own)),
+        function.__globals__,
         _environment() if read & _ENVIRONMENT else None,
         _global_hooks(),
         bool(read & _COMPILING),
@@ -186,23 +192,76 @@ def _capturing() -> AbstractContextManager[Any]:
     levels = ("debug", "info", "warning", "error", "warning_once", "warning_advice", "info_once")
     loggers = (getattr(logging.Logger, name, None) for name in levels)
     silent = {function for function in loggers if function is not None}
-    settings: dict[str, Any] = {**strict, "allow_rnn": True, "suppress_errors": False}
+    settings: dict[str, Any] = {**strict, "allow_rnn": True, "capture_scalar_outputs": True}
     settings["ignore_logging_functions"] = {*silent, print, warnings.warn}
     known = {name: value for name, value in settings.items() if hasattr(config, name)}
     return config.patch(known)  # type: ignore[no-any-return]
 
 
-def _is_kept(entry: Any, own: set[int], changing: frozenset[str]) -> bool:
-    if entry.guard_type in _OURS or id(entry.value) in own:
-        return False
-    if not changing:
-        return True
-    name = user_name(str(entry.orig_guard.name))
-    return not any(name == path or name.startswith(f"{path}.") for path in changing)
+def _choose(
+    guards: Any, scope: dict[str, Any], own: set[int], changing: frozenset[str]
+) -> dict[type, None]:
+    """Leaves out guards that are not for this step; gives the types of what the rest looks at."""
+    kinds: dict[type, None] = {}
+    for guard in [*guards]:
+        try:
+            value = eval(guard.name, scope) if guard.name else None
+        except Exception:  # of a source that is no expression
+            value = None
+        name = user_name(guard.name) if guard.name and changing else ""
+        is_changed = any(name == path or name.startswith(f"{path}.") for path in changing)
+        if guard.create_fn_name() in _OURS or id(value) in own or is_changed:
+            guards.inner.discard(guard)
+        elif value is not None:
+            kinds[type(value)] = None
+    return kinds
+
+
+def _scope(local_names: dict[str, Any], global_names: dict[str, Any]) -> dict[str, Any]:
+    """What the expressions of TorchDynamo's sources are evaluated in."""
+    return {"L": local_names, "G": global_names, "___from_numpy": _itself}
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _sources(graph: Any) -> list[str]:
+    given = [n.meta.get("grapharg") for n in graph.graph.find_nodes(op="placeholder")]
+    return [str(one.source.name) for one in given if one is not None and one.source is not None]
+
+
+def _inputs(
+    sources: Sequence[str], scope: dict[str, Any], owner: object, own: Sequence[Tensor]
+) -> Iterator[tuple[str, CodeType, Any]]:
+    """Inputs of TorchDynamo's graph that are constants of the step: tensors and arrays that are no
+    argument and no parameter or buffer. By name, expression and content."""
+    known = {id(t) for t in own}
+    if isinstance(owner, nn.Module):
+        known.update(map(id, (*owner.parameters(), *owner.buffers())))
+    for source in sources:
+        value = eval(source, scope)
+        if id(value) not in known:
+            yield user_name(source), compile(source, "<guard>", "eval"), _content(value)
+
+
+def _content(value: Any) -> Any:
+    """What an input held: of a tensor its version, of arrays and numbers of NumPy the bits."""
+    if isinstance(value, Tensor):
+        return value, value._version
+    if hasattr(value, "tobytes"):
+        return type(value), value.dtype, value.shape, value.tobytes()
+    return type(value), value
+
+
+def _is_content(value: Any, then: Any) -> bool:
+    if isinstance(then[0], Tensor):
+        return value is then[0] and value._version == then[1]
+    return bool(_content(value) == then)
 
 
 def _methods(
-    kinds: Sequence[type] | Mapping[type, None], codes: frozenset[CodeType]
+    kinds: Mapping[type, None], codes: frozenset[CodeType]
 ) -> Iterator[tuple[type, str, object]]:
     """Methods of guarded objects that were traced."""
     for kind in kinds:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..._torch.constants import same_constant
 from ..._torch.strides import strides_of
@@ -15,7 +15,9 @@ __all__ = ["described", "has_another_shape_only", "is_as_described", "otherwise"
 
 def described(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
-        return (tuple(leaf.shape), leaf.dtype, leaf.device, leaf.requires_grad, strides_of(leaf))
+        kind = Tensor if type(leaf) is nn.Parameter else type(leaf)
+        form = (tuple(leaf.shape), leaf.dtype, leaf.device, leaf.requires_grad, kind)
+        return (*form, strides_of(leaf))
     return leaf
 
 
@@ -41,6 +43,7 @@ def otherwise(index: int, now: Any, sample: Any) -> str:
 def _text(form: Any) -> str:
     if not isinstance(form, tuple):
         return repr(form)
-    shape, dtype, device, requires_grad, _ = form
+    shape, dtype, device, requires_grad, kind, _ = form
     grad = ", requires grad" if requires_grad else ""
+    grad += "" if kind is Tensor else f", a {kind.__name__}"
     return f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}{grad}"
