@@ -17,12 +17,14 @@ import logging
 import os
 import re
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -150,21 +152,19 @@ def capture_guards(
             torch_function_mode_stack_state_mgr,
             torch.enable_grad(),
         ):
-            captured = fullgraph_capture(called, args, kwargs)
-            made, graph = captured.graph_capture_output, captured.backend_input
+            made = fullgraph_capture(called, args, kwargs).graph_capture_output
             scope = _scope(made.output_graph.local_scope, made.output_graph.global_scope)
-            kinds = _choose(made.output_graph.guards, scope, {id(t) for t in own}, changing)
+            chosen = _Chosen(made.output_graph.guards, scope, owner, own, changing)
             with torch_function_mode_stack_state_mgr.temp_restore_stack():
                 manager = made.build_guards(function.__code__).guard_manager
     except Exception as error:  # whatever TorchDynamo raises on Python that it does not trace
         raise NotCaptured(_first_line(error)) from error
     codes = list(made.traced_code)
     read = {name for code in codes for name in code.co_names}
-    sources = [] if graph is None else _sources(graph.graph_module)
     return DynamoGuards(
         manager,
-        tuple(_methods(kinds, frozenset(codes))),
-        tuple(_inputs(sources, scope, owner, own)),
+        tuple(_methods(chosen.kinds, frozenset(codes))),
+        tuple(chosen.inputs),
         function.__globals__,
         _environment() if read & _ENVIRONMENT else None,
         _global_hooks(),
@@ -185,36 +185,61 @@ def _strict() -> dict[str, bool]:
     return {name: False for name in STRICT if hasattr(torch._dynamo.config, name)}
 
 
-def _capturing() -> AbstractContextManager[Any]:
-    """Strict guards; what a forward logs or prints is left out, for nothing of the graph runs."""
+@contextmanager
+def _capturing() -> Iterator[None]:
+    """Strict guards, each value a constant whatever earlier traces had, and no trace for later ones;
+    what a forward logs or prints is left out, for nothing of the graph runs."""
+    from torch._dynamo import pgo
+
     strict = _strict()
     config = torch._dynamo.config
     levels = ("debug", "info", "warning", "error", "warning_once", "warning_advice", "info_once")
     loggers = (getattr(logging.Logger, name, None) for name in levels)
     silent = {function for function in loggers if function is not None}
     settings: dict[str, Any] = {**strict, "allow_rnn": True, "capture_scalar_outputs": True}
+    settings |= {"automatic_dynamic_shapes": False, "specialize_float": True}
     settings["ignore_logging_functions"] = {*silent, print, warnings.warn}
     known = {name: value for name, value in settings.items() if hasattr(config, name)}
-    return config.patch(known)  # type: ignore[no-any-return]
+    profile = mock.patch.object(pgo, "_CODE_STATE", defaultdict(pgo.CodeState))
+    with config.patch(known), profile:
+        yield
 
 
-def _choose(
-    guards: Any, scope: dict[str, Any], own: set[int], changing: frozenset[str]
-) -> dict[type, None]:
-    """Leaves out guards that are not for this step; gives the types of what the rest looks at."""
-    kinds: dict[type, None] = {}
-    for guard in [*guards]:
-        try:
-            value = eval(guard.name, scope) if guard.name else None
-        except Exception:  # of a source that is no expression
-            value = None
-        name = user_name(guard.name) if guard.name and changing else ""
-        is_changed = any(name == path or name.startswith(f"{path}.") for path in changing)
-        if guard.create_fn_name() in _OURS or id(value) in own or is_changed:
-            guards.inner.discard(guard)
-        elif value is not None:
-            kinds[type(value)] = None
-    return kinds
+class _Chosen:
+    """Leaves out `guards` that are not for this step. Of the rest: the types of what is guarded,
+    and inputs of TorchDynamo's graph that a step has as constants, which are tensors and arrays
+    that are no argument, parameter or buffer (by name, expression and content)."""
+
+    def __init__(
+        self,
+        guards: Any,
+        scope: dict[str, Any],
+        owner: object,
+        own: Sequence[Tensor],
+        changing: frozenset[str],
+    ):
+        self.kinds: dict[type, None] = {}
+        self.inputs: list[tuple[str, CodeType, Any]] = []
+        arguments = set(map(id, own))
+        state: set[int] = set()
+        if isinstance(owner, nn.Module):
+            state.update(map(id, (*owner.parameters(), *owner.buffers())))
+        for guard in [*guards]:
+            source = str(guard.name)
+            try:
+                value = eval(source, scope) if source else None
+            except Exception:  # of a source that is no expression
+                value = None
+            name = user_name(source) if source else ""
+            is_changed = any(name == path or name.startswith(f"{path}.") for path in changing)
+            kind = guard.create_fn_name()
+            if kind in _OURS or id(value) in arguments or is_changed:
+                guards.inner.discard(guard)
+                continue
+            if kind == "TENSOR_MATCH" and id(value) not in state:
+                code = compile(source, "<guard>", "eval")
+                self.inputs.append((name, code, _content(value)))
+            self.kinds[type(value)] = None
 
 
 def _scope(local_names: dict[str, Any], global_names: dict[str, Any]) -> dict[str, Any]:
@@ -224,25 +249,6 @@ def _scope(local_names: dict[str, Any], global_names: dict[str, Any]) -> dict[st
 
 def _itself(value: Any) -> Any:
     return value
-
-
-def _sources(graph: Any) -> list[str]:
-    given = [n.meta.get("grapharg") for n in graph.graph.find_nodes(op="placeholder")]
-    return [str(one.source.name) for one in given if one is not None and one.source is not None]
-
-
-def _inputs(
-    sources: Sequence[str], scope: dict[str, Any], owner: object, own: Sequence[Tensor]
-) -> Iterator[tuple[str, CodeType, Any]]:
-    """Inputs of TorchDynamo's graph that are constants of the step: tensors and arrays that are no
-    argument and no parameter or buffer. By name, expression and content."""
-    known = {id(t) for t in own}
-    if isinstance(owner, nn.Module):
-        known.update(map(id, (*owner.parameters(), *owner.buffers())))
-    for source in sources:
-        value = eval(source, scope)
-        if id(value) not in known:
-            yield user_name(source), compile(source, "<guard>", "eval"), _content(value)
 
 
 def _content(value: Any) -> Any:

@@ -7,7 +7,9 @@ of its parameters and buffers, with their ties. Other Python is fixed at the cap
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from contextvars import ContextVar
 from itertools import chain
 from typing import Any
 
@@ -72,6 +74,8 @@ class _Watch:
         self._dicts = dicts
         self._children = [d["_modules"] for d in dicts if d["_modules"]]
         self._hooks = [*(d[kind] for d in below for kind in KINDS), *GLOBAL_HOOKS]
+        self._variables = _context_variables(owner)
+        self._plain = [(d, key) for d in dicts for key in _tensors(d)]
         self._held = [d[key] for d in dicts for key in ("_parameters", "_buffers") if d[key]]
 
     def is_of(self, owner: nn.Module) -> bool:
@@ -85,6 +89,8 @@ class _Watch:
             [list(children.items()) for children in self._children],
             [*map(id, chain.from_iterable(hooks.values() for hooks in self._hooks if hooks))],
             [len(held) for held in self._held],
+            [id(variable.get(None)) for variable in self._variables.values()],
+            [_version(d.get(key)) for d, key in self._plain],
             _quick(tensors),
         )
 
@@ -112,11 +118,31 @@ def _facts(model: nn.Module) -> Iterator[tuple[str, Any]]:
             yield f"{dot}{name}", _described(tensor)
             if tensor is not None:
                 names.setdefault(id(tensor), []).append(f"{dot}{name}")
+        for name in _tensors(held):
+            yield f"{dot}{name}", _version(held[name])
+    for name, variable in _context_variables(model).items():
+        yield name, id(variable.get(None))
     for kind, hooks in zip(KINDS, GLOBAL_HOOKS, strict=True):
         yield f"{kind} of all modules", tuple(map(_code, hooks.values()))
     for tied in names.values():
         if len(tied) > 1:
             yield f"{' = '.join(tied)}", True
+
+
+def _tensors(held: dict[str, Any]) -> list[str]:
+    """Attributes that are tensors, and no parameters or buffers: constants of the step."""
+    return [key for key, value in held.items() if isinstance(value, Tensor)]
+
+
+def _version(tensor: Any) -> Any:
+    return "its content", id(tensor), getattr(tensor, "_version", 0)
+
+
+def _context_variables(model: nn.Module) -> dict[str, ContextVar[Any]]:
+    """Those beside the classes of the modules."""
+    spaces = {kind.__module__ for kind in map(type, model.modules())}
+    held = [(n, v) for s in sorted(spaces) for n, v in vars(sys.modules.get(s, sys)).items()]
+    return {name: value for name, value in held if isinstance(value, ContextVar)}
 
 
 def _code(function: Any) -> object:
@@ -150,5 +176,5 @@ def _text(fact: Any) -> str:
         grad = ", requires grad" if requires_grad else ""
         return f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}, {strides}{grad}"
     if isinstance(fact, tuple):
-        return f"{len(fact)} hooks"
+        return str(fact[0]) if "its content" in fact else f"{len(fact)} hooks"
     return fact.__name__ if isinstance(fact, type) else str(fact)
