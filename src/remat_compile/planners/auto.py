@@ -12,11 +12,11 @@ from ..ir.analysis.order import capture_order
 from ..ir.program import Budget, Program
 from .bounds.time_bounds import TimeBounds
 from .contract import Planner, PlanResult, Progress, makes_copies
-from .dtr import Dtr
+from .eviction.dtr import Dtr
 from .isolation.crew import Crew, Ended
 from .isolation.endings import Answered, Failed, NoResult, Overdue, PlannerRefused, Unloadable
 from .isolation.planner_process import is_foreign, is_portable
-from .polish import Polish
+from .polish.polish import Polish
 from .portfolio.members import (
     LARGE,
     SMALL,
