@@ -58,7 +58,7 @@ _ENVIRONMENT = frozenset(("environ", "getenv"))
 _OURS = frozenset(("GLOBAL_STATE", "SHAPE_ENV"))
 # Checked by the step itself, for settings that operators depend on; threads are not among these.
 _KEY = re.compile(r"\[['\"]?([^\]'\"]+)['\"]?\]|\.(\w+)|^(\w+)")
-_HOLDERS = frozenset(("self", "_modules", "_parameters", "_buffers", "__dict__"))
+_HOLDERS = frozenset(("_modules", "_parameters", "_buffers", "__dict__"))
 _SOURCE = re.compile(r"[LG]\[[^\]]+\](?:\.\w+|\[[^\]]+\])*")
 
 
@@ -81,6 +81,7 @@ class DynamoGuards:
     environment: Mapping[Any, Any] | None
     global_hooks: tuple[tuple[int, ...], ...]
     asks_compiling: bool
+    owner: str = "self"
 
     def hold(self, local_names: dict[str, Any]) -> bool:
         """Whether all that the capture read is as it was."""
@@ -90,7 +91,7 @@ class DynamoGuards:
         """The first guard that fails, by the user's names, with its line."""
         told = self.manager.check_verbose(local_names)
         if not told.result:
-            return _in_words(told.verbose_code_parts, told.user_stack)
+            return _in_words(told.verbose_code_parts, told.user_stack, self.owner)
         return self._unseen(local_names)
 
     def _unseen(self, local_names: dict[str, Any]) -> str:
@@ -154,7 +155,8 @@ def capture_guards(
         ):
             made = fullgraph_capture(called, args, kwargs).graph_capture_output
             scope = _scope(made.output_graph.local_scope, made.output_graph.global_scope)
-            chosen = _Chosen(made.output_graph.guards, scope, owner, own, changing)
+            guards = made.output_graph.guards
+            chosen = _Chosen(guards, scope, owner, own, changing, _owner_name(function))
             with torch_function_mode_stack_state_mgr.temp_restore_stack():
                 manager = made.build_guards(function.__code__).guard_manager
     except Exception as error:  # whatever TorchDynamo raises on Python that it does not trace
@@ -169,14 +171,17 @@ def capture_guards(
         _environment() if read & _ENVIRONMENT else None,
         _global_hooks(),
         bool(read & _COMPILING),
+        _owner_name(function),
     )
 
 
-def user_name(source: str) -> str:
-    """`layers.0.p` for `L['self']._modules['layers']._modules['0'].p`."""
-    keys = [a or b or c for a, b, c in _KEY.findall(source)]
-    kept = [key for key in keys[1:] if key not in _HOLDERS]
-    return ".".join(kept) or keys[0]
+def user_name(source: str, owner: str = "self") -> str:
+    """`layers.0.p` for `L['self']._modules['layers']._modules['0'].p`; `owner` is the name of the
+    module in its forward."""
+    keys = [a or b or c for a, b, c in _KEY.findall(source)][1:]
+    if keys and (keys[0] == owner or keys[0].startswith("__import_")):
+        keys = keys[1:]
+    return ".".join(key for key in keys if key not in _HOLDERS) or "the model"
 
 
 def _strict() -> dict[str, bool]:
@@ -187,8 +192,8 @@ def _strict() -> dict[str, bool]:
 
 @contextmanager
 def _capturing() -> Iterator[None]:
-    """Strict guards, each value a constant whatever earlier traces had, and no trace for later ones;
-    what a forward logs or prints is left out, for nothing of the graph runs."""
+    """Strict guards, each value a constant whatever earlier traces had, and nothing left for later
+    ones. What a forward logs or prints is left out, for nothing of the graph runs."""
     from torch._dynamo import pgo
 
     strict = _strict()
@@ -217,6 +222,7 @@ class _Chosen:
         owner: object,
         own: Sequence[Tensor],
         changing: frozenset[str],
+        name_of_owner: str,
     ):
         self.kinds: dict[type, None] = {}
         self.inputs: list[tuple[str, CodeType, Any]] = []
@@ -230,7 +236,7 @@ class _Chosen:
                 value = eval(source, scope) if source else None
             except Exception:  # of a source that is no expression
                 value = None
-            name = user_name(source) if source else ""
+            name = user_name(source, name_of_owner) if source else ""
             is_changed = any(name == path or name.startswith(f"{path}.") for path in changing)
             kind = guard.create_fn_name()
             if kind in _OURS or id(value) in arguments or is_changed:
@@ -286,9 +292,13 @@ def _global_hooks() -> tuple[tuple[int, ...], ...]:
     return tuple([tuple(vars(of_modules)[name]) for name in GLOBAL_HOOKS])
 
 
-def _in_words(parts: Sequence[str], stack: Any) -> str:
+def _owner_name(function: FunctionType) -> str:
+    return next(iter(function.__code__.co_varnames), "self")
+
+
+def _in_words(parts: Sequence[str], stack: Any, owner: str) -> str:
     text = " ".join(str(parts[0] if parts else "a guard fails").split("#")[0].split())
-    text = _SOURCE.sub(lambda found: user_name(found[0]), text.replace("___", ""))
+    text = _SOURCE.sub(lambda found: user_name(found[0], owner), text.replace("___", ""))
     if text.startswith("tensor '"):
         return text.replace("'", "").removesuffix(".")
     frames = [f for f in stack or () if not f.filename.startswith(LIBRARIES)]

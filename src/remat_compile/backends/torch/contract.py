@@ -43,7 +43,7 @@ class Contract:
             return []
         now = self._facts(owner)
         changes = [
-            f"{name} is {_text(now.get(name, _GONE))}; at capture: {_text(then)}"
+            _change(name, now.get(name, _GONE), then)
             for name, then in self._then.items()
             if not _is_same(now.get(name, _GONE), then)
         ]
@@ -121,7 +121,7 @@ def _facts(model: nn.Module) -> Iterator[tuple[str, Any]]:
         for name in _tensors(held):
             yield f"{dot}{name}", _version(held[name])
     for name, variable in _context_variables(model).items():
-        yield name, id(variable.get(None))
+        yield name, ("its content", id(variable.get(None)), 0)
     for kind, hooks in zip(KINDS, GLOBAL_HOOKS, strict=True):
         yield f"{kind} of all modules", tuple(map(_code, hooks.values()))
     for tied in names.values():
@@ -156,6 +156,11 @@ def _described(tensor: Tensor | None) -> Any:
         return None
     form = (type(tensor), tensor.dtype, tensor.device, tensor.requires_grad, tuple(tensor.shape))
     return (*form, strides_of(tensor))
+
+
+def _change(name: str, now: Any, then: Any) -> str:
+    new, old = _text(now), _text(then)
+    return f"{name} was replaced" if new == old else f"{name} is {new}; at capture it was {old}"
 
 
 def _is_same(now: Any, then: Any) -> bool:
