@@ -59,6 +59,12 @@ _OURS = frozenset(("GLOBAL_STATE", "SHAPE_ENV"))
 # Checked by the step itself, for settings that operators depend on; threads are not among these.
 _KEY = re.compile(r"\[['\"]?([^\]'\"]+)['\"]?\]|\.(\w+)|^(\w+)")
 _HOLDERS = frozenset(("_modules", "_parameters", "_buffers", "__dict__"))
+_TEXTS = {
+    "check_torch_function_mode_stack": "a mode of torch functions (a default device) is on or off",
+    "CURRENT_DEVICE": "the default device is another",
+    "saved_tensors_hooks": "hooks on saved tensors are on or off",
+}
+"""What PyTorch has no words for."""
 _SOURCE = re.compile(r"[LG]\[[^\]]+\](?:\.\w+|\[[^\]]+\])*")
 
 
@@ -205,7 +211,8 @@ def _capturing() -> Iterator[None]:
     settings |= {"automatic_dynamic_shapes": False, "specialize_float": True}
     settings["ignore_logging_functions"] = {*silent, print, warnings.warn}
     known = {name: value for name, value in settings.items() if hasattr(config, name)}
-    profile = mock.patch.object(pgo, "_CODE_STATE", defaultdict(pgo.CodeState))
+    fresh: defaultdict[Any, Any] = defaultdict(pgo.CodeState)
+    profile = mock.patch.object(pgo, "_CODE_STATE", fresh)
     with config.patch(known), profile:
         yield
 
@@ -299,6 +306,9 @@ def _owner_name(function: FunctionType) -> str:
 def _in_words(parts: Sequence[str], stack: Any, owner: str) -> str:
     text = " ".join(str(parts[0] if parts else "a guard fails").split("#")[0].split())
     text = _SOURCE.sub(lambda found: user_name(found[0], owner), text.replace("___", ""))
+    for sign, words in _TEXTS.items():
+        if sign in text:
+            return words
     if text.startswith("tensor '"):
         return text.replace("'", "").removesuffix(".")
     frames = [f for f in stack or () if not f.filename.startswith(LIBRARIES)]

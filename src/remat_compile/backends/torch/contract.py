@@ -18,7 +18,7 @@ from torch.nn.modules import module as of_modules
 
 from ..._torch.strides import lie_alike, strides_of
 
-__all__ = ["Contract"]
+__all__ = ["Contract", "changed_ties", "ties_of"]
 
 KINDS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = tuple(vars(of_modules)[f"_global{kind}"] for kind in KINDS)
@@ -104,8 +104,23 @@ def _quick(tensors: list[Tensor]) -> Any:
         return object()
 
 
-def _facts(model: nn.Module) -> Iterator[tuple[str, Any]]:
+def ties_of(model: nn.Module) -> list[tuple[str, ...]]:
+    """The names of each parameter or buffer that has several."""
     names: dict[int, list[str]] = {}
+    for name, tensor in chain(
+        model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)
+    ):
+        names.setdefault(id(tensor), []).append(name)
+    return [tuple(tied) for tied in names.values() if len(tied) > 1]
+
+
+def changed_ties(now: list[tuple[str, ...]], then: list[tuple[str, ...]]) -> list[str]:
+    """In words, which names are no longer one tensor, and which are one now."""
+    gone = [f"{' and '.join(tied)} are no longer one tensor" for tied in then if tied not in now]
+    return gone + [f"{' and '.join(tied)} are one tensor now" for tied in now if tied not in then]
+
+
+def _facts(model: nn.Module) -> Iterator[tuple[str, Any]]:
     for path, module in model.named_modules(remove_duplicate=False):
         held, dot = vars(module), f"{path}." if path else ""
         if path:
@@ -116,17 +131,14 @@ def _facts(model: nn.Module) -> Iterator[tuple[str, Any]]:
         yield f"{dot}training", module.training
         for name, tensor in chain(held["_parameters"].items(), held["_buffers"].items()):
             yield f"{dot}{name}", _described(tensor)
-            if tensor is not None:
-                names.setdefault(id(tensor), []).append(f"{dot}{name}")
         for name in _tensors(held):
             yield f"{dot}{name}", _version(held[name])
     for name, variable in _context_variables(model).items():
         yield name, ("its content", id(variable.get(None)), 0)
     for kind, hooks in zip(KINDS, GLOBAL_HOOKS, strict=True):
         yield f"{kind} of all modules", tuple(map(_code, hooks.values()))
-    for tied in names.values():
-        if len(tied) > 1:
-            yield f"{' = '.join(tied)}", True
+    for tied in ties_of(model):
+        yield " = ".join(tied), True
 
 
 def _tensors(held: dict[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from ..._torch.call_guards import CallGuards, LocalNames, guards_of_call
 from ..._torch.exclusive import capturing, exchanging
 from ..._torch.lowered import Exported
 from ..._torch.whole import unchanged
-from .contract import Contract
+from .contract import Contract, changed_ties, ties_of
 
 __all__ = ["StepGuards"]
 
@@ -31,6 +31,7 @@ class StepGuards:
         with exchanging():
             needs_contract = self._guards.needs_contract
             self._contract = Contract(model, exported.changing) if needs_contract else None
+        self._ties = ties_of(model)
         self._settings = exported.settings
         self._autocast = exported.autocast
         self._of_model = vars(model)
@@ -53,7 +54,9 @@ class StepGuards:
             try:
                 local = names.of(attributes, args, kwargs)
                 if not by_dynamo.hold(local):
-                    changes.append(by_dynamo.reason(local))
+                    # TorchDynamo has no names for what is one tensor.
+                    ties = changed_ties(ties_of(owner), self._ties)
+                    changes += ties or [by_dynamo.reason(local)]
                     break
             except Exception as error:  # of Python that a guard compares with (`__eq__`)
                 said = " ".join(str(error).split())

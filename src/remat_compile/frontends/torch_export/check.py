@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from weakref import WeakKeyDictionary
+from contextlib import contextmanager
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 from ..._torch.autocast import Autocast
 from ..._torch.devices import forked_generators
 from ..._torch.execute import Again, execute
-from ..._torch.hooks import without_hooks
 from ..._torch.lowered import Exported, Lowered
 from ..._torch.repeats import differences, same_bits
 from ..._torch.results import asks_for_cache
@@ -30,8 +30,8 @@ __all__ = ["check_against_eager", "eager_step", "ensure_trusted"]
 SHOWN = 5
 """Names in a message; of more, the number is told."""
 
-_TRUSTED: WeakKeyDictionary[Exported, bool] = WeakKeyDictionary()
-"""Those that were compared, and whether all bits were."""
+_TRUSTED: WeakSet[Exported] = WeakSet()
+"""Those that were compared."""
 
 
 REPORT = "please report this with the model; no plan is made from a wrong graph"
@@ -43,30 +43,29 @@ AS_TRACED = (
 """Where the captured graph is not the way of eager."""
 
 
-def ensure_trusted(lowered: Lowered) -> bool:
+def ensure_trusted(lowered: Lowered) -> None:
     """Checks the graph of an exported model against eager, once. FB0512 as below.
 
-    Says whether all bits could be compared (else FB0919 was told). Call it outside the `with`
-    block of `lower`.
+    Call it outside the `with` block of `lower`.
     """
     exported = lowered.exported
     if exported not in _TRUSTED:
         compiling = getattr(lowered.joint, "compiling", False)
         hint = AS_TRACED if compiling else REPORT
-        _TRUSTED[exported] = check_against_eager(exported, lowered.program, lowered.values(), hint)
-    return _TRUSTED[exported]
+        check_against_eager(exported, lowered.program, lowered.values(), hint)
+        _TRUSTED.add(exported)
 
 
 def check_against_eager(
     exported: Exported, program: Program, values: Mapping[str, Tensor], hint: str = REPORT
-) -> bool:
+) -> None:
     """Runs the graph and the model itself once each, on equal random states.
 
     Results, gradients and the contents of all buffers must be bit-equal, unless eager or the
     graph is not reproducible there itself and both are near each other (attention of cuDNN adds in
     any order: the warning FB0919); and so must be what a replay form computes from what its cNode
     has read, to what that has written. Nothing of the model changes. Raises FBError FB0512
-    with everything that differs; says whether all bits could be compared.
+    with everything that differs.
     """
     replayed: list[Diagnostic] = []
 
@@ -105,7 +104,6 @@ def check_against_eager(
             "than eager PyTorch"
         )
         raise FBError(Diagnostic("FB0512", message, hint=hint))
-    return not compared.changing
 
 
 def _wrong_replay(c: CNode, name: str) -> Diagnostic:
@@ -177,7 +175,7 @@ def eager_step(exported: Exported, program: Program) -> dict[str, Tensor | None]
         for index, _ in binding.input_grads:
             targets[f"gradient of {binding.arguments[index].path}"] = tensors[index]
         trained = _with_tangents(results, program)
-        with without_hooks(targets.values()):
+        with _without_hooks(targets.values()):
             gradients = torch.autograd.grad(
                 trained,
                 list(targets.values()),
@@ -193,6 +191,21 @@ def eager_step(exported: Exported, program: Program) -> dict[str, Tensor | None]
         if name in updated or not same_bits(buffer, before.get(name)):
             outputs[f"buffer {name}"] = buffer.detach()
     return outputs
+
+
+@contextmanager
+def _without_hooks(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Inside, the gradients of these tensors are as they arrive: what `register_hook` put on them
+    does not run. (Behind a step it runs as behind eager, on the gradient that the step gives.)"""
+    dicts = {id(t): t._backward_hooks for t in tensors if t._backward_hooks}
+    held = [(hooks, dict(hooks)) for hooks in dicts.values()]
+    for hooks, _ in held:
+        hooks.clear()  # autograd reads this very dictionary
+    try:
+        yield
+    finally:
+        for hooks, then in held:
+            hooks.update(then)
 
 
 def _check_form(exported: Exported, made: object) -> None:
