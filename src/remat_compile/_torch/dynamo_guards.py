@@ -95,9 +95,9 @@ class DynamoGuards:
 
     def reason(self, local_names: dict[str, Any]) -> str:
         """The first guard that fails, by the user's names, with its line."""
-        told = self.manager.check_verbose(local_names)
-        if not told.result:
-            return _in_words(told.verbose_code_parts, told.user_stack, self.owner)
+        failure = self.manager.check_verbose(local_names)
+        if not failure.result:
+            return _in_words(failure.verbose_code_parts, failure.user_stack, self.owner)
         return self._unseen(local_names)
 
     def _unseen(self, local_names: dict[str, Any]) -> str:
@@ -305,7 +305,7 @@ def _owner_name(function: FunctionType) -> str:
 
 def _in_words(parts: Sequence[str], stack: Any, owner: str) -> str:
     text = " ".join(str(parts[0] if parts else "a guard fails").split("#")[0].split())
-    text = _SOURCE.sub(lambda found: user_name(found[0], owner), text.replace("___", ""))
+    text = _SOURCE.sub(lambda source: user_name(source[0], owner), text.replace("___", ""))
     for sign, words in _TEXTS.items():
         if sign in text:
             return words

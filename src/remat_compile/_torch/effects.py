@@ -35,6 +35,7 @@ MOST_BYTES = 1 << 24
 """Limit on an array of NumPy that is copied."""
 _CONTAINERS = (list, OrderedDict, dict, set, deque)
 _SKIPPED = ("torch", "builtins", "threading", "logging", "_thread", "weakref", "functools")
+_TURNED = ("use_cache",)  # by a capture itself, in configurations
 _MISSING = object()
 
 
@@ -56,7 +57,7 @@ class _Part:
                 yield self.name
             return
         for key in chain(now, then.keys() - now.keys()):
-            if self.is_users is False and key in OF_MODULES:
+            if (not self.is_users and key in OF_MODULES) or key in _TURNED:
                 continue
             old, new = then.get(key, _MISSING), now.get(key, _MISSING)
             if not _is_same(old, new):
@@ -71,6 +72,7 @@ class PythonState:
         self._kept: list[Any] = []  # so that no id is given twice
         self._waiting: list[tuple[str, Any]] = []
         self._codes: set[CodeType] = set()
+        self._spaces: set[tuple[int, frozenset[str]]] = set()
         for path, module in model.named_modules():
             held = vars(module)
             refill = partial(_refill, held)
@@ -90,7 +92,7 @@ class PythonState:
     def effects(self) -> dict[str, str]:
         """What is otherwise now: by name, in words. Of what PyTorch keeps on modules (buffers that
         are replaced, hooks), the text is empty."""
-        found: dict[str, str] = {}
+        effects: dict[str, str] = {}
         for part, then in self._parts.values():
             now = part.read()
             for name in part.effects(then):
@@ -98,8 +100,8 @@ class PythonState:
                 old, new = then.get(key), now.get(key)
                 is_short = part.has_names and _is_scalar(old) and _is_scalar(new) and key in then
                 text = f"{name} (from {old!r} to {new!r})" if is_short else name
-                found[name] = text if part.has_names or part.is_users else ""
-        return found
+                effects[name] = text if part.has_names or part.is_users else ""
+        return effects
 
     def put_back(self) -> None:
         """Makes everything what it was; containers stay the objects that they were."""
@@ -204,6 +206,9 @@ class PythonState:
 
     def _space(self, space: dict[str, Any], names: set[str]) -> None:
         """The globals of a module of the user's that its code names."""
+        if (id(space), frozenset(names)) in self._spaces:
+            return
+        self._spaces.add((id(space), frozenset(names)))
         of = str(space.get("__name__", ""))
         known = sorted(names & space.keys())
 
@@ -240,20 +245,20 @@ def _own_state(
         return lambda: {"bits": value.tobytes()}, write
     if kind is numpy.random.RandomState:
         return (
-            lambda: {"state": str(value.get_state()), "whole": _Fixed(value.get_state())},
+            lambda: {"state": str(value.get_state()), "whole": _GeneratorState(value.get_state())},
             lambda then: value.set_state(then["whole"].of),
         )
     if kind is numpy.random.Generator:
         bits = value.bit_generator
         return (
-            lambda: {"state": str(bits.state), "whole": _Fixed(bits.state)},
+            lambda: {"state": str(bits.state), "whole": _GeneratorState(bits.state)},
             lambda then: setattr(bits, "state", then["whole"].of),
         )
     return None
 
 
 @dataclass(frozen=True, eq=False)
-class _Fixed:
+class _GeneratorState:
     """A state of a generator, which its text stands for in comparisons."""
 
     of: Any
@@ -298,8 +303,8 @@ def _is_same(old: Any, new: Any) -> bool:
         return len(old) == len(new) and all(map(_is_same, old, new))
     if _is_scalar(old) and _is_scalar(new):
         return type(old) is type(new) and (old == new or old != old)
-    if type(old) is bytes or isinstance(old, _Fixed):
-        return type(new) is _Fixed or bool(old == new)
+    if type(old) is bytes or isinstance(old, _GeneratorState):
+        return type(new) is _GeneratorState or bool(old == new)
     return old is new
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,6 @@ from torch.nn.modules.module import (
 
 import remat_compile
 from helpers.emitted.tiny import schedule
-from remat_compile._torch import dynamo_guards
 from remat_compile.backends.torch import GuardFailure, PlannedModule, RunPlannedAgain, build
 from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.diagnostics import FBError
@@ -384,7 +384,8 @@ def test_a_guard_that_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_another_interface_of_pytorch_leaves_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(dynamo_guards.CANARY, "fullgraph_capture", ("frame",))
+    guards = sys.modules["remat_compile._torch.dynamo_guards"]
+    monkeypatch.setitem(guards.CANARY, "fullgraph_capture", ("frame",))
     model, x = Outer(), torch.randn(3, 4)
     with pytest.warns(UserWarning, match=r"FB0531.*another fullgraph_capture"):
         drop_in = remat_compile.compile(model, (x,), activation_budget="100%")

@@ -61,17 +61,17 @@ class RunPlannedAgain:
         kwargs: dict[str, Any],
         changes: Sequence[str],
     ) -> Any:
-        found = self._known_for(owner, args, kwargs)
-        if found is None:
+        known = self._known_for(owner, args, kwargs)
+        if known is None:
             with self.planning:  # once, whichever threads meet the same
-                found = self._known_for(owner, args, kwargs)
-                if found is None and len(self.known) + 1 < MOST_PLANS:
+                known = self._known_for(owner, args, kwargs)
+                if known is None and len(self.known) + 1 < MOST_PLANS:
                     self.known.append(self._planned(owner, args, kwargs))
-                    found = self._known_for(owner, args, kwargs)
-        if found is None:
+                    known = self._known_for(owner, args, kwargs)
+        if known is None:
             hint = f"at most {MOST_PLANS} kinds of calls are planned; pad to a few sizes"
             return self.beyond(owner, args, kwargs, changes, hint)
-        planned, inputs = found
+        planned, inputs = known
         return planned.planned_step.run_on(inputs)
 
     def _known_for(

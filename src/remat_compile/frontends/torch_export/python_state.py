@@ -101,7 +101,8 @@ def observe(
                 random.seed(seed)
                 _seed_numpy(seed)
                 later.append(_run(model, args, kwargs, way, before))
-                has_effects = _first_difference(first, later[0]) is not None
+                is_other = _first_difference(first, later[0]) is not None
+                has_effects = bool(first.drew) or is_other
             drawn_at = _where_it_draws(model, args, kwargs, way) if first.drew else None
         break
     else:
