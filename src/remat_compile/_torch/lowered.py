@@ -23,11 +23,7 @@ from .whole import WholeModel, has_values
 if TYPE_CHECKING:
     from .joint import Joint
 
-__all__ = ["Exported", "HeldConstant", "Lowered"]
-
-HeldConstant = tuple[nn.Module | str | None, str, int]
-"""A module of the model (None for the model itself) or the name of a module of Python, with the
-name and the `id` of a tensor there."""
+__all__ = ["Exported", "Lowered"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +104,7 @@ class Lowered:
     `nodes` gives the graph node (with its fake value) of every aNode and view;
     `placeholders` the aNode of each flat AOT input before the tangents (ties repeat);
     `forward_outputs` and `backward_outputs` the names in AOT's order. `constants` are
-    tensors that the model made from literals, or holds beside its parameters and buffers: those
-    stand at `held_constants`. `reads` are numbers of the arguments by which the
+    tensors that the model made from literals, or holds beside its parameters and buffers. `reads` are numbers of the arguments by which the
     forward goes: the program is that of calls with the same. `takes` tells of strides of all
     tangents whether the graph computes what eager does from tangents that have them; it may be
     asked at any time.
@@ -124,7 +119,6 @@ class Lowered:
     forward_outputs: tuple[str | None, ...]
     backward_outputs: tuple[str | None, ...]
     constants: Mapping[str, Tensor] = field(default_factory=dict)
-    held_constants: tuple[HeldConstant, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
     reads: tuple[HostRead, ...] = ()
     takes: Callable[[Sequence[Strides]], bool] | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy, deepcopy
@@ -87,7 +86,6 @@ class PlannedStep:
         ]
         self.autocast = exported.autocast
         self._state = StateSlots(lowered)
-        self._constants = lowered.held_constants
         self._guards = StepGuards(exported)
         self.original = vars(exported.original)
         self._returns = exported.returns
@@ -123,8 +121,6 @@ class PlannedStep:
             return [], problems
         if problems := self._guards.changes(owner, args, kwargs):
             return [], problems
-        if problems := self._other_constants(owner):
-            return [], problems
         tensors = self._state.tensors(owner)
         if self._reads and (problems := changed_reads(self._reads, flat, self._device)):
             return [], problems
@@ -140,14 +136,6 @@ class PlannedStep:
                 outputs = self.run(list(inputs))
         self.flight.start(outputs, inputs, self.autocast)
         return outputs if self._returns is None else self._returns.put_together(outputs)
-
-    def _other_constants(self, owner: nn.Module) -> list[str]:
-        """Tensors beside parameters, buffers and arguments that others stand in the place of."""
-        return [
-            f"{key} is another tensor than at capture"
-            for of, key, tensor in self._constants
-            if id(vars(sys.modules[of] if isinstance(of, str) else of or owner).get(key)) != tensor
-        ]
 
     def eager(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The forward of the model itself. It does not begin while it is traced elsewhere."""

@@ -104,7 +104,6 @@ class _ProgramAssembly:
             forward_outputs=tuple(forward_outputs),
             backward_outputs=tuple(backward_outputs),
             constants=self.read.constants,
-            held_constants=tuple(self.read.held_constants),
             warnings=(
                 *lost_gradients(binding, self.read.exported.original),
                 *sums_behind(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import re
-import sys
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch._ops import OpOverload
 
 from ..._torch.devices import get_rng_state
 from ..._torch.joint import HANDS_GRADIENTS_OVER, Joint
-from ..._torch.lowered import Exported, HeldConstant
+from ..._torch.lowered import Exported
 from ..._torch.ops import atom_of, from_torch_dtype, op_name
 from ...ir.diagnostics import Diagnostic, FBError, fail
 from ...ir.expr import Const, add
@@ -60,7 +59,6 @@ class ProgramBuilder:
         self.forward_of_seq: dict[int, list[str]] = {}
         self.placeholders: list[str | None] = []
         self.constants: dict[str, Tensor] = {}
-        self.held_constants: list[HeldConstant] = []
         self.param_names: dict[str, list[str]] = {}
         self.buffer_names: dict[str, list[str]] = {}
         self.argument_names: list[str] = []
@@ -139,31 +137,17 @@ class ProgramBuilder:
             return
         name = self._fresh(str(node.target))
         value = node.meta.get("val", tensor)
-        if not all(user.target is torch.ops.aten.lift_fresh_copy.default for user in node.users):
-            self._check_held(tensor, node)
+        if tensor.requires_grad:
+            message = (
+                f"the forward reads a tensor {list(tensor.shape)} with a gradient that is no parameter "
+                "and no argument: make it one of these"
+            )
+            self.refuse("FB0507", message, next(iter(node.users), None))
         self._declare(node, value, name, "const")
         node.meta.setdefault("val", value)
         self.constants[name] = tensor
         self.buffer_names[name] = [str(node.target)]
         self.name_of[node] = name
-
-    def _check_held(self, tensor: Tensor, node: fx.Node) -> None:
-        """Of a tensor that is neither parameter, buffer nor argument, notes where it is held: an
-        attribute of a module or a global. FB0507 where it is neither, or has a gradient."""
-        model, *parts = self.exported.original.modules()
-        owners: list[tuple[Any, Any]] = [(None, model), *zip(parts, parts, strict=True)]
-        held = [
-            (owner, key, id(tensor))
-            for owner, of in (*owners, *sys.modules.items())
-            for key, value in [*getattr(of, "__dict__", {}).items()]
-            if value is tensor
-        ]
-        if held and not tensor.requires_grad:
-            self.held_constants += held
-            return
-        kind = f"a tensor {list(tensor.shape)} that is neither parameter, buffer nor argument"
-        hint = "make it a parameter or a buffer (register_buffer), or pass it as an argument"
-        self.refuse("FB0507", f"the forward reads {kind}: {hint}", next(iter(node.users), None))
 
     # -- computations ---------------------------------------------------------------
 
