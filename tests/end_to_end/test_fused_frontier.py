@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +13,11 @@ from torch import Tensor, nn
 
 import remat_compile
 from helpers.fused_plans import check_step, codes, needs_compiler
+from helpers.stored import rewrite
 from remat_compile import Plan
 from remat_compile.driver.fused_frontier import FusedFrontier, Taken
 from remat_compile.driver.fused_ways import FusedWay, FusedWays
-from remat_compile.driver.plan_cache import FRONTIER_SUFFIX, VARIABLE, PlanCache, digest
+from remat_compile.driver.store import VARIABLE, Store
 
 MB = 10**6
 NOTHING: Any = None
@@ -41,7 +41,7 @@ def plan(budget: int, own_mb: int | None = None, ms: float = 200) -> Any:
     return SimpleNamespace(budget=SimpleNamespace(bytes=budget * MB), trace=trace)
 
 
-ONLY = FusedFrontier(PlanCache(Path()), "", is_activation=False)
+ONLY = FusedFrontier(Store(Path()), "", is_activation=False)
 
 
 def test_what_was_taken_within_a_larger_budget_is_taken_again() -> None:
@@ -183,13 +183,11 @@ def test_a_plan_of_a_larger_budget_is_proven_and_runs_within_a_lower(first: Plan
 def rewritten(
     folder: Path, change: Callable[[list[list[Any]]], object], *, seal: bool = True
 ) -> Path:
-    (path,) = folder.glob(f"*{FRONTIER_SUFFIX}")
-    held = json.loads(path.read_text())
-    change(held["taken"])
-    if seal:
-        held["sha256"] = digest(json.dumps(held["taken"]))
-    path.write_text(json.dumps(held))
-    return path
+    def changed(rows: list[list[Any]]) -> list[list[Any]]:
+        change(rows)
+        return rows
+
+    return rewrite(folder, "frontier", changed, seal=seal)
 
 
 def set_text(change: Callable[[str], str]) -> Callable[[list[list[Any]]], object]:

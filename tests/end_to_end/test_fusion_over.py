@@ -20,7 +20,7 @@ from remat_compile.backends.torch import PlannedModule
 from remat_compile.backends.torch.kernels import Kernels, made, make_overwriting
 from remat_compile.backends.torch.overwrites import Overwrites, overwrites
 from remat_compile.driver.bind import bind, under
-from remat_compile.driver.plan_cache import VARIABLE
+from remat_compile.driver.store import VARIABLE
 from remat_compile.frontends.torch_export import lower
 from remat_compile.ir.schedule import Compute
 

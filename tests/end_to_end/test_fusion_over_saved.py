@@ -18,7 +18,7 @@ from helpers.fused_plans import bound, check_step, needs_compiler
 from remat_compile import FBError, Plan
 from remat_compile.backends.torch import PlannedModule, measure_step
 from remat_compile.backends.torch.private import are_private
-from remat_compile.driver.plan_cache import VARIABLE
+from remat_compile.driver.store import VARIABLE
 
 pytestmark = needs_compiler
 BUILD = import_module("remat_compile.backends.torch.build")

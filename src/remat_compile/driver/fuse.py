@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.expr import Const
+from .fused_cache import FusedCache
 from .fused_frontier import FusedFrontier, Taken
 from .fused_proof import proven_fused, with_warnings
 from .fused_ways import FusedWay, FusedWays
 from .plan import Plan
-from .plan_cache import first_line
 from .regions import end_probe, lacking, new_kernels
+from .store import first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from ..backends.torch.kernels import Kernels
     from ..ir.program import Program
     from ..ir.schedule import Schedule
-    from .fused_cache import FusedCache
-    from .kept_costs import KeptCosts
     from .plan_cache import PlanCache
     from .request import PlanRequest
     from .run_planner import Phases
@@ -48,13 +47,11 @@ def fused_plan(
     lowered: Lowered,
     request: PlanRequest,
     phases: Phases,
-    kept: FusedCache | None = None,
-    costs: KeptCosts | None = None,
     cache: PlanCache | None = None,
 ) -> Plan:
     """The plan with runs of it fused and proven anew, or as it was with the reason as a warning.
-    As it was fused before, where that is `kept`; kernels that are among `costs` are not timed, and
-    what is taken fits in with what was taken for other budgets, which `cache` has.
+    As it was fused before, where `cache` has that; kernels whose times it has are not timed, and
+    what is taken fits in with what was taken for other budgets.
 
     FB0468 where nothing can be fused here, FB0469 where it was not worth it or not proven, FB0470
     for what was fused and how far its bits are from those of the calls. The peaks are never higher
@@ -70,6 +67,7 @@ def fused_plan(
     kernels = new_kernels(plan.program)
     values = {name: node.meta["val"] for name, node in lowered.nodes.items()}
     diagnostics: tuple[Diagnostic, ...] = ()
+    kept = None if cache is None else FusedCache.of(cache, request)
     if kept is not None:
         with phases.phase("cache", "looking for what was fused before"):
             known, diagnostics = kept.find(plan)
@@ -80,13 +78,13 @@ def fused_plan(
             return with_warnings(plan, done)
         diagnostics = diagnostics if done is None else kept.unused(done)
     measured = InductorPrice(kernels, values, request.time_limit_s)
-    if costs is not None:
-        known_times, of_prices = costs.prices()
+    if cache is not None:
+        known_times, of_prices = cache.find_times()
         measured.times |= {name: KernelTimes(*pair) for name, pair in known_times.items()}
         diagnostics = (*diagnostics, *of_prices)
     made = FusedWays(plan, request, phases, measured).made()
-    if costs is not None:
-        diagnostics = (*diagnostics, *costs.keep_prices(measured.times))
+    if cache is not None:
+        diagnostics = (*diagnostics, *cache.keep_times(measured.times))
     if request.fuse == "auto":
         made = [way for way in made if way.time_ns < plan.trace.time_ns]
     late = f" within {request.time_limit_s:g} s" if measured.is_late else ""

@@ -8,16 +8,17 @@ in bytes again, which Inductor's own cache makes short.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..ir.diagnostics import Diagnostic, FBError
-from .plan_cache import FUSED_SUFFIX, cache_warning, digest, first_line, one_plan, plan_of
+from ..ir.diagnostics import Diagnostic
+from .plan_cache import one_plan
+from .store import Store, digest
 
 if TYPE_CHECKING:
     from ..ir.program import Program
     from .plan import Plan
     from .plan_cache import PlanCache
-    from .request import Fuse
+    from .request import PlanRequest
 
 __all__ = ["FusedCache"]
 
@@ -26,43 +27,38 @@ __all__ = ["FusedCache"]
 class FusedCache:
     """The one file for what was asked under `key`."""
 
-    cache: PlanCache
+    store: Store
     key: str
 
     @classmethod
-    def of(cls, cache: PlanCache, key: str, fuse: Fuse) -> FusedCache:
-        """`key` is that of the plan, which is the same for every way to fuse it."""
-        return cls(cache, digest(f"{key} {fuse}"))
+    def of(cls, cache: PlanCache, request: PlanRequest) -> FusedCache | None:
+        """None where the plan is not kept, whose key is the same for every way to fuse it."""
+        key = cache.plan_key(request)
+        return None if key is None else cls(cache.store, digest(f"{key} {request.fuse}"))
 
     def find(self, plan: Plan) -> tuple[Program | None, tuple[Diagnostic, ...]]:
         """A program with one schedule that was fused from this plan, still to be proven; None
         where there is none, and FB0959 where what is there is none."""
-        try:
-            held = self.cache.read(self.key, FUSED_SUFFIX)
-            text, _ = plan_of(held)
-            if held.get("of") != _text_of(plan):
-                return None, ()  # another time was measured, or another plan found
-            return one_plan(text, str(self._path)), ()
-        except FileNotFoundError:
-            return None, ()
-        except (OSError, ValueError, RecursionError, FBError) as error:
-            return None, self.unused(first_line(error))
+        found, diagnostics = self.store.find("fused", self.key, self._read)
+        if found is None or found[1] != _text_of(plan):
+            return None, diagnostics  # another time was measured, or another plan found
+        return found[0], ()
 
     def unused(self, why: str) -> tuple[Diagnostic, ...]:
         """FB0959: what was found is not used."""
-        return (cache_warning(f"{self._path} is not used: {why}", "it is written again"),)
+        return self.store.unused("fused", self.key, why)
 
     def keep(self, plan: Plan, fused: Plan) -> tuple[Diagnostic, ...]:
         """Writes what was fused from `plan` and proven; FB0959 where it cannot."""
         from ..ir.text.printer import format_program
 
-        text = format_program(fused.program)
-        held = {"sha256": digest(text), "lower_bound_ns": None, "plan": text, "of": _text_of(plan)}
-        return self.cache.hold(self.key, held, FUSED_SUFFIX)
+        return self.store.put("fused", self.key, [format_program(fused.program), _text_of(plan)])
 
-    @property
-    def _path(self) -> object:
-        return self.cache.path(self.key, FUSED_SUFFIX)
+    def _read(self, value: Any) -> tuple[Program, str]:
+        match value:
+            case [str(text), str(of)]:
+                return one_plan(text, str(self.store.path("fused", self.key))), of
+        raise ValueError("it is no plan")
 
 
 def _text_of(plan: Plan) -> str:

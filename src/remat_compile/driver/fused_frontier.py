@@ -13,20 +13,13 @@ what was found now is faster by more than `YIELDED`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..ir.diagnostics import Diagnostic
-from .plan_cache import (
-    FRONTIER_SUFFIX,
-    asked_and_around,
-    cache_warning,
-    digest,
-    first_line,
-    key_of,
-    one_plan,
-)
+from .plan_cache import asked, graph_key, one_plan
+from .store import Store, digest
 
 if TYPE_CHECKING:
     from .._torch.lowered import Lowered
@@ -64,7 +57,7 @@ class FusedFrontier:
     """The one file for a graph with its costs and for what was asked but the budget, under `key`.
     `is_activation` is the kind of all bytes."""
 
-    cache: PlanCache
+    store: Store
     key: str
     is_activation: bool
 
@@ -73,25 +66,18 @@ class FusedFrontier:
         cls, cache: PlanCache, plan: Plan, lowered: Lowered, request: PlanRequest
     ) -> FusedFrontier | None:
         """None for a planner that has no text that says all of it, and for `least`."""
-        asked = asked_and_around(request)
-        if asked is None:
+        if asked(request) is None:
             return None
-        asked = asked_and_around(replace(request, budget=None))
         is_activation = plan.budget is not None and plan.budget.kind == "activation"
         costed = replace(plan.program, schedules=(), proven=())
-        what = ("frontier", is_activation, asked)
-        return cls(cache, key_of(costed, lowered.layouts(), *what), is_activation)
+        words = (is_activation, asked(replace(request, budget=None)))
+        key = digest(json.dumps((graph_key(costed, lowered.layouts()), words)))
+        return cls(cache.store, key, is_activation)
 
     def find(self) -> tuple[list[Taken], tuple[Diagnostic, ...]]:
         """What was taken; FB0959 where what is there is no such file."""
-        try:
-            return _read(self.cache.read(self.key, FRONTIER_SUFFIX)), ()
-        except OSError:  # where it cannot be written, that is told
-            return [], ()
-        except (ValueError, RecursionError) as error:
-            path = self.cache.path(self.key, FRONTIER_SUFFIX)
-            message = f"{path} is not used: {first_line(error)}"
-            return [], (cache_warning(message, "it is written again"),)
+        taken, diagnostics = self.store.find("frontier", self.key, _read)
+        return taken or [], diagnostics
 
     def keep(self, plan: Plan, fused: Plan) -> tuple[Diagnostic, ...]:
         """Adds what was taken for the budget of `plan`; FB0959 where it cannot."""
@@ -104,8 +90,7 @@ class FusedFrontier:
             [taken.budget, taken.peak, taken.time_ns, taken.text]
             for taken in [*others, new][-MOST_TAKEN:]
         ]
-        held = {"sha256": digest(json.dumps(rows)), "taken": rows}
-        return self.cache.hold(self.key, held, FRONTIER_SUFFIX)
+        return self.store.put("frontier", self.key, rows)
 
     def ordered(
         self, plan: Plan, made: Sequence[FusedWay], taken: Sequence[Taken]
@@ -137,11 +122,10 @@ class FusedFrontier:
         return way.peak if isinstance(way, Taken) else way.peaks[self.is_activation]
 
 
-def _read(held: Mapping[str, Any]) -> list[Taken]:
-    match held:
-        case {"sha256": str(known), "taken": list(rows)} if known == digest(json.dumps(rows)):
-            return [_taken(row) for row in rows]
-    raise ValueError("it was changed or cut short")
+def _read(value: Any) -> list[Taken]:
+    if not isinstance(value, list):
+        raise ValueError("it holds no plans")
+    return [_taken(row) for row in value]
 
 
 def _taken(row: object) -> Taken:
