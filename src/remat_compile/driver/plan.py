@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..ir.program import Program, Proven
     from ..ir.schedule import Schedule
     from ..ir.semantics.simulate import Trace
-    from ..report.picture import ChartName, Picture
+    from ..report.charts.picture import ChartName, Picture
     from ..report.subject import Subject
     from ..verifier import Assumption, Choice, Largest, Refuted, Script, Undecided, Verdict
     from .compare_graph import GraphCheck

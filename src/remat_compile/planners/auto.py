@@ -36,7 +36,7 @@ from .workers.addresses import engine_at, given_workers, where_it_runs, wrong_ad
 __all__ = ["Auto"]
 
 MOST_IDLE_POLISHES = 4
-"""So many polishes in a row that do not lead end the search."""
+"""The search ends after this many polishes in a row without a better plan."""
 FALLBACK_S = 10.0
 """The fallback may take so long, whatever the time limit."""
 GRACE_S = 2.0
@@ -66,7 +66,7 @@ class Auto:
 
     @property
     def copies(self) -> bool:
-        """Whether its schedules may copy to the host, on a target with a link."""
+        """True if its schedules may copy to the host, on a target with a link."""
         return self.offload
 
     def plan(

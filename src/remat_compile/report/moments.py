@@ -11,7 +11,7 @@ from ..ir.graph import CALLER_KINDS, Graph
 from ..ir.program import Program
 from ..ir.schedule import Compute, Schedule, Step
 from ..ir.semantics.machine import Machine
-from .timeline import replay
+from .charts.timeline import replay
 
 __all__ = ["KINDS", "Holding", "Kind", "Moment", "moments"]
 

@@ -6,7 +6,7 @@ from html import escape
 
 from ..ir.diagnostics import FBError
 from ..ir.units import format_bytes, format_ns
-from .picture import picture_of_plan
+from .charts.picture import picture_of_plan
 from .subject import Subject
 
 __all__ = ["summary_html"]

@@ -11,11 +11,17 @@ from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ..ir.graph import CALLER_KINDS, ANode
 from ..ir.schedule import Compute
 from ..ir.semantics.sizes import Sizes
+from .charts.rollup import module_path
+from .charts.timeline import Life
+from .charts.variants import (
+    Effect,
+    gap_at,
+    keep,
+    move,
+    rebuild,
+)
 from .moments import Holding
-from .rollup import module_path
 from .subject import Subject
-from .timeline import Life
-from .variants import Effect, gap_at, keep, move, rebuild
 
 __all__ = [
     "FloorReasons",

@@ -16,8 +16,8 @@ from typing import Any
 from ..ir.graph import CNode
 from ..ir.schedule import Compute, Step
 from ..ir.semantics.machine import Machine
+from .charts.timeline import replay
 from .subject import MARK, Subject, place_of, shown
-from .timeline import replay
 
 __all__ = ["events", "snapshot"]
 

@@ -12,8 +12,8 @@ from ..ir.program import Budget, Program, Proven
 from ..ir.schedule import Compute, Schedule
 from ..ir.semantics.simulate import Trace, simulate
 from ..ir.terminal import printable
+from .charts.timeline import Life, Timeline
 from .moments import Moment, moments
-from .timeline import Life, Timeline
 
 __all__ = ["MARK", "MOST_LETTERS", "Subject", "place_of", "shown", "store_all"]
 

@@ -40,7 +40,7 @@ class Dtr(Checked):
 
     @property
     def scopes(self) -> tuple[bool, ...]:
-        """Whether results of the backward may be computed again, for each walk in turn."""
+        """For each walk in turn: True if results of the backward may be recomputed."""
         return {"forward": (False,), "all": (True,), None: (False, True)}[self.scope]
 
     def plan(

@@ -50,7 +50,7 @@ class Reorder(Checked):
 
     @property
     def copies(self) -> bool:
-        """Whether its schedules may copy to the host: where those of the other planner may."""
+        """True if its schedules may copy to the host, as the other planner's may."""
         return makes_copies(self.of)
 
     def plan(

@@ -37,7 +37,7 @@ _WIDEST = 40
 _STOPS = tuple(2.0**-k for k in range(1, 9))
 """Shares of the bytes of the unplanned step at which the recursion ends, beside its leaves."""
 _HALVINGS = 6
-"""Of what lies between the largest share that fits and the next."""
+"""The share of the gap between the largest fitting share and the next."""
 _LONGEST = 40
 """An order has at most so many entries for each cNode."""
 _MOST_KEPT, _KEPT_CNODES = 40, 40_000
@@ -144,7 +144,7 @@ class _Search:
                     over = middle
 
     def _try(self, needs: Prerequisites, tree: Separated, plain_bytes: float) -> bool:
-        """Whether the order with this end of the recursion is under the budget."""
+        """True if the order with this end of the recursion fits the budget."""
         instance = self.task.instance
         most = _LONGEST * len(instance.names_C)
         try:

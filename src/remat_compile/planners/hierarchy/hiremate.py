@@ -36,10 +36,10 @@ from .search import Candidates
 _WALKS, _LEAVES, _LEVELS, _TOP = 0.3, 0.5, 0.65, 0.8
 """Shares of the time limit that have passed when each of these is done."""
 _MORE_AT_TOP = 4
-"""So many options more may the root choose among."""
+"""The root may choose among this many more options."""
 _TOP_S, _TOP_CHECKS = 30.0, 300
 _ROOMS = (1.0, 1.05, 1.1)
-"""What the program of the root predicts is an upper bound: where it has no plan for the budget,
+"""The root's program predicts an upper bound: where it has no plan for the budget,
 one for more room may hold it all the same."""
 _WHOLE_CHECKS = 600
 _TREE_WALKS, _CHAIN_WALKS, _TOP_WALKS, _REFINE_WALKS = 2.0, 1.0, 6.0, 2.0
@@ -47,7 +47,7 @@ _TREE_WALKS, _CHAIN_WALKS, _TOP_WALKS, _REFINE_WALKS = 2.0, 1.0, 6.0, 2.0
 as long as so many walks, or less (the tree and the root's options on 10^5 computations of GPT-2: 4
 and more than 20 s of processor time, where a walk takes 5)."""
 _REFINED = 2
-"""So many plans of different origin are refined."""
+"""Limit on the plans of different origin that are refined."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class _Run:
 
     @property
     def late(self) -> bool:
-        """Whether the time limit ended anything."""
+        """True if the time limit ended a search."""
         return self._late or self.candidates.late
 
     @late.setter

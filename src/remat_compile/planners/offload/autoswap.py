@@ -100,7 +100,7 @@ class _SwapSearch:
         self.fixed = np.array([_normal(scores) for scores in (away, away * self.sizes, loads)])
 
     def _sums(self, values: Floats) -> Floats:
-        """Of the entries' values, over the gap of each tensor."""
+        """The sum of the entries' values over the gap of each tensor."""
         before = np.concatenate(([0.0], np.cumsum(values)))
         sums: Floats = before[self.backs] - before[self.begins]
         return sums

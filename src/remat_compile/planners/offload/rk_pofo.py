@@ -22,7 +22,7 @@ from .copies.task import CopyTask
 from .tables.joint_answer import answer_jointly
 
 _SHARES = (0.35, 0.7, 1.0)
-"""Of the bytes that a block can make again, the cheapest so much."""
+"""The share of a block's recomputable bytes, cheapest first."""
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ class PlanEvents:
         return Detour(anode, self.inst.size_A[anode], *ends, *at, against, needs, fixed)
 
     def plan_of(self, runs: set[int], taken: Sequence[Taken]) -> tuple[Order, list[Move]]:
-        """What a point says, in entries. A way back that would overtake one that is read earlier
+        """The entries of a point. A way back that would overtake one that is read earlier
         is issued with that."""
         entries = self._entries(runs)
         moves: list[Move] = []

@@ -44,7 +44,7 @@ _SMALLEST, _FIRST, _LARGEST = 40, 150, 4000
 _QUICK_S, _SLOW_S = 1.0, 10.0
 """Windows grow while they are solved in less than the one, and end after the other."""
 _IDLE = 40
-"""So many windows of which none gains anything end the search."""
+"""The search ends after this many windows without a gain."""
 _IDLE_WITH_COPIES = 20
 """The same in plans with copies, whose windows take longer."""
 
@@ -72,8 +72,8 @@ class Polish(Checked):
 
     @property
     def copies(self) -> bool:
-        """Whether its schedules may copy to the host: where those of the other planner may, or
-        with `offload`."""
+        """True if its schedules may copy to the host: as the other planner's may, or with
+        `offload`."""
         return self.offload or makes_copies(self.of)
 
     def plan(
@@ -142,7 +142,7 @@ class Polish(Checked):
 
 
 def _order(task: Task, schedule: Schedule) -> Order | None:
-    """What a schedule computes, in order; None where it does more than compute and free,
+    """The computations of a schedule, in order; None where it does more than compute and free,
     or holds its budget only thanks to frees that stand earlier than the last use."""
     index = {name: i for i, name in enumerate(task.instance.names_C)}
     if not all(isinstance(step, Compute | Free) for step in schedule.steps):

@@ -43,7 +43,8 @@ Linear = tuple[float, dict[int, float]]
 
 
 Way = Literal["out", "in", "both"]
-"""Of the link; `both`: bytes by the total of a link that is shared, without latency."""
+"""Bandwidths and latency of the link; `both`: bytes by the total of a link that is shared, without
+latency."""
 
 
 class WindowClock:
@@ -118,7 +119,7 @@ class WindowClock:
         b.price(before, 1.0)
 
     def _copy(self, way: Way, k: int) -> Linear:
-        """What a copy takes of the link if its detour is taken."""
+        """Link time of a copy if its detour is taken."""
         takes, taken = self.takes[way][k], self.on.taken[k]
         return takes * taken.constant, {column: takes for column, _ in taken.terms}
 
@@ -181,7 +182,7 @@ class WindowClock:
             before = end
 
     def _sharper(self) -> None:
-        """What follows for whole tensors of the rows above, and is stronger as a linear program."""
+        """Rows for whole tensors implied by the rows above; they tighten the linear relaxation."""
         rows = self.on
         goings = sorted(m for m in self.column if m[1] == _GONE)
         issues = sorted(m for m in self.column if m[1] == _ISSUED)

@@ -110,7 +110,7 @@ class WindowRows(EventSweep):
             chosen.append(columns)
 
     def _count(self, k: int, detour: Detour) -> None:
-        """What it takes off the bytes, as counted behind the last boundary."""
+        """The bytes that it saves, counted behind the last boundary."""
         size = detour.size_bytes
         if detour.fixed:
             signed = [(-1, detour.frees[0], size), (-1, detour.issues[0], -size)]
@@ -127,7 +127,7 @@ class WindowRows(EventSweep):
             self.until[boundary].append((column, change))
 
     def _one_at_a_time(self) -> None:
-        """Of detours of one tensor that overlap, one is taken."""
+        """At most one of a tensor's overlapping detours is taken."""
         for ks in self.of_anode.values():
             for n, k in enumerate(ks):
                 for other in ks[:n]:
@@ -154,7 +154,7 @@ class WindowRows(EventSweep):
         super().bound(own - self.away_bytes, counted, room)
 
     def end(self, e: int) -> None:
-        """What is on the host is there."""
+        """The bytes on the host do not exceed its budget."""
         event, inst = self.events[e], self.inst
         c = event.cnode
         reads = inst.reads_C[c] if event.first else inst.rereads_C[c]

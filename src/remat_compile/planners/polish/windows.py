@@ -32,7 +32,7 @@ _CHECKS = 100
 _SMALL = 100
 """Tensors of less than this part of the largest one are not looked at, even where all are small."""
 _LONG = 0.02
-"""Of the step: what waits for less is not looked at."""
+"""The share of the step below which a wait is ignored."""
 
 
 @dataclass
@@ -70,7 +70,7 @@ class JointWindows:
         return gained
 
     def _decide(self, placed: Placed, limit_s: float) -> bool:
-        """Whether the program was solved to the end."""
+        """True if the program was solved to the end."""
         task = self.task
         plan, detours = self._draw(placed)
         try:

@@ -1,4 +1,4 @@
-"""What `auto` runs on a graph, and in which order."""
+"""The planners that `auto` runs on a graph, in order."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def quick_members(cnodes: int) -> Iterator[Planner]:
 
 
 def quick_copying_members(cnodes: int) -> Iterator[Planner]:
-    """Those that copy to the host and are quick."""
+    """The quick planners that copy to the host."""
     yield OffloadGreedy()
     if cnodes <= SMALL:
         yield AutoCapper()

@@ -195,7 +195,7 @@ def rounded_orders(model: CheckmateModel, point: Vector) -> Iterator[Order]:
 
 
 def _least_runs(model: CheckmateModel, saved: set[Pair]) -> Order:
-    """What must run where `saved` says what is kept; results that are made only once are
+    """The cNodes that must run, given the `saved` values; results that are made only once are
     kept as long as somebody asks for them."""
     inst = model.instance
     n = len(inst.names_C)

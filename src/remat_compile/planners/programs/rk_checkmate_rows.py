@@ -88,7 +88,7 @@ class _Thesis:
         return inst.rereads_C[k] if token < 0 else (*inst.rereads_C[k], token)
 
     def writes(self, t: int, k: int) -> tuple[int, ...]:
-        """What an execution makes; the token with the first one."""
+        """The results of an execution; the first one also writes the token."""
         inst = self.inst
         if t != k:
             return inst.rewrites_C[k]

@@ -42,7 +42,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 def entries(stages: int, top: int) -> int:
-    """How many numbers the table of a chain holds."""
+    """The number of entries in the table of a chain."""
     return sum((stages - s) ** 2 for s in range(stages)) * (top + 1)
 
 

@@ -115,7 +115,7 @@ def least_slots(lengths: Sequence[int], kept: Sequence[bool]) -> int:
 
 
 def states(lengths: Sequence[int]) -> int:
-    """How many states the table of these branches has, for each number of slots."""
+    """The number of states in the table of these branches, for each number of slots."""
     return prod(length + 1 for length in lengths)
 
 

@@ -1,4 +1,4 @@
-"""How the forward of an instance is cut into the children of one level.
+"""Cuts the forward of an instance into the children of one level.
 
 In this order: what repeats is cut period by period, at the same places of every period, so that
 equal layers become equal children (each in several, where there is room for more); else

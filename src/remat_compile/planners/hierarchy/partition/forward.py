@@ -103,7 +103,7 @@ class ForwardGraph:
 
     @cached_property
     def crossing_P(self) -> list[int]:
-        """How many values cross from the first p + 1 places to the rest, globals left out."""
+        """Number of values that cross from the first p + 1 places to the rest, without globals."""
         return self._crossing([1] * len(self.instance.size_A))
 
     def _crossing(self, weight_A: Sequence[int]) -> list[int]:
@@ -117,7 +117,7 @@ class ForwardGraph:
 
     @cached_property
     def kinds_P(self) -> list[Hashable]:
-        """What a cNode does, where it stands and names left out: two of them may be the same
+        """The signature of a cNode without its place and names: two of them may be the same
         place of two layers."""
         inst = self.instance
         return [

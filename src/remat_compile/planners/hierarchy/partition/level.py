@@ -40,8 +40,8 @@ class Level(Chain):
 
     @cached_property
     def last_read_A(self) -> dict[int, int]:
-        """Of what the loss and the backward make: the last child (the least) whose backward
-        reads it."""
+        """For each value that the loss and the backward make: the last child whose backward reads
+        it."""
         last: dict[int, int] = {}
         for j in reversed(range(len(self))):
             for c in self.backward_N[j]:
@@ -49,13 +49,13 @@ class Level(Chain):
         return last
 
     def given(self, j: int) -> frozenset[int]:
-        """What the backward of child j reads, and an earlier backward or the loss made."""
+        """Values that the backward of child j reads and an earlier backward or the loss made."""
         return frozenset(
             a for c in self.backward_N[j] for a in self.instance.reads_C[c] if a in self.grads_N[j]
         )
 
     def passed(self, j: int) -> frozenset[int]:
-        """What the backward of child j reads or makes, and is alive when it ends."""
+        """Values that the backward of child j reads or makes and that are alive when it ends."""
         inst = self.instance
         made = {a for c in self.backward_N[j] for a in inst.writes_C[c]}
         ended = {inst.ends_C[c] for c in self.backward_N[j]}
@@ -132,7 +132,7 @@ class _Assembly:
                     self.needed[a].add(j)
 
     def _permanent(self) -> set[int]:
-        """What the graph keeps, what is not made again, and globals that others read."""
+        """Values that the graph keeps, that no cNode remakes, and globals with other readers."""
         inst = self.instance
         permanent = set()
         for j, cs in enumerate(self.children):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 __all__ = ["Repeat", "longest_run", "runs_of"]
 
 _TRIED = 8
-"""So many periods are tried, those with most votes."""
+"""Limit on the periods that are tried, most frequent first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class Offer:
 
 
 def pareto(offers: Iterable[Offer]) -> list[Offer]:
-    """Those that no other beats, by bytes saved; of equal ones the first in order."""
+    """The Pareto-optimal options by bytes saved; the first of equal ones."""
     kept: list[Offer] = []
     for offer in sorted(
         set(offers), key=lambda o: (o.saved_bytes, o.time_ns, o.peak_bytes, o.order)

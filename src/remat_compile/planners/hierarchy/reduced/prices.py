@@ -1,4 +1,4 @@
-"""What the ways to run a child of a level cost: time, bytes beside what others hold, reads.
+"""Costs of the ways to run a child of a level: time, extra bytes, reads.
 
 Zhao 2024, section 3.4.1.2. A *run* is a list of the level's cNodes; what it needs of other children
 is not counted here, the level says whether that is alive. Every price is at least the truth of the
@@ -29,7 +29,7 @@ from ..partition.level import Level
 __all__ = ["ChildOption", "ChildPrices", "Slack", "Way", "prices_of"]
 
 _SLACKS = 4
-"""So many moments of a run are told apart by which of its inputs are dead."""
+"""Limit on the moments of a run that are distinguished by their dead inputs."""
 
 Slack = tuple[int, frozenset[int]]
 """At a moment of a run: its bytes, and the interface values that it needs no longer."""

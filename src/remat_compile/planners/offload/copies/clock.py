@@ -1,4 +1,4 @@
-"""How long an order takes with copies, without its schedule: what `simulate` says, far sooner."""
+"""The time of an order with copies, as `simulate` gives it, without building its schedule."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .place import Move, copy_ns
 __all__ = ["Course", "course_of", "time_ns"]
 
 _OUT, _FREE, _ISSUE, _BACK = range(4)
-"""What happens at a boundary, in this order."""
+"""The events at a boundary, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How a step with copies goes: its nanoseconds; at which boundaries the computations stand
+    """The timing of a step with copies: its nanoseconds; at which boundaries the computations stand
     still, and how long; when each move has gone out, by its number."""
 
     time_ns: int

@@ -30,9 +30,9 @@ __all__ = ["improve"]
 _MOST_WORK = 300_000
 """Tries times entries of the order."""
 _MOST_MAKERS = 6
-"""So many cNodes make a tensor again, at the most."""
+"""Limit on the cNodes that recompute one tensor."""
 _MOST_IDLE = 40
-"""So many tries in a row that gain nothing end the search."""
+"""The search ends after this many tries in a row without a gain."""
 
 
 def improve(task: CopyTask, *, recompute: bool = True) -> None:
@@ -75,7 +75,7 @@ def _other_turns(task: CopyTask, order: Order) -> Iterator[list[Gap]]:
 def _neighbours(
     task: CopyTask, placed: Placed, *, recompute: bool
 ) -> Iterator[tuple[Order, list[Gap]]]:
-    """What differs by one move, in turns of all kinds."""
+    """The neighbours by one move, of all kinds in turn."""
     kinds = [_staying(task, placed)]
     if recompute:
         order = list(placed.order)
@@ -96,7 +96,7 @@ def _staying(task: CopyTask, placed: Placed) -> Iterator[tuple[Order, list[Gap]]
 
 
 def _moved(task: CopyTask, gaps: Iterable[Gap]) -> list[Gap]:
-    """Those of the gaps that the best plan has on the host."""
+    """The gaps during which the best plan keeps a tensor on the host."""
     assert task.best is not None
     moved = {move.gap.anode for move in task.best.moves}
     return [gap for gap in gaps if gap.anode in moved]

@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 _AT_ONCE = 1024
-"""So many entries are looked at in one go."""
+"""Limit on the entries examined at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Frame:
 
 
 def _kept_bytes(inst: Instance) -> int:
-    """What is there when the step has ended."""
+    """The storages that exist at the end of the step."""
     ended = set(inst.ends_C)
     return sum(
         inst.size_A[a]
@@ -151,8 +151,8 @@ def _room(instance: Instance, frame: Frame, limit_bytes: int) -> NDArray[np.int6
 
 
 def within(instance: Instance, frame: Frame, moves: Sequence[Move], limit_bytes: int) -> bool:
-    """Whether an order with these moves keeps to `limit_bytes` and to the target's host bytes, as
-    `simulate` counts them. Linear."""
+    """True if an order with these moves respects `limit_bytes` and the target's host bytes, as
+    `simulate` counts. Linear."""
     count = len(frame.profile)
     away = _held(count, [(move.free, move.issue, move.gap.size_bytes) for move in moves])
     if int((frame.profile - away).max()) > limit_bytes - instance.base_bytes:

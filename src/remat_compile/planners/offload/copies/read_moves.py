@@ -20,7 +20,7 @@ __all__ = ["moves_of"]
 
 
 def moves_of(instance: Instance, schedule: Schedule) -> tuple[Order, list[Move]]:
-    """What a schedule computes, in order, and what it has on the host between two uses.
+    """The computations of a schedule, in order, and the tensors on the host between two uses.
 
     A schedule of this package's planners is `steps_of` of these. Another one may copy in other
     places than behind where a tensor is made and before where it is read: a move then says when

@@ -45,7 +45,7 @@ class Placed:
     order: tuple[int, ...] = field(compare=False)
     moves: tuple[Move, ...] = field(compare=False)
     gaps: tuple[Gap, ...] = field(compare=False)
-    """Those that could be moved, in the order in which they were tried."""
+    """The tensors that could be moved, in the order of the tries."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class CopyTask:
     least: Order | None = None
     """The order of least bytes without copies that was tried."""
     _frame: Frame | None = None
-    """That of the order that was tried last."""
+    """The result for the order that was tried last."""
 
     @staticmethod
     def of(program: Program, budget: Budget | None, planner: str, deadline: float) -> CopyTask:
@@ -86,12 +86,12 @@ class CopyTask:
 
     @property
     def is_best_possible(self) -> bool:
-        """Whether nothing can be faster: no recomputation and no stall."""
+        """True if no plan can be faster: no recomputation and no stall."""
         return self.best is not None and self.best.time_ns <= self.instance.base_time_ns
 
     @property
     def least_bytes(self) -> int:
-        """Of tensors that are worth a copy."""
+        """The least bytes of a tensor that is worth a copy."""
         target = self.instance.program.target
         rate = target.d2h_bytes_per_s or 0
         least = min(_LEAST_BYTES, _LEAST_NS * rate // 10**9)
@@ -124,7 +124,7 @@ class CopyTask:
         return self._try_fastest(self._frame_of(order), [moves], ())
 
     def take_in(self, other: CopyTask) -> None:
-        """What another search for the same task found, where it is faster."""
+        """Takes the result of another search for the same task if it is faster."""
         for placed in other.improvements:
             if self.best is None or placed.time_ns < self.best.time_ns:
                 self.improvements.append(placed)
@@ -164,7 +164,7 @@ class CopyTask:
             yield above[::2]
 
     def _simulated(self) -> Iterator[tuple[Schedule, Trace]]:
-        """What was found, the fastest first."""
+        """The orders found, fastest first."""
         for placed in reversed(self.improvements):
             schedule = steps_of(self.instance, list(placed.order), placed.moves, self.task.planner)
             yield schedule, simulate(self.instance.program, schedule)

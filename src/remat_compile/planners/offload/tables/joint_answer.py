@@ -32,7 +32,7 @@ _MOST = max(_SHARES)
 """Memory that the tables are given, as shares of the room: sizes are rounded up there, and `place`
 gives bytes back later than the tables think."""
 _LEVELS, _FINE_SLOTS, _FINE_STAGES = 12, 300, 250
-"""Of the tables without copies, which take less time."""
+"""The number of stages in the faster tables without copies."""
 
 
 def answer_jointly(

@@ -166,7 +166,7 @@ class JointTable:
     # -- the forward table
 
     def input_bytes(self, s: int, x: int) -> int:
-        """What stands in front of stage s."""
+        """The states in front of stage s."""
         if s == 0:
             return 0
         before = self.stages[s - 1]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .moments import Kind
-from .subject import Subject
+from ..moments import Kind
+from ..subject import Subject
 
 __all__ = [
     "COLORS",

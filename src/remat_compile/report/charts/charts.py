@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..ir.units import format_bytes, format_ns
+from ...ir.units import format_bytes, format_ns
+from ..moments import (
+    KINDS,
+    Moment,
+    moments,
+)
+from ..subject import (
+    Subject,
+    place_of,
+    shown,
+)
 from .drawing import (
     COLORS,
     LINE_COLOR,
@@ -24,9 +34,7 @@ from .drawing import (
     stretches,
 )
 from .gantt import lives, streams
-from .moments import KINDS, Moment, moments
 from .rollup import OperatorTime, by_operator
-from .subject import Subject, place_of, shown
 
 __all__ = ["charts", "stretch_moments"]
 

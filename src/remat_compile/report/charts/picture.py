@@ -7,12 +7,12 @@ import zlib
 from dataclasses import dataclass
 from typing import Literal
 
-from ..ir.diagnostics import Diagnostic, FBError
+from ...ir.diagnostics import Diagnostic, FBError
+from ..library import converter
+from ..subject import MARK, Subject
 from .charts import charts, stretch_moments
 from .drawing import Spec
 from .frontier import Frontier, frontier_spec
-from .library import converter
-from .subject import MARK, Subject
 
 __all__ = ["CHARTS", "ChartName", "Picture", "picture_of_frontier", "picture_of_plan"]
 

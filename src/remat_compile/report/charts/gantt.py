@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from ..ir.units import format_bytes, format_ns
+from ...ir.units import format_bytes, format_ns
+from ..subject import (
+    Subject,
+    place_of,
+    shown,
+)
 from .drawing import (
     COLORS,
     MOST_STRETCHES,
@@ -15,7 +20,6 @@ from .drawing import (
     colors,
     frame,
 )
-from .subject import Subject, place_of, shown
 from .timeline import Life, Run
 
 __all__ = ["lives", "streams"]

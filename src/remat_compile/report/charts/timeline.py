@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ..ir.program import Program
-from ..ir.schedule import Compute, Schedule, Step
-from ..ir.semantics.machine import Machine
-from ..ir.semantics.simulate import Copy, Trace
-from ..ir.semantics.sizes import Sizes
+from ...ir.program import Program
+from ...ir.schedule import (
+    Compute,
+    Schedule,
+    Step,
+)
+from ...ir.semantics.machine import Machine
+from ...ir.semantics.simulate import Copy, Trace
+from ...ir.semantics.sizes import Sizes
 
 __all__ = ["Life", "Role", "Run", "Timeline", "replay", "role_of"]
 

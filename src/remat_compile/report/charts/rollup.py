@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ..ir.graph import CNode, Graph
+from ...ir.graph import CNode, Graph
 from .timeline import Run
 
 __all__ = ["ModuleTime", "OperatorTime", "by_module", "by_operator", "module_path"]

@@ -9,12 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ..ir.diagnostics import FBError
-from ..ir.graph import CALLER_KINDS, CNode
-from ..ir.program import Program
-from ..ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
-from ..ir.semantics.simulate import KEPT_KINDS, simulate
-from .subject import Subject
+from ...ir.diagnostics import FBError
+from ...ir.graph import CALLER_KINDS, CNode
+from ...ir.program import Program
+from ...ir.schedule import (
+    Compute,
+    Free,
+    HostFree,
+    Offload,
+    Prefetch,
+    Schedule,
+    Step,
+    Wait,
+)
+from ...ir.semantics.simulate import KEPT_KINDS, simulate
+from ..subject import Subject
 from .timeline import Life, replay
 
 __all__ = ["Effect", "HeldGap", "gap_at", "keep", "move", "rebuild"]

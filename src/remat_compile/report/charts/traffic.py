@@ -6,9 +6,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
-from ..ir.program import Program, Target
-from ..ir.schedule import Direction, Schedule
-from ..ir.semantics.simulate import Copy, Trace, simulate
+from ...ir.program import Program, Target
+from ...ir.schedule import Direction, Schedule
+from ...ir.semantics.simulate import (
+    Copy,
+    Trace,
+    simulate,
+)
 
 __all__ = ["Traffic", "slower"]
 

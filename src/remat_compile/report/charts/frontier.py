@@ -11,10 +11,15 @@ from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
-from ..ir.units import format_bytes
-from .document import Cell, chart, document, table
+from ...ir.units import format_bytes
+from ..document import (
+    Cell,
+    chart,
+    document,
+    table,
+)
+from ..subject import MARK, shown
 from .drawing import LINE_COLOR, Spec, byte_axis, frame
-from .subject import MARK, shown
 
 __all__ = [
     "SWEEP_MARK",
