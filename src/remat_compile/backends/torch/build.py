@@ -10,13 +10,12 @@ import linecache
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import BuiltinFunctionType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from ..._torch.handles import fast_handles
 from ..._torch.lowered import Lowered
 from ..._torch.plain_wrappers import PlainWrappers
 from ...ir.diagnostics import Diagnostic, fail, render
@@ -106,10 +105,9 @@ def compiled_step(
     saved = carried.saved
     title = comment(f"{TITLE} {program.graph.name} @{schedule.name}>")
     plain, compiled = _kernels(lowered, kernels, over)
-    fast = fast_handles(program.graph)
-    forward, backward = _load(source, title, compiled, fast)
+    forward, backward = _load(source, title, compiled)
     # For what somebody else holds, the same lines with kernels that write over nothing.
-    careful = _load(source, title, plain, fast)[1] if carried.overwritten else backward
+    careful = _load(source, title, plain)[1] if carried.overwritten else backward
     first = len(program.symbols)
     written = [at for at, name in enumerate(saved, first) if name in carried.overwritten]
     constants = tuple(lowered.constants[a.name] for a in program.graph.anodes if a.kind == "const")
@@ -217,17 +215,12 @@ def _kernels(
     return plain, plain | make_overwriting(kernels, variants)
 
 
-def _load(
-    source: str, name: str, kernels: Mapping[str, Kernel], fast: Mapping[Function, Function]
-) -> tuple[Function, Function]:
-    """Runs the generated module; tracebacks and debuggers show its lines. `fast` runs instead of
-    its handles of operators, kernels instead of its functions of regions, and functions of views
-    where they are known to lie."""
+def _load(source: str, name: str, kernels: Mapping[str, Kernel]) -> tuple[Function, Function]:
+    """Runs the generated module; tracebacks and debuggers show its lines. Kernels run instead of
+    its functions of regions, and functions of views where they are known to lie."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     space: dict[str, Any] = {"__name__": name}
     exec(compile(source, name, "exec"), space)
-    handles = {n: value for n, value in space.items() if isinstance(value, BuiltinFunctionType)}
-    space.update((n, fast[value]) for n, value in handles.items() if value in fast)
     space.update((function, kernel.runner()) for function, kernel in kernels.items())
     # The handle of an operator in a namespace `views` begins with `_views` as well.
     functions = [name for name, value in space.items() if isinstance(value, FunctionType)]
@@ -273,7 +266,7 @@ def _boxed(
     function: Function, constants: tuple[Tensor, ...], flight: Flight, region: str
 ) -> Function:
     def run(args: list[Any]) -> Any:
-        # `kernels_alone`, without what a generator takes with cold caches.
+        # Past autograd, and past functions around PyTorch's own, as `instances.plain_mode`.
         with torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunction():
             if flight.mark is None:
                 return function(args, constants)
