@@ -1,6 +1,6 @@
 """Plans, proves and runs the CNNs that the package `onnx` carries, beside ordinary autograd.
 
-    python tests/runners/run_onnx_models.py [NAME ...] [--write docs/onnx_models.md]
+    python tests/runners/run_onnx_models.py [NAME ...] [--write docs/notes/onnx_models.md]
 
 Ends with 1 where a bit differs, or where a step takes more bytes than were proven.
 """

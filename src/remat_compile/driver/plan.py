@@ -233,7 +233,7 @@ class Plan:
 
         FB0707 for one that does not exist, FB0931 where JAX is missing, FB0920 and FB0933
         for what JAX cannot express. `jax_style` is `"explicit"`, `"annotated"` or
-        `"annotated-nearest"`; see docs/jax.md.
+        `"annotated-nearest"`; see docs/guide/jax.md.
         """
         check_choice("backend", backend, Emitted)
         check_choice("JAX style", jax_style, JaxStyle)
