@@ -1,4 +1,4 @@
-"""What a notebook shows of a plan: a few figures, and memory over the step."""
+"""A plan in a notebook: a few figures, and memory over the step."""
 
 from __future__ import annotations
 

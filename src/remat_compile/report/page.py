@@ -56,7 +56,7 @@ def page(subject: Subject) -> str:
 
 
 def _moments(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> Iterator[list[Any]]:
-    """What the slider shows: step, bytes, what runs, where, bytes by kind, largest tensors."""
+    """The data of the slider: step, bytes, what runs, where, bytes by kind, largest tensors."""
     for _, moment in held:
         step, kinds = moment.step, moment.by_kind
         tensors = [

@@ -1,4 +1,4 @@
-"""Whether JAX can run the operators of a graph."""
+"""Checks that JAX can run the operators of a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the charts share: stretches of steps, the axis of the step, and colours."""
+"""Shared parts of the charts: stretches of steps, the axis of the step, and colours."""
 
 from __future__ import annotations
 

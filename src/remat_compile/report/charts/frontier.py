@@ -33,10 +33,10 @@ __all__ = [
 ]
 
 SWEEP_MARK = f"{MARK} sweep"
-"""What the head of a sweep's page says: a sweep may be written over it."""
+"""The header of a sweep's page; a page with it may be overwritten."""
 GIB = 1 << 30
 LEAST_DEPTH = 0.02
-"""Of the chord: what lies closer to it is no knee."""
+"""The share of the chord within which a point is no knee."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Measured:
-    """What somebody measured of another tool: `ratio` is time over that with nothing recomputed."""
+    """A measurement of another tool: `ratio` is its time over that without recomputation."""
 
     name: str
     bytes: int
@@ -135,7 +135,7 @@ def _hull(plans: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def _above(a: tuple[int, float], b: tuple[int, float], c: tuple[int, float]) -> bool:
-    """Whether `b` lies on or above the line from `a` to `c`."""
+    """True if `b` lies on or above the line from `a` to `c`."""
     return (b[1] - a[1]) * (c[0] - a[0]) >= (c[1] - a[1]) * (b[0] - a[0])
 
 
@@ -190,7 +190,7 @@ def _table(f: Frontier) -> str:
 
 
 def _bounds(f: Frontier) -> Iterator[tuple[int, float]]:
-    """What no plan of the order beats: what holds under a budget, holds under less."""
+    """The Pareto frontier of the order: a plan for a budget also serves larger ones."""
     known = [(p.budget_bytes, p.least_ratio) for p in f.points if p.least_ratio is not None]
     least = 1.0
     for n, ratio in sorted(known, reverse=True):

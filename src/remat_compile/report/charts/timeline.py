@@ -19,7 +19,7 @@ from ...ir.semantics.sizes import Sizes
 __all__ = ["Life", "Role", "Run", "Timeline", "replay", "role_of"]
 
 Role = Literal["fwd", "loss", "bwd", "opt", "again"]
-"""What an execution is for: its phase, or `again` for every one but the first."""
+"""The purpose of an execution: its phase, or `again` after the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Timeline:
 
     @staticmethod
     def of(program: Program, schedule: Schedule, trace: Trace) -> Timeline:
-        """Of a valid schedule and its trace."""
+        """The timeline of a valid schedule and its trace."""
         clock: list[int] = []
         runs: list[Run] = []
         lives: list[Life] = []

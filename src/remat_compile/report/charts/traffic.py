@@ -1,4 +1,4 @@
-"""What the copies of a plan ask of the link, and how the step fares on a slower one."""
+"""The load of a plan's copies on the link, and the step's time on a slower one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Traffic:
         return sum(sizes[copy.anode] for copy in self._of(direction))
 
     def busy_ns(self, direction: Direction) -> int:
-        """How long copies of this direction run; they never run beside each other."""
+        """The time of the copies of this direction, which never overlap."""
         return sum(copy.end_ns - copy.start_ns for copy in self._of(direction))
 
     def _of(self, direction: Direction) -> list[Copy]:
