@@ -51,7 +51,7 @@ def test_a_fused_plan_is_made_once(folder: Path) -> None:
     assert second.program == first.program
     assert second.budget == first.budget
     check_step(second, 1e-5)
-    kinds = [".remat-costs", ".remat-frontier", ".remat-fused", ".remat-plan", ".remat-times"]
+    kinds = [".remat-costs", ".remat-fused", ".remat-plan", ".remat-times"]
     assert sorted(path.suffix for path in folder.iterdir()) == kinds
 
 

@@ -17,7 +17,6 @@ from .least import run_for_least
 from .model_source import Source
 from .plan import Plan
 from .plan_cache import PlanCache
-from .regions import begin_probe, end_probe
 from .request import PlanRequest
 from .run_planner import Phases, run_planner
 from .store import user_store
@@ -64,7 +63,6 @@ def planned_source(
 
     With `request.cache` it is one that was made before, where there is one for that graph.
     """
-    begin_probe(request, source.exported.original)
     with _lowered(source, request.device, phases) as lowered:
         store = user_store() if request.cache else None
         cache = None if store is None else PlanCache.of(store, lowered)
@@ -147,7 +145,6 @@ def _with_costs(
             known, diagnostics = cache.find_costs(lowered.program)
         if known is not None:
             return known, diagnostics
-    end_probe()  # compilers would take the time of what is measured
     with phases.phase("costs", "measuring each computation"):
         program = _measured(lowered)
     return program, diagnostics if cache is None else (*diagnostics, *cache.keep_costs(program))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..ir.program import Program
     from .request import PlanRequest
 
-__all__ = ["PlanCache", "Times", "asked", "graph_key", "one_plan", "surroundings"]
+__all__ = ["PlanCache", "Times", "graph_key", "surroundings"]
 
 Times = Mapping[str, tuple[int, int]]
 """Nanoseconds of kernels and of their calls, by digests of what they compute."""
@@ -66,7 +66,7 @@ class PlanCache:
     def plan_key(self, request: PlanRequest) -> str | None:
         """None for a planner that has no text that says all of it, or that others wrote, and for
         `least`, which is no bound to prove. A fused plan has that of the plan it is made from."""
-        what = asked(replace(request, fuse="none"))
+        what = _asked(replace(request, fuse="none"))
         return None if what is None else digest(json.dumps((self.key, what)))
 
     def find_plan(
@@ -88,6 +88,34 @@ class PlanCache:
             return ()
         bound_ns = None if plan.lower_bound_s is None else round(plan.lower_bound_s * 1e9)
         return self.store.put("plan", key, [_text(plan.program), bound_ns])
+
+    def find_fused(
+        self, plan: Plan, request: PlanRequest
+    ) -> tuple[Program | None, tuple[Diagnostic, ...]]:
+        """A program with one schedule that was fused from this plan, still to be proven."""
+        key = self._fused_key(request)
+        if key is None:
+            return None, ()
+        name = str(self.store.path("fused", key))
+        found, diagnostics = self.store.find("fused", key, lambda value: _fused(value, name))
+        if found is None or found[1] != digest(_text(plan.program)):
+            return None, diagnostics  # another time was measured, or another plan found
+        return found[0], ()
+
+    def unused_fused(self, request: PlanRequest, why: str) -> tuple[Diagnostic, ...]:
+        """FB0959: the fused program that was found is not used."""
+        return self.store.unused("fused", self._fused_key(request) or "", why)
+
+    def keep_fused(self, plan: Plan, fused: Plan, request: PlanRequest) -> tuple[Diagnostic, ...]:
+        """Writes what was fused from `plan` and proven."""
+        key = self._fused_key(request)
+        if key is None:
+            return ()
+        return self.store.put("fused", key, [_text(fused.program), digest(_text(plan.program))])
+
+    def _fused_key(self, request: PlanRequest) -> str | None:
+        key = self.plan_key(request)
+        return None if key is None else digest(f"{key} {request.fuse}")
 
     def find_costs(self, captured: Program) -> tuple[Program | None, tuple[Diagnostic, ...]]:
         """The captured program with the costs that were measured; None where there are none."""
@@ -115,7 +143,7 @@ def _proven_again(value: Any, name: str, captured: Program, request: PlanRequest
     not proven."""
     match value:
         case [str(text), None | int() as bound_ns] if not isinstance(bound_ns, bool):
-            program = one_plan(text, name)
+            program = _one_plan(text, name)
         case _:
             raise ValueError("it is no plan")
     _ensure_captured(program, captured)
@@ -128,6 +156,13 @@ def _proven_again(value: Any, name: str, captured: Program, request: PlanRequest
     if bound_ns is not None and not 0 <= bound_ns <= plan.trace.time_ns:
         raise ValueError("its bound is above its own time")
     return replace(plan, lower_bound_s=None if bound_ns is None else bound_ns / 1e9)
+
+
+def _fused(value: Any, name: str) -> tuple[Program, str]:
+    match value:
+        case [str(text), str(of)]:
+            return _one_plan(text, name), of
+    raise ValueError("it is no plan")
 
 
 def _costed(value: Any, captured: Program) -> Program:
@@ -173,7 +208,7 @@ def _ensure_captured(program: Program, captured: Program) -> None:
         raise ValueError("its graph was captured elsewhere")
 
 
-def one_plan(text: str, name: str) -> Program:
+def _one_plan(text: str, name: str) -> Program:
     """A program with one schedule; FBError or ValueError where a text is not one."""
     from ..ir.text.parser import parse_program
 
@@ -197,7 +232,7 @@ def graph_key(program: Program, layouts: Sequence[tuple[str, str]] = ()) -> str:
     return digest(json.dumps((_text(program), layouts, surroundings())))
 
 
-def asked(request: PlanRequest) -> list[tuple[str, str]] | None:
+def _asked(request: PlanRequest) -> list[tuple[str, str]] | None:
     """The options of a request as text; None for a planner that has no text that says all of it,
     or that others wrote, and for `least`."""
     planner = request.planner

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from ..ir.diagnostics import Diagnostic, FBError
 from .files import replace_text
 
-__all__ = ["VARIABLE", "Store", "digest", "first_line", "user_store"]
+__all__ = ["VARIABLE", "Store", "digest", "user_store"]
 
 Value = TypeVar("Value")
 
@@ -100,7 +100,7 @@ class Store:
         except OSError:  # `put` tells of a folder that cannot be used
             return None, ()
         except (ValueError, RecursionError, FBError) as error:
-            return None, self.unused(kind, key, first_line(error))
+            return None, self.unused(kind, key, _first_line(error))
 
     def unused(self, kind: str, key: str, why: str) -> tuple[Diagnostic, ...]:
         """FB0959: the file is not used."""
@@ -143,7 +143,7 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def first_line(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     if isinstance(error, FBError):
         return f"{error.diagnostics[0].code}: {error.diagnostics[0].message}"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
