@@ -273,9 +273,9 @@ def _of_inductor() -> list[tuple[str, str]]:
     """What was set for its kernels: in the environment, and in this process."""
     own = [(n, v) for n, v in os.environ.items() if n.startswith(OF_INDUCTOR) and n not in PLACES]
     if "torch._inductor.config" in sys.modules:
-        from ..backends.torch.kernels import changed_settings
+        from ..backends.torch.kernels import kernel_settings
 
-        own += changed_settings()
+        own += kernel_settings()
     return sorted(own)
 
 
