@@ -196,9 +196,9 @@ def test_an_input_fixed_to_a_value_decides_a_branch(tmp_path: Path) -> None:
         (parameter,) = built.module.parameters()
         assert parameter.shape == (2, 1, size)
         assert built.arg_names == ("x",)
-        (told,) = [w.message for w in built.warnings if w.code == "FB0630"]
-        assert f"encoder.{rate // 1000}.weight" in told
-        assert f"encoder.{24 - rate // 1000}.weight" not in told
+        (message,) = [w.message for w in built.warnings if w.code == "FB0630"]
+        assert f"encoder.{rate // 1000}.weight" in message
+        assert f"encoder.{24 - rate // 1000}.weight" not in message
     lowered(file, dims=dims, inputs={"sr": "16000"})
     with pytest.raises(remat_compile.FBError, match="FB0615"):
         build_module(file, dims=dims, inputs={"sr": 16000}, trainable=["nothing"])
