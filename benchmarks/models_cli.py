@@ -3,7 +3,7 @@
     python benchmarks/models_cli.py [NAME ...] [--state FILE] [--planner dtr]
 
 `remat-compile FILE.py:make -o p.fbir`, then `remat-compile run p.fbir --model FILE.py:make`, each
-in a process of its own forked off this one. Without names, all that docs/models.md has as planned
+in a process of its own forked off this one. Without names, all that docs/notes/models.md has as planned
 whole. What `--state` holds as done is not run again. Ends with 1 where one of them does not end
 with 0.
 """
@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import typer
 from models import LIMIT_S, _import_everything, architectures
 
-PAGE = Path(__file__).parents[1] / "docs" / "models.md"
+PAGE = Path(__file__).parents[1] / "docs" / "notes" / "models.md"
 FACTORY = """import sys
 sys.path.insert(0, {folder!r})
 from _beside_eager import sample

@@ -82,8 +82,8 @@ class WholeModel(nn.Module):
     ):
         super().__init__()
         held = {name: vars(model)[name] for name in ("_parameters", "_buffers", "_modules")}
-        own = {"model": model, "results": results, "with_cache": with_cache, "autocast": autocast}
-        own |= {"ties": _ties(model), "tracker": None}
+        own: dict[str, Any] = {"model": model, "results": results, "with_cache": with_cache}
+        own |= {"autocast": autocast, "ties": _ties(model), "tracker": None}
         # Under names that no part of a model has: some are called `_model`.
         self.__dict__.update({f"_WholeModel__{name}": value for name, value in own.items()})
         self.__dict__.update(held, training=model.training)
