@@ -3,9 +3,9 @@
     python benchmarks/models_cli.py [NAME ...] [--state FILE] [--planner dtr]
 
 `remat-compile FILE.py:make -o p.fbir`, then `remat-compile run p.fbir --model FILE.py:make`, each
-in a process of its own forked off this one. Without names, all that docs/notes/models.md has as planned
-whole. What `--state` holds as done is not run again. Ends with 1 where one of them does not end
-with 0.
+in a process of its own forked off this one. Without names, all that docs/notes/models.md has as
+planned whole. What `--state` holds as done is not run again. Ends with 1 where one of them does not
+end with 0.
 """
 
 from __future__ import annotations

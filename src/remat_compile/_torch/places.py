@@ -23,6 +23,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 __all__ = [
+    "LIBRARIES",
     "Place",
     "error_in_model",
     "is_users",
@@ -32,7 +33,7 @@ __all__ = [
     "recorded_places",
 ]
 
-_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 """Frames in PyTorch and in this package (an ONNX model runs in its modules) are not the user's."""
 _STANDARD = sysconfig.get_path("stdlib")
 _TRACERS = tuple(
@@ -89,7 +90,7 @@ def _is_tracers(file: str) -> bool:
 def is_users(file: str) -> bool:
     """Whether a line of `file` is one of the user's, or of a package that the model is from."""
     is_standard = file.startswith(_STANDARD) and "site-packages" not in file
-    return not (is_standard or file.startswith((*_LIBRARIES, "<")))
+    return not (is_standard or file.startswith((*LIBRARIES, "<")))
 
 
 def paths_of(model: nn.Module) -> dict[int, tuple[str, type]]:
