@@ -104,10 +104,10 @@ class Lowered:
     `nodes` gives the graph node (with its fake value) of every aNode and view;
     `placeholders` the aNode of each flat AOT input before the tangents (ties repeat);
     `forward_outputs` and `backward_outputs` the names in AOT's order. `constants` are
-    tensors that the model made from literals, or holds beside its parameters and buffers. `reads` are numbers of the arguments by which the
-    forward goes: the program is that of calls with the same. `takes` tells of strides of all
-    tangents whether the graph computes what eager does from tangents that have them; it may be
-    asked at any time.
+    tensors that the model made from literals, or holds beside parameters and buffers. `reads` are
+    numbers of the arguments by which the forward goes: the program is that of calls with the same.
+    `takes` tells of strides of all tangents whether the graph computes what eager does from
+    tangents that have them; it may be asked at any time.
     """
 
     exported: Exported

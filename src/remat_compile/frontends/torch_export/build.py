@@ -31,6 +31,9 @@ WITHOUT_ONEDNN = (
     "capture and train inside torch.backends.mkldnn.flags(enabled=False)"
 )
 
+LONGEST = 48
+"""Characters of a name in the graph, the end of the model's own, which stands in the binding."""
+
 SHOWN = 3
 """Places in a message; of more, the number is told."""
 
@@ -139,8 +142,8 @@ class ProgramBuilder:
         value = node.meta.get("val", tensor)
         if tensor.requires_grad:
             message = (
-                f"the forward reads a tensor {list(tensor.shape)} with a gradient that is no parameter "
-                "and no argument: make it one of these"
+                f"the forward reads a tensor {list(tensor.shape)} with a gradient that is no "
+                "parameter and no argument: make it one of these"
             )
             self.refuse("FB0507", message, next(iter(node.users), None))
         self._declare(node, value, name, "const")
@@ -330,7 +333,7 @@ class ProgramBuilder:
         return name if isinstance(name, str) else None
 
     def _fresh(self, wanted: str) -> str:
-        name = base = re.sub(r"\W", "_", wanted).lstrip("_") or "v"
+        name = base = re.sub(r"\W", "_", wanted)[-LONGEST:].lstrip("_") or "v"
         if name[0].isdigit():
             name = base = f"v{name}"
         count = 1
