@@ -6,10 +6,10 @@ What a value is goes by its type alone: a proxy may answer for another class, or
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, cast
 
 from .arrays import ArrayForm, is_array, is_same_array, is_whole
+from .contents import parts_of
 
 __all__ = [
     "ABSENT",
@@ -61,7 +61,7 @@ def is_constant(value: object) -> bool:
             pairs = cast("dict[object, object]", part)
             waiting += [*pairs.keys(), *pairs.values()]
         elif (kind is list or kind is set or kind is frozenset) or issubclass(kind, tuple):
-            waiting += cast("Iterable[object]", part)
+            waiting += parts_of(part)  # a class of the user's may raise when it is asked
         elif not (
             part is None or issubclass(kind, _SCALARS) or kind is ArrayForm or is_whole(part)
         ):

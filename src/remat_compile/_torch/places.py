@@ -8,6 +8,7 @@ of the user's and the path of the module whose method runs where `fx` looks for 
 from __future__ import annotations
 
 import random
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ import torch
 import torch.fx.traceback as fx_traceback
 from torch import nn
 from torch.overrides import TorchFunctionMode
+
+from .libraries import is_library
 
 __all__ = [
     "LIBRARIES",
@@ -41,6 +44,11 @@ _TRACERS = tuple(
 )
 """Most frames of a trace: no line of the user's, and no method of a module that is not called
 through `torch.nn`."""
+_SENTENCE_END = re.compile(r"(?<=[a-z)\]'\"]{2}\.)\s+(?=[A-Z(])")
+_TO_PYTORCH = re.compile(
+    r"[,.;]? *(please )?(file|open|report) (an? )?(issue|bug).*", re.IGNORECASE
+)
+"""Where an error speaks to the developers of PyTorch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +118,24 @@ def paths_of(model: nn.Module) -> dict[int, tuple[str, type]]:
     return paths
 
 
-def error_in_model(error: BaseException, model: nn.Module | None = None) -> str:
-    """The first line of an error, and the line and module of the user's model that raised it."""
+def error_in_model(
+    error: BaseException, model: nn.Module | None = None, said: str | None = None
+) -> str:
+    """What is `said`, or the first sentence of an error, and the line and the module of the
+    user's that it came through."""
     paths = paths_of(model) if model is not None else {}
     place = Place("", 0, "")
     for frame, line in traceback.walk_tb(error.__traceback__):
-        file = frame.f_code.co_filename
-        entry = paths.get(id(frame.f_locals.get("self")))
-        if entry is not None:
-            place = Place(place.file, place.line, entry[0])
-        if not file.startswith((*LIBRARIES, "<")) and entry is not None:
-            place = Place(file, line, place.module)
-    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        code = frame.f_code
+        path, kind = paths.get(id(frame.f_locals.get("".join(code.co_varnames[:1]))), ("", object))
+        is_method = hasattr(kind, code.co_name)
+        is_models = is_method or not is_library(code.co_filename)
+        if is_models and _is_users(code.co_filename):
+            place = Place(code.co_filename, line, place.module)
+        if is_method:
+            place = Place(place.file, place.line, path)
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    said = said or _TO_PYTORCH.sub("", _SENTENCE_END.split(lines[0], maxsplit=1)[0])
     return f"{said} ({place})" if str(place) else said
 
 

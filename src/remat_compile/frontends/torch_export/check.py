@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import FrameType
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ..._torch.autocast import Autocast
 from ..._torch.devices import forked_generators
 from ..._torch.execute import Again, execute
 from ..._torch.hooks import without_hooks
+from ..._torch.libraries import is_library
 from ..._torch.lowered import Exported, Lowered
+from ..._torch.places import paths_of, place_of
 from ..._torch.repeats import differences, same_bits
 from ..._torch.results import asks_for_cache
 from ..._torch.whole import unchanged
@@ -23,22 +29,40 @@ from ...ir.graph import CNode, Graph
 from ...ir.program import Program
 from ...ir.schedule import Compute, Step
 from .operators import is_compared
+from .places import BY_REGIONS, CHECKPOINT, refused
+from .python_state import CALL_ONCE
 
 __all__ = ["check_against_eager", "eager_step", "ensure_trusted"]
 
 
+RANDOM_STATE = "state of the random numbers"
 SHOWN = 5
 """Names in a message; of more, the number is told."""
+
+_SETS_SEED = dict.fromkeys(
+    [inspect.unwrap(f).__code__ for f in (torch.manual_seed, torch.set_rng_state)],
+    (
+        "the forward sets the state of PyTorch's random numbers, which a plan does not",
+        "draw that noise outside of the forward, and give it as an argument or a buffer",
+    ),
+)
+_CHECKPOINTS = {
+    inspect.unwrap(checkpoint).__code__: (
+        "the forward checkpoints a part that writes to a buffer (BatchNorm), in eager twice",
+        CHECKPOINT,
+    )
+}
+"""By the code of a function: what a model does that calls it, and what to do."""
 
 _TRUSTED: WeakKeyDictionary[Exported, bool] = WeakKeyDictionary()
 """Those that were compared, and whether all bits were."""
 
 
-REPORT = "please report this with the model; no plan is made from a wrong graph"
+REPORT = f"{BY_REGIONS}; please report it with the model: no plan is made from a wrong graph"
 AS_TRACED = (
     "the model goes another way while it is traced (torch.compiler.is_compiling), where kernels "
     "round otherwise: take a way that is the same in both, in transformers "
-    'attn_implementation="eager", or train by regions: torch.compile(model, backend="remat")'
+    f'attn_implementation="eager", or {BY_REGIONS}'
 )
 """Where the captured graph is not the way of eager."""
 
@@ -74,10 +98,16 @@ def check_against_eager(
         if not same_bits(kept, again):
             replayed.append(_wrong_replay(c, name))
 
-    ours = _of_graph(program, values, compare)
+    theirs = eager_step(exported, program)
+    for b in program.binding.buffers:
+        after = theirs.get(f"buffer {b.names[0]}")
+        if after is not None and after.shape != values[b.name].shape:
+            message = f"the first call of the model gives buffer {b.names[0]} another shape"
+            raise FBError(Diagnostic("FB0513", message, hint=CALL_ONCE))
+    with refused("FB0512", "the captured graph does not run", exported.original):
+        ours = _of_graph(program, values, compare)
     if replayed:
         raise FBError(replayed)
-    theirs = eager_step(exported, program)
     compared = differences(
         {name: ours.get(name) for name in theirs},
         theirs,
@@ -104,8 +134,34 @@ def check_against_eager(
             f"the lowered graph computes another {', '.join(different[:SHOWN])}{more} "
             "than eager PyTorch"
         )
-        raise FBError(Diagnostic("FB0512", message, hint=hint))
+        known = _known_cause(exported, program, different)
+        raise FBError(known or Diagnostic("FB0512", message, hint=hint))
     return not compared.changing
+
+
+def _known_cause(
+    exported: Exported, program: Program, different: Sequence[str]
+) -> Diagnostic | None:
+    """FB0512 with the first call of eager that no graph repeats, and its line."""
+    paths, found = paths_of(exported.original), list[Diagnostic]()
+    causes = dict(_SETS_SEED) if RANDOM_STATE in different else {}
+    if all(d.startswith("buffer ") for d in different):
+        causes = _CHECKPOINTS
+
+    def watch(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and not found and frame.f_code in causes:
+            place = place_of(frame, paths)
+            if not is_library(place.file):
+                message, hint = causes[frame.f_code]
+                found.append(Diagnostic("FB0512", f"{message} ({place})", hint=hint))
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        eager_step(exported, program)
+    finally:
+        sys.setprofile(before)
+    return found[0] if found else None
 
 
 def _wrong_replay(c: CNode, name: str) -> Diagnostic:
@@ -143,6 +199,7 @@ def _of_graph(
     steps = _with_replays(graph, frees_after_last_use(graph, capture_order(graph)))
     with forked_generators():
         done = execute(program, steps, {**values, **buffers}, again=again)
+        state = torch.get_rng_state()
     outputs: dict[str, Tensor | None] = {
         f"result {index}": result for index, result in enumerate(done.results)
     }
@@ -153,6 +210,7 @@ def _of_graph(
     for b in binding.buffers:
         if b.update is not None:
             outputs[f"buffer {b.names[0]}"] = buffers[b.name]
+    outputs[RANDOM_STATE] = state
     return outputs
 
 
@@ -184,9 +242,11 @@ def eager_step(exported: Exported, program: Program) -> dict[str, Tensor | None]
                 [torch.ones_like(result) for result in trained],
                 allow_unused=True,
             )
+        state = torch.get_rng_state()
     outputs: dict[str, Tensor | None] = {
         f"result {index}": result.detach() for index, result in enumerate(results)
     }
+    outputs[RANDOM_STATE] = state
     outputs.update(zip(targets, gradients, strict=True))
     updated = {name for b in binding.buffers if b.update is not None for name in b.names[:1]}
     for name, buffer in after.items():

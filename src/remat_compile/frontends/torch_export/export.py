@@ -17,7 +17,14 @@ import sympy
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+from torch.nn.parameter import is_lazy
+from torch.utils._pytree import (
+    keystr,
+    tree_flatten,
+    tree_flatten_with_path,
+    tree_leaves,
+    tree_unflatten,
+)
 
 from ..._torch.autocast import Autocast
 from ..._torch.collections import without_full_collections
@@ -25,14 +32,14 @@ from ..._torch.exclusive import exchanging
 from ..._torch.kernel_strides import laid_out_by_kernels
 from ..._torch.lowered import Exported
 from ..._torch.parallel import check_not_spread, replica_of
-from ..._torch.places import error_in_model
 from ..._torch.results import Results, read_results, without_cache
 from ..._torch.symbolic_sizes import shared_sizes
 from ..._torch.wanted import ALL_RESULTS, Wanted
 from ..._torch.whole import StandIn, as_forward_sees, has_values, unalias, unchanged
 from ...ir.diagnostics import Diagnostic, FBError, fail
-from .places import place_of
-from .python_state import observe
+from .places import place_of, refused
+from .prepare import check_dense
+from .python_state import CALL_ONCE, observe
 from .without_values import file_on_device, on_device
 
 __all__ = ["argument_paths", "export", "load_pt2"]
@@ -61,20 +68,19 @@ def export(
     if isinstance(module, StandIn):
         module = module._remat_compile_original()
     _check_trainable(module)
+    _check_kinds(module, args, kwargs)
     args, kwargs = unalias(args, kwargs)
     if not has_values(module):
         module, args, kwargs = on_device(module, args, kwargs, torch.device("cpu"))
     with exchanging(), _quiet(), unchanged(module):
         args, kwargs = as_forward_sees(module, args, kwargs)
+    what = f"PyTorch cannot capture the forward of {type(module).__name__}"
+    with refused("FB0501", what, module, args, kwargs), exchanging(), _quiet(), unchanged(module):
         with laid_out_by_kernels(has_values=has_values(module)):
             seen = observe(module, args, kwargs, wanted)
-    results = None if strict else seen.results
-    try:
+        results = None if strict else seen.results
         with (
-            exchanging(),
-            _quiet(),
             _prints_nothing(),
-            unchanged(module),
             shared_sizes(),
             without_full_collections(),
             laid_out_by_kernels(has_values=has_values(module)),
@@ -84,12 +90,6 @@ def export(
             program = torch.export.export(
                 module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict
             )
-    except Exception as error:  # torch.export raises many types, all about the user's model
-        fail(
-            "FB0501",
-            f"torch.export cannot export {type(module).__name__}: {error_in_model(error, module)}",
-            hint=_what_to_do(error),
-        )
     return replace(
         _exported(program, module, args, kwargs),
         has_checkpoints=strict,
@@ -118,19 +118,6 @@ def _return_what_can_be_exported(module: nn.Module, results: Results) -> None:
 
     hooks = [key for key in vars(module) if key.endswith("_hooks")]
     vars(module).update({key: OrderedDict() for key in hooks}, forward=forward)
-
-
-def _what_to_do(error: Exception) -> str:
-    if "_checkpoint_context_fn" in str(error):
-        # PyTorch's export needs a policy on every region, if only one that saves nothing.
-        return (
-            "give each torch.utils.checkpoint "
-            "context_fn=functools.partial(create_selective_checkpoint_contexts, [])"
-        )
-    return (
-        "rewrite data-dependent control flow or sizes (see the message of torch.export above), "
-        'or train the model by regions: torch.compile(model, backend="remat")'
-    )
 
 
 @contextmanager
@@ -230,6 +217,22 @@ def _check_trainable(module: nn.Module) -> None:
             f"{type(module).__name__} has no trainable parameter",
             hint="set requires_grad on the parameters to be trained",
         )
+
+
+def _check_kinds(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """FB0513 for parameters that the first call makes, FB0507 for TorchScript and FB0902 for
+    tensors that are not dense."""
+    for path, part in module.named_modules():
+        name = f"{path or 'the model'} ({type(part).__name__})"
+        if isinstance(part, torch.jit.ScriptModule):
+            message = f"{name} is TorchScript, which runs other operators from call to call"
+            fail("FB0507", message, hint="put the module that it was made from in its place")
+        if any(map(is_lazy, (*part._parameters.values(), *part._buffers.values()))):
+            message = f"{name} makes its parameters on its first call"
+            fail("FB0513", message, hint=CALL_ONCE)
+    given = (leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
+    named = zip(argument_paths(args, kwargs), given, strict=True)
+    check_dense((*module.named_parameters(), *module.named_buffers(), *named))
 
 
 def argument_paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
