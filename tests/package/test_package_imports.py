@@ -381,7 +381,7 @@ def test_help_takes_less_than_500_ms() -> None:
 
 def test_the_page_on_architecture_names_every_room() -> None:
     """No row for what is gone; a room is unnamed only where none of its siblings is named."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "design" / "architecture.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     named = {PurePosixPath(name) for row in rows for name in re.findall(r"`([\w/]+)/`", row)}
     rooms = {

@@ -7,7 +7,7 @@ of the user's and the path of the module whose method runs where `fx` looks for 
 
 from __future__ import annotations
 
-import random
+import os
 import re
 import sys
 import traceback
@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 from .libraries import is_library
 
 __all__ = [
+    "AboveTrace",
     "LIBRARIES",
     "Place",
     "error_in_model",
@@ -38,6 +39,7 @@ __all__ = [
 
 LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 """Frames in PyTorch and in this package (an ONNX model runs in its modules) are not the user's."""
+_PYTHON = os.path.dirname(os.__file__)
 _TRACERS = tuple(
     str(Path(torch.__file__).with_name(part))
     for part in ("_dynamo", "_functorch", "_ops.py", "_subclasses", "autograd", "fx", "utils")
@@ -65,7 +67,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class _AboveTrace:
+class AboveTrace:
     """A frame that waits for all of a trace, and where it and those above it stand."""
 
     frame: FrameType
@@ -78,7 +80,7 @@ def place_of_caller(paths: dict[int, tuple[str, type]]) -> Place:
 
 
 def place_of(
-    frame: FrameType | None, paths: dict[int, tuple[str, type]], waiting: _AboveTrace | None = None
+    frame: FrameType | None, paths: dict[int, tuple[str, type]], waiting: AboveTrace | None = None
 ) -> Place:
     """Where a frame stands. Asked at each call of a trace: what is above the `waiting` one is
     not looked at again."""
@@ -107,7 +109,8 @@ def _is_tracers(file: str) -> bool:
 
 @cache
 def _is_users(file: str) -> bool:
-    return not file.startswith((*LIBRARIES, random.__file__, "<"))
+    is_pythons = file.startswith(_PYTHON) and f"{os.sep}site-packages{os.sep}" not in file
+    return not is_pythons and not file.startswith((*LIBRARIES, "<"))
 
 
 def paths_of(model: nn.Module) -> dict[int, tuple[str, type]]:
@@ -143,9 +146,9 @@ class _Recording(TorchFunctionMode):
     def __init__(self, model: nn.Module, outside: FrameType | None):
         super().__init__()
         self.paths = paths_of(model)
-        self.waiting: _AboveTrace | None = None
+        self.waiting: AboveTrace | None = None
         if outside is not None:
-            self.waiting = _AboveTrace(outside, place_of(outside, self.paths))
+            self.waiting = AboveTrace(outside, place_of(outside, self.paths))
 
     def __torch_function__(
         self,

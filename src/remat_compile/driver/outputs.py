@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, assert_never
 from zipfile import BadZipFile, ZipFile
 
 from ..ir.diagnostics import Diagnostic, FBError
-from ..report.frontier import SWEEP_MARK
+from ..report.charts.frontier import SWEEP_MARK
 from .files import STREAM, FileRead, check_writable
 from .model_source import ModelOptions, file_of, is_program
 from .recorded import is_bare_name

@@ -216,7 +216,7 @@ def test_equal_constants_and_parts_of_views_are_not_told_apart() -> None:
 @pytest.mark.parametrize(
     ("operator", "code", "hint"),
     [
-        ("aten.nothing.default", "FB0920", "docs/jax-operators.md"),
+        ("aten.nothing.default", "FB0920", "docs/guide/jax.md"),
         ("aten.bernoulli.p", "FB0914", "a cNode of its own"),
     ],
 )

@@ -138,7 +138,7 @@ class Traced(Net):
         return self.part(self.a(x))
 
 
-@refused("FB0501", "the forward reads a number that it computes")
+@refused("FB0501", "its Python reads a number that it computes")
 class Branches(Net):
     def forward(self, x: Tensor) -> Tensor:
         h = self.a(x)
@@ -230,7 +230,9 @@ class CheckpointedBatchNorm(Net):
         return checkpoint(self.part, self.a(x), use_reentrant=False)  # here
 
 
-@refused("FB0511", "a backward of the model's own calls its forward again", part=BATCH_NORM)
+@refused(
+    "FB0511", "a backward of the model's own calls its forward", has_line=False, part=BATCH_NORM
+)
 class CheckpointedAgain(Net):
     def forward(self, x: Tensor) -> Tensor:
         return checkpoint(self.part, self.a(x), use_reentrant=True)

@@ -15,7 +15,7 @@ V = dict(validate_args=False)
 for k, f in {"normal-validated": lambda h: D.Normal(h[:, :16], h[:, 16:].exp()).rsample(), "normal": lambda h: D.Normal(h[:, :16], h[:, 16:].exp(), **V).rsample(), "gamma": lambda h: D.Gamma(h[:, :16].exp(), 1., **V).rsample(), "dirichlet": lambda h: D.Dirichlet(F.softplus(h[:, :16]) + .1, **V).rsample(), "kl": lambda h: D.kl_divergence(D.Normal(h[:, :16], h[:, 16:].exp(), **V), D.Normal(torch.zeros(4, 16), torch.ones(4, 16), **V)), "categorical-log_prob": lambda h: h[:, :16] * D.Categorical(logits=h, **V).log_prob(torch.tensor([0, 1, 2, 3]))[:, None], "categorical-sample": lambda h: h[:, :16] * (lambda c: c.log_prob(c.sample()))(D.Categorical(logits=h, **V))[:, None], "relaxed": lambda h: D.RelaxedOneHotCategorical(torch.tensor(.7), logits=h[:, :16], **V).rsample(), "mvn": lambda h: D.MultivariateNormal(h[:, :16], scale_tril=torch.eye(16), **V).rsample()}.items():
     case(k, lambda: Di(f), data(3))
 case("normal-validated torch.compile", lambda: Di(lambda h: D.Normal(h[:, :16], h[:, 16:].exp()).rsample()), data(3), compile_with=lambda m, b, opts: torch.compile(m, backend="remat", options={"activation_budget": "90%", "time_limit_s": 3}))
-SRC = "docs/mixed_precision.md: `with torch.autocast` inside of a forward needs nothing"
+SRC = "docs/guide/mixed_precision.md: `with torch.autocast` inside of a forward needs nothing"
 ac = lambda e=True, d=torch.bfloat16: torch.autocast("cpu", d, enabled=e)
 class A(nn.Module):
     def __init__(s, how): super().__init__(); s.a, s.b, s.c = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 4); s.how = how

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, fx
 from torch._functorch._aot_autograd import descriptors as aot
 
-from ..._torch.deciding import warnings_of_way
 from ..._torch.gradients import lost_gradients, sums_behind
-from ..._torch.host_reads import warnings_of_reads
+from ..._torch.host_reads import warnings_of_reads, warnings_of_way
 from ..._torch.lowered import Lowered
 from ...ir.diagnostics import FBError
 from ...ir.expr import add
@@ -96,7 +95,6 @@ class _ProgramAssembly:
                 granularity_bytes=1 if self.read.exported.device.type == "cpu" else 512,
             ),
         )
-        reads = tuple(read for read in self.read.joint.reads if read.decides)
         return Lowered(
             exported=self.read.exported,
             joint=self.read.joint,
@@ -115,24 +113,23 @@ class _ProgramAssembly:
                     {n for c in graph.cnodes if c.is_accumulate for n in c.results},
                     of_own=self.read.joint.has_several_views(),
                 ),
-                *warnings_of_reads(reads),
+                *warnings_of_reads(self.read.joint.reads),
                 *warnings_of_way(compiling=self.read.joint.compiling),
             ),
-            reads=reads,
+            reads=self.read.joint.reads,
         )
 
     def _effect(self, desc: Any) -> str:
-        """What a forward does that no plan can, and what to do instead."""
-        exported, written = self.read.exported, getattr(desc, "mutated_input", None)
-        match written:
+        """What a forward does that no plan can."""
+        exported = self.read.exported
+        match getattr(desc, "mutated_input", None):
             case aot.ParamAOTInput(target=target):
-                return f"the forward writes to parameter {target}: do it outside, or use a buffer"
+                return f"the forward writes to parameter {target}"
             case aot.PlainAOTInput(idx=index):
                 paths = argument_paths(exported.args, exported.kwargs)
-                path = paths[self.read.argument_of_plain[index]]
-                return f"the forward writes to {path}: compute a new tensor, or return it"
+                return f"the forward writes to {paths[self.read.argument_of_plain[index]]}"
             case _:
-                return f"the forward has an effect that no plan can repeat ({type(desc).__name__})"
+                return f"the forward has an effect that no plan repeats ({type(desc).__name__})"
 
     def _returned_views(self) -> list[str | None]:
         """What results are views of, as far as it is given to the step."""

@@ -20,7 +20,7 @@ from ...ir.expr import Const, add
 from ...ir.graph import ACCUMULATE_OP, ANode, ANodeKind, Arg, Call, CNode, Ref, View
 from .accumulate import Accumulations
 from .operators import draws_random_numbers, replay_without_effect
-from .places import place_of
+from .places import BY_REGIONS, place_of
 from .prepare import is_backward
 from .symbols import Symbols
 
@@ -30,6 +30,11 @@ WITHOUT_ONEDNN = (
     "nn.LSTM in float32 runs a kernel that keeps what its backward needs under autograd only: "
     "capture and train inside torch.backends.mkldnn.flags(enabled=False)"
 )
+
+WAY_OUT = {
+    "FB0507": f"use operators of PyTorch on tensors in that line, or {BY_REGIONS}",
+    "FB0508": "compute a new tensor and return it, or write to a buffer",
+}
 
 SHOWN = 3
 """Places in a message; of more, the number is told."""
@@ -334,5 +339,5 @@ class ProgramBuilder:
             shown = [place for place in places if place]
             more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
             at = f" ({', '.join(shown[:SHOWN])}{more})" if shown else ""
-            diagnostics.append(Diagnostic(code, f"{message}{at}"))
+            diagnostics.append(Diagnostic(code, f"{message}{at}", hint=WAY_OUT.get(code)))
         return diagnostics

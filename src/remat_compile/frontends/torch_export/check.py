@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,8 @@ from ..._torch.autocast import Autocast
 from ..._torch.devices import forked_generators
 from ..._torch.execute import Again, execute
 from ..._torch.hooks import without_hooks
-from ..._torch.libraries import is_library
 from ..._torch.lowered import Exported, Lowered
-from ..._torch.places import paths_of, place_of
+from ..._torch.places import AboveTrace, Place, paths_of, place_of
 from ..._torch.repeats import differences, same_bits
 from ..._torch.results import asks_for_cache
 from ..._torch.whole import unchanged
@@ -54,8 +53,8 @@ _CHECKPOINTS = {
 }
 """By the code of a function: what a model does that calls it, and what to do."""
 
-_TRUSTED: WeakKeyDictionary[Exported, bool] = WeakKeyDictionary()
-"""Those that were compared, and whether all bits were."""
+_TRUSTED: WeakSet[Exported] = WeakSet()
+"""Those that were compared."""
 
 
 REPORT = f"{BY_REGIONS}; please report it with the model: no plan is made from a wrong graph"
@@ -67,30 +66,29 @@ AS_TRACED = (
 """Where the captured graph is not the way of eager."""
 
 
-def ensure_trusted(lowered: Lowered) -> bool:
+def ensure_trusted(lowered: Lowered) -> None:
     """Checks the graph of an exported model against eager, once. FB0512 as below.
 
-    Says whether all bits could be compared (else FB0919 was told). Call it outside the `with`
-    block of `lower`.
+    Call it outside the `with` block of `lower`.
     """
     exported = lowered.exported
     if exported not in _TRUSTED:
         compiling = getattr(lowered.joint, "compiling", False)
         hint = AS_TRACED if compiling else REPORT
-        _TRUSTED[exported] = check_against_eager(exported, lowered.program, lowered.values(), hint)
-    return _TRUSTED[exported]
+        check_against_eager(exported, lowered.program, lowered.values(), hint)
+        _TRUSTED.add(exported)
 
 
 def check_against_eager(
     exported: Exported, program: Program, values: Mapping[str, Tensor], hint: str = REPORT
-) -> bool:
+) -> None:
     """Runs the graph and the model itself once each, on equal random states.
 
     Results, gradients and the contents of all buffers must be bit-equal, unless eager or the
     graph is not reproducible there itself and both are near each other (attention of cuDNN adds in
     any order: the warning FB0919); and so must be what a replay form computes from what its cNode
     has read, to what that has written. Nothing of the model changes. Raises FBError FB0512
-    with everything that differs; says whether all bits could be compared.
+    with everything that differs.
     """
     replayed: list[Diagnostic] = []
 
@@ -136,7 +134,6 @@ def check_against_eager(
         )
         known = _known_cause(exported, program, different)
         raise FBError(known or Diagnostic("FB0512", message, hint=hint))
-    return not compared.changing
 
 
 def _known_cause(
@@ -144,14 +141,15 @@ def _known_cause(
 ) -> Diagnostic | None:
     """FB0512 with the first call of eager that no graph repeats, and its line."""
     paths, found = paths_of(exported.original), list[Diagnostic]()
-    causes = dict(_SETS_SEED) if RANDOM_STATE in different else {}
+    above = AboveTrace(sys._getframe(), Place("", 0, ""))
+    causes = _SETS_SEED if RANDOM_STATE in different else {}
     if all(d.startswith("buffer ") for d in different):
         causes = _CHECKPOINTS
 
     def watch(frame: FrameType, event: str, _: object) -> None:
         if event == "call" and not found and frame.f_code in causes:
-            place = place_of(frame, paths)
-            if not is_library(place.file):
+            place = place_of(frame, paths, above)
+            if place.file:
                 message, hint = causes[frame.f_code]
                 found.append(Diagnostic("FB0512", f"{message} ({place})", hint=hint))
 

@@ -68,7 +68,7 @@ def refused(
         if own is not None:
             code, hint = "FB0501", "call it in eager with these arguments first"
             message = f"{type(own).__name__}: {error_in_model(own, model)}"
-            message = f"the model itself fails on the sample, without a plan: {message}"
+            message = f"the model itself fails on the sample: {message}"
         raise FBError(Diagnostic(code, message, hint=hint)) from error
 
 
@@ -99,7 +99,7 @@ def _cause(error: Exception) -> tuple[str | None, str]:
     if _calls_forward_again(error):
         return "a backward of the model's own calls its forward again", CHECKPOINT
     if isinstance(error, NEEDS_NUMBERS):
-        said = "its Python goes on by a number that the forward computes"
+        said = "its Python reads a number that it computes"
         return said, f"stay with tensors, as with torch.where, or {BY_REGIONS}"
     if isinstance(error, DynamicOutputShapeException):
         return f"the size of what {error.func} gives depends on data", BY_REGIONS
