@@ -27,8 +27,8 @@ from torch.overrides import TorchFunctionMode
 from .libraries import is_library
 
 __all__ = [
-    "AboveTrace",
     "LIBRARIES",
+    "AboveTrace",
     "Place",
     "error_in_model",
     "paths_of",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -278,6 +279,6 @@ def test_each_kind_is_refused_with_its_line_and_a_way_out(kind: type[nn.Module])
     assert expected.says in diagnostic.message
     assert "github" not in str(error.value)
     if expected.has_line:
-        lines = open(__file__).read().splitlines()
+        lines = Path(__file__).read_text().splitlines()
         named = diagnostic.message.rpartition("test_refusals.py:")[2]
         assert "# here" in lines[int(named.split(")")[0].split()[0]) - 1]
