@@ -38,20 +38,16 @@ RANDOM_STATE = "state of the random numbers"
 SHOWN = 5
 """Names in a message; of more, the number is told."""
 
-_SETS_SEED = dict.fromkeys(
-    [inspect.unwrap(f).__code__ for f in (torch.manual_seed, torch.set_rng_state)],
-    (
-        "the forward sets the state of PyTorch's random numbers, which a plan does not",
-        "draw that noise outside of the forward, and give it as an argument or a buffer",
-    ),
+_SEEDS = (
+    "the forward sets the state of PyTorch's random numbers, which a plan does not",
+    "draw that noise outside of the forward, and give it as an argument or a buffer",
 )
-_CHECKPOINTS = {
-    inspect.unwrap(checkpoint).__code__: (
-        "the forward checkpoints a part that writes to a buffer (BatchNorm), in eager twice",
-        CHECKPOINT,
-    )
-}
-"""By the code of a function: what a model does that calls it, and what to do."""
+_TWICE = (
+    "the forward checkpoints a part that writes to a buffer (BatchNorm), in eager twice",
+    CHECKPOINT,
+)
+_CAUSES = {inspect.unwrap(f).__code__: _SEEDS for f in (torch.manual_seed, torch.set_rng_state)}
+_CAUSES[inspect.unwrap(checkpoint).__code__] = _TWICE
 
 _TRUSTED: WeakSet[Exported] = WeakSet()
 """Those that were compared."""
@@ -132,26 +128,21 @@ def check_against_eager(
             f"the lowered graph computes another {', '.join(different[:SHOWN])}{more} "
             "than eager PyTorch"
         )
-        known = _known_cause(exported, program, different)
+        known: list[Diagnostic] = []
+        if RANDOM_STATE in different or all(d.startswith("buffer ") for d in different):
+            cause = _SEEDS if RANDOM_STATE in different else _TWICE
+            known = _with_cause(exported, program, cause)
         raise FBError(known or Diagnostic("FB0512", message, hint=hint))
 
 
-def _known_cause(
-    exported: Exported, program: Program, different: Sequence[str]
-) -> Diagnostic | None:
-    """FB0512 with the first call of eager that no graph repeats, and its line."""
-    paths, found = paths_of(exported.original), list[Diagnostic]()
+def _with_cause(exported: Exported, program: Program, cause: tuple[str, str]) -> list[Diagnostic]:
+    """FB0512 with the first line of the model that calls a function of that `cause`."""
+    paths, found = paths_of(exported.original), list[Place]()
     above = AboveTrace(sys._getframe(), Place("", 0, ""))
-    causes = _SETS_SEED if RANDOM_STATE in different else {}
-    if all(d.startswith("buffer ") for d in different):
-        causes = _CHECKPOINTS
 
     def watch(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and not found and frame.f_code in causes:
-            place = place_of(frame, paths, above)
-            if place.file:
-                message, hint = causes[frame.f_code]
-                found.append(Diagnostic("FB0512", f"{message} ({place})", hint=hint))
+        if event == "call" and not found and _CAUSES.get(frame.f_code) is cause:
+            found.extend(p for p in [place_of(frame, paths, above)] if p.file)
 
     before = sys.getprofile()
     sys.setprofile(watch)
@@ -159,7 +150,7 @@ def _known_cause(
         eager_step(exported, program)
     finally:
         sys.setprofile(before)
-    return found[0] if found else None
+    return [Diagnostic("FB0512", f"{cause[0]} ({place})", hint=cause[1]) for place in found]
 
 
 def _wrong_replay(c: CNode, name: str) -> Diagnostic:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest import mock
 
 import sympy
@@ -36,13 +36,16 @@ from ..._torch.results import Results, read_results, without_cache
 from ..._torch.symbolic_sizes import shared_sizes
 from ..._torch.wanted import ALL_RESULTS, Wanted
 from ..._torch.whole import StandIn, as_forward_sees, has_values, unalias, unchanged
-from ...ir.diagnostics import Diagnostic, FBError, fail
+from ...ir.diagnostics import Diagnostic, fail
 from .places import place_of, refused
 from .prepare import check_dense
 from .python_state import CALL_ONCE, observe
 from .without_values import file_on_device, on_device
 
 __all__ = ["argument_paths", "export", "load_pt2"]
+
+NO_NUMBERS = "compute with the tensor (torch.where), not with the number in it (`.item()`)"
+SYMBOLIC = torch.SymInt | torch.SymFloat | torch.SymBool
 
 
 def export(
@@ -267,7 +270,7 @@ def _symbols(program: ExportedProgram) -> tuple[dict[str, str], dict[str, tuple[
                 hint="give it a torch.export.Dim of its own, or export without it",
             )
     if any(symbol not in free for symbol in program.range_constraints):
-        raise _data_dependent(program, free)
+        _refuse_data_dependent(program, free)
     symbols = sorted(free & set(program.range_constraints), key=str)
     for index, symbol in enumerate(symbols):
         bounds = program.range_constraints[symbol]
@@ -283,33 +286,20 @@ def _symbols(program: ExportedProgram) -> tuple[dict[str, str], dict[str, tuple[
     return names, ranges
 
 
-def _data_dependent(program: ExportedProgram, known: set[Any]) -> FBError:
-    """FB0506 naming every operation whose result has a size, or is a number, that the inputs do not
-    fix."""
-    diagnostics = []
+def _refuse_data_dependent(program: ExportedProgram, known: set[Any]) -> NoReturn:
+    """FB0506 with the first operation whose result has a size, or is a number, that depends on
+    data."""
     for node in program.graph.nodes:
         value = node.meta.get("val")
         is_tensor = isinstance(value, Tensor)
-        sizes: tuple[Any, ...] = tuple(value.shape) if is_tensor else (value,)
-        symbols = {
-            x
-            for size in sizes
-            if isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool)
-            for x in size.node.expr.free_symbols
-        }
-        if symbols - known:
-            known = known | symbols
-            what = f"the size of what {node.target} returns" if is_tensor else f"{node.target}"
-            hint = "use a form of fixed size, such as torch.where"
-            if not is_tensor:
-                hint = "compute with the tensor, not with the number in it"
+        numbers = [n for n in (value.shape if is_tensor else (value,)) if isinstance(n, SYMBOLIC)]
+        if any(number.node.expr.free_symbols - known for number in numbers):
+            message = f"the size of what {node.target} returns" if is_tensor else f"{node.target}"
             where = f" ({place})" if (place := place_of(node)) is not None else ""
-            diagnostics.append(Diagnostic("FB0506", f"{what} depends on data{where}", hint=hint))
-    if not diagnostics:  # nothing in the graph reads what was asked for
-        message = "the forward asks for a number that depends on data"
-        hint = "decide on the tensor, as with torch.where, or leave out `.item()` and the like"
-        diagnostics.append(Diagnostic("FB0506", message, hint=hint))
-    return FBError(diagnostics)
+            hint = "use a form of fixed size, such as torch.where" if is_tensor else NO_NUMBERS
+            fail("FB0506", f"{message} depends on data{where}", hint=hint)
+    # Nothing in the graph reads what was asked for.
+    fail("FB0506", "the forward asks for a number that depends on data", hint=NO_NUMBERS)
 
 
 def _fake_inputs(

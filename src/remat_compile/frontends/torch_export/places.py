@@ -62,13 +62,12 @@ def refused(
     except (FBError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # PyTorch raises many types, all about the user's model
-        own = None if args is None else _error_of_eager(model, args, kwargs or {})
         said, hint = _cause(error)
-        message = f"{what}: {error_in_model(error, model, said)}"
-        if own is not None:
-            code, hint = "FB0501", "call it in eager with these arguments first"
-            message = f"{type(own).__name__}: {error_in_model(own, model)}"
-            message = f"the model itself fails on the sample: {message}"
+        cause: Exception = error
+        if args is not None and (own := _error_of_eager(model, args, kwargs or {})) is not None:
+            code, what, cause = "FB0501", "the model itself fails on the sample", own
+            said, hint = f"{type(own).__name__}: {own}".splitlines()[0], "call it in eager first"
+        message = f"{what}: {error_in_model(cause, model, said)}"
         raise FBError(Diagnostic(code, message, hint=hint)) from error
 
 
@@ -111,12 +110,9 @@ def _cause(error: Exception) -> tuple[str | None, str]:
 
 def _calls_forward_again(error: Exception) -> bool:
     """Whether a backward of the model's own called a module: a checkpoint."""
-    in_backward = False
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        code = frame.f_code
-        if code.co_filename == checkpoint.__file__:
-            return True
-        if in_backward and code is nn.Module._call_impl.__code__:
-            return True
-        in_backward |= code.co_name == "backward" and not code.co_filename.startswith(LIBRARIES)
-    return False
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    is_own = [c.co_name == "backward" and not c.co_filename.startswith(LIBRARIES) for c in codes]
+    called = codes[is_own.index(True) :] if any(is_own) else []
+    return nn.Module._call_impl.__code__ in called or checkpoint.__file__ in {
+        code.co_filename for code in codes
+    }
