@@ -18,7 +18,6 @@ from .driver.outputs import files_of_model, files_of_plan
 from .driver.plan import Plan
 from .driver.progress import Progress
 from .driver.recorded import model_of_plan
-from .driver.regions import begin_probe
 from .driver.request import (
     Errors,
     PlanKeywords,
@@ -73,7 +72,6 @@ def plan(
         program = read_program(path)
         reads = files_of_plan(path, program.header)
         return replace(plan_program(program, request, phases), _reads=reads)
-    begin_probe(request, model)
     return plan_source(
         _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases), request, phases
     )
@@ -117,7 +115,6 @@ def compile(  # the name users expect, as in torch.compile
         tensor = next(chain(model.parameters(), model.buffers()), None)
         if tensor is not None:
             check_graphs(tensor.device, is_dynamic=dynamic_shapes is not None)
-    begin_probe(request, model)
     source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
     compiled, diagnostics = _compiled(source, request, phases, cuda_graph=cuda_graph)
     for diagnostic in diagnostics:
