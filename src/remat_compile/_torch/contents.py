@@ -59,7 +59,15 @@ def parts_of(container: Any) -> list[Any]:
     A class of the user's may do anything where it is asked to list it: a table of models in
     `transformers` imports every model, and raises where one cannot be imported.
     """
-    kinds = (list, OrderedDict, dict, set, deque, tuple)  # an ordered one's order is its own
+    kinds = (
+        list,
+        OrderedDict,
+        dict,
+        set,
+        frozenset,
+        deque,
+        tuple,
+    )  # an ordered one's order is its own
     kind: Any = next(kind for kind in kinds if issubclass(type(container), kind))
     return [*(kind.items(container) if issubclass(kind, dict) else kind.__iter__(container))]
 

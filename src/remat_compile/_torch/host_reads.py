@@ -279,8 +279,8 @@ def changed_reads(
         number = _evaluated(read.call, arguments, device, values)
         if (type(number), number) != (type(read.number), read.number):
             return [
-                f"what the forward reads of its arguments is {number}{_at(read.place)}; in the "
-                f"sample it is {read.number}"
+                f"the forward would go another way: a value of its inputs is {number}"
+                f"{_at(read.place)}; in the sample it is {read.number}"
             ]
     return []
 
