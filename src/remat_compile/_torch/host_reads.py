@@ -296,7 +296,7 @@ def warnings_of_reads(reads: Sequence[HostRead]) -> tuple[Diagnostic, ...]:
         f"the forward branches on values of its inputs{at}: the plan holds while those branches "
         "go the same way"
     )
-    hint = 'on_new_shape="replan" plans other calls once for each way, "eager" runs them unplanned'
+    hint = 'on_change="replan" plans other calls once for each way, "eager" runs them unplanned'
     return (Diagnostic("FB0524", message, hint=hint),)
 
 

@@ -24,8 +24,6 @@ import torch.fx.traceback as fx_traceback
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from .libraries import is_library
-
 __all__ = [
     "LIBRARIES",
     "AboveTrace",
@@ -39,7 +37,7 @@ __all__ = [
 
 LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 """Frames in PyTorch and in this package (an ONNX model runs in its modules) are not the user's."""
-_PYTHON = os.path.dirname(os.__file__)
+_PYTHON, _INSTALLED = os.path.dirname(os.__file__), f"{os.sep}site-packages{os.sep}"
 _TRACERS = tuple(
     str(Path(torch.__file__).with_name(part))
     for part in ("_dynamo", "_functorch", "_ops.py", "_subclasses", "autograd", "fx", "utils")
@@ -109,7 +107,7 @@ def _is_tracers(file: str) -> bool:
 
 @cache
 def _is_users(file: str) -> bool:
-    is_pythons = file.startswith(_PYTHON) and f"{os.sep}site-packages{os.sep}" not in file
+    is_pythons = file.startswith(_PYTHON) and _INSTALLED not in file
     return not is_pythons and not file.startswith((*LIBRARIES, "<"))
 
 
@@ -132,8 +130,7 @@ def error_in_model(
         code = frame.f_code
         path, kind = paths.get(id(frame.f_locals.get("".join(code.co_varnames[:1]))), ("", object))
         is_method = hasattr(kind, code.co_name)
-        is_models = is_method or not is_library(code.co_filename)
-        if is_models and _is_users(code.co_filename):
+        if _is_users(code.co_filename) and (is_method or _INSTALLED not in code.co_filename):
             place = Place(code.co_filename, line, place.module)
         if is_method:
             place = Place(place.file, place.line, path)
