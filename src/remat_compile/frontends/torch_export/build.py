@@ -35,6 +35,8 @@ WAY_OUT = {
     "FB0507": f"use operators of PyTorch on tensors in that line, or {BY_REGIONS}",
     "FB0508": "compute a new tensor and return it, or write to a buffer",
 }
+LONGEST = 48
+"""Characters of a name in the graph, the end of the model's own, which stands in the binding."""
 
 SHOWN = 3
 """Places in a message; of more, the number is told."""
@@ -315,7 +317,7 @@ class ProgramBuilder:
         return name if isinstance(name, str) else None
 
     def _fresh(self, wanted: str) -> str:
-        name = base = re.sub(r"\W", "_", wanted).lstrip("_") or "v"
+        name = base = re.sub(r"\W", "_", wanted)[-LONGEST:].lstrip("_") or "v"
         if name[0].isdigit():
             name = base = f"v{name}"
         count = 1

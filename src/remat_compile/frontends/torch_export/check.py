@@ -18,7 +18,7 @@ from ..._torch.autocast import Autocast
 from ..._torch.devices import forked_generators
 from ..._torch.execute import Again, execute
 from ..._torch.lowered import Exported, Lowered
-from ..._torch.places import AboveTrace, Place, paths_of, place_of
+from ..._torch.places import Place, paths_of, place_of
 from ..._torch.repeats import differences, same_bits
 from ..._torch.results import asks_for_cache
 from ..._torch.whole import unchanged
@@ -138,11 +138,10 @@ def check_against_eager(
 def _with_cause(exported: Exported, program: Program, cause: tuple[str, str]) -> list[Diagnostic]:
     """FB0512 with the first line of the model that calls a function of that `cause`."""
     paths, found = paths_of(exported.original), list[Place]()
-    above = AboveTrace(sys._getframe(), Place("", 0, ""))
 
     def watch(frame: FrameType, event: str, _: object) -> None:
         if event == "call" and not found and _CAUSES.get(frame.f_code) is cause:
-            found.extend(p for p in [place_of(frame, paths, above)] if p.file)
+            found.extend(p for p in [place_of(frame, paths)] if p.file)
 
     before = sys.getprofile()
     sys.setprofile(watch)

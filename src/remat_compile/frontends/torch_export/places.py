@@ -19,7 +19,7 @@ from torch.utils import checkpoint
 from torch.utils._pytree import tree_map_only
 
 from ..._torch.joint import NEEDS_NUMBERS
-from ..._torch.places import LIBRARIES, error_in_model
+from ..._torch.places import error_in_model, is_users
 from ..._torch.whole import WholeModel, has_values, unchanged
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.span import Loc
@@ -35,7 +35,7 @@ CHECKPOINT = "take the checkpoint out: the plan does that"
 def place_of(node: fx.Node) -> Loc | None:
     """File (base name only) and line of the user's innermost frame, and the module path."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    user = [frame for frame in frames if not frame[0].startswith(LIBRARIES)]
+    user = [frame for frame in frames if is_users(frame[0])]
     file, line = user[-1] if user else ("", "0")
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     module = next((str(path) for path, _ in reversed(stack.values()) if path), "")
@@ -111,7 +111,7 @@ def _cause(error: Exception) -> tuple[str | None, str]:
 def _calls_forward_again(error: Exception) -> bool:
     """Whether a backward of the model's own called a module: a checkpoint."""
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-    is_own = [c.co_name == "backward" and not c.co_filename.startswith(LIBRARIES) for c in codes]
+    is_own = [c.co_name == "backward" and is_users(c.co_filename) for c in codes]
     called = codes[is_own.index(True) :] if any(is_own) else []
     return nn.Module._call_impl.__code__ in called or checkpoint.__file__ in {
         code.co_filename for code in codes
