@@ -41,7 +41,6 @@ from .kernel_strides import laid_out_by_kernels
 from .kernels import kept_whole
 from .plain_wrappers import PlainWrappers, without_gradients
 from .strides import Strides
-from .symbolic_sizes import sizes_as_values
 from .unlogged import unlogged
 from .whole import WholeModel, as_if_compiling, has_values
 
@@ -258,10 +257,8 @@ def trace_joint(
         stack.enter_context(torch.enable_grad())
         if fake_mode is not None:
             stack.enter_context(fake_mode)
-        env = None if fake_mode is None else fake_mode.shape_env
-        sizes = contextlib.nullcontext() if env is None else sizes_as_values(env)
         laid_out = laid_out_by_kernels(has_values=has_values(module))
-        with kept_whole(), laid_out, _tangents_laid_out(tangents), sizes:
+        with kept_whole(), laid_out, _tangents_laid_out(tangents):
             joint = _trace(stack, module, args, kwargs, known_reads)
         yield joint
 
