@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import linecache
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import BuiltinFunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from ..._torch.handles import fast_handles
 from ..._torch.lowered import Lowered
 from ..._torch.plain_wrappers import PlainWrappers
 from ...ir.diagnostics import Diagnostic, fail, render
 from ...ir.graph import CNode
-from ...ir.schedule import Offload, Schedule
+from ...ir.schedule import Compute, Offload, Schedule
 from ..python.quote import comment
 from ..python.regions import regions_of
 from .borders import borders
@@ -98,7 +97,7 @@ def compiled_step(
     source, saved = emit_with_saved(program, schedule, interface)
     title = comment(f"{TITLE} {program.graph.name} @{schedule.name}>")
     compiled = _kernels(lowered, kernels)
-    forward, backward = _load(source, title, compiled, fast_handles(program.graph))
+    forward, backward = _load(source, title, compiled)
     constants = tuple(lowered.constants[a.name] for a in program.graph.anodes if a.kind == "const")
 
     def partition(
@@ -115,6 +114,8 @@ def compiled_step(
     guards = BackwardGuards(lowered.exported, name)
     flight = Flight(guards, UnusedOutputs(lowered), layouts, MoreTerms(lowered))
     tangents = len(lowered.tangents)
+    runs = Counter(step.cnode for step in schedule.steps if isinstance(step, Compute))
+    draws_again = any(c.token and runs[c.name] > 1 for c in program.graph.cnodes)
     graphs = None
     if recorder is not None:
         graphs = StepGraphs(
@@ -133,9 +134,12 @@ def compiled_step(
 
     def run_backward(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
         flight.end()
-        if compiled and any(map(_is_batch, args[len(args) - tangents :])):
-            message = "gradients come in a batch (is_grads_batched=True), which no kernel reads"
-            hint = "ask for one after the other, or plan without fusion"
+        if (compiled or draws_again) and any(map(_is_batch, args[len(args) - tangents :])):
+            message = (
+                "gradients come in a batch (is_grads_batched=True), which no kernel of this plan "
+                "reads, and in which no dropout can be drawn again"
+            )
+            hint = "ask for one after the other, or call the model itself"
             raise GuardFailure(Diagnostic("FB0910", message, hint=hint))
         args[len(args) - tangents :] = flight.layouts.fit(args[len(args) - tangents :])
         if compiled:
@@ -195,16 +199,12 @@ def _kernels(lowered: Lowered, kernels: Kernels | None) -> dict[str, Kernel]:
     return make_kernels(kernels, users)
 
 
-def _load(
-    source: str, name: str, kernels: Mapping[str, Kernel], fast: Mapping[Function, Function]
-) -> tuple[Function, Function]:
-    """Runs the generated module; tracebacks and debuggers show its lines. `fast` runs instead of
-    its handles of operators, and kernels instead of its functions of regions."""
+def _load(source: str, name: str, kernels: Mapping[str, Kernel]) -> tuple[Function, Function]:
+    """Runs the generated module; tracebacks and debuggers show its lines. Kernels run instead of
+    its functions of regions."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     space: dict[str, Any] = {"__name__": name}
     exec(compile(source, name, "exec"), space)
-    handles = {n: value for n, value in space.items() if isinstance(value, BuiltinFunctionType)}
-    space.update((n, fast[value]) for n, value in handles.items() if value in fast)
     space.update((function, kernel.runner()) for function, kernel in kernels.items())
     # A `torch.compile` around the step would look for the module of this text among files.
     for function in (space["forward"], space["backward"]):
@@ -247,7 +247,7 @@ def _boxed(
     function: Function, constants: tuple[Tensor, ...], flight: Flight, region: str
 ) -> Function:
     def run(args: list[Any]) -> Any:
-        # `kernels_alone`, without what a generator takes with cold caches.
+        # Past autograd, and past functions around PyTorch's own, as `instances.plain_mode`.
         with torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunction():
             if flight.mark is None:
                 return function(args, constants)

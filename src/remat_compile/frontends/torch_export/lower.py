@@ -13,7 +13,6 @@ from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from ..._torch.autocast import Autocast
-from ..._torch.collections import without_full_collections
 from ..._torch.exclusive import exchanging, tracing
 from ..._torch.joint import Joint, Strides, trace_joint
 from ..._torch.lowered import Exported, Lowered
@@ -22,6 +21,7 @@ from ..._torch.whole import restored, unchanged
 from ...ir.diagnostics import fail
 from .assemble import assemble
 from .build import ProgramBuilder
+from .places import refused
 from .prepare import prepare
 from .relaid import takes, without_values
 
@@ -46,11 +46,12 @@ def lower(exported: Exported, tangents: Sequence[Strides] | None = None) -> Iter
         Autocast(exported.device.type).around(),  # `traced` enters that of the capture
         contextlib.ExitStack() as traced,
     ):
+        what = f"PyTorch cannot trace the backward of {type(exported.original).__name__}"
         with (
+            refused("FB0511", what, exported.original, exported.args, exported.kwargs),
             exchanging(),
             recorded_places(exported.original) if records else nullcontext(),
             unchanged(exported.original),  # hooks and attributes are read behind it
-            without_full_collections(),
         ):
             joint = traced.enter_context(
                 trace_joint(
