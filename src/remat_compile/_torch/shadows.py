@@ -23,7 +23,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .callable import PURE
+from ..operators import PURE
 from .host_reads import UNANSWERED, ReadTracker
 from .kernel_strides import kernel_orders, laid_out
 from .libraries import is_library, stamp
