@@ -87,6 +87,7 @@ mutants: install
 # What an attacker and a sceptic try; each runner prints a table and stops the rest where something fails.
 redteam: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/redteam -m ""
+	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_situations.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_reader_fuzz.py --inputs 2000
 	$(BIN)/python tests/runners/run_second_solver.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_faults.py

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from time import monotonic
 
 from remat_compile.ir.program import Budget, Program
-from remat_compile.planners.copying.gaps import Gap, gaps_of
-from remat_compile.planners.copying.place import Move, times_of
-from remat_compile.planners.copying.task import CopyTask
 from remat_compile.planners.instance import Instance, Order, order_without
+from remat_compile.planners.offload.copies.gaps import Gap, gaps_of
+from remat_compile.planners.offload.copies.place import Move, times_of
+from remat_compile.planners.offload.copies.task import CopyTask
 
 __all__ = ["layer_windows"]
 

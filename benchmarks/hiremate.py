@@ -8,7 +8,7 @@ Networks of `zoo/hierarchies.py`, captured on the `meta` device; costs by roofli
 V100. Budgets are f between the least bytes of activations for which `dtr` finds a plan and those
 of the unplanned step. Figures are per cent over the time with nothing recomputed; `*`: the
 time limit ended the search, `-`: no plan, `saved`: per cent of the unplanned activations.
-`bound`: no plan is faster (docs/planners/bounds.md). Where `hiremate` is more than 1.02 × above
+`bound`: no plan is faster (docs/design/bounds.md). Where `hiremate` is more than 1.02 × above
 that, `--best` gives the others so many seconds each; the least of all is `best`.
 
 It says at the end which promises of the page hold: on chains never above 1.01 × the better of

@@ -1,6 +1,8 @@
-"""Trains architectures beside themselves in eager, bit for bit, and writes the table.
+"""Trains architectures beside themselves in eager, bit for bit, and writes the results.
 
-    python benchmarks/models.py [NAME ...] [--state FILE] [--write docs/models.md]
+    python benchmarks/models.py [NAME ...] [--state FILE] [--write docs/notes/models.md]
+
+`--write` also writes the rows to `benchmarks/results/models.csv`.
 
 Each architecture runs in a process of its own, with a time limit. What `--state` already
 holds of the same versions is not run again, so a run that was cut short goes on where it
@@ -28,12 +30,13 @@ from typing import Annotated, Any
 
 import typer
 from _beside_eager import Outcome, run_one
-from _models_page import page, row
+from _models_page import page, row, table
 
 LIMIT_S = 900.0
 """For one architecture by the clock, on a machine that may do other things."""
 
 ENOUGH = 0.95
+ROWS = Path(__file__).parent / "results" / "models.csv"
 
 
 def _import_everything() -> None:
@@ -110,7 +113,7 @@ def read_state(path: Path | None) -> dict[tuple[str, str], Outcome]:
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="All of them without any.")] = None,
     state: Annotated[Path | None, typer.Option(help="Outcomes, one a line; goes on there.")] = None,
-    write: Annotated[Path | None, typer.Option(help="Write the page.")] = None,
+    write: Annotated[Path | None, typer.Option(help="Write the page and the rows.")] = None,
     run: Annotated[bool, typer.Option(help="Run what the state does not hold.")] = True,
 ) -> None:
     """Trains architectures beside themselves in eager."""
@@ -134,10 +137,11 @@ def main(
                 with state.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(outcome)) + "\n")
         outcomes.append(outcome)
-        print(row(outcome), flush=True)
+        print(" | ".join(row(outcome)), flush=True)
     if write is not None:
         left_out = len(everything) - len(outcomes)
         write.write_text(page(outcomes, here, left_out), encoding="utf-8")
+        ROWS.write_text(table(outcomes), encoding="utf-8")
     equal = sum(o.equal for o in outcomes)
     if any(o.silent for o in outcomes) or equal < ENOUGH * len(outcomes):
         raise typer.Exit(1)

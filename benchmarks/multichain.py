@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 from _tables import text_plot
 
-from remat_compile.planners.chains.homogeneous import MultiChain, least_slots
+from remat_compile.planners.chains.recurrences.homogeneous import MultiChain, least_slots
 
 Curves = dict[str, list[tuple[float, float]]]
 

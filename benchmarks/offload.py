@@ -6,7 +6,7 @@
 
 Networks are captured once on the `meta` device; costs are by roofline for each device. Budgets are
 of the activations; figures are times as multiples of the step with nothing recomputed, all from
-the simulator. Beside planners: the bounds of docs/planners/bounds.md (`joint` for any plan, by
+the simulator. Beside planners: the bounds of docs/design/bounds.md (`joint` for any plan, by
 linear programs, and sharper as `joint-exact`, by integer programs; `moving` for plans that
 recompute nothing), and `layer-windows`, which has the rules of published planners.
 

@@ -1,6 +1,6 @@
 """Gradients of exported transformers against the original PyTorch models.
 
-    python benchmarks/onnx_gradients.py [--write docs/onnx_gradients.md] [NAME ...]
+    python benchmarks/onnx_gradients.py [--write docs/notes/onnx_gradients.md] [NAME ...]
 
 Each architecture is made from a small configuration with random weights, exported with
 `export_trainable`, read back, and run forwards and backwards beside the original in float32.

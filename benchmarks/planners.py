@@ -33,7 +33,7 @@ from remat_compile.ir.text.parser import parse_program
 from remat_compile.ir.text.printer import format_program
 from remat_compile.planners import Infeasible, Optimal, available, parse_planner
 from remat_compile.planners.bounds.relaxation import moments_ns
-from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.solvers import MilpSolver
 

@@ -16,8 +16,8 @@ import typer
 from _tables import print_table
 
 from remat_compile.planners.chains.choices import operations, slot_bytes
-from remat_compile.planners.chains.floating import Floating
-from remat_compile.planners.chains.persistent import Persistent
+from remat_compile.planners.chains.recurrences.floating import Floating
+from remat_compile.planners.chains.recurrences.persistent import Persistent
 from remat_compile.planners.chains.stages import SavingOption, Skim, Stage, StageRun
 
 LIMIT_S = 5.0

@@ -29,7 +29,7 @@ class DropLargest:
 
     name: ClassVar[str] = "drop-largest"
     applicability: ClassVar[str] = "any graph"
-    source: ClassVar[str] = "docs/writing_a_planner.md"
+    source: ClassVar[str] = "docs/guide/planner_package.md"
 
     time_power: float = 1.0
     """How much the time counts: 0 looks at bytes alone."""

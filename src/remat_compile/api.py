@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .backends.torch import PlannedModule
-    from .driver.start.start import Start
     from .planners.contract import Planner
 
 OnNewShape = Literal["error", "eager", "replan"]
@@ -112,28 +111,15 @@ def compile(  # the name users expect, as in torch.compile
     request = _request(model, args, options, Wanted(loss, outputs))
     check_fuse(request.fuse, "torch")
     phases = Phases(progress)
-    from .driver.start.start import start_of
-
     if cuda_graph and not isinstance(model, str | Path):
         from .backends.torch import check_graphs
 
         tensor = next(chain(model.parameters(), model.buffers()), None)
         if tensor is not None:
             check_graphs(tensor.device, is_dynamic=dynamic_shapes is not None)
-    start = start_of(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, request)
-    started, diagnostics = (
-        (None, ()) if start is None else start.begin(phases, cuda_graph=cuda_graph)
-    )
-    compiled: PlannedModule
-    if started is not None:
-        exported, compiled = started.exported, started.module
-        diagnostics = started.warnings
-    else:
-        begin_probe(request, model)
-        source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
-        exported = source.exported
-        compiled, of_capture = _captured(source, request, start, phases, cuda_graph=cuda_graph)
-        diagnostics = (*diagnostics, *of_capture)
+    begin_probe(request, model)
+    source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
+    compiled, diagnostics = _compiled(source, request, phases, cuda_graph=cuda_graph)
     for diagnostic in diagnostics:
         # Past `named_keywords`, to the caller.
         warnings.warn(render(diagnostic, level="warning"), stacklevel=3)
@@ -147,19 +133,13 @@ def compile(  # the name users expect, as in torch.compile
         chosen["progress"] = progress or False  # None here: there was nobody to look, or nothing
         chosen["cuda_graph"] = cuda_graph
         compiled.planned_step.on_new_shape = RunPlannedAgain(partial(compile, **chosen))
-    return around_replica(exported, compiled)
+    return around_replica(source.exported, compiled)
 
 
-def _captured(
-    source: Source,
-    request: PlanRequest,
-    start: Start | None,
-    phases: Phases,
-    *,
-    cuda_graph: bool,
+def _compiled(
+    source: Source, request: PlanRequest, phases: Phases, *, cuda_graph: bool
 ) -> tuple[PlannedModule, tuple[Diagnostic, ...]]:
-    """The step of a model that was captured, and what is to be said of it. It is kept for the next
-    start where that can do with it."""
+    """The step of a model that was captured, and the warnings of its plan."""
     from .backends.torch import build, recorder_for
     from .driver.bind import under
     from .frontends.torch_export import ensure_trusted
@@ -171,13 +151,10 @@ def _captured(
     # Outside of the block, in which PyTorch traces and warnings are silenced.
     try:
         with phases.phase("check", "running the graph once against eager"):
-            is_repeatable = ensure_trusted(lowered)
+            ensure_trusted(lowered)
     except FBError as error:
-        return _captured(with_caches(source, error), request, start, phases, cuda_graph=cuda_graph)
-    diagnostics = made.warnings
-    if start is not None and is_repeatable:
-        diagnostics = (*diagnostics, *start.keep(made, lowered))
-    return compiled, diagnostics
+        return _compiled(with_caches(source, error), request, phases, cuda_graph=cuda_graph)
+    return compiled, made.warnings
 
 
 @named_keywords(SweepKeywords, read_request)

@@ -17,7 +17,7 @@ from remat_compile.driver.run_planner import Attempt
 from remat_compile.ir.analysis.liveness import lower_bound_bytes
 from remat_compile.ir.text.printer import format_program
 from remat_compile.planners import Infeasible, parse_planner
-from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.eviction.search import Search
 from remat_compile.planners.instance import Order
 

@@ -34,7 +34,7 @@ from remat_compile.planners.contract import (
     Progress,
     TimedOut,
 )
-from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.registry import parse_planner
 from remat_compile.verifier import Disagreement, ProvenPlan, Refuted, Undecided, Verdict
 

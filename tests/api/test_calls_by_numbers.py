@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import remat_compile
-from helpers.starts import compiled as compiled_within
 from helpers.training import assert_bit_equal, assert_same_tensors, train_steps
 from remat_compile import FBError
 
@@ -66,7 +65,7 @@ def _allowed(places: Tensor, mask: Tensor | None) -> Tensor | None:
 
 
 def compiled(model: nn.Module, *args: Tensor, **options: Any) -> Any:
-    return compiled_within(model, *args, activation_budget="100%", **options)
+    return remat_compile.compile(model, args, activation_budget="100%", planner="dtr", **options)
 
 
 def _model() -> Attention:
@@ -152,26 +151,6 @@ def test_numbers_are_read_outside_of_autocast() -> None:
             ours(IDS, PADDED)
 
 
-def test_a_second_start_has_the_same_guards(folder: Path, captures: list[object]) -> None:
-    for count, mask, other in ((1, FULL, PADDED), (1, FULL, PADDED), (2, PADDED, FULL)):
-        model = _model()
-        eager = copy.deepcopy(model)
-        with pytest.warns(UserWarning, match="FB0524"):
-            ours = compiled(model, IDS, mask)
-        assert len(captures) == count
-        _trains_as_eager(ours, eager, IDS, mask)
-        with pytest.raises(FBError, match="FB0910"):
-            ours(IDS, other)
-
-
-def test_a_second_start_without_reads_of_arguments(folder: Path, captures: list[object]) -> None:
-    for _ in range(2):
-        model = _model()
-        eager = copy.deepcopy(model)
-        _trains_as_eager(compiled(model, IDS), eager, IDS)
-    assert len(captures) == 1
-
-
 # -- caches of text --------------------------------------------------------------------
 
 
@@ -204,15 +183,6 @@ def test_caches_are_made_where_bits_hang_on_them(tmp_path: Path) -> None:
     bound = remat_compile.load(tmp_path / "plan.fbir").bind(model, (x,))
     _trains_as_eager(bound, eager, x)
     assert model.config.use_cache is True
-
-
-def test_so_it_is_at_a_second_start(folder: Path, captures: list[object]) -> None:
-    torch.manual_seed(0)
-    x, eager = torch.randn(64, 8), Caching()
-    for _ in range(2):
-        ours = compiled(copy.deepcopy(eager), x)
-        _trains_as_eager(ours, eager, x)
-    assert len(captures) == 1
 
 
 class Looked(nn.Module):
@@ -256,7 +226,7 @@ class Noting(nn.Module):
         return self.a(x)
 
 
-def test_what_a_way_leaves_outside_of_modules_decides_and_is_put_back() -> None:
+def test_what_a_way_leaves_outside_of_modules_is_put_back() -> None:
     x, mask = torch.ones(3, 4), torch.ones(3, dtype=torch.bool)
     ours = compiled(Noting(), x, mask)
     assert PADDING == {"seen": False}

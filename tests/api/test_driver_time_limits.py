@@ -21,7 +21,7 @@ from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Compute, Free
 from remat_compile.planners import Planner, PlanResult
 from remat_compile.planners.contract import Progress
-from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.report.subject import Subject
 
 UNIT_S = 10 * HANGS_S

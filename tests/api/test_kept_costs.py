@@ -25,7 +25,7 @@ from remat_compile.driver.plan_cache import (
     digest,
     surroundings,
 )
-from remat_compile.planners.store_all import StoreAll
+from remat_compile.planners.baselines.store_all import StoreAll
 
 
 class Net(nn.Module):

@@ -24,7 +24,7 @@ from remat_compile.ir.semantics.sizes import Sizes
 from remat_compile.ir.wording import on_command_line
 from remat_compile.planners import parse_planner
 from remat_compile.planners.contract import Infeasible, TimedOut
-from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.eviction.dtr import Dtr
 
 
 def refused(program: Program, planner: str, budget: str) -> Diagnostic:

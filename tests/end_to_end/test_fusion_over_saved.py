@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import remat_compile
 from helpers.fused_plans import bound, check_step, needs_compiler
-from remat_compile import FBError, Plan, api
+from remat_compile import FBError, Plan
 from remat_compile.backends.torch import PlannedModule, measure_step
 from remat_compile.backends.torch.private import are_private
 from remat_compile.driver.plan_cache import VARIABLE
@@ -315,11 +315,11 @@ class Separate(Stack):
         return x, x.square().mean()
 
 
-@pytest.fixture(scope="module", params=["AOTAutograd's", "its own", "its own, not captured"])
+@pytest.fixture(scope="module", params=["AOTAutograd's", "its own"])
 def separate(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> PlannedModule:
-    """A step in each kind of node, at a first and at a second start."""
+    """A step in each kind of node."""
     with pytest.MonkeyPatch.context() as patched, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         patched.setenv(VARIABLE, str(tmp_path_factory.mktemp("plans")))
@@ -327,18 +327,15 @@ def separate(
             patched.setattr("remat_compile._torch.joint.Joint.wrappers", lambda joint, _: joint)
         elif not import_module("remat_compile._torch.joint").HANDS_GRADIENTS_OVER:
             pytest.skip("this PyTorch holds gradients until a backward ends")
-        for is_second in (False, True)[: 1 + request.param.endswith("not captured")]:
-            if is_second:
-                patched.setattr(api, "_source", None)
-            model, x = Separate(), sample()[1]
-            model.load_state_dict(sample()[0].state_dict())
-            step = remat_compile.compile(
-                model,
-                (x,),
-                fuse="inductor",
-                loss=lambda outputs: outputs[0].sum() + outputs[1],
-                planner="store-all",
-            )
+        model, x = Separate(), sample()[1]
+        model.load_state_dict(sample()[0].state_dict())
+        step = remat_compile.compile(
+            model,
+            (x,),
+            fuse="inductor",
+            loss=lambda outputs: outputs[0].sum() + outputs[1],
+            planner="store-all",
+        )
     assert isinstance(step, PlannedModule)
     assert step.planned_step.flight.is_begun_by_node == (request.param != "AOTAutograd's")
     return step

@@ -127,7 +127,7 @@ def test_an_operator_without_a_lowering_is_refused_before_anything_is_fused() ->
     (refusal,) = refused.value.diagnostics
     assert refusal.code == "FB0920"
     assert "mylib.nothing.default has no JAX lowering" in refusal.message
-    assert "docs/jax-operators.md" in (refusal.hint or "")
+    assert "docs/guide/jax.md" in (refusal.hint or "")
 
 
 def test_a_way_to_fuse_goes_with_what_runs_the_plan(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -23,6 +24,7 @@ SOURCE = ROOT / "src"
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dist")
+    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # setuptools keeps deleted modules
     command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(ROOT)]
     builders = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     if all(map(is_here, map(Requirement, builders))):

@@ -34,10 +34,10 @@ from remat_compile.planners import (
     registry,
 )
 from remat_compile.planners.auto import Auto
-from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.baselines.store_all import StoreAll
+from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.portfolio import members as _portfolio
 from remat_compile.planners.portfolio.race import PlanRace
-from remat_compile.planners.store_all import StoreAll
 from remat_compile.verifier import ProvenPlan, verify
 
 PLUGIN = '''

@@ -24,7 +24,7 @@ from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners.chains.answer import Slots, order_of
 from remat_compile.planners.chains.chain import Chain, chain_of_program
 from remat_compile.planners.chains.choices import operations
-from remat_compile.planners.chains.persistent import Least, Persistent
+from remat_compile.planners.chains.recurrences.persistent import Least, Persistent
 from remat_compile.planners.chains.stages import Stage, save_all, stages_of
 from remat_compile.planners.instance import Instance, Order
 

@@ -17,7 +17,7 @@ from remat_compile.planners import (
     parse_planner,
 )
 from remat_compile.planners.instance import Instance
-from remat_compile.planners.programs.checkmate import checkmate_model, rounded_orders
+from remat_compile.planners.programs.checkmate_rows import checkmate_model, rounded_orders
 from remat_compile.planners.solvers import MilpSolver
 
 

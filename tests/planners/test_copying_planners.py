@@ -31,9 +31,9 @@ from remat_compile.planners import (
     parse_planner,
 )
 from remat_compile.planners.contract import Progress, makes_copies
-from remat_compile.planners.copying import joint_answer
-from remat_compile.planners.copying.offload_table import Rates, best_sets
-from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.eviction.dtr import Dtr
+from remat_compile.planners.offload.tables import joint_answer
+from remat_compile.planners.offload.tables.offload_table import Rates, best_sets
 from remat_compile.planners.registry import available
 
 

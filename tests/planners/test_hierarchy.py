@@ -25,20 +25,28 @@ from helpers.planners.mixed_steps import mixed_chain, mixed_dag, moe, two_towers
 from helpers.planners.thesis_hilp import ThesisProgram
 from remat_compile.ir.program import Program
 from remat_compile.planners.chains.part import content_key
-from remat_compile.planners.hierarchy.dominators import immediate_dominators
-from remat_compile.planners.hierarchy.forward import ForwardGraph
-from remat_compile.planners.hierarchy.h_partition import h_partition
-from remat_compile.planners.hierarchy.intervals import cheapest_cuts
-from remat_compile.planners.hierarchy.level import Level, level_of
-from remat_compile.planners.hierarchy.offers import Offer, offers_of, pareto
-from remat_compile.planners.hierarchy.partition import Limits, children_of
-from remat_compile.planners.hierarchy.prices import ChildPrices, prices_of
+from remat_compile.planners.hierarchy.partition.children import Limits, children_of
+from remat_compile.planners.hierarchy.partition.dominators import immediate_dominators
+from remat_compile.planners.hierarchy.partition.forward import ForwardGraph
+from remat_compile.planners.hierarchy.partition.h_partition import h_partition
+from remat_compile.planners.hierarchy.partition.intervals import cheapest_cuts
+from remat_compile.planners.hierarchy.partition.level import Level, level_of
+from remat_compile.planners.hierarchy.partition.periods import (
+    Repeat,
+    longest_run,
+    runs_of,
+)
+from remat_compile.planners.hierarchy.partition.tree import Tree, tree_of
 from remat_compile.planners.hierarchy.quick import made_again, quick_orders
-from remat_compile.planners.hierarchy.reduced import reduced_model
-from remat_compile.planners.hierarchy.reduced_model import ReducedModel
-from remat_compile.planners.hierarchy.repeats import Repeat, longest_run, runs_of
-from remat_compile.planners.hierarchy.solve_level import flattened
-from remat_compile.planners.hierarchy.tree import Tree, tree_of
+from remat_compile.planners.hierarchy.reduced.offers import (
+    Offer,
+    offers_of,
+    pareto,
+)
+from remat_compile.planners.hierarchy.reduced.prices import ChildPrices, prices_of
+from remat_compile.planners.hierarchy.reduced.rows import reduced_model
+from remat_compile.planners.hierarchy.reduced.solution import ReducedModel
+from remat_compile.planners.hierarchy.reduced.solve_level import flattened
 from remat_compile.planners.instance import Instance, Order
 from remat_compile.planners.programs.solve_compact import is_valid
 from remat_compile.planners.solvers import MilpSolver

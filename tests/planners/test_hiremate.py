@@ -39,16 +39,16 @@ from remat_compile.planners import (
     format_planner,
     parse_planner,
 )
-from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.eviction.search import Search
 from remat_compile.planners.eviction.walk import Heuristic
 from remat_compile.planners.hierarchy import jobs
 from remat_compile.planners.hierarchy.effort import Effort
-from remat_compile.planners.hierarchy.partition import Limits
+from remat_compile.planners.hierarchy.hiremate import Hiremate
+from remat_compile.planners.hierarchy.partition.children import Limits
+from remat_compile.planners.hierarchy.partition.tree import tree_of
 from remat_compile.planners.hierarchy.quick import quick_orders
 from remat_compile.planners.hierarchy.search import Candidates
-from remat_compile.planners.hierarchy.tree import tree_of
-from remat_compile.planners.hiremate import Hiremate
 from remat_compile.planners.instance import Instance, Order
 from remat_compile.planners.isolation.endings import Answered
 from remat_compile.planners.programs.answer import ProgramAnswer
@@ -446,7 +446,7 @@ def test_no_long_step_is_begun_for_which_there_is_no_time(
 
     monkeypatch.setattr(Search, "walk", slow)
     monkeypatch.setattr(Search, "heuristics", lambda self: [Heuristic()])
-    monkeypatch.setattr("remat_compile.planners.hiremate.tree_of", None)
+    monkeypatch.setattr("remat_compile.planners.hierarchy.hiremate.tree_of", None)
     result = Hiremate().plan(program, budget, time_limit_s=600)
     assert isinstance(result, TimedOut)
     assert result.schedule is not None

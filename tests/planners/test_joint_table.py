@@ -10,8 +10,8 @@ import pytest
 
 from helpers.planners.exhaustive_chains import ThesisChain
 from helpers.planners.exhaustive_joint import least_backward, least_time
-from remat_compile.planners.chains.persistent import Persistent
-from remat_compile.planners.copying.joint_table import JointTable, LinkRates
+from remat_compile.planners.chains.recurrences.persistent import Persistent
+from remat_compile.planners.offload.tables.joint_table import JointTable, LinkRates
 
 
 def random_chain(seed: int, layers: int, spread: int = 5) -> ThesisChain:

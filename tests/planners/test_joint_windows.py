@@ -28,20 +28,27 @@ from remat_compile.planners import (
     PlanResult,
     TimedOut,
     parse_planner,
-    polish,
 )
 from remat_compile.planners.contract import Progress, makes_copies
-from remat_compile.planners.copying import windows
-from remat_compile.planners.copying.clock import course_of, time_ns
-from remat_compile.planners.copying.place import Frame, Move, within
-from remat_compile.planners.copying.plan_events import PlanEvents
-from remat_compile.planners.copying.read_moves import moves_of
-from remat_compile.planners.copying.task import CopyTask
-from remat_compile.planners.copying.window_program import Taken, WindowProgram, window_program
-from remat_compile.planners.copying.window_rows import Detour
-from remat_compile.planners.copying.windows import JointWindows
 from remat_compile.planners.instance import Instance, Order
-from remat_compile.planners.polish import Polish
+from remat_compile.planners.offload.copies.clock import course_of, time_ns
+from remat_compile.planners.offload.copies.place import (
+    Frame,
+    Move,
+    within,
+)
+from remat_compile.planners.offload.copies.read_moves import moves_of
+from remat_compile.planners.offload.copies.task import CopyTask
+from remat_compile.planners.polish import polish, windows
+from remat_compile.planners.polish.plan_events import PlanEvents
+from remat_compile.planners.polish.polish import Polish
+from remat_compile.planners.polish.window_program import (
+    Taken,
+    WindowProgram,
+    window_program,
+)
+from remat_compile.planners.polish.window_rows import Detour
+from remat_compile.planners.polish.windows import JointWindows
 from remat_compile.planners.programs.events import Window
 from remat_compile.planners.programs.solve_compact import is_valid
 from remat_compile.planners.solvers import MilpSolver
@@ -349,7 +356,7 @@ def test_answers_do_not_hang_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> No
     one = planner.plan(program, budget, time_limit_s=ENDLESS_S)
     late = iter(range(10**6))
     monkeypatch.setattr(
-        "remat_compile.planners.polish.monotonic", lambda: monotonic() + next(late) / 10
+        "remat_compile.planners.polish.polish.monotonic", lambda: monotonic() + next(late) / 10
     )
     other = planner.plan(program, budget, time_limit_s=ENDLESS_S)
     assert one == other

@@ -15,7 +15,7 @@ from remat_compile.ir.graph import Graph
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.text.parser import read_quickly
 from remat_compile.ir.text.printer import format_program
-from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.eviction.keep import keep_what_fits
 from remat_compile.planners.eviction.walk import Heuristic, Scope, Walk
 from remat_compile.planners.instance import Instance, Order

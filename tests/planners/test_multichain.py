@@ -22,8 +22,13 @@ from remat_compile.planners import (
     TimedOut,
     parse_planner,
 )
-from remat_compile.planners.chains import homogeneous as multi
-from remat_compile.planners.chains.homogeneous import Adjoint, MultiChain, MultiMove, least_slots
+from remat_compile.planners.chains.recurrences import homogeneous as multi
+from remat_compile.planners.chains.recurrences.homogeneous import (
+    Adjoint,
+    MultiChain,
+    MultiMove,
+    least_slots,
+)
 from remat_compile.planners.chains.towers import Towers, towers_of
 from remat_compile.planners.instance import Instance
 

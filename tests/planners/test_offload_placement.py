@@ -12,11 +12,18 @@ from helpers.planners.matrix import linked
 from remat_compile.ir.schedule import Compute, Offload, Prefetch
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners import Feasible, Optimal, parse_planner
-from remat_compile.planners.copying.clock import time_ns
-from remat_compile.planners.copying.gaps import gaps_of
-from remat_compile.planners.copying.place import Frame, Move, place, steps_of, times_of, within
-from remat_compile.planners.copying.task import CopyTask
 from remat_compile.planners.instance import Instance, order_without
+from remat_compile.planners.offload.copies.clock import time_ns
+from remat_compile.planners.offload.copies.gaps import gaps_of
+from remat_compile.planners.offload.copies.place import (
+    Frame,
+    Move,
+    place,
+    steps_of,
+    times_of,
+    within,
+)
+from remat_compile.planners.offload.copies.task import CopyTask
 
 
 def test_waits_stand_as_late_as_they_may() -> None:

@@ -10,8 +10,8 @@ from helpers.planners.partitions import Partition, Released, three, two
 from remat_compile.planners import Feasible, Optimal, parse_planner
 from remat_compile.planners.bounds.links import joint_ns
 from remat_compile.planners.bounds.moving import moving_ns
-from remat_compile.planners.copying.offload_table import Rates, best_sets
 from remat_compile.planners.instance import Instance
+from remat_compile.planners.offload.tables.offload_table import Rates, best_sets
 from remat_compile.planners.solvers import MilpSolver
 
 YES: list[Partition | Released] = [

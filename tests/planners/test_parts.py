@@ -18,14 +18,14 @@ from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners.chains.block_options import block_instance
 from remat_compile.planners.chains.chain import chain_of_program, fingerprints
 from remat_compile.planners.chains.part import content_key
-from remat_compile.planners.hierarchy.forward import ForwardGraph
 from remat_compile.planners.hierarchy.leaf_program import program_of_part
-from remat_compile.planners.hierarchy.level import Level, level_of
-from remat_compile.planners.hierarchy.partition import Limits
-from remat_compile.planners.hierarchy.prices import prices_of
+from remat_compile.planners.hierarchy.partition.children import Limits
+from remat_compile.planners.hierarchy.partition.forward import ForwardGraph
+from remat_compile.planners.hierarchy.partition.level import Level, level_of
+from remat_compile.planners.hierarchy.partition.tree import PartClass, tree_of
 from remat_compile.planners.hierarchy.quick import made_again, quick_orders
-from remat_compile.planners.hierarchy.solve_level import flattened
-from remat_compile.planners.hierarchy.tree import PartClass, tree_of
+from remat_compile.planners.hierarchy.reduced.prices import prices_of
+from remat_compile.planners.hierarchy.reduced.solve_level import flattened
 from remat_compile.planners.instance import Instance, Order
 from remat_compile.planners.programs.solve_compact import is_valid
 

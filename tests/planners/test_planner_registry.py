@@ -32,12 +32,12 @@ from remat_compile.planners import (
     registry,
 )
 from remat_compile.planners.auto import Auto
-from remat_compile.planners.chen import Chen
+from remat_compile.planners.baselines.chen import Chen
+from remat_compile.planners.baselines.periodic import Periodic
+from remat_compile.planners.baselines.store_all import StoreAll
 from remat_compile.planners.contract import Progress
-from remat_compile.planners.dtr import Dtr
-from remat_compile.planners.periodic import Periodic
+from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.results import check_budget
-from remat_compile.planners.store_all import StoreAll
 
 
 @dataclass(frozen=True)

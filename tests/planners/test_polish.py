@@ -24,7 +24,7 @@ from remat_compile.planners import (
 )
 from remat_compile.planners.contract import Progress
 from remat_compile.planners.instance import Instance
-from remat_compile.planners.polish import Descent, Polish
+from remat_compile.planners.polish.polish import Descent, Polish
 from remat_compile.planners.programs.events import Windows, window_events
 from remat_compile.planners.solvers.solve import MilpSolver
 
@@ -94,7 +94,7 @@ def test_no_window_is_begun_past_the_time_limit(monkeypatch: pytest.MonkeyPatch)
         return improve(self, 40, 0.0, solver)
 
     monkeypatch.setattr(Descent, "_improve", slow)
-    monkeypatch.setattr("remat_compile.planners.polish._SLOW_S", 2 * unit_s)
+    monkeypatch.setattr("remat_compile.planners.polish.polish._SLOW_S", 2 * unit_s)
     planner = parse_planner("polish{of=dtr{rounds=0}}")
     result = planner.plan(program, budget, time_limit_s=9.5 * unit_s)
     holds(program, budget, result)

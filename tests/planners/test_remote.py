@@ -36,7 +36,8 @@ from remat_compile.planners import (
     TimedOut,
     parse_planner,
 )
-from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.baselines.periodic import Periodic
+from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.isolation.crew import run_planner_apart
 from remat_compile.planners.isolation.endings import (
     Answered,
@@ -50,7 +51,6 @@ from remat_compile.planners.isolation.endings import (
 )
 from remat_compile.planners.isolation.planner_process import is_foreign, is_portable
 from remat_compile.planners.isolation.results import decode, decode_ending, encode
-from remat_compile.planners.periodic import Periodic
 
 PLUGIN = '''
 import os, re, signal, subprocess, sys, time

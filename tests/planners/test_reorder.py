@@ -17,8 +17,8 @@ from remat_compile.planners import Feasible, Infeasible, Optimal, parse_planner
 from remat_compile.planners.auto import Auto
 from remat_compile.planners.bounds.reordering import Reordering
 from remat_compile.planners.bounds.time_bounds import TimeBounds
+from remat_compile.planners.eviction.reorder import Reorder
 from remat_compile.planners.instance import Instance
-from remat_compile.planners.reorder import Reorder
 from remat_compile.planners.results import Task
 from remat_compile.planners.solvers import MilpSolver
 from remat_compile.verifier import ProvenPlan, verify

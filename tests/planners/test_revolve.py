@@ -11,7 +11,7 @@ from helpers.planners.graphs import chain, stochastic
 from remat_compile.ir.program import Budget
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners import Feasible, Infeasible, Optimal, parse_planner
-from remat_compile.planners.chains.homogeneous import Adjoint
+from remat_compile.planners.chains.recurrences.homogeneous import Adjoint
 from remat_compile.planners.instance import Instance
 
 

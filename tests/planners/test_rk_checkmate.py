@@ -29,9 +29,9 @@ from remat_compile.planners.programs import compact
 from remat_compile.planners.programs.answer import saved_bytes_of
 from remat_compile.planners.programs.compact import NotStated, compact_model
 from remat_compile.planners.programs.events import all_events, order_of, useful_pairs
-from remat_compile.planners.programs.rk_checkmate import thesis_model
+from remat_compile.planners.programs.rk_checkmate import RkCheckmate
+from remat_compile.planners.programs.rk_checkmate_rows import thesis_model
 from remat_compile.planners.programs.solve_compact import solve_compact
-from remat_compile.planners.rk_checkmate import RkCheckmate
 from remat_compile.planners.solvers import MilpSolver
 
 KINDS: tuple[BudgetKind, ...] = ("device", "activation")

@@ -15,7 +15,7 @@ from remat_compile.planners.chains.answer import order_of
 from remat_compile.planners.chains.block_options import Grid, block_instance, option_of
 from remat_compile.planners.chains.chain import Chain, chain_of_program, grouped, period_of
 from remat_compile.planners.chains.choices import operations
-from remat_compile.planners.chains.persistent import Persistent
+from remat_compile.planners.chains.recurrences.persistent import Persistent
 from remat_compile.planners.chains.stages import save_all, stages_of
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.programs.answer import saved_bytes_of

@@ -20,11 +20,11 @@ from remat_compile.planners import (
 )
 from remat_compile.planners.chains.answer import Slots, chain_for
 from remat_compile.planners.chains.choices import operations, slot_bytes
-from remat_compile.planners.chains.floating import Floating
-from remat_compile.planners.chains.persistent import Persistent
+from remat_compile.planners.chains.recurrences.floating import Floating
+from remat_compile.planners.chains.recurrences.persistent import Persistent
+from remat_compile.planners.chains.rotor import Rotor
 from remat_compile.planners.chains.stages import save_all, stages_of
 from remat_compile.planners.instance import Instance
-from remat_compile.planners.rotor import Rotor
 
 INFINITE = float("inf")
 

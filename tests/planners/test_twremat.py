@@ -42,8 +42,8 @@ from remat_compile.planners.eviction.separator_order import (
     Prerequisites,
     SeparatorOrder,
 )
+from remat_compile.planners.eviction.twremat import Twremat
 from remat_compile.planners.instance import Instance
-from remat_compile.planners.twremat import Twremat
 
 Graph = list[set[int]]
 ELIMINATIONS = ("fill", "degree")
@@ -317,7 +317,7 @@ def test_an_order_that_becomes_too_long_is_given_up(monkeypatch: pytest.MonkeyPa
     SeparatorOrder(needs, -1, longest).run(tree_of(needs))
     with pytest.raises(OrderTooLong):
         SeparatorOrder(needs, -1, longest - 1).run(tree_of(needs))
-    monkeypatch.setattr("remat_compile.planners.twremat._LONGEST", 0)
+    monkeypatch.setattr("remat_compile.planners.eviction.twremat._LONGEST", 0)
     program = chain(8)
     refused = Twremat().plan(program, Budget(700, "activation"))
     assert isinstance(refused, Infeasible)

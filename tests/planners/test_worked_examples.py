@@ -11,7 +11,7 @@ from helpers.planners.exhaustive_chains import ThesisChain, counter_example
 from helpers.planners.graphs import chain, towers
 from remat_compile.ir.analysis.treewidth import separator_tree, tree_decomposition
 from remat_compile.planners.chains.chain import chain_of_program
-from remat_compile.planners.chains.persistent import Persistent
+from remat_compile.planners.chains.recurrences.persistent import Persistent
 from remat_compile.planners.chains.stages import save_all
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.programs.events import all_events, useful_pairs
@@ -44,18 +44,18 @@ GIVEN = {
         "bounds.moments",
         "chains.chain",
         "chains.choices",
-        "chains.floating",
-        "chains.homogeneous",
-        "chains.persistent",
+        "chains.recurrences.floating",
+        "chains.recurrences.homogeneous",
+        "chains.recurrences.persistent",
         "chains.stages",
         "chains.towers",
         "eviction.keep",
         "eviction.segments",
         "eviction.separator_order",
-        "programs.checkmate",
+        "programs.checkmate_rows",
         "programs.compact",
         "programs.events",
-        "programs.rk_checkmate",
+        "programs.rk_checkmate_rows",
     ],
 )
 def test_worked_examples(module: str) -> None:

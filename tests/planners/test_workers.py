@@ -26,9 +26,9 @@ from remat_compile.ir.program import Budget
 from remat_compile.ir.text.printer import format_program, format_schedule
 from remat_compile.planners import Feasible, PlanResult, format_planner, parse_planner
 from remat_compile.planners.auto import Auto
-from remat_compile.planners.hiremate import Hiremate
+from remat_compile.planners.chains.rockmate import Rockmate
+from remat_compile.planners.hierarchy.hiremate import Hiremate
 from remat_compile.planners.instance import Instance
-from remat_compile.planners.rockmate import Rockmate
 from remat_compile.planners.solvers import MilpSolver
 from remat_compile.planners.workers import dask_workers, pool
 from remat_compile.planners.workers.addresses import engine_at, given_workers, with_workers

@@ -1,4 +1,4 @@
-"""What `docs/writing_a_planner.md` says is what the example holds, and it runs."""
+"""What `docs/guide/planner_package.md` says is what the example holds, and it runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from helpers.planners.plugin import SOURCE
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+) (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = BLOCK.findall((ROOT / "docs" / "writing_a_planner.md").read_text())
+BLOCKS = BLOCK.findall((ROOT / "docs" / "guide" / "planner_package.md").read_text())
 
 
 def test_the_page_has_all_kinds_of_blocks() -> None:

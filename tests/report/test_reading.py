@@ -12,10 +12,10 @@ from remat_compile.ir.analysis.liveness import BudgetKind, floor_bytes
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget
 from remat_compile.report.changes import differences
-from remat_compile.report.drawing import stretches
+from remat_compile.report.charts.drawing import stretches
+from remat_compile.report.charts.rollup import by_module, by_operator
 from remat_compile.report.moments import KINDS, moments
 from remat_compile.report.reasons import modules, of_floor, of_module, of_peak, of_tensor
-from remat_compile.report.rollup import by_module, by_operator
 from remat_compile.report.subject import Subject
 
 ROOT = Path(__file__).parents[2]

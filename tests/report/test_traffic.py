@@ -13,8 +13,8 @@ from remat_compile import load
 from remat_compile.ir.program import Program
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.ir.text.parser import parse_program
+from remat_compile.report.charts.traffic import Traffic, slower
 from remat_compile.report.trace import THREADS, trace_json
-from remat_compile.report.traffic import Traffic, slower
 
 VALID = Path(__file__).parents[2] / "spec" / "conformance" / "valid"
 

@@ -1,6 +1,6 @@
 """Plans, proves and runs the CNNs that the package `onnx` carries, beside ordinary autograd.
 
-    python tests/runners/run_onnx_models.py [NAME ...] [--write docs/onnx_models.md]
+    python tests/runners/run_onnx_models.py [NAME ...] [--write docs/notes/onnx_models.md]
 
 Ends with 1 where a bit differs, or where a step takes more bytes than were proven.
 """
@@ -47,9 +47,9 @@ def main() -> int:
 
 
 HEAD = (
-    "| model | parameters | operators | activations | planned | all bytes | proven | measured | "
-    "equal to autograd | planning and proof | step | step of autograd |",
-    "|" + "---|" * 12,
+    "| model | parameters | activations | planned | proven | measured | equal to autograd | "
+    "planning and proof |",
+    "|" + "---|" * 8,
 )
 
 
@@ -59,16 +59,14 @@ def row(outcome: Outcome) -> str:
     sizes = (
         outcome.unplanned_activation_bytes,
         outcome.activation_bytes,
-        outcome.unplanned_bytes,
         outcome.proven_bytes,
         report.measured_bytes,
     )
     equal = f"{report.tensors} tensors" if report.bit_equal else f"no: {report.max_difference:.1e}"
     return (
-        f"| {outcome.name} | {outcome.parameters:,} | {outcome.operators} | "
+        f"| {outcome.name} | {outcome.parameters:,} | "
         + " | ".join(f"{size / MIB:.2f} MiB" for size in sizes)
-        + f" | {equal} | {outcome.planning_s:.0f} s | {report.time_s:.2f} s | "
-        f"{report.eager_time_s:.2f} s |"
+        + f" | {equal} | {outcome.planning_s:.0f} s |"
     )
 
 
@@ -84,13 +82,10 @@ def page(rows: list[str], budget: str | None, planner: str) -> str:
         "",
         "## The `light` CNNs of the package `onnx`",
         "",
-        "Files of opset 9 without weights, at their own size (one image of 224 x 224). Each is "
-        f"imported with everything trained, planned by `{planner}` for {share} of its "
-        "activations, proven, given random weights, and run for one step. Every output, gradient "
-        "and buffer is compared in every bit with ordinary autograd. `activations` and `all bytes` "
-        "are of the step without a plan; `all bytes`, `proven` and `measured` have parameters and "
-        "gradients in them; `measured` may not be more than `proven`. Other work ran on the "
-        "machine: times are an order of magnitude.",
+        "Files of opset 9 without weights, at their own size (one image of 224 x 224), everything "
+        f"trained. `{planner}` plans each for {share} of its activations. Outputs, gradients and "
+        "buffers of one step are compared in every bit with autograd. `proven` and `measured` "
+        "include parameters and gradients.",
         "",
         *HEAD,
         *rows,

@@ -32,7 +32,14 @@ from ..operators.schema import effects_of
 from .instances import plain_mode
 from .places import Place, paths_of, place_of_caller
 
-__all__ = ["HostRead", "ReadTracker", "changed_reads", "trained_bytes", "warnings_of_reads"]
+__all__ = [
+    "HostRead",
+    "ReadTracker",
+    "changed_reads",
+    "trained_bytes",
+    "warnings_of_reads",
+    "warnings_of_way",
+]
 
 SHOWN = 3
 """Places in a message; of more, the number is told."""
@@ -82,13 +89,11 @@ _Origin = _Argument | _Result | _Literal
 
 @dataclass(frozen=True, eq=False)
 class HostRead:
-    """A number that hangs on arguments, as the sample's make it, and where the forward reads it.
-    `decides` says that the forward may go another way where it is another one."""
+    """A number that hangs on arguments, as the sample's make it, and where the forward reads it."""
 
     call: _Call
     number: bool | int
     place: Place
-    decides: bool = True
 
 
 class ReadTracker:
@@ -96,8 +101,7 @@ class ReadTracker:
 
     `sample` are the flat arguments. Numbers that hang on them are not answered where computing them
     takes more than `trained_bytes`. A sample without values goes by `known`, what was read with
-    values: a forward that reads in that order gets those numbers. What is `supposed` is read
-    first, in order, whatever the sample says.
+    values: a forward that reads in that order gets those numbers.
     """
 
     def __init__(
@@ -106,7 +110,6 @@ class ReadTracker:
         device: torch.device,
         model: nn.Module,
         known: Sequence[HostRead] = (),
-        supposed: Sequence[bool | int] = (),
     ):
         self.reads: list[HostRead] = []
         self._sample = sample
@@ -114,7 +117,6 @@ class ReadTracker:
         self._limit_bytes = trained_bytes(model)
         self._paths = paths_of(model)
         self._known = known
-        self._supposed = supposed
         self._has_values = all(map(_has_values, sample))
         self._origins: dict[int, tuple[Tensor, _Origin]] = {}
         self._shared: dict[int, set[int]] = {}
@@ -146,8 +148,7 @@ class ReadTracker:
         if not call.of_arguments:
             return self._computed(call)
         if call not in self._read_of:
-            at = len(self.reads)
-            number = self._supposed[at] if at < len(self._supposed) else self._number(call)
+            number = self._number(call)
             if type(number) not in (bool, int):  # one of another type is another at each call
                 return UNANSWERED
             read = HostRead(call, number, place_of_caller(self._paths))
@@ -294,11 +295,24 @@ def warnings_of_reads(reads: Sequence[HostRead]) -> tuple[Diagnostic, ...]:
     more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
     at = f" ({', '.join(places[:SHOWN])}{more})" if places else ""
     message = (
-        f"the forward reads numbers of its arguments and goes on by them{at}: the plan is for "
-        "calls in which they are those of the sample"
+        f"the forward reads numbers of its arguments{at}: the plan is for calls in which they "
+        "are those of the sample"
     )
     hint = 'on_new_shape="replan" plans other calls once for each way, "eager" runs them unplanned'
     return (Diagnostic("FB0524", message, hint=hint),)
+
+
+def warnings_of_way(*, compiling: bool) -> tuple[Diagnostic, ...]:
+    """FB0525 where a step is traced as if it were compiled: what eager reads is not guarded."""
+    if not compiling:
+        return ()
+    message = (
+        "the forward cannot be traced as eager runs it (it reads numbers that a plan cannot know), "
+        "and is planned as if it were compiled: it is as eager at the sample, and may differ where "
+        "other numbers send eager another way"
+    )
+    hint = "branch on truth values or whole numbers of arguments, or leave the branch out"
+    return (Diagnostic("FB0525", message, hint=hint),)
 
 
 def _at(place: Place) -> str:

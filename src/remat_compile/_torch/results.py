@@ -24,7 +24,6 @@ from .wanted import ALL_RESULTS, Wanted
 __all__ = [
     "Results",
     "asks_for_cache",
-    "described",
     "read_results",
     "tensors_of",
     "what_to_know",
@@ -246,21 +245,6 @@ def _leaves(made: Any, path: _Path) -> Iterator[tuple[_Path, Any]]:
         return
     for key, part in parts.items():
         yield from _leaves(part, (*path, key))
-
-
-def described(made: Any) -> tuple[list[str], list[Tensor]]:
-    """The containers in `made` with their keys, and what is no tensor in them, in words; and the
-    tensors, in order."""
-    words, tensors, waiting = [], [], [made]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, Tensor):
-            tensors.append(part)
-            continue
-        parts = _children(part)
-        words.append(f"{type(part).__name__} {part if _is_plain(part) else list(parts or ())!r}")
-        waiting += reversed((parts or {}).values())
-    return words, tensors
 
 
 def _form(made: Any, path: _Path, kept: Mapping[_Path, _Kept]) -> _Part:

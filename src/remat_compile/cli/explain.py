@@ -13,9 +13,9 @@ from ._options import PlanFile, ScheduleOption
 
 if TYPE_CHECKING:
     from ..driver.prices import Prices
+    from ..report.charts.variants import Effect
     from ..report.reasons import TensorReasons
     from ..report.subject import Subject
-    from ..report.variants import Effect
 
 __all__ = ["command"]
 

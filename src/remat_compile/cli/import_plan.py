@@ -21,7 +21,7 @@ def command(
     model: ModelArgument,
     tool: Annotated[
         Literal["sac", "partitioner", "jax-names"],
-        typer.Option("--from", help="Whose decision: see docs/import.md."),
+        typer.Option("--from", help="Whose decision: see docs/guide/imports.md."),
     ],
     output: Output = None,
     *,

@@ -241,7 +241,7 @@ def traffic(plan: Plan) -> list[str]:
     """What copies ask of the link, and the step on slower ones."""
     from ..driver.budget import format_bytes
     from ..ir.units import format_rate
-    from ..report.traffic import Traffic
+    from ..report.charts.traffic import Traffic
 
     trace = plan.trace
     of = Traffic(plan.program, plan.schedule, trace)

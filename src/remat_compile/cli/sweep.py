@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..driver.sweep_cells import Cell
     from ..ir.program import Program
     from ..planners.contract import Planner
-    from ..report.frontier import Measured
+    from ..report.charts.frontier import Measured
 
 __all__ = ["command"]
 

@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..ir.diagnostics import Diagnostic, FBError
-from ..report.frontier import Frontier, Measured, Point, knee
+from ..report.charts.frontier import (
+    Frontier,
+    Measured,
+    Point,
+    knee,
+)
 from .files import read_text
 
 if TYPE_CHECKING:

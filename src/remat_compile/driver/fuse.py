@@ -123,7 +123,7 @@ def _done(
         proven = proven_fused(plan, way.fused, request)
         if isinstance(proven, Diagnostic):
             return proven
-        return _fused_from(plan, proven, way.fused.schedule, kernels)
+        return _fused(plan, proven, way.fused.schedule, kernels)
     try:
         again = as_before(plan, way.program(), request, kernels, values)
     except (FBError, ValueError, RecursionError) as error:
@@ -180,7 +180,7 @@ def as_before(
         if kernel.workspace_bytes > planned:
             taken = f"{kernel.workspace_bytes} bytes of workspace here, {planned} were planned"
             return f"the kernel for {c.name} needs {taken}"
-    return _fused_from(plan, proven, schedule, kernels)
+    return _fused(plan, proven, schedule, kernels)
 
 
 def _late(made: int, of: int, request: PlanRequest) -> Diagnostic:
@@ -192,10 +192,10 @@ def _late(made: int, of: int, request: PlanRequest) -> Diagnostic:
     return Diagnostic("FB0469", message, hint=hint)
 
 
-def _fused_from(plan: Plan, proven: Program, schedule: Schedule, kernels: Kernels) -> Plan:
+def _fused(plan: Plan, proven: Program, schedule: Schedule, kernels: Kernels) -> Plan:
     program = replace(proven, schedules=(schedule,))
     own = replace(plan, program=program, schedule=schedule, lower_bound_s=None, _kernels=kernels)
-    return replace(own, _is_proven=True, _fused_from=plan)
+    return replace(own, _is_proven=True)
 
 
 def _obstacle(plan: Plan, request: PlanRequest) -> str | None:

@@ -17,7 +17,7 @@ from ..ir.program import Budget, Program
 from ..ir.wording import worded
 from ..planners.auto import Auto
 from ..planners.contract import Feasible, Infeasible, Optimal, TimedOut, makes_copies
-from ..planners.dtr import Dtr
+from ..planners.eviction.dtr import Dtr
 from ..planners.eviction.keep import keep_what_fits
 from ..planners.eviction.search import Search
 from ..planners.instance import Instance

@@ -9,7 +9,7 @@ from ..ir.diagnostics import Diagnostic
 from ..ir.program import Target
 from ..ir.units import format_ns, format_rate
 from ..ir.wording import worded
-from ..report.traffic import Traffic
+from ..report.charts.traffic import Traffic
 from .link import LinkText
 from .plan import Plan
 

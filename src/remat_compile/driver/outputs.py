@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from zipfile import BadZipFile, ZipFile
 
 from ..ir.diagnostics import Diagnostic, FBError
-from ..report.frontier import SWEEP_MARK
+from ..report.charts.frontier import SWEEP_MARK
 from ..report.subject import MARK
 from .files import STREAM, FileRead, check_writable
 from .model_source import ModelOptions, file_of, is_program

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from ..ir.diagnostics import Diagnostic, FBError
-from ..report.picture import Picture
+from ..report.charts.picture import Picture
 from .files import FileRead, write_text, write_together
 from .outputs import check_output
 
 if TYPE_CHECKING:
-    from ..report.picture import ChartName
+    from ..report.charts.picture import ChartName
     from ..report.subject import Subject
 
 __all__ = ["chart_of", "check_picture", "page_of", "snapshot_of", "text_of", "write_picture"]
@@ -34,7 +34,7 @@ def chart_of(
     subject: Subject, chart: ChartName, path: str | Path | None, reads: Iterable[FileRead]
 ) -> Picture:
     """One chart, written to `path` if that is given. FB0725 as well."""
-    from ..report.picture import picture_of_plan
+    from ..report.charts.picture import picture_of_plan
 
     if path is not None:
         check_picture(path, reads)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..ir.program import Program, Proven
     from ..ir.schedule import Schedule
     from ..ir.semantics.simulate import Trace
-    from ..report.picture import ChartName, Picture
+    from ..report.charts.picture import ChartName, Picture
     from ..report.subject import Subject
     from ..verifier import Assumption, Choice, Largest, Refuted, Script, Undecided, Verdict
     from .compare_graph import GraphCheck
@@ -69,7 +69,6 @@ class Plan:
     _reads: tuple[FileRead, ...] = field(default=(), repr=False)
     _text: PlanText | None = field(default=None, repr=False)
     _kernels: Kernels | None = field(default=None, repr=False)
-    _fused_from: Plan | None = field(default=None, repr=False)
 
     @property
     def graph(self) -> Graph:
@@ -234,7 +233,7 @@ class Plan:
 
         FB0707 for one that does not exist, FB0931 where JAX is missing, FB0920 and FB0933
         for what JAX cannot express. `jax_style` is `"explicit"`, `"annotated"` or
-        `"annotated-nearest"`; see docs/jax.md.
+        `"annotated-nearest"`; see docs/guide/jax.md.
         """
         check_choice("backend", backend, Emitted)
         check_choice("JAX style", jax_style, JaxStyle)

@@ -76,7 +76,6 @@ COSTS_SUFFIX = ".remat-costs"
 PRICES_SUFFIX = ".remat-prices"
 SUFFIXES = (
     SUFFIX,
-    ".remat-start",
     FUSED_SUFFIX,
     FRONTIER_SUFFIX,
     COSTS_SUFFIX,

@@ -10,7 +10,7 @@ from time import monotonic
 from ..ir.program import Budget, Program
 from ..ir.semantics.simulate import simulate
 from ..planners.contract import Feasible, Optimal
-from ..planners.dtr import Dtr
+from ..planners.eviction.dtr import Dtr
 from ..planners.registry import format_planner
 from ..report.subject import Subject
 

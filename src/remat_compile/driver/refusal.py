@@ -11,7 +11,7 @@ from ..ir.program import Budget, Program
 from ..ir.wording import worded
 from ..planners.auto import Auto
 from ..planners.contract import Feasible, Infeasible, Optimal
-from ..planners.dtr import Dtr
+from ..planners.eviction.dtr import Dtr
 from .budget import Baseline, format_bytes
 
 if TYPE_CHECKING:

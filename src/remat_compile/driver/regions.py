@@ -22,7 +22,6 @@ __all__ = [
     "begin_probe",
     "end_probe",
     "has_regions",
-    "kept_first",
     "kernels_here",
     "lacking",
     "new_kernels",
@@ -83,15 +82,6 @@ def new_kernels(program: Program, limit_s: float = inf) -> Kernels:
     from ..backends.torch.kernels import Kernels
 
     return Kernels(torch.device(program.header.device), monotonic() + limit_s)
-
-
-def kept_first(program: Program) -> Kernels:
-    """As `new_kernels`, without a limit; those that an earlier start kept are not compiled."""
-    import torch
-
-    from ..backends.torch.kernels import Kernels, kept_kernels
-
-    return Kernels(torch.device(program.header.device), kept=kept_kernels())
 
 
 def kernels_here(program: Program) -> Kernels | None:

@@ -227,7 +227,7 @@ def _late(name: str, time_limit_s: float) -> Diagnostic:
 
 def _fall_back(program: Program, budget: Budget | None, late: Diagnostic) -> PlanResult:
     """What `dtr` answers where a planner ran out of time; `late` where it has no plan either."""
-    from ..planners.dtr import Dtr
+    from ..planners.eviction.dtr import Dtr
 
     result = Dtr(rounds=0).plan(program, budget)
     if isinstance(result, Infeasible):

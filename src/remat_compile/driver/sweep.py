@@ -17,8 +17,8 @@ from ..ir.text.printer import graph_sha256
 from ..planners.bounds.time_bounds import TimeBounds
 from ..planners.contract import Infeasible, NotApplicable, Optimal, TimedOut
 from ..planners.registry import format_planner
-from ..report.frontier import frontier_page
-from ..report.picture import Picture, picture_of_frontier
+from ..report.charts.frontier import frontier_page
+from ..report.charts.picture import Picture, picture_of_frontier
 from .budget import Baseline, BudgetText, format_bytes, resolve_budget
 from .files import write_text
 from .frontier import frontiers, knees
@@ -31,7 +31,7 @@ from .table import columns
 if TYPE_CHECKING:
     from ..ir.program import Budget, Program
     from ..planners.contract import Planner
-    from ..report.frontier import Measured
+    from ..report.charts.frontier import Measured
     from .files import FileRead
 
 __all__ = ["Sweep", "run_sweep"]

@@ -174,11 +174,11 @@ def symbols_of(expr: Expr) -> frozenset[str]:
 
 
 LARGEST = 10**100
-"""What no part of an expression exceeds within the ranges: far beyond bytes, far below 1e308."""
+"""Limit on every part of an expression within the ranges: far beyond bytes, far below 1e308."""
 
 
 def too_large(expr: Expr, largest: Mapping[str, int]) -> bool:
-    """Whether a part of it might exceed 10^100, symbols being at most `largest`.
+    """True if a part of it might exceed 10^100 with symbols up to `largest`.
 
     Judged by absolute values: `b - b` counts as 2·b. Linear, since no number outgrows the limit.
     """

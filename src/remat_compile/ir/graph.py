@@ -175,7 +175,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What every execution but the first runs instead, free of effects.
+    """The call that every execution after the first runs instead, free of effects.
 
     `writes` is a subset of the cNode's writes (`None` for unused results).
     """
@@ -228,11 +228,11 @@ class CNode:
 
     @property
     def replays_otherwise(self) -> bool:
-        """Whether executions but the first run another call (`1`, `1.0` and `true` differ)."""
+        """True if executions after the first run another call (`1`, `1.0` and `true` differ)."""
         return self.replay is not None and repr(self.replay.call) != repr(self.call)
 
     def call_at(self, execution: int) -> Call:
-        """What the n-th execution (from 1) runs."""
+        """The call of the n-th execution (from 1)."""
         return self.call if execution == 1 or self.replay is None else self.replay.call
 
     def results_at(self, execution: int) -> tuple[str, ...]:
@@ -296,7 +296,7 @@ class Graph:
         return storages
 
     def calls(self) -> Iterator[Call]:
-        """Of views and cNodes, of what is inside regions, and of replay forms."""
+        """The calls of views and cNodes, of the insides of regions, and of replay forms."""
         yield from (view.call for view in self.views)
         for c in self.cnodes:
             yield from (*c.call.parts(), c.call_at(2))
@@ -322,7 +322,7 @@ class Graph:
 
     @cached_property
     def parts(self) -> dict[str, dict[int, str]]:
-        """Of each view that is a part (of a `split`), all that one call gives, by their indices.
+        """For each view that is a part (of a `split`): all parts of one call, by their indices.
         Two of one call and index are taken from a call each."""
         calls: dict[tuple[str, Call], list[dict[int, str]]] = {}
         parts = {}
@@ -339,7 +339,7 @@ class Graph:
 
     @cached_property
     def _reads(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-        """Of the first execution and of later ones: mostly one tuple."""
+        """The reads of the first execution and of later ones: mostly one tuple."""
         reads_of = {}
         for c in self.cnodes:
             again = first = self._of_call(c.call)

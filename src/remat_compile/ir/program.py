@@ -29,7 +29,7 @@ CostSource = Literal["none", "measured", "roofline"]
 
 @dataclass(frozen=True, slots=True)
 class TensorLayout:
-    """How a tensor of the caller's lies in memory where it is not contiguous.
+    """The layout of a tensor of the caller that is not contiguous.
 
     `order`: its dimensions from the outermost to the innermost one, nothing between elements;
     [0, 2, 3, 1] is what PyTorch calls channels_last. `strides`, in elements, for any other.
@@ -99,7 +99,7 @@ class Target:
 
     @property
     def has_link(self) -> bool:
-        """Whether the bandwidth to and from the host is known."""
+        """True if the bandwidth to and from the host is known."""
         return self.d2h_bytes_per_s is not None and self.h2d_bytes_per_s is not None
 
     def with_link(
@@ -172,7 +172,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """How the graph meets its caller.
+    """The interface between the graph and its caller.
 
     `input_grads` pairs the index of an argument with where its gradient is found.
     """
@@ -200,7 +200,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What else a proof claims and covers, and a seal over all of it.
+    """Further claims and coverage of a proof, with a seal over all of it.
 
     `time_ns` is the time of the schedule, `least_time_ns` and `least_bytes` what no schedule of
     the graph can do without, all at the sample. `budgets` were asked for; `ranges` are the
@@ -220,7 +220,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """What was proven of a schedule: obligations by name, bounds, and by what."""
+    """The record of a proof: obligations by name, bounds, and the solver."""
 
     schedule: str
     obligations: tuple[str, ...]

@@ -17,7 +17,7 @@ from .span import Span
 Side = Literal["device", "host"]
 
 Direction = Literal["d2h", "h2d"]
-"""Of a copy: device to host, or host to device."""
+"""The direction of a copy: device to host, or host to device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,5 +128,5 @@ class Schedule:
 
     @property
     def has_copies(self) -> bool:
-        """Whether anything is copied to or from the host."""
+        """True if a step copies to or from the host."""
         return any(isinstance(step, CopyStep) for step in self.elementary.steps)

@@ -12,11 +12,11 @@ from ..ir.analysis.order import capture_order
 from ..ir.program import Budget, Program
 from .bounds.time_bounds import TimeBounds
 from .contract import Planner, PlanResult, Progress, makes_copies
-from .dtr import Dtr
+from .eviction.dtr import Dtr
 from .isolation.crew import Crew, Ended
 from .isolation.endings import Answered, Failed, NoResult, Overdue, PlannerRefused, Unloadable
 from .isolation.planner_process import is_foreign, is_portable
-from .polish import Polish
+from .polish.polish import Polish
 from .portfolio.members import (
     LARGE,
     SMALL,
@@ -36,7 +36,7 @@ from .workers.addresses import engine_at, given_workers, where_it_runs, wrong_ad
 __all__ = ["Auto"]
 
 MOST_IDLE_POLISHES = 4
-"""So many polishes in a row that do not lead end the search."""
+"""The search ends after this many polishes in a row without a better plan."""
 FALLBACK_S = 10.0
 """The fallback may take so long, whatever the time limit."""
 GRACE_S = 2.0
@@ -66,7 +66,7 @@ class Auto:
 
     @property
     def copies(self) -> bool:
-        """Whether its schedules may copy to the host, on a target with a link."""
+        """True if its schedules may copy to the host, on a target with a link."""
         return self.offload
 
     def plan(

@@ -1,4 +1,4 @@
-"""What a planner is, and what it may answer.
+"""The contract of a planner, and its possible answers.
 
 A planner is a frozen dataclass whose fields are its options. `plan` never raises for
 a budget it cannot meet: outcomes are values.
@@ -84,7 +84,7 @@ PlanResult = Optimal | Feasible | Infeasible | NotApplicable | TimedOut
 
 
 def makes_copies(planner: object) -> bool:
-    """Whether the planner may copy to the host. Its bounds then hold for plans with copies too,
+    """True if the planner may copy to the host. Its bounds then hold for plans with copies too,
     and it needs a target with a link; a schedule with copies of any other planner is refused."""
     return bool(getattr(planner, "copies", False))
 

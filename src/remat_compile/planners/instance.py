@@ -52,9 +52,9 @@ class Instance:
     writer_A: list[int]
     kept_A: list[bool]
     makable_C: list[bool]
-    """Whether the cNode may run again, at any time after its first execution."""
+    """True if the cNode may run again, at any time after its first execution."""
     replay_C: list[bool]
-    """Whether executions but the first have a form of their own."""
+    """True if later executions use a replay form."""
     must_C: list[bool]
     """Whether its first execution may not be left out for what lies outside of this instance:
     of a part (`chains/part.py`), what makes values that are the whole's to hold."""

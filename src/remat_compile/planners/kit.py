@@ -1,4 +1,5 @@
-"""What a planner builds on, ours and those of other packages (`docs/writing_a_planner.md`)."""
+"""The names that planners build on, ours and those of other packages
+(`docs/guide/planner_package.md`)."""
 
 from ..ir.analysis.liveness import lower_bound_bytes
 from ..ir.program import Budget, Program

@@ -38,7 +38,7 @@ class PlannerInfo:
 
     @property
     def is_own(self) -> bool:
-        """Whether this package ships it."""
+        """True if this package ships it."""
         return self.package == _OWN
 
     def load(self) -> type[Planner]:
@@ -83,8 +83,8 @@ def registered() -> tuple[PlannerInfo, ...]:
 
 
 def own() -> dict[str, PlannerInfo]:
-    """Those of this package, which need no look at all the others. Empty where it lies in a
-    folder and is not installed."""
+    """Planners of this package, found without a look at other packages; empty if the package is
+    not installed."""
     try:
         points = distribution(_OWN).entry_points
     except PackageNotFoundError:

@@ -17,7 +17,7 @@ from .contract import Feasible, Infeasible, Optimal, PlanResult, TimedOut
 from .instance import Instance, Order
 
 _SHOWN = 8
-"""So many tensors are named where a budget cannot be met."""
+"""A refusal names at most this many tensors."""
 
 
 def check_budget(budget: Budget | None) -> None:
@@ -36,7 +36,7 @@ def peak_of(trace: Trace, kind: str) -> int:
 
 
 def kind_of(budget: Budget | None) -> BudgetKind:
-    """What a budget that `check_budget` lets pass counts; the device where there is none."""
+    """The bytes that a budget bounds: of the device if there is no budget."""
     return "activation" if budget is not None and budget.kind == "activation" else "device"
 
 
@@ -126,8 +126,8 @@ class Task:
         return Infeasible(reached, floor, why, names_both=True)
 
     def _floor_note(self, floor: int, where: str) -> Note:
-        """What holds the bytes of the floor: the cNode's own, what is carried through its first
-        execution for what comes later, what the caller holds."""
+        """The bytes of the floor by holder: the cNode itself, values carried past its first
+        execution, the caller."""
         graph, inst = self.program.graph, self.instance
         c = graph.cnode[where]
         working = working_set(graph, c)

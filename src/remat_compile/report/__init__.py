@@ -1,4 +1,4 @@
-"""What a plan does, for eyes and for other tools: a page, reasons, differences, traces, graphs.
+"""Reports on a plan, for eyes and for other tools: a page, reasons, differences, traces, graphs.
 
 Everything is read off the simulator (`ir/semantics`); nothing here decides or proves.
 """

@@ -1,4 +1,5 @@
-"""What two plans do differently: kept, recomputed, moved; and what that does to peak and time."""
+"""Differences between two plans: values kept, recomputed, moved; and their effect on peak and
+time."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def differences(before: Subject, after: Subject) -> Differences:
 
 
 def _without_costs(program: Program) -> object:
-    """What must be equal for two graphs to be one; a model measured again is the same graph."""
+    """The parts that must be equal for two graphs to be one; a model measured again is the same
+    graph."""
     graph = program.graph
     computations = tuple(
         (c.name, c.phase, c.writes, repr(c.call), repr(c.call_at(2)), c.token, c.of)

@@ -11,7 +11,11 @@ from collections.abc import Iterator
 
 from ..ir.graph import CALLER_KINDS, CNode
 from ..ir.units import format_bytes
-from .drawing import COLORS, ROLE_COLORS, ROLE_NAMES
+from .charts.drawing import (
+    COLORS,
+    ROLE_COLORS,
+    ROLE_NAMES,
+)
 from .subject import MARK, Subject, shown
 
 __all__ = ["dot"]

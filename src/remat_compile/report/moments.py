@@ -1,4 +1,4 @@
-"""What fills the device during chosen steps, by kind and by tensor."""
+"""The contents of the device during chosen steps, by kind and by tensor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..ir.graph import CALLER_KINDS, Graph
 from ..ir.program import Program
 from ..ir.schedule import Compute, Schedule, Step
 from ..ir.semantics.machine import Machine
-from .timeline import replay
+from .charts.timeline import replay
 
 __all__ = ["KINDS", "Holding", "Kind", "Moment", "moments"]
 
@@ -41,7 +41,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What is on the device during a step; `by_kind` adds up to the trace's `during`.
+    """The contents of the device during a step; `by_kind` adds up to the trace's `during`.
 
     `holdings`, the largest first, are all that is there, or the largest of each kind where few
     were asked for; `count` is how many there are of each kind.
@@ -86,7 +86,7 @@ def moments(
 
 
 class _Ledger:
-    """What is held, of each kind in order of bytes, kept from step to step."""
+    """The held storages of each kind in order of bytes, updated from step to step."""
 
     def __init__(self, live: Mapping[str, int], graph: Graph) -> None:
         self.kind_of: dict[str, tuple[Kind, int]] = {}
@@ -101,7 +101,7 @@ class _Ledger:
         self.bytes[holding.kind] += holding.bytes
 
     def take(self, name: str) -> None:
-        """Nothing happens where `name` is not held."""
+        """Drops `name`; no effect if it is not held."""
         if name in self.kind_of:
             kind, size = self.kind_of.pop(name)
             order = self.order[kind]
@@ -151,7 +151,7 @@ def _note_writer(state: Machine, step: Compute, again: set[str]) -> None:
 def _passing(
     state: Machine, step: Step, again: Collection[str], flying: Collection[str]
 ) -> tuple[Holding, ...]:
-    """What a step takes while it runs, beside what is there before it."""
+    """The bytes that a step takes while it runs, beside those there before it."""
     if not isinstance(step, Compute):
         arrives = step.copies == "h2d" and step.anode not in state.live
         size = state.sizes.anode[step.anode]

@@ -1,4 +1,4 @@
-"""What a notebook shows of a plan: a few figures, and memory over the step."""
+"""A plan in a notebook: a few figures, and memory over the step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html import escape
 
 from ..ir.diagnostics import FBError
 from ..ir.units import format_bytes, format_ns
-from .picture import picture_of_plan
+from .charts.picture import picture_of_plan
 from .subject import Subject
 
 __all__ = ["summary_html"]

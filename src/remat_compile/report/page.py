@@ -11,11 +11,15 @@ from html import escape
 from typing import Any
 
 from ..ir.units import format_bytes, format_ns
-from .charts import charts, stretch_moments
+from .charts.charts import charts, stretch_moments
+from .charts.drawing import TENSORS_PER_MOMENT, Stretch
+from .charts.rollup import (
+    ModuleTime,
+    by_module,
+    by_operator,
+)
 from .document import Cell, chart, document, table
-from .drawing import TENSORS_PER_MOMENT, Stretch
 from .moments import KINDS, Moment
-from .rollup import ModuleTime, by_module, by_operator
 from .subject import Subject, place_of, shown
 
 __all__ = ["page"]
@@ -52,7 +56,7 @@ def page(subject: Subject) -> str:
 
 
 def _moments(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> Iterator[list[Any]]:
-    """What the slider shows: step, bytes, what runs, where, bytes by kind, largest tensors."""
+    """The data of the slider: step, bytes, what runs, where, bytes by kind, largest tensors."""
     for _, moment in held:
         step, kinds = moment.step, moment.by_kind
         tensors = [

@@ -11,11 +11,17 @@ from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ..ir.graph import CALLER_KINDS, ANode
 from ..ir.schedule import Compute
 from ..ir.semantics.sizes import Sizes
+from .charts.rollup import module_path
+from .charts.timeline import Life
+from .charts.variants import (
+    Effect,
+    gap_at,
+    keep,
+    move,
+    rebuild,
+)
 from .moments import Holding
-from .rollup import module_path
 from .subject import Subject
-from .timeline import Life
-from .variants import Effect, gap_at, keep, move, rebuild
 
 __all__ = [
     "FloorReasons",
@@ -39,7 +45,7 @@ from forward to backward."""
 
 MOST_REMEDIES = 12
 STEPS_TO_SIMULATE = 200_000
-"""How many steps the search for a remedy may simulate in all."""
+"""Limit on the steps that the search for a remedy simulates in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +132,7 @@ class ModuleReasons:
 
 
 def of_floor(subject: Subject, kind: BudgetKind = "device") -> FloorReasons:
-    """What holds up the bytes below which no plan gets."""
+    """The holders of the bytes that no plan can avoid."""
     program, graph = subject.program, subject.program.graph
     floor, name = floor_bytes(program, kind)
     sizes, c = Sizes.of(program), graph.cnode[name]
@@ -145,7 +151,7 @@ def of_floor(subject: Subject, kind: BudgetKind = "device") -> FloorReasons:
 
 
 def of_peak(subject: Subject) -> PeakReasons:
-    """What holds the peak up, and which single changes would lower it."""
+    """The holders of the peak, and the single changes that would lower it."""
     step, trace = subject.trace.peak_step, subject.trace
     held = tuple(HeldAtPeak(h, _next_use(subject, h.name, step)) for h in subject.peak.holdings)
     own = sum(h.holding.bytes for h in held if h.next_use == step or h.holding.kind == "parameters")
@@ -191,7 +197,7 @@ def _remedies(subject: Subject, name: str) -> Iterable[Remedy]:
 
 
 def of_tensor(subject: Subject, name: str) -> TensorReasons:
-    """What is done with an aNode, why, and what else could be. FB0730 for no such name."""
+    """The treatment of an aNode, its reasons, and the alternatives. FB0730 for no such name."""
     graph, trace = subject.program.graph, subject.trace
     name = graph.storage.get(name, name)
     if name not in graph.anode:
@@ -242,7 +248,7 @@ def modules(subject: Subject) -> frozenset[str]:
 
 
 def of_module(subject: Subject, path: str) -> ModuleReasons:
-    """What a module makes and what is done with it. FB0730 for no such module."""
+    """The values of a module and their treatment. FB0730 for no such module."""
     graph, sizes = subject.program.graph, subject.trace._sizes.anode
     if path not in modules(subject):
         raise _unknown(subject, path)

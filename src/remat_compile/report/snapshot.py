@@ -16,8 +16,8 @@ from typing import Any
 from ..ir.graph import CNode
 from ..ir.schedule import Compute, Step
 from ..ir.semantics.machine import Machine
+from .charts.timeline import replay
 from .subject import MARK, Subject, place_of, shown
-from .timeline import replay
 
 __all__ = ["events", "snapshot"]
 
@@ -62,7 +62,7 @@ def events(subject: Subject) -> Iterator[Entry]:
 
 
 class _AllocationRecorder:
-    """What is allocated, and where, in a device that has as many addresses as it takes."""
+    """Allocations and their addresses on a device with unlimited addresses."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
@@ -164,7 +164,7 @@ class _AllocationRecorder:
 
 
 def _named(state: Machine, c: CNode) -> tuple[str, ...]:
-    """What a computation may end or name anew without taking bytes for it."""
+    """The storages that a computation may end or rename without new bytes."""
     return (*c.results, *state.graph.reads(c)) if c.is_accumulate else c.results
 
 

@@ -28,7 +28,7 @@ MOST_COUNTERS = 1000
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """What a computation took as it ran: `step` is its index in the schedule, `bytes` the most on
+    """The measured time of a computation: `step` is its index in the schedule, `bytes` the most on
     the device from its begin to that of the next."""
 
     step: int

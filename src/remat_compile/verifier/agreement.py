@@ -131,7 +131,7 @@ def _differences(verdict: ProvenPlan, opinion: Accepted) -> Iterator[str]:
 
 
 def _false_claims(verdict: ProvenPlan, program: Program, opinion: Accepted) -> Iterator[str]:
-    """What the file records of the very same graph and steps, and is not so."""
+    """The recorded claims about the same graph and steps that are false."""
     for recorded in program.proven:
         certificate = recorded.certificate
         if certificate is None or recorded.graph_sha256 != verdict.proven.graph_sha256:

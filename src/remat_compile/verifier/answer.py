@@ -1,4 +1,4 @@
-"""What a solver is asked within, and what it may answer."""
+"""Limits of a question to a solver, and its possible answers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 TACTICS = ("simplify", "propagate-values", "solve-eqs", "smt")
-"""Of z3, where an encoding names no others."""
+"""The parameters of z3 for encodings that name none."""
 
 
 @dataclass
 class Deadline:
-    """How many seconds are left, from the moment it is made."""
+    """A deadline: the seconds left since its creation."""
 
     limit_s: float
     start_s: float = field(default_factory=lambda: time.monotonic())

@@ -1,4 +1,4 @@
-"""What a proof rests on and does not cover, told with every verdict."""
+"""The assumptions and limits of a proof, printed with every verdict."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Assumption:
 def assumptions(
     program: Program, schedule: Schedule, ranges: Iterable[str] = ()
 ) -> tuple[Assumption, ...]:
-    """What the proof of `schedule` rests on beside the rules of the language.
+    """The assumptions of the proof of `schedule`, beside the rules of the language.
 
     `ranges` are the symbols for all values of which bytes are proven. A pure function, so
     that a certificate about the same program and steps has the same list; section 8 of
@@ -52,7 +52,7 @@ def assumptions(
 
 
 def cost_assumptions(program: Program) -> tuple[Assumption, ...]:
-    """Those of them that numbers in the graph rest on: what a simulated plan assumes too."""
+    """The assumptions behind numbers in the graph, which a simulated plan makes too."""
     return (*_costs(program), *_loss(program))
 
 

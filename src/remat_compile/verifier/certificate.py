@@ -1,4 +1,4 @@
-"""What a proof is bound to, and whether a recorded one may be taken for a new one.
+"""The subject of a proof, and the test whether a recorded proof may replace a new one.
 
 A certificate is a cache: it saves proving again what was proven of the same graph and
 steps. It is no signature, since whoever can write the file can write a certificate.

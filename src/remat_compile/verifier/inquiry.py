@@ -41,7 +41,7 @@ class Script:
 
 @dataclass
 class Record:
-    """What an inquiry finds beside its answers; all obligations of a proof share it."""
+    """The record of an inquiry beside its answers, shared by all obligations of a proof."""
 
     scripts: list[Script] = field(default_factory=list)
     disagreements: list[str] = field(default_factory=list)

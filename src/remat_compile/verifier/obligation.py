@@ -1,4 +1,4 @@
-"""What has to be proven of a plan, and how a proof in a file writes it."""
+"""The obligations of a plan, and their spelling in a file's proof."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Obligation(StrEnum):
 
     @property
     def meaning(self) -> str:
-        """What `unsat` says."""
+        """The meaning of `unsat`."""
         return _MEANINGS[self]
 
 
@@ -58,7 +58,7 @@ FULL_PROOF = (
     Obligation.RACES,
     Obligation.CLAIMS,
 )
-"""What a full proof names; that of memory says for which sizes."""
+"""The obligations of a full proof; that of memory says for which sizes."""
 
 _AT_SAMPLE = f"{Obligation.MEMORY} at sample"
 
@@ -82,5 +82,5 @@ def obligation_of(entry: str) -> Obligation | None:
 
 
 def is_at_sample_only(proven: Proven) -> bool:
-    """Whether bytes are bounded at the sample, and symbols have other values too."""
+    """True if bytes are bounded at the sample only, though symbols have other values."""
     return _AT_SAMPLE in proven.obligations

@@ -52,7 +52,7 @@ class PlanProof:
 
     @property
     def amounts(self) -> Amounts:
-        """What is held and for how long; `unreadable` says whether there is such a thing."""
+        """The values held and their lifetimes; `unreadable` says whether any cannot be read."""
         assert isinstance(self._amounts, Amounts)
         return self._amounts
 
@@ -133,7 +133,7 @@ class PlanProof:
                 return Refuted(refuted) if refuted else verdict
 
     def claims(self, sizes: Sizes) -> Claims | Undecided:
-        """What is true of the time and of lower bounds, the time by z3."""
+        """The facts about time and lower bounds, the time by z3."""
         target = self.program.target
         claims = compute_claims(self.statements, self.events, sizes, target)
         asked = self.inquiry.about(Obligation.CLAIMS)
@@ -144,7 +144,7 @@ class PlanProof:
         return Undecided(f"claims: {why}")
 
     def refuted_claims(self, true: Claims) -> tuple[Diagnostic, ...]:
-        """What the file claims of these very steps, and is not so."""
+        """The file's claims about these steps that are false."""
         diagnostics: list[Diagnostic] = []
         for proven in self.program.proven:
             c = proven.certificate

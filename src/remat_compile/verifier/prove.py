@@ -171,7 +171,7 @@ def _objection(record: Record, schedule: Schedule, *, refuted: bool) -> Undecide
 
 
 def _subject(program: Program, schedule: Schedule) -> tuple[str, ...]:
-    """What scripts are about, names quoted so that none can end a comment."""
+    """The heading of scripts, with names quoted so that none can end a comment."""
     names = f"schedule {json.dumps(schedule.name)} of graph {json.dumps(program.graph.name)}"
     return names, f"graph and steps sha256 {certificate_sha256(program, schedule)}"
 

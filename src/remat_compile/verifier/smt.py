@@ -43,7 +43,7 @@ PART_LINES = 8_000
 1.3 s, 8 000 0.7 s, one part of 150 000 1.1 s; more than one text per solver, 2.5 s."""
 
 LATE_GOALS = 500
-"""So many goals of a closed part are packed together."""
+"""Number of goals of a closed part that are packed together."""
 
 
 @cache
@@ -67,7 +67,7 @@ class ScriptPart:
 
     @property
     def lines(self) -> list[str]:
-        """Those of a closed part are unpacked anew each time."""
+        """The goals; those of a closed part are unpacked anew each time."""
         if self._packed is None:
             return self._lines
         return [machine(), *_unpacked(self._packed)]
@@ -101,7 +101,7 @@ class ScriptPart:
         self._goals = {}
 
     def assertions(self) -> str:
-        """What a solver is given: unsat means that no goal is possible."""
+        """A question to a solver: unsat means that no goal is possible."""
         return "\n".join([*self.lines, _any(self.goals), ""])
 
     def text(self) -> str:
@@ -123,7 +123,7 @@ class Asked(Protocol):
     """Who answers (`inquiry.Inquiry`)."""
 
     def ask(self, part: ScriptPart, tactics: tuple[str, ...]) -> Answer:
-        """Whether one of the goals of `part` is possible."""
+        """Asks whether one of the goals of `part` is possible."""
         ...
 
 
@@ -139,7 +139,7 @@ class Encoding:
 
     @property
     def is_full(self) -> bool:
-        """Whether the part is long enough to begin another one."""
+        """True if the part is long enough to begin another one."""
         return len(self.parts[-1]) >= PART_LINES
 
     def cut(self) -> None:
@@ -188,7 +188,7 @@ class Encoding:
 
 
 def _any(goals: Iterable[str]) -> str:
-    """That one of the goals holds. In SMT-LIB `or` and `and` have two arguments at the least, so
+    """The disjunction of the goals. In SMT-LIB `or` and `and` have two arguments at the least, so
     one that may have fewer begins with `false` or `true`."""
     match list(goals):
         case []:
@@ -256,7 +256,7 @@ class Facts:
         return fact.constant
 
     def claim(self, what: str, of: str, value: bool) -> None:
-        """What a plain walk says that the fact is from here on: asked where a part assumes it.
+        """The value that a plain walk gives the fact from here on: asked where a part assumes it.
         Nothing is assumed of a fact that never changed."""
         fact = self._facts[what].get(of)
         if fact is not None:

@@ -1,4 +1,4 @@
-"""What the verifier answers."""
+"""The answers of the verifier."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def test_an_operator_that_cannot_stand_inside_is_named() -> None:
     assert (refusal.code, refusal.span and refusal.span.line) == ("FB0920", 10)
     assert "mylib.nothing.default" in refusal.message
     assert "F1, inside" in refusal.message
-    assert "docs/jax-operators.md" in (refusal.hint or "")
+    assert "docs/guide/jax.md" in (refusal.hint or "")
 
 
 def test_the_annotated_form_has_regions_too() -> None:

@@ -38,7 +38,7 @@ def test_all_operators_are_named_with_their_lines() -> None:
     assert {d.code for d in by_operator.values()} == {"FB0920"}
     lgamma = by_operator["aten.lgamma.default"].message
     assert lgamma.count("test_jax_support.py:") == 2  # two lines of the model
-    assert all(d.hint and "jax-operators.md" in d.hint for d in by_operator.values())
+    assert all(d.hint and "docs/guide/jax.md" in d.hint for d in by_operator.values())
     assert set(by_operator) < operators(program.graph)
 
 

@@ -35,7 +35,7 @@ def kept_processes() -> Iterator[None]:
     """Inside, workers leave their processes to those that come after them."""
     kept = _Kept()
     with pytest.MonkeyPatch.context() as patch:
-        for user in ("solvers.solve", "moccasin"):
+        for user in ("solvers.solve", "programs.moccasin"):
             patch.setattr(f"remat_compile.planners.{user}.Worker", partial(Worker, processes=kept))
         yield
     for running in (r for idle in kept.idle.values() for r in idle):

@@ -39,7 +39,7 @@ from remat_compile.planners import (
     TimedOut,
     parse_planner,
 )
-from remat_compile.planners.dtr import Dtr
+from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.isolation.planner_process import is_foreign
 from remat_compile.verifier import ProvenPlan, verify
 

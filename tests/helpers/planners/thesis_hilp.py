@@ -1,7 +1,7 @@
 """The H-ILP of Zhao 2024, section 3.4, as printed but for its errors: an oracle for small levels.
 
-It shares nothing with `planners/hierarchy/reduced.py` but what runs cost (`ChildPrices`). Nodes are
-F_0 .. F_J-1, the loss, B_J-1 .. B_0; stage t computes node t for the first time.
+It shares nothing with `planners/hierarchy/reduced/rows.py` but costs of runs (`ChildPrices`).
+Nodes are F_0 .. F_J-1, the loss, B_J-1 .. B_0; stage t computes node t for the first time.
 
 What differs from print, besides indices (3.19, 3.25, 3.26, 3.28, 3.29):
 
@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from remat_compile.planners.chains.stages import cost_of, needed_at_start
-from remat_compile.planners.hierarchy.level import Level
-from remat_compile.planners.hierarchy.prices import ChildPrices, Way
+from remat_compile.planners.hierarchy.partition.level import Level
+from remat_compile.planners.hierarchy.reduced.prices import ChildPrices, Way
 from remat_compile.planners.solvers.milp import Milp, MilpBuilder, Terms, merged
 
 SKIM = -1

@@ -1,4 +1,4 @@
-"""What must hold before anything is generated for JAX; every problem is told at once."""
+"""Checks a plan before code is generated for JAX; reports every problem at once."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def for_jax(program: Program) -> Program:
 
 
 def unhonoured(call: Call) -> Iterator[str]:
-    """What of a call its lowering would not do, in words that follow the operator's name."""
+    """The part of a call that its lowering ignores, in words that follow the operator's name."""
     given = dict(call.kwargs)
     for o in omitted(call.op):
         if o.place is not None and o.place < len(call.args):

@@ -1,4 +1,4 @@
-"""Whether JAX can run the operators of a graph."""
+"""Checks that JAX can run the operators of a graph."""
 
 from __future__ import annotations
 
@@ -66,7 +66,10 @@ def _problems(use: _Use) -> Iterator[tuple[str, str, str]]:
     """Code, message and hint of each reason why JAX cannot make a call."""
     call, known = use.call, table()
     if call.op not in known:
-        hint = "rewrite these lines of the model with operators that docs/jax-operators.md lists"
+        hint = (
+            "rewrite these lines of the model with operators of "
+            "remat_compile.backends.jax.lowerings.table() (docs/guide/jax.md)"
+        )
         yield "FB0920", f"{call.op} has no JAX lowering", hint
         return
     hint = "change these lines of the model, or run the plan with PyTorch"

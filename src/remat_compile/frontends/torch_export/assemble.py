@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, fx
 from torch._functorch._aot_autograd import descriptors as aot
 
-from ..._torch.deciding import warnings_of_way
 from ..._torch.gradients import lost_gradients, sums_behind
-from ..._torch.host_reads import warnings_of_reads
+from ..._torch.host_reads import warnings_of_reads, warnings_of_way
 from ..._torch.lowered import Lowered
 from ...ir.diagnostics import FBError
 from ...ir.expr import add
@@ -95,7 +94,6 @@ class _ProgramAssembly:
                 granularity_bytes=1 if self.read.exported.device.type == "cpu" else 512,
             ),
         )
-        reads = tuple(read for read in self.read.joint.reads if read.decides)
         return Lowered(
             exported=self.read.exported,
             joint=self.read.joint,
@@ -114,10 +112,10 @@ class _ProgramAssembly:
                     {n for c in graph.cnodes if c.is_accumulate for n in c.results},
                     of_own=self.read.joint.has_several_views(),
                 ),
-                *warnings_of_reads(reads),
+                *warnings_of_reads(self.read.joint.reads),
                 *warnings_of_way(compiling=self.read.joint.compiling),
             ),
-            reads=reads,
+            reads=self.read.joint.reads,
         )
 
     def _returned_views(self) -> list[str | None]:

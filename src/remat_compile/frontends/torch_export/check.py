@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,8 @@ __all__ = ["check_against_eager", "eager_step", "ensure_trusted"]
 SHOWN = 5
 """Names in a message; of more, the number is told."""
 
-_TRUSTED: WeakKeyDictionary[Exported, bool] = WeakKeyDictionary()
-"""Those that were compared, and whether all bits were."""
+_TRUSTED: WeakSet[Exported] = WeakSet()
+"""Those that were compared."""
 
 
 REPORT = "please report this with the model; no plan is made from a wrong graph"
@@ -43,30 +43,29 @@ AS_TRACED = (
 """Where the captured graph is not the way of eager."""
 
 
-def ensure_trusted(lowered: Lowered) -> bool:
+def ensure_trusted(lowered: Lowered) -> None:
     """Checks the graph of an exported model against eager, once. FB0512 as below.
 
-    Says whether all bits could be compared (else FB0919 was told). Call it outside the `with`
-    block of `lower`.
+    Call it outside the `with` block of `lower`.
     """
     exported = lowered.exported
     if exported not in _TRUSTED:
         compiling = getattr(lowered.joint, "compiling", False)
         hint = AS_TRACED if compiling else REPORT
-        _TRUSTED[exported] = check_against_eager(exported, lowered.program, lowered.values(), hint)
-    return _TRUSTED[exported]
+        check_against_eager(exported, lowered.program, lowered.values(), hint)
+        _TRUSTED.add(exported)
 
 
 def check_against_eager(
     exported: Exported, program: Program, values: Mapping[str, Tensor], hint: str = REPORT
-) -> bool:
+) -> None:
     """Runs the graph and the model itself once each, on equal random states.
 
     Results, gradients and the contents of all buffers must be bit-equal, unless eager or the
     graph is not reproducible there itself and both are near each other (attention of cuDNN adds in
     any order: the warning FB0919); and so must be what a replay form computes from what its cNode
     has read, to what that has written. Nothing of the model changes. Raises FBError FB0512
-    with everything that differs; says whether all bits could be compared.
+    with everything that differs.
     """
     replayed: list[Diagnostic] = []
 
@@ -105,7 +104,6 @@ def check_against_eager(
             "than eager PyTorch"
         )
         raise FBError(Diagnostic("FB0512", message, hint=hint))
-    return not compared.changing
 
 
 def _wrong_replay(c: CNode, name: str) -> Diagnostic:

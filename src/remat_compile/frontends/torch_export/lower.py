@@ -14,7 +14,6 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from ..._torch.autocast import Autocast
 from ..._torch.collections import without_full_collections
-from ..._torch.deciding import with_deciding
 from ..._torch.exclusive import exchanging, tracing
 from ..._torch.joint import Joint, Strides, trace_joint
 from ..._torch.lowered import Exported, Lowered
@@ -63,28 +62,11 @@ def lower(exported: Exported, tangents: Sequence[Strides] | None = None) -> Iter
                 )
             )
         _check_sizes(exported, _guards(exported)[asked_before:])
-        if joint.reads:
-            joint = _with_deciding(exported, joint)
         lowered = _lower(exported, joint)
         if blueprint is not None:
             blueprint = replace(blueprint, known_reads=joint.reads)
             lowered = replace(lowered, takes=takes(blueprint, lowered.program, lower))
         yield lowered
-
-
-def _with_deciding(exported: Exported, joint: Joint) -> Joint:
-    """The graph is that of calls that give the same numbers, but for those that change nothing."""
-    model, args, kwargs = exported.original, exported.args, exported.kwargs
-    reads = with_deciding(
-        joint.reads,
-        model,
-        args,
-        kwargs,
-        exported.device,
-        exported.autocast,
-        with_cache=exported.with_cache,
-    )
-    return replace(joint, reads=reads)
 
 
 def _guards(exported: Exported) -> list[Any]:

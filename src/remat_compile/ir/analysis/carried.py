@@ -1,4 +1,4 @@
-"""What any schedule carries through the first execution of a cNode for the sake of later ones.
+"""The values that any schedule carries through a cNode's first execution for later ones.
 
 Let v run for the first time. What depends on v runs later, so what that reads is alive now or is
 computed later, from what is alive now or computed later. Some things are not computed later: what

@@ -46,7 +46,7 @@ class Network:
         return total
 
     def side(self, source: int) -> list[bool]:
-        """Of each node, after `least_cut`, whether it lies on the side of the source."""
+        """For each node, after `least_cut`: True if it lies on the side of the source."""
         return [level >= 0 for level in self._levels(source)]
 
     def _levels(self, source: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""What every schedule must run, and lower bounds on its memory."""
+"""The computations that every schedule must run, and lower bounds on its memory."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def lower_bound_bytes(
 
 
 def held_beside(program: Program, kind: BudgetKind, name: str) -> dict[str, int]:
-    """What `lower_bound_bytes` counts at the first execution of a cNode beside its working set and
-    what the caller holds, in bytes: what cannot be made again, and what is carried through."""
+    """Bytes in `lower_bound_bytes` at a cNode's first execution, beside its working set and the
+    caller's: values that cannot be recomputed, and values carried through."""
     graph = program.graph
     counted = counted_sizes(program, kind, Sizes.of(program))
     own = {*working_set(graph, graph.cnode[name])}

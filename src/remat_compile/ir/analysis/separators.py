@@ -50,7 +50,7 @@ def globals_of(program: Program) -> frozenset[str]:
 
 
 def _has_floats(graph: Graph) -> bool:
-    """Whether types tell anything: hand-made graphs may hold plain bytes only."""
+    """True if the graph has types: hand-made graphs may hold plain bytes only."""
     return any(a.dtype in FLOATING for a in graph.anodes)
 
 

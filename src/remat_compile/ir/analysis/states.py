@@ -1,4 +1,4 @@
-"""What must be alive on the way to one computation, by a search backwards over states.
+"""The values that must be alive on the way to one computation, by a backward search over states.
 
 `carried.py` looks at one moment. Before v runs for the first time, what it reads has to be made,
 each thing while the others wait, and that may take more than v itself. Go back through any
@@ -49,7 +49,7 @@ _ROUNDS = ((1, 1_000), (2, 4_000), (4, 16_000))
 """In each round, which part of the computations (one in so many) is looked at, the most promising
 ones, and with how many states: a second or two in all, in a graph of a hundred sums."""
 _SEPARATORS = 8
-"""That are tried before another one is looked for."""
+"""Limit on the states tried for one computation."""
 _WITH_TOKENS = ((1, 100), (2, 400))
 """The rounds where separators are looked for: in graphs with random tokens."""
 _MOST = 40
@@ -92,27 +92,27 @@ def _searched(program: Program, kind: BudgetKind) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class _Making:
-    """What one way to run a cNode reads and makes, as bits of aNodes, and its workspace."""
+    """The reads and results of one way to run a cNode, as bits of aNodes, and its workspace."""
 
     reads: int
     makes: int
     workspace: int
     token: int = 0
-    """What it makes if that is asked for."""
+    """Its optional results."""
     ended: int = 0
-    """Of an accumulate, the sum that it goes on with."""
+    """The sum that an accumulate continues."""
     is_loss: bool = False
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What is known to be alive, and whether the loss is still to come."""
+    """The values known to be alive, and whether the loss is still to come."""
 
     need: int
     before_loss: bool
 
     def open(self, held: int) -> int:
-        """What is to be made: after the loss not what is `held` from it on."""
+        """The values to be made: after the loss without those `held` from it on."""
         return self.need if self.before_loss else self.need & ~held
 
 
@@ -152,9 +152,9 @@ class States:
         """And from the loss on: of what has run by then, replays."""
         self.first: dict[str, _Making] = {}
         self.after_loss: set[str] = set()
-        """What depends on the loss."""
+        """The cNodes that depend on the loss."""
         self.late = 0
-        """What that makes: not alive before the loss, whatever replay forms read."""
+        """The results of these: not alive before the loss, whatever replay forms read."""
         done = self.carried.done(self.carried.place[graph.loss.name])
         for k, c in enumerate(graph.cnodes):
             self.first[c.name] = first = self._form(c, 1, workspace[c.name])
@@ -228,8 +228,8 @@ class States:
         return bound, len(looked)
 
     def _steps(self, state: _Wanted, bound: int, beside: _Beside) -> Iterable[tuple[int, _Step]]:
-        """Those that make something of this state, each with a lower bound on the most bytes on the
-        way; a single one where that is no worse than any other."""
+        """The cNodes that make a value of this state, each with a lower bound on the peak; a
+        single one if it dominates."""
         forms_A = self.early_A if state.before_loss else self.late_A
         forms = dict.fromkeys(form for k in _places(state.open(self.held)) for form in forms_A[k])
         steps = []
@@ -258,7 +258,7 @@ class States:
 
 
 class _Beside:
-    """What is alive, from the loss to the first execution of a cNode, for what comes later."""
+    """The values alive for later reads, from the loss to the first execution of a cNode."""
 
     def __init__(self, states: States, name: str):
         self.states = states

@@ -32,7 +32,7 @@ from typing import Literal
 __all__ = ["Elimination", "Separated", "TreeDecomposition", "separator_tree", "tree_decomposition"]
 
 Elimination = Literal["fill", "degree"]
-"""What is least of the vertex that goes next: its new edges, or its neighbours."""
+"""The criterion for the next vertex: fewest new edges, or fewest neighbours."""
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ __all__ = ["check_binding", "check_frame", "check_schedules"]
 
 MOST = {"granularity": 1 << 40, "threads": 1 << 16, "copy_latency": 1 << 40, "copy_issue": 1 << 40}
 MOST_BYTES = (1 << 63) - 1
-"""Of bytes and of bytes per second: what 64-bit integers hold."""
+"""Limit on bytes and bytes per second: the range of 64-bit integers."""
 
 
 def check_binding(program: Program, names: Names, findings: Findings) -> None:
-    """Nothing to check where a program has no binding at all: it cannot be run then."""
+    """Checks the binding, if the program has one; without it the program cannot run."""
     b = program.binding
     if b == Binding():
         return
@@ -71,7 +71,7 @@ def _kind(
 
 
 def _each_once(program: Program, names: Names, findings: Findings) -> None:
-    """What the caller holds is bound once, and so is each gradient and each name."""
+    """Checks that each storage of the caller, each gradient and each name is bound once."""
     b = program.binding
     parts: tuple[Argument | ParamBinding | BufferBinding, ...]
     parts = (*b.arguments, *b.params, *b.buffers)

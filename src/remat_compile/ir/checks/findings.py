@@ -1,4 +1,4 @@
-"""What a check has found, each with the place of the very word that is wrong."""
+"""The findings of a check, each with the place of the wrong word."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORD = re.compile(
     r'@"(?:[^"\\\n]|\\.)*"|@[A-Za-z_][A-Za-z0-9_./-]*|-[0-9]+(?![A-Za-z0-9_.])'
     r"|%?[A-Za-z0-9_.]+"
 )
-"""What a finding may point at: `@plan`, a negative number, `%x` or another word."""
+"""The words that a finding may point at: `@plan`, a negative number, `%x` or another word."""
 
 
 class Findings:

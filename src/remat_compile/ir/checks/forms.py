@@ -29,11 +29,12 @@ LITERAL_WORDS = {"True": "true", "False": "false", "None": "none"}
 
 
 MAY_OVERLAP = frozenset(("input", "buffer", "const"))
-"""What the caller may have expanded: elements that share bytes. All other storage is dense."""
+"""The kinds that the caller may expand, so that elements share bytes. All other storage is
+dense."""
 
 
 MOST_VALUE = 2**63 - 1
-"""Of a symbol."""
+"""Limit on the value of a symbol."""
 
 
 class Points:

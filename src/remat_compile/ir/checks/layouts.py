@@ -1,4 +1,4 @@
-"""What the header says of the layouts of the caller's tensors."""
+"""Checks the header's layouts of the caller's tensors."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ from .findings import Findings
 __all__ = ["check_regions"]
 
 NOT_INSIDE = frozenset((LOSS_OP, ACCUMULATE_OP, FUSED_OP))
-"""What has a meaning between cNodes only."""
+"""The attributes that have a meaning between cNodes only."""
 
 MOST_RESULTS = 2**16
-"""Of an operator of which one is picked: generated code names those before it."""
+"""Limit on the index of a picked result: generated code names all before it."""
 
 
 def check_regions(graph: Graph, findings: Findings) -> None:

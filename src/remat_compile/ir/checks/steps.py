@@ -1,4 +1,4 @@
-"""Whether the steps of a schedule name what the graph has."""
+"""Checks that the steps of a schedule name nodes of the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program built by code must keep to so that it can be written as text."""
+"""The rules that a program built by code must keep so that it can be written as text."""
 
 from __future__ import annotations
 

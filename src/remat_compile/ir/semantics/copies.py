@@ -41,7 +41,7 @@ class _Flight:
 
 
 class Copies:
-    """What is known of the host and of copies at a step; reports what is not allowed.
+    """The state of the host and of copies at a step; reports violations.
 
     The device side (what is alive) is the machine's.
     """
@@ -69,7 +69,7 @@ class Copies:
         return _issued(flight)
 
     def at_rest(self, name: str, what: str, span: Span | None) -> bool:
-        """Whether no copy of `name` is in flight; FB0314 for `what` otherwise."""
+        """True if no copy of `name` is in flight; FB0314 for `what` otherwise."""
         flight = self._flights.get(name)
         if flight is None:
             return True
@@ -79,7 +79,7 @@ class Copies:
         return False
 
     def may_issue(self, name: str, what: str, span: Span | None) -> bool:
-        """Whether no copy of `name` is in flight; if one is, the second wait is forgiven."""
+        """True if no copy of `name` is in flight; if one is, the second wait is forgiven."""
         if self.at_rest(name, what, span):
             return True
         self._forgiven.add(name)
@@ -143,7 +143,7 @@ class Copies:
             self._stale[name] = note
 
     def check_end(self, names: Iterable[str], schedule: Schedule) -> None:
-        """Nothing is in flight, and nothing is left on the host."""
+        """Checks that no copy is in flight and that the host is empty."""
         for name in names:
             if name in self._flights:
                 message = f"a copy of %{name} is in flight at the end of schedule @{schedule.name}"

@@ -87,12 +87,12 @@ class Trace:
 
     @cached_property
     def stall_ns(self) -> int:
-        """How much of `time_ns` the compute stream stood still in waits."""
+        """The part of `time_ns` that the compute stream spent in waits."""
         return sum(copy.stall_ns for copy in self.copies)
 
     @property
     def issuing_ns(self) -> int:
-        """How much of `time_ns` the compute stream issued copies."""
+        """The part of `time_ns` that the compute stream spent issuing copies."""
         return len(self.copies) * self._program.target.copy_issue_ns
 
     def host_at(self, step: int) -> tuple[tuple[str, int], ...]:

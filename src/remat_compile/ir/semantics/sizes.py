@@ -10,10 +10,10 @@ from ..graph import CALLER_KINDS, CNode
 from ..program import Program
 
 NON_ACTIVATION_KINDS: frozenset[str] = CALLER_KINDS | {"param_grad"}
-"""What an activation budget leaves out."""
+"""The storages that an activation budget excludes."""
 
 KEPT_KINDS: frozenset[str] = frozenset(("output", "param_grad"))
-"""What must be alive when the step ends."""
+"""The storages that must be alive at the end of the step."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ LONG = 1 << 16
 
 MAX_SYNTAX_ERRORS = 20
 RECOVERY_CHARACTERS = 1 << 20
-"""How many characters are read again, all in all, to report more than the first syntax error."""
+"""Limit on the characters read again to report more than the first syntax error."""
 
 WORDS = {
     "_NL": "the end of the line",
@@ -76,7 +76,7 @@ WORDS = {
     "RATE": "a rate such as 50GB/s",
     "SIGN": "+ or -",
 }
-"""What a terminal of the grammar is called in messages."""
+"""The name of a terminal of the grammar in messages."""
 
 VERSION = "1"
 
@@ -124,14 +124,14 @@ def read_syntax(
 
 @cache
 def grammar_tables() -> Tables:
-    """Of the grammar alone: what a reader by these says of a text is what holds."""
+    """Tables of the grammar alone: their verdict on a text is authoritative."""
     grammar = files(__package__).joinpath("fbir.lark").read_text(encoding="utf-8")
     return Tables("fbir.tables", grammar, ("start",))
 
 
 @cache
 def line_tables() -> Tables:
-    """Of the same with regular lines in one piece; `regular` says why that reads the same."""
+    """Tables of the same grammar with regular lines in one piece; `regular` says why both agree."""
     from .regular import with_regular_lines
 
     grammar = with_regular_lines(grammar_tables().grammar)
@@ -207,7 +207,7 @@ def _attempt(text: str, file: str) -> Program | Diagnostic:
 
 
 def _placed(diagnostic: Diagnostic, file: str) -> Diagnostic:
-    """What a rule refuses names no file: rules of values do not know which one is read."""
+    """Adds the file to refusals: rules of values do not know which file is read."""
     notes = tuple(replace(note, span=_in_file(note.span, file)) for note in diagnostic.notes)
     return replace(diagnostic, span=_in_file(diagnostic.span, file), notes=notes)
 
@@ -217,7 +217,7 @@ def _in_file(span: Span | None, file: str) -> Span | None:
 
 
 def _before_parsing(text: str, file: str) -> Diagnostic | None:
-    """What is wrong with the text as a whole."""
+    """The errors of the text as a whole."""
     if control := _CONTROL.search(text):
         where = _place(text, control.start(), 1, file)
         return Diagnostic("FB0104", f"U+{ord(control[0]):04X} cannot stand in a file", where)

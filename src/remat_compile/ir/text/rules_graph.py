@@ -20,7 +20,7 @@ class GraphRules:
         self._file = file
 
     def build(self, part: object) -> object:
-        """What the rules make of a tree: a method takes the parts of its node as parameters."""
+        """The rules' results for a tree: a method takes the parts of its node as parameters."""
         if type(part) is not Tree:
             return part
         return getattr(self, part.data)(*map(self.build, part.children))

@@ -9,7 +9,7 @@ from fractions import Fraction
 from ..schedule import STORAGE_STEPS
 
 REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]*")
-"""What may follow `%`: the name of an aNode or a view."""
+"""The names of aNodes and views, after `%`."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 """The name of a cNode or a symbol."""
 OPERATOR = NAME
@@ -17,7 +17,7 @@ KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:+-]*")
 """A string of the header that needs no quotes."""
 TITLE = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
-"""What may follow `@` without quotes: the name of a graph or a schedule."""
+"""The names of graphs and schedules that stand after `@` without quotes."""
 PLACE = re.compile(r"[A-Za-z0-9_./\\+@~-]+")
 """A file name that needs no quotes."""
 ATOM_VALUE = re.compile(r"[A-Za-z0-9_.:]+")
@@ -29,13 +29,14 @@ RESERVED_STEPS = frozenset(STORAGE_STEPS) | {
 """Words that begin or end a step, now or in later versions: no cNode has such a name."""
 
 MAX_DEPTH = 64
-"""How deep brackets may nest in one statement."""
+"""Limit on the depth of brackets in one statement."""
 
 MAX_NUMBER = 120
 """Characters of a number. The largest size that a range may reach has 101 digits, times a unit."""
 
 NO_TEXT = re.compile("[\x00\ud800-\udfff]")
-"""What no string holds: NUL, which no file name can have, and halves of surrogate pairs."""
+"""The characters that no string may hold: NUL, which no file name can have, and halves of
+surrogate pairs."""
 
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}

@@ -23,7 +23,7 @@ __all__ = ["Tables"]
 
 @dataclass(frozen=True)
 class Tables:
-    """What reads `grammar` from each of `start`; the file `name` may hold it."""
+    """The parsers of `grammar` from each of `start`; the file `name` may hold them."""
 
     name: str
     grammar: str
@@ -34,7 +34,7 @@ class Tables:
         return self.kept(rules) or self.made(rules)
 
     def made(self, rules: Transformer[Token, object] | None = None) -> Lark:
-        """Of the grammar."""
+        """The digest of the grammar."""
         from lark import Lark
 
         start = list(self.start)
@@ -57,7 +57,7 @@ class Tables:
         return reader
 
     def packed(self) -> bytes:
-        """What the file holds."""
+        """The contents of the file."""
         from lark.grammar import Rule
         from lark.lexer import TerminalDef
 

@@ -1,4 +1,4 @@
-"""What a token of the text form stands for, and where it stands.
+"""The value and place of a token of the text form.
 
 A token is a `str` with a `type` and a place. Whatever is wrong with one is raised as `FBError`
 at once; its span names no file yet, since a rule does not know which one is read.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """What a statement says of one `field` of the data model, introduced by `word`."""
+    """One `field` of the data model in a statement, introduced by `word`."""
 
     word: str
     token: Token

@@ -16,7 +16,7 @@ not on the device at it comes back over the link, having left before, or is made
 
 and before + after is the least time. Device bytes are given back only behind the `wait` of an
 offload, so the copies out have ended when k starts, one after the other; and a copy back that
-takes bytes after k was issued after it. `docs/planners/bounds.md` has the proof.
+takes bytes after k was issued after it. `docs/design/bounds.md` has the proof.
 
 `moving` has the bound for plans without replays.
 """

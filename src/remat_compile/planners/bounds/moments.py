@@ -182,7 +182,7 @@ class MomentRows:
         return self.b.build()
 
     def _must_stay(self) -> set[int]:
-        """What is alive at the moment whether it is read or not: the results, from the loss on."""
+        """The values alive at the moment, read or not: the results, from the loss on."""
         inst = self.inst
         if self.k != inst.loss and inst.loss not in self.before:
             return set()
@@ -207,7 +207,7 @@ class MomentRows:
         self.b.row([(c, size) for c, size in sizes if size], upper=self.room / self.unit)
 
     def _price(self, c: int) -> float:
-        """Of a replay, in the objective."""
+        """The cost of a replay in the objective."""
         return self.inst.retime_C[c] / self.scale_ns
 
     def _is_made(self, a: int) -> bool:

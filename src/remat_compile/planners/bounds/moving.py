@@ -12,7 +12,7 @@ takes from there, t_k its own time:
     step >= S_k + Z_k
 
 where w(some of the tensors) is the least sum of sizes of some of them that together with all the
-other ones reaches q_k. `docs/planners/bounds.md` has the proof.
+other ones reaches q_k. `docs/design/bounds.md` has the proof.
 
 Three tensors of 2, made by cNodes 0 to 2 of 1 ns and read in turn by 6 to 4, room for 4, and 1 a ns
 both ways: 2 bytes have to be away while 3 runs, so at least one of the tensors: S_3 >= 3, Z_3 >= 4.

@@ -29,7 +29,7 @@ _MOMENTS = 4
 _WAITING = 3
 """The largest tensors that wait in the worst moment, of which the makers may move."""
 _PLACES = 8
-"""So many places are tried for each."""
+"""Limit on the places tried for each cNode."""
 
 
 class Reordering:
@@ -73,7 +73,7 @@ class Reordering:
         return best
 
     def _shortfall(self, order: Order, deadline: float) -> tuple[Shortfall, int | None]:
-        """What the fullest moments ask for, and the place in `order` that asks most."""
+        """The bytes of the fullest moments, and the place in `order` with the most."""
         inst = Instance.of(self.program(order), self.instance.kind)
         room = self.limit_bytes - inst.base_bytes
         least = least_bytes(inst)

@@ -74,6 +74,6 @@ class TimeBounds:
 
 
 def keeps_capture_order(program: Program, schedule: Schedule) -> bool:
-    """Whether all first executions are in the order of capture."""
+    """True if all first executions are in the order of capture."""
     runs = (step.cnode for step in schedule.steps if isinstance(step, Compute))
     return tuple(dict.fromkeys(runs)) == capture_order(program.graph)

@@ -96,7 +96,7 @@ Solved = tuple[int, int, ProgramAnswer]
 
 @dataclass(frozen=True)
 class PeakAnswer:
-    """What was answered for a peak; `late` where the clock ended it or one of its programs."""
+    """The answer for a peak; `late` where the clock ended it or one of its programs."""
 
     solved: tuple[Solved, ...]
     late: bool
@@ -129,7 +129,7 @@ class Grid:
     each_s: float = _EACH_S
     orders: list[Order] = field(default_factory=list)
     late: bool = False
-    """Whether the clock ended a row or a program: on a faster machine there may be more."""
+    """True if the time limit ended a row or a program: on a faster machine there may be more."""
     _proven: list[tuple[int, int, int, int]] = field(default_factory=list)
     """(least peak, least saved, most peak, most saved): pairs of budgets, in bytes, between
     these have a proven answer, or none at all."""

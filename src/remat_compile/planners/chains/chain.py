@@ -77,8 +77,8 @@ class Chain:
 
     @cached_property
     def grads_N(self) -> list[frozenset[int]]:
-        """What the loss and the backward of later stages made and that is alive when the
-        backward of each stage begins."""
+        """The values that the loss and later stages' backward made, alive when each stage's
+        backward begins."""
         inst = self.instance
         after = [c for i in reversed(range(len(self))) for c in self.backward_N[i]]
         made = {a for c in after for a in inst.writes_C[c]}
@@ -97,7 +97,7 @@ class Chain:
         return grads_N
 
     def _lasting(self, some: Sequence[int] | set[int], last: dict[int, int], i: int) -> list[int]:
-        """Those of `some` that are read by the backward of a stage before i, or kept."""
+        """The members of `some` that are kept or read by the backward of a stage before i."""
         kept = self.instance.kept_A
         return [a for a in some if kept[a] or last.get(a, i) < i]
 

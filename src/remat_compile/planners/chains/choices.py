@@ -53,7 +53,7 @@ class ChainStep:
 
 
 class Thresholds:
-    """What each choice needs to be free, holds, and takes."""
+    """The free bytes that each choice needs, the bytes it holds, and its time."""
 
     def __init__(self, stages: Sequence[Stage]):
         self.stages = stages
@@ -72,7 +72,7 @@ class Thresholds:
         return self._first if t == self.last else self._again
 
     def split_bytes(self, s: int, k: int) -> int:
-        """What is held from a split in front of stage k until its right part is done: the
+        """The bytes held from a split in front of stage k until its right part is done: the
         checkpoint, and the generator states of stages s to k - 1."""
         return self.stages[k - 1].cross_bytes + self.tokens[k] - self.tokens[s]
 

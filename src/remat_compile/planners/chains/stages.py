@@ -1,4 +1,4 @@
-"""What a stage of a chain costs: time and bytes of its ways to run, for the dynamic programs.
+"""Costs of a stage of a chain, for the dynamic programs: time and bytes of its ways to run.
 
 The three forward operations of Shilova 2021, table 2.1, are here: without saving
 (`skim`; F^0, and F^ck where the input stays), and saving for the backward (an option;
@@ -64,7 +64,7 @@ def forms(instance: Instance, run: Iterable[int], *, again: bool) -> Iterator[Fo
 
 
 def _effects(instance: Instance, form: Form) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What a form reads and writes, tokens left out."""
+    """The reads and writes of a form, without tokens."""
     c, first = form
     if first:
         return instance.reads_C[c], instance.writes_C[c]
@@ -326,7 +326,7 @@ class _StagePricer:
         )
 
     def _touched_grads(self) -> tuple[set[int], set[int]]:
-        """Of what the backward reads and writes: the gradients that are alive at its start,
+        """Among the reads and writes of the backward: the gradients that are alive at its start,
         and those that are at its end."""
         inst, chain, i = self.instance, self.chain, self.i
         run = chain.backward_N[i]

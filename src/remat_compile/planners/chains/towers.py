@@ -93,7 +93,7 @@ def _split(instance: Instance, global_A: set[int]) -> tuple[list[list[int]], lis
 
 
 def _joins(instance: Instance, parts: Sequence[Sequence[int]], global_A: set[int]) -> bool:
-    """Whether at least two of these are towers."""
+    """True if at least two of these are towers."""
     if len(parts) < 2:
         return False
     return sum(len(_stages(instance, sorted(p), global_A)) >= 2 for p in parts) >= 2

@@ -59,7 +59,7 @@ def permuted(instance: Instance, order: Order) -> Instance:
 
 
 def may_move(instance: Instance) -> tuple[list[set[int]], list[set[int]]]:
-    """What must run for the first time before each cNode, and what after it: what it reads, what
+    """The first executions that must precede and follow each cNode: what it reads, what
     is read of a sum before an accumulate ends it, the forward before the loss, all before the
     optimizer, and random numbers out of one stream."""
     inst, count = instance, len(instance.names_C)
@@ -90,7 +90,7 @@ def may_move(instance: Instance) -> tuple[list[set[int]], list[set[int]]]:
 
 @dataclass(frozen=True)
 class _Choice:
-    """What a walk goes by; `reversed_C` are cNodes whose inputs are made last first. What
+    """The parameters of a walk; `reversed_C` are cNodes whose inputs are made last first. What
     has a factor of `inf` is not evicted."""
 
     order: tuple[int, ...]
@@ -98,7 +98,7 @@ class _Choice:
     factor_A: tuple[float, ...]
     heuristic: Heuristic
     tighter: float = 1.0
-    """Of the limit, what the walk tries to stay under; what it is measured by stays the limit."""
+    """The share of the limit that the walk aims for; its result is measured by the full limit."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class LeanWalks:
 
     @property
     def limit_bytes(self) -> int:
-        """What walks try to stay under."""
+        """The bytes that walks aim for."""
         return int(self.peak_bytes - max(1.0, _STEP * self.peak_bytes))
 
     def _goes_on(self, most_walks: int, enough_bytes: int) -> bool:

@@ -35,9 +35,9 @@ _HEURISTICS: tuple[Heuristic, ...] = tuple(
     )
 )
 _LEAN = (Heuristic(1.0, 1.0, 0.0), Heuristic(1.0, 1.0, 0.5))
-"""Those that reach the least memory: the nearer the next use, the more a storage is kept."""
+"""Heuristics that reach the least memory: the nearer the next use, the more a storage is kept."""
 _NEAREST = (Heuristic(1.0, 0.0, 0.0), Heuristic(3.0, 1.0, 0.0))
-"""Those that hardly look at what a remake costs."""
+"""Heuristics that nearly ignore the cost of recomputation."""
 _WALKED_CNODES = 60_000
 """Random restarts are as many as walk about so many cNodes."""
 _PATIENCE = 100
@@ -61,9 +61,9 @@ class Search:
     best_ns: int = 0
     late: bool = False
     walks: int = 0
-    """So many more vary what walks decide, where the least is asked for."""
+    """Additional walks with varied decisions, for a budget of `least`."""
     seed: int = 0
-    """Of these."""
+    """The heuristics of the additional walks."""
     _least: Order | None = None
     _scopes: dict[bool, Scope] = field(default_factory=dict)
     _winner: Heuristic | None = None
@@ -76,7 +76,7 @@ class Search:
         return len(self.instance.names_C)
 
     def heuristics(self) -> list[Heuristic]:
-        """Those that the size of the graph leaves time for, forward-only ones first."""
+        """The walks that fit the time limit for a graph of this size, forward-only ones first."""
         heuristics = [replace(h, backward=b) for b in self.backward for h in _HEURISTICS]
         return heuristics[: max(1, 150_000 // max(1, self.size))]
 

@@ -95,7 +95,7 @@ def segment_order(instance: Instance, segments: Sequence[Sequence[int]]) -> Orde
 def _recomputations(
     instance: Instance, segments: Sequence[Sequence[int]]
 ) -> tuple[list[list[int]], dict[int, list[int]]]:
-    """What each segment runs again, and before which cNode."""
+    """The recomputations of each segment, and the cNode before which they run."""
     segment_C = {c: s for s, cs in enumerate(segments[:-1]) for c in cs}
     kept = _kept(instance, segment_C)
 

@@ -52,7 +52,7 @@ class OrderTooLong(Exception):
 
 @dataclass(frozen=True)
 class Prerequisites:
-    """What each cNode asks for before it runs, as cNodes, rising.
+    """The requirements of each cNode before it runs, as rising lists of cNodes.
 
     `held_C`: what must have left its results in memory, before every execution. `done_C`: what
     must have run, before the first. `bytes_C`: what its results take that go when they are not
@@ -110,7 +110,7 @@ class Prerequisites:
 
 
 def _before(inst: Instance) -> list[set[int]]:
-    """What must have run before each cNode runs first, whether it reads its results or not."""
+    """The cNodes that must run before each cNode runs first, whether or not it reads them."""
     done = [set(after) for after in inst.after_C]
     drawn: int | None = None
     ended_by = {a: c for c, a in enumerate(inst.ends_C) if a >= 0}
@@ -184,7 +184,7 @@ class SeparatorOrder:
             held_bytes += sum(self.needs.bytes_C[c] for c in held)
 
     def _needed(self, part: Separated, hold: set[int], do: set[int]) -> set[int]:
-        """What of the part must run; what is asked for outside of it is there."""
+        """The cNodes of the part that must run; requirements outside of the part are met."""
         has_run, inside, needs = self.has_run, part.part_of, self.needs
         here = set(part.separator)
         walk = [*hold, *(c for c in do if not has_run[c])]

@@ -54,7 +54,7 @@ class Heuristic:
 
 
 class Scope:
-    """What may be evicted, and where it may still be read: fixed for all walks.
+    """The evictable storages and their possible reads, fixed for all walks.
 
     `makable_A`: written by a cNode that may run again, and not an output or gradient.
     `remakers_A`: the cNodes that read it when they run again. `uses_A`: positions of the
@@ -231,7 +231,7 @@ class Walk:
             self._wanted_by(a, use)
 
     def _wanted_by(self, evicted: int, use: int) -> None:
-        """What the remake of `evicted` reads is wanted as early as it is."""
+        """The inputs for recomputing `evicted` are wanted as early as `evicted` itself."""
         next_use, alive, inst = self.next_use, self.alive, self.inst
         queue = [evicted]
         for _ in range(_SPREAD):

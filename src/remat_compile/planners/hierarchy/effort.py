@@ -16,9 +16,9 @@ from ..registry import format_planner
 from ..workers.jobs import Job
 from ..workers.pool import Workers
 from .jobs import GridJob, PartOptions, PlannerJob
+from .partition.tree import PartClass, Tree
 from .quick import priced_orders, quick_orders
-from .solve_level import LevelProblem
-from .tree import PartClass, Tree
+from .reduced.solve_level import LevelProblem
 
 __all__ = ["Effort"]
 

@@ -27,7 +27,7 @@ from ..isolation.planner_process import is_foreign, is_portable
 from ..programs.answer import ProgramAnswer
 from ..solvers import MilpSolver
 from .leaf_program import order_of_schedule, program_of_part
-from .solve_level import LevelProblem
+from .reduced.solve_level import LevelProblem
 
 __all__ = ["GridJob", "PartOptions", "PlannerJob"]
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from ..instance import Instance, Order
-from .level import Level
-from .prices import ChildPrices
+from .partition.level import Level
+from .reduced.prices import ChildPrices
 
 __all__ = ["made_again", "priced_orders", "quick_orders"]
 

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from ..chains.answer import least_order, persistent_orders
 from ..chains.block_options import block_instance, option_of
 from ..chains.chain import Chain, chain_from_stages
-from ..chains.persistent import DeadlinePassed
+from ..chains.recurrences.persistent import DeadlinePassed
 from ..chains.stages import BlockOption, save_all, stages_of
 from ..instance import Order
 from ..results import Task
-from .offers import Offer, pareto
+from .partition.tree import Member, Tree
 from .quick import quick_orders
-from .tree import Member, Tree
+from .reduced.offers import Offer, pareto
 
 __all__ = ["chain_orders"]
 

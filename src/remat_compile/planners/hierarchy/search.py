@@ -23,7 +23,7 @@ class Candidates:
     deadline: float
     progress: Progress
     late: bool = False
-    """Whether the deadline cut one short, or left it out."""
+    """True if the deadline ended a search early or skipped it."""
     entries: list[tuple[int, int, Order, str]] = field(default_factory=list)
     least: Order | None = None
     """The order of the least peak, whether it fits or not."""

@@ -23,7 +23,7 @@ from .planner_process import START_S, PlannerProcess, Progressed, Ready, RunMess
 
 @dataclass(frozen=True)
 class Ended:
-    """How the run of a planner ended."""
+    """The ending of a planner's run."""
 
     name: str
     planner: Planner

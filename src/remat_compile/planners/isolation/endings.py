@@ -1,4 +1,4 @@
-"""How the run of a planner ends, whatever it does; and a run of one in this process."""
+"""The ending of a planner's run, whatever it does; and a run in this process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class NoResult:
-    """What the planner returned is no result; `what` it is."""
+    """The planner returned no result; `what` describes the value."""
 
     what: str
 

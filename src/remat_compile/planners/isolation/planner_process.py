@@ -44,7 +44,7 @@ class Progressed:
 
 
 RunMessage = Ready | Progressed | Ending
-"""What a run of a planner says; an Ending is the last."""
+"""The messages of a planner's run; an Ending is the last."""
 
 
 def _nested(planner: Any) -> Iterator[Any]:
@@ -58,12 +58,12 @@ def _nested(planner: Any) -> Iterator[Any]:
 
 
 def is_foreign(planner: Planner) -> bool:
-    """Whether it, or a planner among its options, does not come from this package."""
+    """True if the planner, or one among its options, comes from another package."""
     return any(type(p).__module__.partition(".")[0] != _OWN for p in _nested(planner))
 
 
 def is_portable(planner: Planner) -> bool:
-    """Whether another process may be able to make it again from its text form."""
+    """True if another process can make the planner from its text form."""
     return all(
         is_dataclass(p)
         and type(p).__module__ != "__main__"

@@ -25,7 +25,7 @@ _START = (
 
 
 def processors() -> int:
-    """Those that this process may use, where the system says so."""
+    """The processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -111,7 +111,7 @@ class WorkProcess:
         self._post(ProcessEnded(how))
 
     def _how(self) -> str:
-        """How a process ended that has closed its output; it is not reaped by this."""
+        """The ending of a process that has closed its output; the process is not reaped."""
         with contextlib.suppress(OSError):
             flags = os.WEXITED | os.WNOWAIT
             ended = os.waitid(os.P_PID, self._process.pid, flags)

@@ -1,4 +1,4 @@
-"""How the run of a planner ended, as JSON between processes: schedules travel as `.fbir` text.
+"""The ending of a planner's run as JSON between processes: schedules travel as `.fbir` text.
 
 What comes in is not trusted: `decode` raises ValueError for anything that `encode` does not write.
 """
@@ -54,7 +54,7 @@ def _plain(value: Any) -> Any:
 
 
 def decode(data: Any) -> Any:
-    """What `encode` made it of. ValueError for anything else."""
+    """Inverse of `encode`. ValueError for anything else."""
     try:
         kind = _KINDS[data["is"]]
         return kind(**{name: _read(name, data[name]) for name in data if name != "is"})

@@ -1,4 +1,4 @@
-"""What `auto` runs on a graph, and in which order."""
+"""The planners that `auto` runs on a graph, in order."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from ...ir.diagnostics import FBError
 from ...ir.schedule import Schedule
 from ...ir.text.printer import format_schedule
-from ..autocapper import AutoCapper
-from ..chen import Chen
+from ..baselines.chen import Chen
+from ..baselines.periodic import Periodic
+from ..baselines.store_all import StoreAll
+from ..chains.rotor import Rotor
 from ..contract import Planner, Progress, makes_copies
-from ..dtr import Dtr
-from ..offload_greedy import OffloadGreedy
-from ..periodic import Periodic
-from ..pofo import Pofo
-from ..polish import Polish
+from ..eviction.dtr import Dtr
+from ..eviction.reorder import Reorder
+from ..offload.autocapper import AutoCapper
+from ..offload.offload_greedy import OffloadGreedy
+from ..offload.pofo import Pofo
+from ..offload.rk_pofo import RkPofo
+from ..polish.polish import Polish
+from ..programs.rk_checkmate import RkCheckmate
 from ..registry import PlannerInfo, available
-from ..reorder import Reorder
-from ..rk_checkmate import RkCheckmate
-from ..rk_pofo import RkPofo
-from ..rotor import Rotor
-from ..store_all import StoreAll
 from .given import Given
 
 __all__ = [
@@ -83,7 +83,7 @@ def quick_members(cnodes: int) -> Iterator[Planner]:
 
 
 def quick_copying_members(cnodes: int) -> Iterator[Planner]:
-    """Those that copy to the host and are quick."""
+    """The quick planners that copy to the host."""
     yield OffloadGreedy()
     if cnodes <= SMALL:
         yield AutoCapper()

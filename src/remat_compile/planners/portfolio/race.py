@@ -33,7 +33,7 @@ class RacePlan:
     turn: int
     schedule: Schedule = field(compare=False)
     ordered: bool = field(compare=False, default=True)
-    """Whether its first executions are in the order of capture."""
+    """True if its first executions are in the order of capture."""
 
     polished: bool = field(compare=False, default=False)
 
@@ -57,7 +57,7 @@ class PlanRace:
     ordered_ns: int = 0
     late: bool = False
     copies: bool = False
-    """Whether plans that copy to the host are in the race; bounds are then those for them."""
+    """True if plans that copy to the host take part; bounds then cover such plans."""
 
     def __post_init__(self) -> None:
         self.bound_ns = self.ordered_ns = self.base_ns
@@ -72,13 +72,13 @@ class PlanRace:
 
     @property
     def left_order(self) -> bool:
-        """Whether the best plan runs computations in another order than that of capture,
-        and faster than any plan can in that."""
+        """True if the best plan reorders the capture and is faster than any plan in the captured
+        order."""
         best = self.best
         return best is not None and not best.ordered and best.time_ns <= self.ordered_ns
 
     def bound_of(self, entry: RacePlan) -> int:
-        """What plans in the order of this one take at least."""
+        """A lower bound on the time of plans in this plan's order."""
         return max(self.bound_ns, self.ordered_ns) if entry.ordered else self.bound_ns
 
     def take(

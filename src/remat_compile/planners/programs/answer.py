@@ -1,5 +1,4 @@
-"""What the planners that call a solver share: where they begin, what they keep, and how they
-answer."""
+"""The start, incumbent and answer that planners with a solver share."""
 
 from __future__ import annotations
 

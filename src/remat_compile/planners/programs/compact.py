@@ -47,7 +47,8 @@ from .events import PossibleRun
 from .liveness_rows import NO, YES, AliveSum, Definition, LivenessRows
 
 MOST_ENTRIES = 20_000_000
-"""Of all rows: 1.5 GB here and as much in the solver. They grow with the cube of the graph: 5.6
+"""Limit on the entries of all rows: 1.5 GB here and as much in the solver. They grow with the cube
+of the graph: 5.6
 million for an encoder-decoder of 575 cNodes."""
 
 
@@ -68,7 +69,7 @@ class CompactModel:
     fits: bool
     """False where what is alive in any case does not fit."""
     definitions: list[Definition]
-    """What each liveness column is no less than, in order of dependence."""
+    """Lower bounds of each liveness column, in order of dependence."""
 
     def chosen(self, point: Vector) -> set[int]:
         """The indices of the optional events that a point runs."""
@@ -120,7 +121,7 @@ class EventSweep(LivenessRows):
         self.saved = None if saved is None else saved - instance.base_bytes
         self.event_column = [-1] * len(events)
         self.each_event = False
-        """Whether bytes may rise from an event to the next for other reasons than the event."""
+        """True if bytes may rise between two events for another reason than the event."""
         again = [instance.retime_C[e.cnode] for e in events if e.optional]
         self.scale_ns = max(1.0, sum(again) / max(1, len(again)))
 
@@ -163,7 +164,7 @@ class EventSweep(LivenessRows):
         """After the rows of event `e`; `alive` is what must be there before it."""
 
     def price(self, c: int) -> float:
-        """Of a replay, in the objective."""
+        """The cost of a replay in the objective."""
         return self.inst.retime_C[c] / self.scale_ns
 
     def _always(self, c: int, first: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a plan may run, in order: each cNode once as captured, and recomputations.
+"""The events that a plan may run, in order: each cNode once as captured, and recomputations.
 
 A plan is a choice among a fixed sequence of events. The compact ILP gives each optional
 event a binary variable; the order never changes.
@@ -23,7 +23,7 @@ from random import Random
 from ..instance import Instance, Order
 
 FEW = 500
-"""So many pairs are never thinned out."""
+"""This many pairs are never thinned out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def useful_pairs(
 
 
 class Pairs:
-    """What may be recomputed towards given reads."""
+    """The cNodes that may be recomputed for given reads."""
 
     def __init__(self, instance: Instance, backward: bool):
         self.instance = instance
@@ -113,7 +113,7 @@ def all_events(pairs: list[list[int]]) -> list[PossibleRun]:
 
 
 def order_of(events: list[PossibleRun], chosen: Collection[int]) -> Order:
-    """What runs: every event that is not optional, and those whose index is chosen."""
+    """The events that run: all that are not optional, and the chosen ones."""
     return [e.cnode for i, e in enumerate(events) if not e.optional or i in chosen]
 
 

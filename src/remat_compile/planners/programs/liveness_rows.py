@@ -1,4 +1,4 @@
-"""What must be alive, as rows of an integer program: shared by the compact and the reduced program.
+"""Liveness as rows of an integer program: shared by the compact and the reduced program.
 
 Events are walked backwards. For each value and each stretch between two events that touch it, a
 sum of columns that is 0 or 1 says whether it must be alive there:
@@ -23,7 +23,7 @@ __all__ = ["NO", "YES", "AliveSum", "Definition", "LivenessRows"]
 
 @dataclass(frozen=True, slots=True)
 class AliveSum:
-    """Whether a value must be alive: constant + sum of factor * column, 0 or 1."""
+    """The liveness of a value: constant + sum of factor * column, 0 or 1."""
 
     constant: int
     terms: tuple[tuple[int, int], ...] = ()
@@ -55,7 +55,7 @@ class LivenessRows:
         self.fits = True
         """False where what is alive in any case does not fit."""
         self.definitions: list[Definition] = []
-        """What each liveness column is no less than, in order of dependence."""
+        """Lower bounds of each liveness column, in order of dependence."""
 
     def get(self, a: int) -> AliveSum:
         return self.alive.get(a, NO)

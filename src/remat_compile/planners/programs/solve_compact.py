@@ -113,7 +113,7 @@ class _PointSearch:
         self.offer(self.model.chosen(point))
 
     def offer(self, chosen: set[int]) -> bool:
-        """Whether the order of these events is valid and in budget; the better one is kept."""
+        """True if the order of these events is valid and in budget; the better one is kept."""
         inst, limit_bytes = self.incumbent.instance, self.incumbent.limit_bytes
         order = order_of(self.events, chosen)
         if not self._fits(order):
@@ -130,8 +130,8 @@ class _PointSearch:
 
 
 def is_valid(instance: Instance, order: Order) -> bool:
-    """Whether every read has been made since the storage was last given up, and what must run
-    before a cNode has run."""
+    """True if each read follows the write of its storage and each cNode follows its
+    predecessors."""
     made: set[int] = set()
     seen: set[int] = set()
     for c in order:

@@ -1,6 +1,6 @@
 """CP-SAT of OR-Tools, for retention intervals: a module that `process.Worker` runs.
 
-A request describes the problem in JSON (`planners/moccasin.py` writes it); `ortools` is
+A request describes the problem in JSON (`planners/programs/moccasin.py` writes it); `ortools` is
 loaded in this process only, and needs the extra `cpsat`.
 """
 

@@ -93,7 +93,7 @@ class MilpBuilder:
 
     @property
     def entries(self) -> int:
-        """Of all rows so far: 70 bytes each until they are arrays."""
+        """Entries of all rows so far: 70 bytes each until they are arrays."""
         return len(self._index)
 
     def column(
@@ -107,7 +107,7 @@ class MilpBuilder:
         return len(self._cost) - 1
 
     def price(self, column: int, cost: float) -> None:
-        """Of a column that was added without."""
+        """The upper bound of a column that was added without one."""
         self._cost[column] = cost
 
     def row(

@@ -43,7 +43,7 @@ class MilpSolver:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has a process now."""
+        """True if it has a process now."""
         return self._worker.is_running
 
     def solve(

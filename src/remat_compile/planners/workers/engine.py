@@ -1,4 +1,4 @@
-"""What workers are asked through."""
+"""The interface to workers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["Engine"]
 
 
 class Engine(Protocol):
-    """What is used of an `Executor`, and how many jobs it does at a time."""
+    """The part of an `Executor` that is used, and its number of parallel jobs."""
 
     @property
     def size(self) -> int: ...
 
     @property
     def is_alive(self) -> bool:
-        """Whether anybody is there to work."""
+        """True if a worker is available."""
         ...
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]: ...

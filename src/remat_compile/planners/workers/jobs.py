@@ -31,7 +31,7 @@ class SolverThread(threading.Thread):
 
 
 def run_job(job: Job[Answer_co], limit_s: float) -> Answer_co:
-    """What a worker does: the job, with the solver of its thread or else with one of its own."""
+    """Runs the job with the solver of the worker's thread, or with its own."""
     thread = threading.current_thread()
     if isinstance(thread, SolverThread):
         return job.run(thread.solver, limit_s)

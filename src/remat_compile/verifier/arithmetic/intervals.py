@@ -65,7 +65,7 @@ def bounds(expr: Expr, box: Box) -> tuple[int, int]:
 
 
 def direction(expr: Expr, symbol: str, box: Box) -> Direction:
-    """How `expr` changes as `symbol` grows, the others anywhere in `box`.
+    """The monotonicity of `expr` in `symbol`, the others anywhere in `box`.
 
     `rises` says that it cannot fall, `falls` that it cannot rise; `mixed` says nothing.
     """
@@ -96,7 +96,7 @@ def _join(directions: Iterable[Direction]) -> Direction:
 
 
 def _weighted(parts: tuple[Expr, ...], symbol: str, box: Box) -> Iterator[Direction]:
-    """What the change of each factor does to the product, by the sign of the other factors."""
+    """The product's change by that of each factor and the sign of the others."""
     signs = [_sign(bounds(part, box)) for part in parts]
     unknown, negative = signs.count(None), signs.count(-1)
     for part, sign in zip(parts, signs, strict=True):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Profile", "Rows", "profile_of"]
 
 MOST_BOXES = 4_000
-"""How many boxes the search for the greatest sum looks at; z3 corrects what it misses."""
+"""Limit on the boxes in the search for the greatest sum; z3 corrects what it misses."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def profile_of(
     amounts: Amounts,
     number: Sequence[int | None],
 ) -> Profile:
-    """What every counted step takes, in the order of the rows of `memory.encode_memory`.
+    """The bytes of every counted step, in the order of the rows of `memory.encode_memory`.
 
     `number` holds the bytes of the forms that are fixed, None for the others.
     """

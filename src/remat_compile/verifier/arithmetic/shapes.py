@@ -42,7 +42,7 @@ def least_bytes(anode: ANode) -> Expr | None:
 
 
 def is_at_least(size: Expr, least: Expr, box: Box) -> bool:
-    """Whether `size >= least` everywhere in `box`; True is a proof, False says nothing.
+    """True if `size >= least` everywhere in `box`; True is a proof, False says nothing.
 
     By interval arithmetic; else by multiplying out, as in `4*(b*8) = 32*b`: the difference
     then has no negative coefficient on products that are nowhere negative.

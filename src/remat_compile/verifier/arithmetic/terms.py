@@ -125,7 +125,7 @@ class Terms:
 
 
 def is_multiple(expr: Expr, n: int) -> bool:
-    """Whether `expr` is a multiple of `n` for every value of the symbols; True is a proof."""
+    """True if `expr` is a multiple of `n` for every value of the symbols; True is a proof."""
     match expr:
         case Const(constant):
             return constant % n == 0

@@ -42,7 +42,7 @@ class Alive:
         self.names = set(statements.caller)
 
     def after(self, event: Event) -> Iterator[tuple[str, int]]:
-        """What a step leaves alive (1) that was not, or leaves no more (-1), by name."""
+        """The storages that a step makes alive (1) or ends (-1), by name."""
         made = event.makes if event.becomes is None else (event.becomes,)
         gone = event.gives_back if event.ends is None else (event.ends,)
         for name in made:
@@ -80,7 +80,7 @@ def walk(statements: Statements, events: Iterable[Event], sizes: Sizes) -> dict[
 
 
 def _transient(statements: Statements, sizes: Sizes, event: Event) -> StepBytes:
-    """What a step takes beside what is alive before it: its results and its workspace."""
+    """The bytes that a step takes beside those alive before it: its results and its workspace."""
     workspace = 0
     if event.cnode is not None:
         workspace = sizes.workspace[event.cnode.name][event.execution > 1]

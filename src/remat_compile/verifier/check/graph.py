@@ -1,4 +1,4 @@
-"""What `spec/semantics.md` rests on: the rules of graphs and bindings in `spec/grammar.md`."""
+"""The rules of graphs and bindings of `spec/grammar.md`, on which `spec/semantics.md` rests."""
 
 from .read import CALLERS, Program, need
 

@@ -31,7 +31,7 @@ Words: TypeAlias = list[str]
 
 
 class Wrong(Exception):
-    """What is wrong with the text, the graph or the schedule."""
+    """A violation in the text, the graph or the schedule."""
 
 
 def need(holds: object, *words: str) -> None:
@@ -71,7 +71,8 @@ class Operation:
 
 @dataclass(slots=True)
 class Program:
-    """What the text says. Names of aNodes and views begin with `%`; expressions are postfix."""
+    """The content of the text. Names of aNodes and views begin with `%`; expressions are
+    postfix."""
 
     symbols: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # low, high, sample
     target: dict[str, int] = field(default_factory=lambda: {"granularity": 1})
@@ -85,12 +86,13 @@ class Program:
     line: int = 0  # that is looked at
 
     def expressions(self) -> list[str]:
-        """Of sizes and workspaces, each once, in an order that is the same in every process."""
+        """The expressions of sizes and workspaces, each once, in a fixed order."""
         calls = [call for own in self.nodes.values() for call in (own, own.replay or own)]
         return sorted({*self.size.values(), *(call.workspace for call in calls)})
 
     def held(self) -> Words:
-        """What the caller holds during all steps: gradients of the step before among it."""
+        """The storages that the caller holds during all steps: gradients of the step before among
+        it."""
         old = [a for kind, a, gradient in self.bound if kind == "param" and gradient]
         own = [a for a, kind in self.kind.items() if kind in CALLERS]
         return [*own, *(old if self.accumulate else [])]

@@ -46,7 +46,7 @@ OPERATORS["-"] = lambda x, y: OPERATORS["+"](x, times(y, Span(-1, -1)))
 
 
 def span(expression: str, box: Box) -> Span:
-    """Of an expression in postfix order."""
+    """The value of an expression in postfix order."""
     stack: list[Span] = []
     for word in expression.split():
         if operator := OPERATORS.get(word):
@@ -67,7 +67,7 @@ class Search:
         self.deadline, self.work = deadline, 0
 
     def everywhere(self, box: Box, exprs: Collection[str], holds: Holds, cost: int = 0) -> None:
-        """What holds of too large values too, holds in all the box; raises if not, or not known.
+        """A fact that holds for too large values holds in all the box; raises if not, or not known.
 
         Corner: what rises with sizes that all may only rise with `b` is worst at the highest `b`,
         and if all may only fall, at the lowest. A box not settled is halved, down to points.

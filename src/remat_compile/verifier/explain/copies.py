@@ -79,7 +79,7 @@ def _who(history: History, race: Race) -> str:
 
 
 def _does(history: History, race: Race) -> str:
-    """What the use may do, and what the copy does meanwhile."""
+    """The use's access, and the copy's access meanwhile."""
     use, name = race.use, f"%{race.use.anode}"
     word = _word(history, race.copy.issued)
     host = use.side == "host"

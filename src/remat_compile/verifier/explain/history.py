@@ -1,4 +1,4 @@
-"""What the steps of a schedule do to each aNode, to point at in a message."""
+"""The history of each aNode over the steps of a schedule, to point at in a message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Fate(StrEnum):
 
 
 class History:
-    """What the steps do to each aNode, in order, to point at."""
+    """The events of each aNode, in order, to point at."""
 
     def __init__(self, statements: Statements, schedule: Schedule, events: Sequence[Event]):
         self.statements = statements
@@ -65,7 +65,7 @@ class History:
         return Note(text, event.step.span)
 
     def where(self, event: Event) -> str:
-        """What a message calls a step: cNode, model line, and its number if it has no span."""
+        """The name of a step in messages: cNode, model line, and its number if it has no span."""
         words = [event.name]
         if event.cnode is not None and event.cnode.loc is not None and str(event.cnode.loc):
             words.append(f"({event.cnode.loc})")

@@ -28,7 +28,7 @@ __all__ = ["Claims", "compute_claims", "encode_time", "prove_time", "required"]
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What is claimed of a schedule at the sample.
+    """The claims about a schedule at the sample.
 
     `time_ns` is its time. No valid schedule of the graph takes less time than
     `least_time_ns`, or fewer device bytes than `least_bytes`.
@@ -188,7 +188,7 @@ class SharedLink:
         return self.ended.pop(name, 0)
 
     def begin(self) -> None:
-        """What is next in a direction that is free, and what has no byte to move."""
+        """The next copies of a free direction, and copies without bytes."""
         for lane, queue in self.waiting.items():
             while queue and lane not in self.moving:
                 name, size = queue.pop(0)
@@ -249,7 +249,7 @@ class _TimeEncoder:
         self.clock.step(event)
 
     def run(self, c: CNode, again: bool) -> None:
-        """What the file says of the times of a cNode, unknown ones as in `semantics.md`."""
+        """The file's times of a cNode, unknown ones as in `semantics.md`."""
         first = c.time_ns or 0
         replay = first
         if c.replay is not None and c.replay.time_ns is not None:
@@ -270,7 +270,7 @@ class _TimeEncoder:
         self.busy[lane] = self.ends[name] = end
 
     def cut(self) -> None:
-        """What the plain clocks say is asked of this part, and is where the next one begins."""
+        """Asks this part for the values of the plain clocks, where the next part begins."""
         known: Mapping[str, int] = {
             self.now: self.clock.now,
             **{self.busy[lane]: self.clock.busy[lane] for lane in self.busy},

@@ -98,7 +98,7 @@ def _search(
     rises = all(direction(form, symbol, box) in ("flat", "rises") for form in amounts.forms)
 
     def broken(part: Box, *, lowest: bool) -> bool:
-        """Whether some row is above its limit; `lowest`: everywhere in the part."""
+        """Asks whether some row is above its limit; `lowest`: everywhere in the part."""
         for rows, limit in (
             (profile.device, limits.device),
             (profile.activation, limits.activation),

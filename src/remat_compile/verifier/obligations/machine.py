@@ -1,4 +1,5 @@
-"""What steps do to the facts of the machine: applications of the functions in `machine.smt2`.
+"""The effects of steps on the facts of the machine: applications of the functions in
+`machine.smt2`.
 
 Which aNode a step names, of which kind, is data; what becomes of it is computed by the solver.
 `advance` says it a second time, by a plain walk: what the parts of a proof assume of each other.
@@ -38,7 +39,7 @@ class EncodedMachine:
             facts.begin("alive", name, start[kind], name in statements.caller)
 
     def contents(self, event: Event) -> Iterator[Change]:
-        """What a step does to what is alive, and to what the host holds."""
+        """The effect of a step on liveness and on the host's copies."""
         match event.step:
             case Compute(_, nosave):
                 for name in event.makes:
@@ -61,7 +62,7 @@ class EncodedMachine:
                 assert_never(event.step)
 
     def copies(self, event: Event) -> Iterator[Change]:
-        """What a step does to what is in flight and to the age of host copies."""
+        """The effect of a step on copies in flight and on the age of host copies."""
         match event.step:
             case Offload(name):
                 yield self.change("flying", name, "offload.flying")
@@ -82,7 +83,8 @@ class EncodedMachine:
                 assert_never(event.step)
 
     def runs(self, event: Event) -> Iterator[Change]:
-        """What a computation does to what has run, where that matters to a later step."""
+        """The effect of a computation on the set of past executions, if a later step depends on
+        it."""
         c = event.cnode
         if c is None:
             return

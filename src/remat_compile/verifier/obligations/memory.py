@@ -211,7 +211,8 @@ class _MemoryEncoder:
             self.rows.append(self.row_after(event))
 
     def row(self, event: Event) -> Row:
-        """What is there, and what a step takes while it runs: its results and its workspace."""
+        """The bytes present, and those that a step takes while it runs: its results and its
+        workspace."""
         form, kinds = self.amounts.anode, self.machine.kinds
         workspace: tuple[int, ...] = ()
         if event.cnode is not None:
@@ -239,7 +240,7 @@ class _MemoryEncoder:
         )
 
     def row_after(self, event: Event) -> Row:
-        """What is there after a step."""
+        """The bytes present after a step."""
         now = self.now["dev"], self.now["act"], self.now["host"]
         return Row(event.index, *now, "0", "0", "0")
 
@@ -338,7 +339,7 @@ def prove_memory(
 
 
 def _agree(rows: Sequence[Row], model: Model, during: Mapping[int, StepBytes]) -> bool:
-    """Whether the model's sums are what the walk says, at every step that it speaks of."""
+    """True if the model's sums equal the walk's at every step of the model."""
 
     def above(constant: str, forms: Iterable[int], most: int) -> bool:
         counts = [model.values.get(name) for name in (constant, *(f"S{form}" for form in forms))]

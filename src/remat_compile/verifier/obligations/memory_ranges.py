@@ -103,7 +103,7 @@ def _over_rows(
     limits: ByteLimits,
     inquiry: Inquiry,
 ) -> Everywhere | dict[str, int] | OutOfTime:
-    """What the rows take at most, by z3, or symbols for which one is above the limits."""
+    """The maxima of the rows, by z3, or symbols for which one is above the limits."""
     box = {**{name: (n, n) for name, n in fixed.items()}, **free}
     greatest = [rows.greatest(box, inquiry) for rows in profile.all]
     bound, where = StepBytes(*(most for most, _ in greatest)), [env for _, env in greatest]
@@ -175,7 +175,7 @@ def _ask(
 def _ask_sizes(
     encoding: Encoding, terms: Terms, profile: Profile, box: Box, bound: StepBytes
 ) -> None:
-    """Whether a size is ever above its greatest value in a box, or a row of these above."""
+    """Asks whether a size exceeds its greatest value in a box, or a row of these."""
     highest: dict[int, int] = {}
     for form, expr in zip(profile.device.forms, profile.device.exprs, strict=True):
         highest[form] = bounds(expr, box)[1]
@@ -189,7 +189,7 @@ def _ask_sizes(
 def _ask_rows(
     encoding: Encoding, terms: Terms, profile: Profile, box: Box, bound: StepBytes
 ) -> None:
-    """Whether a row is above its bound somewhere in a box."""
+    """Asks whether a row exceeds its bound somewhere in a box."""
     exprs = dict(zip(profile.device.forms, profile.device.exprs, strict=True))
     for rows, limit in zip(profile.all, bound.all, strict=True):
         for tally in rows.tallies:
@@ -198,7 +198,7 @@ def _ask_rows(
 
 
 def _uncovered(boxes: Sequence[Box], free: Box) -> Encoding:
-    """Whether some value of the symbols lies in none of the boxes."""
+    """Asks whether some value of the symbols lies in none of the boxes."""
     encoding = Encoding()
     terms = Terms(encoding, {}, free)
     names = {name: terms.of(Sym(name)) for name in free}

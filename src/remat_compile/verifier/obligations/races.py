@@ -29,7 +29,7 @@ Lane = Literal["d2h", "h2d"]
 LANES: tuple[Lane, ...] = ("d2h", "h2d")
 
 Act = Literal["read", "write", "end"]
-"""What is done with bytes; `end` gives them to whatever takes memory next."""
+"""An access to bytes; `end` gives them to whatever takes memory next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class CopyTimes:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a step does with bytes of `anode` on a side; `copy` if the copy it issues does.
+    """The access of a step to bytes of `anode` on a side; `copy` if the copy it issues does.
 
     `event` is the number of events for what happens after the last step.
     """
@@ -103,7 +103,7 @@ def _copies(events: Sequence[Event]) -> dict[int, CopyTimes]:
 
 
 def _uses(event: Event, copy: CopyTimes | None) -> Iterator[Use]:
-    """What a step does with bytes. A result that is alive already is taken to be written in
+    """The accesses of a step. A result that is alive already is taken to be written in
     place: not every implementation makes it beside the old one."""
     at = event.index
     if copy is not None and copy.lane == "d2h":

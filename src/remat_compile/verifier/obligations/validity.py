@@ -28,7 +28,7 @@ Rule = Literal[
     "belongs", "arriving", "flying", "hosted", "unhosted", "aged", "alive", "no copy",
     "copied at end", "on host at end",
 ]  # fmt: skip
-"""What a clause demands; `explain` says it in words."""
+"""The demand of a clause; `explain` says it in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +98,13 @@ class _ValidityEncoder:
     def clause(
         self, rule: Rule, event: Event | None, subject: str, constant: str, wanted: bool
     ) -> None:
-        """What a guard demands of one fact, to tell it by."""
+        """The demand of a guard on one fact, to identify it."""
         if self.with_clauses and self.facts.initial.get(constant) is not wanted:
             index = None if event is None else event.index
             self.clauses.append(Clause(rule, index, subject, constant, wanted))
 
     def before(self, event: Event) -> None:
-        """What must hold when the step begins."""
+        """The preconditions of a computation."""
         if event.cnode is not None:
             self.before_reads(event)
             self.before_run(event, event.cnode)
@@ -169,11 +169,11 @@ class _ValidityEncoder:
         self.clause("flying", event, named, renamed[1], False)
 
     def caller(self, rule: Rule, event: Event, name: str) -> None:
-        """What the caller holds is there from the start: its initial fact tells its kind."""
+        """Storages of the caller exist from the start: its initial fact tells its kind."""
         self.clause(rule, event, name, f"(start.alive {self.machine.kinds[name]})", False)
 
     def before_step(self, event: Event) -> None:
-        """What must hold when a step that is no computation begins."""
+        """The preconditions of a step that is no computation."""
         assert not isinstance(event.step, Compute)
         name = event.step.anode
         alive, kind = self.facts.now("alive", name), self.machine.kinds[name]
@@ -218,7 +218,7 @@ class _ValidityEncoder:
         advance(self.facts, self.statements, event)
 
     def end(self) -> None:
-        """What must hold after the last step."""
+        """The conditions after the last step."""
         done = self.facts.now("done", "loss")
         self.guard("finish.loss", done)
         self.clause("never", None, "loss", done, True)

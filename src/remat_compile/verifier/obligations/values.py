@@ -32,7 +32,7 @@ from .machine import EncodedMachine, advance
 __all__ = ["Encoded", "Misread", "ValueRule", "WrongValues", "encode_values", "prove_values"]
 
 ValueRule = Literal["read", "draw", "copy", "kept", "buffer", "stream"]
-"""What a clause is about; `explain_values` says it in words."""
+"""The subject of a clause; `explain_values` says it in words."""
 
 STREAM = "stream"
 """The state of the generator of random numbers, as a location."""
@@ -60,7 +60,7 @@ class WrongValues:
 
 @dataclass(slots=True)
 class _Content:
-    """What a location holds: a constant of a part that uses it, and whether a plain walk
+    """The content of a location: a constant of a part that uses it, and whether a plain walk
     expects the value of the graph there. A wrong one that `follows` comes of an earlier one.
     """
 
@@ -154,7 +154,7 @@ class _ValueEncoder:
     def demand(
         self, rule: ValueRule, event: Event | None, subject: str, held: _Content, truth: str
     ) -> None:
-        """What is held must be `truth`; a wrong value is told once, where it arises."""
+        """The held value must be `truth`; a wrong value is told once, where it arises."""
         claim = f"(= {self.content(held, truth)} {truth})"
         if held.right:
             self.encoding.ask(f"(not {claim})")
@@ -165,7 +165,7 @@ class _ValueEncoder:
             self.broken.append(Misread(rule, index, subject, held.maker))
 
     def cut(self) -> None:
-        """What holds at the end of a part is proven there, and assumed in the next one. Only what
+        """Facts at the end of a part are proven there, and assumed in the next one. Only what
         the part touches is new there."""
         for name in self.touched:
             on_host, _ = self.host.get(name, (None, 0))

@@ -52,22 +52,22 @@ class Event:
 
     @property
     def takes(self) -> bool:
-        """Whether the step may take memory on the device while it runs."""
+        """True if the step may take memory on the device while it runs."""
         return self.cnode is not None or bool(self.makes)
 
     @property
     def to_host(self) -> tuple[str, ...]:
-        """What takes memory on the host."""
+        """The events that take memory on the host."""
         return (self.step.anode,) if isinstance(self.step, Offload) else ()
 
     @property
     def off_host(self) -> tuple[str, ...]:
-        """What gives its memory on the host back."""
+        """The events that give back memory on the host."""
         return (self.step.anode,) if isinstance(self.step, HostFree) else ()
 
     @property
     def name(self) -> str:
-        """How messages call the step."""
+        """The name of the step in messages."""
         if isinstance(self.step, Compute):
             return self.step.cnode
         return f"{self.step.word} %{self.step.anode}"
@@ -100,7 +100,7 @@ def unfold(statements: Statements, schedule: Schedule) -> list[Event] | tuple[Di
 
 
 def _parts(step: Step) -> tuple[Compute | ElementaryStep, ...]:
-    """What a step comes down to, as the verifier reads it: the obligations know nothing else."""
+    """The events of a step, as the verifier reads it: the obligations know nothing else."""
     match step:
         case Compute() | Free() | Offload() | Prefetch() | Wait() | HostFree():
             return (step,)
@@ -153,7 +153,7 @@ def _run(
 
 
 def reads_of(statements: Statements, c: CNode, execution: int) -> dict[str, str]:
-    """What must be alive for an execution of `c`, each with the name that it is read by."""
+    """The storages that must be alive for an execution of `c`, each with the name in the read."""
     form = c if execution == 1 or c.replay is None else c.replay
     needs = statements.needs(form.call)
     if c.phase == "loss":
@@ -164,7 +164,7 @@ def reads_of(statements: Statements, c: CNode, execution: int) -> dict[str, str]
 
 
 def alive_before(statements: Statements, events: list[Event]) -> Iterator[dict[str, Event | None]]:
-    """What is alive before each event, each with the event that made it (None: the caller's).
+    """The storages alive before each event, with the event that made each (None: the caller's).
 
     A plain walk, for explanations and for guessing a bound; nothing is proven by it. The
     yielded dictionary is changed when the iteration goes on.

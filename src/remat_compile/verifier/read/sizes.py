@@ -27,7 +27,7 @@ MOST = 2**63 - 1
 """Bytes at the sample, nanoseconds and ends of ranges; more is a slip of the pen."""
 
 MOST_BITS = 4000
-"""Of a size anywhere in the ranges, so that sums of them can still be written down."""
+"""Limit on a size anywhere in the ranges, so that sums of them can still be written down."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ Sized: TypeAlias = ANode | CNode | Replayed
 
 
 def what_of(sized: Sized) -> str:
-    """What the expression that stands there is, in words."""
+    """The role of the expression at that place, in words."""
     match sized:
         case ANode(name):
             return f"the size of %{name}"
@@ -135,7 +135,7 @@ class _SizeReader:
         self.diagnostics: list[Diagnostic] = []
         self.forms: list[Expr] = []
         self.number: dict[Expr, int] = {}
-        """Of each expression that nothing is wrong with, the number of its rounded form."""
+        """For each valid expression: the number of its rounded form."""
         self.declared: dict[Expr, list[Sized]] = {}
         self.filled: dict[tuple[Expr, Expr], list[ANode]] = {}
 
@@ -174,7 +174,7 @@ class _SizeReader:
                 self.diagnostics.append(Diagnostic("FB0827", message, span, hint=hint))
 
     def read_shape(self, a: ANode) -> None:
-        """What the storage of `a` must have room for; constants that fit are passed over."""
+        """The values that the storage of `a` must hold; constants that fit are passed over."""
         least = least_bytes(a)
         if least is None:
             self.refuse(f"%{a.name} has the unknown type {a.dtype}", a.span)

@@ -1,4 +1,4 @@
-"""What the statements of a graph say, read from scratch.
+"""The statements of a graph, read from scratch.
 
 The verifier is the second opinion: it takes the declarations (aNodes, views, cNodes, the
 binding) and works out by itself which storage every name stands for, what each cNode
@@ -60,7 +60,8 @@ class Statements:
         return needed
 
     def storages(self, name: str) -> tuple[str, ...]:
-        """What must be alive to read a name: an aNode itself, or what is behind a view."""
+        """The storage that must be alive to read a name: an aNode itself, or what is behind a
+        view."""
         return self.behind.get(name, (name,))
 
 
@@ -77,7 +78,7 @@ def names_in(call: Call) -> Iterator[str]:
 
 
 def same_call(a: Call, b: Call) -> bool:
-    """Whether two calls are one function: operator and arguments, `1`, `1.0` and `true` apart."""
+    """True if two calls are one function: operator and arguments, `1`, `1.0` and `true` apart."""
     return repr(a) == repr(b)
 
 

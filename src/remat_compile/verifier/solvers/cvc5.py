@@ -126,7 +126,7 @@ def _prove(text: str, limit_s: float) -> dict[str, Any]:
 
 
 def _ask_child(what: Literal["check", "prove"], text: str, deadline: Deadline) -> dict[str, Any]:
-    """What the child says: `unsat`, `model`, `proof`, or `why` there is no answer."""
+    """The child's messages: `unsat`, `model`, `proof`, or `why` there is no answer."""
     left_s = deadline.left_s
     if left_s <= 0:
         return {"why": "cvc5: timeout"}
@@ -147,7 +147,7 @@ def _ask_child(what: Literal["check", "prove"], text: str, deadline: Deadline) -
 
 
 def serve() -> None:
-    """What the child process does: one question from standard input, one answer."""
+    """The loop of the child process: one question from standard input, one answer."""
     asked = json.load(sys.stdin)
     if asked["what"] == "prove":
         said = _prove(asked["text"], asked["limit_s"])

@@ -1,4 +1,4 @@
-"""What a solver is to the verifier, and the ones that there are."""
+"""The interface of a solver, and the available solvers."""
 
 from __future__ import annotations
 

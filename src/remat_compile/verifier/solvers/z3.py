@@ -17,7 +17,7 @@ GRACE_S = 0.2
 """Seconds by which z3 may be late before it is interrupted, and between interruptions."""
 
 QUESTIONS = 100
-"""How many are asked in one context of z3."""
+"""Number of questions in one context of z3."""
 
 VALUE = re.compile(r"\(define-fun (\S+) \(\) (?:Bool|Int)\s+(true|false|\d+|\(- \d+\))\)")
 

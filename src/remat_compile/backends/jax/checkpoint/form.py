@@ -117,7 +117,7 @@ def _counts(step: Step) -> bool:
 
 
 def _at_the_loss(graph: Graph, steps: tuple[Step, ...]) -> tuple[set[str], set[str]]:
-    """What the forward leaves on the device, and what only on the host."""
+    """The values that the forward leaves on the device, and those only on the host."""
     alive: set[str] = set()
     host: set[str] = set()
     for step in steps:
@@ -137,7 +137,7 @@ def _at_the_loss(graph: Graph, steps: tuple[Step, ...]) -> tuple[set[str], set[s
 
 
 def _read_after(graph: Graph, steps: tuple[Step, ...]) -> set[str]:
-    """What the backward reads of what the forward left."""
+    """The forward's values that the backward reads."""
     made: set[str] = set()
     reads: set[str] = set()
     for step in steps:

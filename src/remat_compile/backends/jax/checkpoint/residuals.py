@@ -1,4 +1,4 @@
-"""What JAX keeps between the forward and the backward of a function."""
+"""The residuals of a function: values that JAX keeps between forward and backward."""
 
 from __future__ import annotations
 

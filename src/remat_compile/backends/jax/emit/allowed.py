@@ -1,4 +1,4 @@
-"""What the generated code for JAX may hold, in each of its two forms."""
+"""The whitelist of generated JAX code, in each of its two forms."""
 
 from __future__ import annotations
 

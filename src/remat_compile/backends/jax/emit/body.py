@@ -27,7 +27,7 @@ def scope_name(cnode: str, execution: int) -> str:
 
 @dataclass
 class Liveness:
-    """What is alive as the schedule goes on: carried from the forward to the backward."""
+    """The live values along the schedule: carried from the forward to the backward."""
 
     live: set[str]
     tokens: dict[str, int]
@@ -94,7 +94,7 @@ class Body:
         self._bound.update(dict.fromkeys(names))
 
     def bound_names(self) -> tuple[str, ...]:
-        """What the function binds, or uses of what it is given, so far."""
+        """The names that the function has bound or used so far."""
         return tuple(self._bound)
 
     def computed(self, c: CNode, names: Iterable[str]) -> None:

@@ -39,7 +39,7 @@ _SUMS = (ACCUMULATE_OP, "aten.add.Tensor")
 
 @dataclass(frozen=True)
 class Barrier:
-    """What goes through a barrier: aNodes on the device, host copies, the random key.
+    """The values that pass a barrier: aNodes on the device, host copies, the random key.
 
     `anchors` are values that what follows does not read: the latest ones, which order it
     after what made them.
@@ -130,7 +130,7 @@ class _Placement:
             self._open(now.index)
 
     def _made(self, now: Numbered) -> tuple[str, ...]:
-        """What an execution makes anew: what is alive already stays the value it was, from
+        """The new values of an execution: what is alive already stays the value it was, from
         before the barrier."""
         if now.cnode is None:
             return ()
@@ -197,7 +197,7 @@ class _Placement:
 
 
 def _twins(graph: Graph, c: CNode, other: CNode) -> tuple[str, ...]:
-    """What a computation and its backward both read, where that is more than one operand."""
+    """The operands that a computation and its backward share, if more than one."""
     own = set(c.call_at(2).refs())
     shared = [
         graph.storage[name]

@@ -134,7 +134,7 @@ class _Functions:
         ]
 
     def _border(self, saved: tuple[str, ...]) -> None:
-        """What is saved goes through a barrier with the outputs: no work of the backward
+        """Saved values pass a barrier with the outputs: no work of the backward
         can begin before the forward has ended."""
         own = [n for n in saved if n in self.graph.anode and n not in self.held]
         hosts = [name.removeprefix("host ") for name in saved if name.startswith("host ")]

@@ -34,7 +34,7 @@ def numbered(graph: Graph, steps: tuple[Step, ...]) -> Iterator[Numbered]:
 
 
 class AccessHistory:
-    """What is written, read and freed at which step. The end reads what is never freed."""
+    """The steps at which values are written, read and freed. The end reads what is never freed."""
 
     def __init__(self, graph: Graph, schedule: Schedule):
         self._graph = graph
@@ -65,14 +65,14 @@ class AccessHistory:
         self._events.setdefault(name, []).append((index, what))
 
     def is_read(self, name: str, index: int) -> bool:
-        """Whether what `name` holds before a step is read by it or a later one."""
+        """True if the value of `name` before a step is read by it or a later one."""
         events = self._events[name]
         following = bisect_left(events, (index, ""))
         return following < len(events) and events[following][1] == "read"
 
     def latest(self, since: int, index: int) -> tuple[str, ...]:
-        """What the steps from `since` to before `index` wrote and something from there on
-        reads, results of the whole step included; where there is nothing, the last such
+        """The values written by the steps from `since` to before `index` and read afterwards,
+        results of the whole step included; where there is nothing, the last such
         value that was written before."""
         first, end = (bisect_left(self._writes, (i, "")) for i in (since, index))
         names = dict.fromkeys(name for _, name in reversed(self._writes[first:end]))

@@ -1,4 +1,4 @@
-"""What a computation and its backward both compute: XLA would do it once, and keep it between.
+"""Work that a computation and its backward share: XLA would do it once, and keep it between.
 
     gelu(x) = x / 2 · (1 + erf(x / √2))        its backward has erf(x / √2) too
 

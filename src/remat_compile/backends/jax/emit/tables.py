@@ -5,17 +5,17 @@ from __future__ import annotations
 from ....ir.program import Program
 
 KINDS = ("param", "buffer", "arg", "tangent", "output", "new_buffer", "grad", "input_grad")
-"""What the file of arrays beside a module holds; entries are `kind|name|dtype`."""
+"""The contents of the array file beside a module; entries are `kind|name|dtype`."""
 
 SEED = 0
-"""Of the base key with which the stored values of a model with random operators are made."""
+"""The seed of the base key for stored values of a model with random operators."""
 
 TOLERANCES = {"f64": 1e-12, "f32": 1e-5, "f16": 1e-2, "bf16": 1e-1}
 """The largest difference from PyTorch that a check allows, as a share of the largest value."""
 
 
 def needs_x64(program: Program) -> bool:
-    """Whether the program computes in float64 (or complex128)."""
+    """True if the program computes in float64 (or complex128)."""
     return any(a.dtype in ("f64", "c128") for a in program.graph.anodes)
 
 

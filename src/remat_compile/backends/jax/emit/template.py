@@ -29,7 +29,7 @@ IMPORTS = """\
 import sys
 from pathlib import Path
 """
-"""Of the standard library."""
+"""The imports from the standard library."""
 
 
 def header(graph: str, schedule: Schedule) -> str:

@@ -15,7 +15,7 @@ KEY = "key"
 """The variable of the base key, from which each random operator derives its own."""
 
 BASE_KEY = "the key"
-"""What stands for it among the names of aNodes, none of which has a space."""
+"""Its stand-in among the names of aNodes, none of which has a space."""
 
 _RESERVED = frozenset(
     (

@@ -1,4 +1,4 @@
-"""What XLA makes of regions by themselves: measured, for the choice of those that it fuses."""
+"""Regions compiled by XLA alone and measured, to choose those that it fuses."""
 
 from .price import RegionBytes, XlaPrice
 from .shapes import Shapes

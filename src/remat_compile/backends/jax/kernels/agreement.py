@@ -1,4 +1,4 @@
-"""Whether the computations of a plan, as JAX runs them, give what the plan has.
+"""Checks that the computations of a plan give the declared values in JAX.
 
 A plan can be edited by hand. What PyTorch refuses when a computation runs (a scalar that is a text,
 an axis that there is not) JAX refuses in its own words when it traces the step, and an array of

@@ -1,4 +1,4 @@
-"""What a region takes in XLA: it is compiled by itself, and its temporary bytes are its workspace.
+"""The cost of a region in XLA: it is compiled by itself, and its temporary bytes are its workspace.
 
 Which computations may stand in a region is measured too: one whose compiled program, by itself,
 holds nothing but what XLA:CPU generates loops for. Products, convolutions, sorts, scatters and
@@ -62,7 +62,7 @@ class XlaPrice:
     made: dict[str, RegionBytes] = field(default_factory=dict)
 
     def may_fuse(self, c: CNode) -> bool:
-        """Whether XLA makes loops of a computation, and nothing else."""
+        """True if XLA compiles a computation to loops only."""
         if c.is_fused or c.is_accumulate:
             return True
         if c.is_loss or c.token is not None or c.replay is not None:
@@ -72,8 +72,8 @@ class XlaPrice:
         return self.measured(alone(c)).is_loops
 
     def workspace_bytes(self, c: CNode) -> int | None:
-        """What a fused cNode takes beside arguments and results; None where XLA keeps as much as
-        its calls one after the other, so that there is nothing to be gained."""
+        """The workspace of a fused cNode; None if XLA keeps as much as its separate calls, so that
+        fusion gains nothing."""
         region = self.measured(c)
         sample = self.shapes.program.sample
         is_gain = region.is_loops and region.temp_bytes < evaluate(c.workspace, sample)
@@ -99,7 +99,7 @@ class XlaPrice:
         return XlaFigures(workspaces, passed_on)
 
     def _gives_back(self, region: CNode, name: str) -> bool:
-        """Whether there is nothing to compute: the result is the argument."""
+        """True if the result is the argument."""
         run = as_function(region_function(region), self.shapes.program.sample)
         traced = jax.make_jaxpr(run)(self.shapes.of(name)).jaxpr
         return not traced.eqns and [*traced.outvars] == [*traced.invars]

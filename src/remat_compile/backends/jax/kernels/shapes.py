@@ -29,7 +29,7 @@ class Shapes:
         self._made: dict[str, Any] = {}
 
     def of(self, name: str) -> jax.ShapeDtypeStruct:
-        """Of an aNode, a view, or an instance of one."""
+        """The shape of an aNode, a view, or an instance of one."""
         name = self.origin.get(name, name)
         if name in self._known:
             return self._known[name]
@@ -44,7 +44,7 @@ class Shapes:
         return self._known[name]
 
     def _traced(self, call: Call, env: Mapping[str, int]) -> Any:
-        """What a view's call gives; calls that differ in names alone are traced once."""
+        """The shape of a view's call; calls that differ in names alone are traced once."""
         names = {read: f"a{place}" for place, read in enumerate(call.refs())}
         reads = {names[read]: self.of(read) for read in names}
         alike = renamed_call(call, names)

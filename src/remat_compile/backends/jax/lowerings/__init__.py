@@ -51,12 +51,12 @@ def table() -> Mapping[str, Lowering]:
 
 
 def missing(ops: Iterable[str]) -> list[str]:
-    """Those of `ops` that have no lowering, each once, sorted."""
+    """The members of `ops` without a lowering, each once, sorted."""
     return sorted({op for op in ops if op not in REGISTERED})
 
 
 def is_random(op: str) -> bool:
-    """Whether the operator's function takes a `key` by keyword. KeyError without a lowering."""
+    """True if the operator's function takes a `key` by keyword. KeyError without a lowering."""
     key = inspect.signature(REGISTERED[op]).parameters.get("key")
     return key is not None and key.kind is inspect.Parameter.KEYWORD_ONLY
 

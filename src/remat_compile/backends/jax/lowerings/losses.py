@@ -16,7 +16,7 @@ def _reduced(losses: Array, reduction: int) -> Array:
 
 
 def _shared(grad_output: Array, reduction: int, count: int) -> Array:
-    """What of the loss's gradient each element gets."""
+    """Each element's share of the loss's gradient."""
     return _wide(grad_output) / count if reduction == 1 else _wide(grad_output)
 
 

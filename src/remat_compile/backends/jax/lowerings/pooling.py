@@ -20,7 +20,7 @@ def _pair(value: tuple[int, ...], default: tuple[int, ...] = ()) -> tuple[int, i
 def _pooled_length(
     length: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool
 ) -> int:
-    """How many windows stand on an axis; with `ceil_mode`, the last may reach beyond it."""
+    """The number of windows on an axis; with `ceil_mode`, the last may reach beyond it."""
     span = length + 2 * padding - dilation * (kernel - 1) - 1
     count = (span + (stride - 1 if ceil_mode else 0)) // stride + 1
     return count - 1 if ceil_mode and (count - 1) * stride >= length + padding else count

@@ -24,12 +24,12 @@ from ..emit.executions import constants
 __all__ = ["ValueBuffer", "XlaFigures", "buffers_of", "temporary_bytes"]
 
 _HELD = CALLER_KINDS | {"tangent", "rng"}
-"""What the caller holds, and random states, which JAX keeps as keys."""
+"""The storages of the caller, and random states, which JAX keeps as keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class XlaFigures:
-    """What was measured of computations by themselves, by cNode: the bytes that XLA takes while
+    """Measurements of single computations, by cNode: the bytes that XLA takes while
     one runs, and the aNode that one gives back as it is (`clone`), for which it takes nothing."""
 
     workspaces: Mapping[str, int] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class _Alive:
 
 
 class _Lifetimes:
-    """What is alive as the steps go by."""
+    """The live buffers along the steps."""
 
     def __init__(self, program: Program, env: Mapping[str, int] | None, figures: XlaFigures | None):
         graph, binding = program.graph, program.binding

@@ -1,4 +1,4 @@
-"""What XLA makes of a generated step: bytes, products, names and placements.
+"""The step that XLA compiles: bytes, products, names and placements.
 
 A plan is a wish to XLA: it may merge equal computations and drop copies. So the compiled
 step is looked at, and what does not follow the plan is told.
@@ -69,7 +69,7 @@ class ObservedStep:
         return tuple(n for n, count in self.planned_products.items() if executed.get(n, 0) < count)
 
     def defects(self) -> list[Diagnostic]:
-        """What of the plan is not in the compiled step (FB0938)."""
+        """The parts of the plan that the compiled step lacks (FB0938)."""
         diagnostics = []
         again = (name for name in self.missing if not name.endswith("#1"))
         hint = "compile with compiler_options=" + repr(dict(self.options))
@@ -103,7 +103,7 @@ def look(
     *,
     named: bool,
 ) -> ObservedStep:
-    """What `compiled_step` gave, beside the plan.
+    """The result of `compiled_step`, beside the plan.
 
     `named` says that every execution has its name; of the annotated form's backward, which
     JAX derives, many have none.
@@ -190,7 +190,7 @@ def _work(jaxpr: core.Jaxpr, only: frozenset[str] = _ALL) -> Iterator[str]:
 
 
 def _is_of_vectors(eqn: core.JaxprEqn) -> bool:
-    """Whether a product is none to XLA: by a vector, or of an outer dimension of one."""
+    """True if XLA does not treat a product as one: by a vector, or of an outer dimension of one."""
     if eqn.primitive.name != "dot_general":
         return False
     left, right = (getattr(v.aval, "shape", ()) for v in eqn.invars)

@@ -1,4 +1,4 @@
-"""What a plan says of the bytes that XLA calls temporary.
+"""A plan's prediction of the bytes that XLA calls temporary.
 
 Those that `buffers.py` finds for no result; and, for comparison, all that is alive at once.
 """

@@ -1,4 +1,4 @@
-"""What a call of a JAX step must bring: every problem is told at once."""
+"""Checks the arguments of a JAX step; reports every problem at once."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Draws = Mapping[str, tuple[Array | None, ...]]
 
 
 def apply(call: Call, env: Mapping[str, int], reads: Mapping[str, Array], **extra: Array) -> Any:
-    """What the operator's lowering returns; `extra` is the key of a random one."""
+    """The results of the operator's lowering; `extra` is the key of a random one."""
     call = honoured(call)
     args = (to_jax(arg, env, reads) for arg in call.args)
     kwargs = {name: to_jax(arg, env, reads) for name, arg in call.kwargs}

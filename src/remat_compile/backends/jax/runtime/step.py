@@ -76,7 +76,7 @@ class JaxStep:
 
     @property
     def compiler_options(self) -> dict[str, str]:
-        """What `jax.jit` must be given for XLA to follow the plan."""
+        """The options of `jax.jit` with which XLA follows the plan."""
         self._is_to_warn = False
         return self._compiler_options
 

@@ -1,0 +1,226 @@
+"""The charts of a report as Vega-Lite, with their data: few marks, however long the schedule.
+
+Vega draws them, in a browser or as SVG. A chart of many steps shows stretches of them: each
+stretch has the bytes of its largest step, so the peak is always on the chart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...ir.units import format_bytes, format_ns
+from ..moments import (
+    KINDS,
+    Moment,
+    moments,
+)
+from ..subject import (
+    Subject,
+    place_of,
+    shown,
+)
+from .drawing import (
+    COLORS,
+    LINE_COLOR,
+    TENSORS_PER_MOMENT,
+    TOP,
+    Spec,
+    Stretch,
+    at,
+    axis,
+    byte_axis,
+    colors,
+    frame,
+    stretches,
+)
+from .gantt import lives, streams
+from .rollup import OperatorTime, by_operator
+
+__all__ = ["charts", "stretch_moments"]
+
+MOST_OPERATORS = 20
+
+
+def stretch_moments(subject: Subject) -> list[tuple[Stretch, Moment]]:
+    """Every stretch with what is held during its largest step."""
+    parts = stretches(subject)
+    largest = [part.largest for part in parts]
+    held = moments(subject.program, subject.schedule, largest, most=TENSORS_PER_MOMENT)
+    return [(part, held[part.largest]) for part in parts]
+
+
+def charts(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> dict[str, Spec]:
+    """Vega-Lite specifications by name: `memory`, `streams`, `lives`, `operators`. `held` are the
+    `stretch_moments`."""
+    graph = subject.program.graph
+    specs = {
+        "memory": _memory(subject, held),
+        "streams": streams(subject),
+        "lives": lives(subject),
+    }
+    if subject.has_times:
+        specs["operators"] = _operators(by_operator(graph, subject.timeline.runs))
+    return specs
+
+
+def _memory(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> Spec:
+    rows = [row for part, moment in held for row in _stack(subject, part, moment)]
+    lines = list(_lines(subject))
+    before = subject.without
+    curve = [
+        {"x": part.start, "bytes": before.trace.during[part.largest]} for part in stretches(before)
+    ]
+    curve.append({"x": at(before, len(before.schedule.steps)), "bytes": before.trace.after[-1]})
+    levels = (line["bytes"] for line in lines)
+    most = max(subject.trace.peak_bytes, before.trace.peak_bytes, *levels)
+    x = axis(subject)
+    y: Spec = {
+        "type": "quantitative",
+        "title": None,
+        "axis": {**byte_axis(0, most, 6), "minExtent": 70, "maxExtent": 70},
+    }
+    stack = {
+        "data": {"name": "stack", "values": rows},
+        "mark": {"type": "rect", "tooltip": True},
+        "encoding": {
+            "x": {"field": "x", **x},
+            "x2": {"field": "x2"},
+            "y": {"field": "y", **y},
+            "y2": {"field": "y2"},
+            "color": colors("kind", COLORS),
+            "tooltip": [
+                {"field": name, "type": "nominal", "title": title}
+                for name, title in (
+                    ("kind", "kind"),
+                    ("size", "bytes"),
+                    ("all", "in all"),
+                    ("when", "step"),
+                    ("at", "model line"),
+                    ("top", "largest"),
+                )
+            ],
+        },
+    }
+    without = {
+        "data": {"name": "without", "values": curve},
+        "mark": {
+            "type": "line",
+            "interpolate": "step-after",
+            "strokeDash": [4, 3],
+            "color": "#888",
+        },
+        "encoding": {"x": {"field": "x", **x}, "y": {"field": "bytes", **y}},
+    }
+    level: Spec = {"y": {"field": "bytes", **y}, "color": {"value": LINE_COLOR}}
+    marks: Spec = {
+        "data": {"name": "lines", "values": lines},
+        "layer": [
+            {"mark": {"type": "rule", "strokeWidth": 1.5}, "encoding": level},
+            *(
+                _labels(level, side, x_at, dy)
+                for side, x_at, dy in (("left", 4, 10), ("right", "width", -5))
+                if any(line["side"] == side for line in lines)
+            ),
+        ],
+    }
+    loss = {
+        "data": {
+            "name": "loss",
+            "values": [{"x": at(subject, subject.trace.loss_step), "line": "loss"}],
+        },
+        "mark": {"type": "rule", "strokeDash": [2, 2], "color": "#9c79b8", "tooltip": True},
+        "encoding": {"x": {"field": "x", **x}, "tooltip": {"field": "line"}},
+    }
+    return {**frame(320), "layer": [stack, without, marks, loss]}
+
+
+def _lines(subject: Subject) -> Iterator[Spec]:
+    """Levels across the chart: the budget, the proven bound, and the peak where it is less."""
+    peak, proven = subject.trace.peak_bytes, subject.proven
+    if proven is None or proven.device_bytes != peak:
+        yield {"bytes": peak, "line": f"peak {format_bytes(peak)}", "side": "left"}
+    if proven is not None:
+        what = f"proven peak {format_bytes(proven.device_bytes)}"
+        yield {"bytes": proven.device_bytes, "line": what, "side": "left"}
+    if (budget := subject.budgets.get("device")) is not None:
+        yield {"bytes": budget, "line": f"budget {format_bytes(budget)}", "side": "right"}
+
+
+def _labels(level: Spec, side: str, x_at: int | str, dy: int) -> Spec:
+    """The names of the levels that are labelled on one side of the chart."""
+    encoding: Spec = {**level, "x": {"value": x_at}, "text": {"field": "line"}}
+    mark = {"type": "text", "align": side, "dy": dy, "fontSize": 11}
+    wanted = {"filter": f"datum.side == '{side}'"}
+    return {"transform": [wanted], "mark": mark, "encoding": encoding}
+
+
+def _stack(subject: Subject, part: Stretch, moment: Moment) -> list[Spec]:
+    """One rectangle for each kind that holds bytes in a stretch."""
+    rows, below = [], 0
+    amounts = moment.by_kind
+    total = sum(amounts.values())
+    steps = f"{moment.step + 1} {subject.step_text(moment.step)}"
+    if part.last > part.first:
+        steps += f" (of steps {part.first + 1} to {part.last + 1})"
+    for kind in KINDS:
+        if not (size := amounts[kind]):
+            continue
+        holders = [h for h in moment.holdings if h.kind == kind]
+        named = [
+            f"{shown(h.name, 48)} {format_bytes(h.bytes)}"
+            + (f" at {place}" if (place := shown(place_of(subject.program, h.name), 60)) else "")
+            for h in holders[:TOP]
+        ]
+        rest = moment.count[kind] - len(named)
+        more = [f"and {rest} more"] if rest else []
+        rows.append(
+            {
+                "x": part.start,
+                "x2": part.end,
+                "y": below,
+                "y2": below + size,
+                "kind": kind,
+                "size": f"{format_bytes(size)} ({size})",
+                "all": f"{format_bytes(total)} ({total})",
+                "when": steps,
+                "at": subject.step_place(moment.step),
+                "top": "; ".join([*named, *more]),
+            }
+        )
+        below += size
+    return rows
+
+
+def _operators(times: Sequence[OperatorTime]) -> Spec:
+    shown_times = times[:MOST_OPERATORS]
+    rows = [
+        {
+            "operator": shown(t.operator, 48),
+            "ms": taken / 1e6,
+            "run": run,
+            "took": f"{format_ns(taken)} in {count} executions",
+        }
+        for t in shown_times
+        for run, taken, count in (
+            ("first", t.first_ns, t.first_runs),
+            ("recomputed", t.again_ns, t.again_runs),
+        )
+        if count
+    ]
+    return {
+        **frame(18 * len(shown_times) + 10),
+        "data": {"name": "operators", "values": rows},
+        "mark": {"type": "bar", "tooltip": True},
+        "encoding": {
+            "x": {"field": "ms", "type": "quantitative", "title": "ms"},
+            "y": {
+                "field": "operator",
+                "type": "nominal",
+                "title": None,
+                "sort": list(dict.fromkeys(row["operator"] for row in rows)),
+                "axis": {"labelLimit": 220},
+            },
+            "color": colors("run", {"first": COLORS["saved"], "recomputed": COLORS["recomputed"]}),
+            "tooltip": [{"field": f, "type": "nominal"} for f in ("operator", "run", "took")],
+        },
+    }
