@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -155,18 +159,23 @@ def command(
             raise
         print_json(plan, None, "refused", {}, error.diagnostics, ())
         return 2 if error.usage else 1
-    code, refused = 0, list[Diagnostic]()
-    for number, read in enumerate(plans):
-        if format == "json" and len(plans) > 1:
-            echo("," if number else "[")
+    if len(plans) == 1:
+        return answer(plans[0])
+    code, refused, reports = 0, list[Diagnostic](), list[dict[str, object]]()
+    for read in plans:
         try:
-            code = max(code, answer(read))
+            printed = StringIO()
+            with redirect_stdout(printed if format == "json" else sys.stdout):
+                code = max(code, answer(read))
         except FBError as error:
-            if error.usage or len(plans) == 1:
+            if error.usage:
                 raise
             refused += error.diagnostics
-    if format == "json" and len(plans) > 1:
-        echo("]")
+        if format == "json":
+            reports.append(json.loads(printed.getvalue()))
+    if reports:
+        *others, last = reports
+        echo(*json.dumps(last | {"others": others}, indent=2).split("\n"))
     if refused:
         raise FBError(refused)
     return code

@@ -89,9 +89,12 @@ def _checked(cell: Cell) -> Cell:
 
 
 def quoted(value: object) -> object:
-    """A cell of a table: what a spreadsheet would take for a formula stands behind a quote."""
-    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "'"))
-    return f"'{value}" if is_formula else "" if value is None else value
+    """A cell of a table: what a spreadsheet would take for a formula stands behind a quote, and a
+    carriage return, which ends a row there, is a blank."""
+    if not isinstance(value, str):
+        return "" if value is None else value
+    text = value.replace("\r", " ")
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "'")) else text
 
 
 def _read(name: str, text: str) -> Any:

@@ -15,7 +15,8 @@ __all__ = ["effects_of", "flags_of"]
 @lru_cache(maxsize=4096)
 def effects_of(op: OpOverload) -> Effects:
     """What an operator does: as the table says, or its schema and tags where it is not there."""
-    return effects(str(op)) or Effects(flags_of(op))
+    known = effects(str(op))
+    return Effects(flags_of(op)) if known is None or known.flags == "q" else known
 
 
 def flags_of(op: OpOverload) -> str:

@@ -70,7 +70,7 @@ def source(text: str) -> str:
     [
         (INSIDE, f"{DRAWN}\n    %t = aten.mul.Tensor(%r, %w)", "FB0914", 10),
         (INSIDE, "%t = aten.neg.default(%x)", "FB0326", 10),
-        (INSIDE, "%t = aten.normal.Tensor_Tensor(%x, %w)", "FB0920", 10),
+        (INSIDE, "%t = aten.normal.Tensor_Tensor(%x, %w)", "FB0914", 10),
         (INSIDE, "%t = aten.mul_.Tensor(%x, %w)", "FB0225", 10),
         (INSIDE, "%t = aten.mul.out(%x, %w, out=%x)", "FB0225", 10),
         (INSIDE, "%t = aten.mul.Tensor(%s, %w)", "FB0323", 10),

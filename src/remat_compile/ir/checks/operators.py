@@ -62,19 +62,20 @@ def operator_faults(graph: Graph, tell: Tell = effects) -> Iterator[Fault]:
 
 def _pure(call: Call, owner: str, span: Span | None, tell: Tell) -> Iterator[Fault]:
     known, op, named = tell(call.op), call.op, dict(call.kwargs)
+    who = owner.removesuffix(", inside")
     if known is None or not (known.flags or named):
         return
     if known.writes(call.args, named):
-        message = f"{owner} calls {op}, which writes into its arguments"
+        message = f"{who} calls {op}, which writes into its arguments"
         yield Fault("FB0225", message, span, op, NEW_VALUE)
     elif "out" in named:
-        message = f"{owner} gives {op} a tensor to write into"
+        message = f"{who} gives {op} a tensor to write into"
         yield Fault("FB0225", message, span, "out", NEW_VALUE)
     elif known.refusal is not None:
         message = f"{owner}: a plan may not call {op}: {known.refusal}"
         yield Fault("FB0942", message, span, op, ALLOWED)
     elif known.is_unwritten:
-        message = f"{owner} calls {op}, which leaves its result unwritten"
+        message = f"{who} calls {op}, which leaves its result unwritten"
         yield Fault("FB0232", message, span, op, FILLED)
 
 
@@ -84,7 +85,9 @@ def _view(v: View, tell: Tell) -> Iterator[Fault]:
         return
     message = f"%{v.name} is declared a view of %{v.base}, but {v.call.op} "
     if not known.may_be_view:
-        yield Fault("FB0904", message + "gives new storage", v.span, v.call.op, AS_RESULT)
+        yield Fault(
+            "FB0904", message + "gives it a storage of its own", v.span, v.call.op, AS_RESULT
+        )
     elif known.draws(v.call.args, dict(v.call.kwargs)):
         yield Fault("FB0211", message + "draws random numbers", v.span, v.call.op, ALONE)
 
