@@ -104,7 +104,7 @@ def test_no_plan_to_fold_is_asked_for_past_the_limit(
     program = transformer(1)
     skip, limits_s = skips(monkeypatch), list[float]()
 
-    def planned(self: Any, program: Program, budget: Any, time_limit_s: float) -> Any:
+    def planned(self: Any, program: Program, time_limit_s: float) -> Any:
         limits_s.append(time_limit_s)
         skip(40 * UNIT_S)
         steps = (Compute("F1"),) * runs + (Free(f"x{len(limits_s)}"),)

@@ -5,19 +5,17 @@ Which fused plans are tried, and which is taken, stands in `fused_ways`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.expr import Const
-from .fused_frontier import FusedFrontier, Taken
 from .fused_proof import proven_fused, with_warnings
-from .fused_ways import FusedWay, FusedWays
+from .fused_ways import FusedWays
 from .plan import Plan
-from .plan_cache import first_line
-from .regions import end_probe, lacking, new_kernels
+from .regions import lacking, new_kernels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from ..ir.schedule import Schedule
     from .fused_cache import FusedCache
     from .kept_costs import KeptCosts
-    from .plan_cache import PlanCache
     from .request import PlanRequest
     from .run_planner import Phases
 
@@ -50,11 +47,9 @@ def fused_plan(
     phases: Phases,
     kept: FusedCache | None = None,
     costs: KeptCosts | None = None,
-    cache: PlanCache | None = None,
 ) -> Plan:
     """The plan with runs of it fused and proven anew, or as it was with the reason as a warning.
-    As it was fused before, where that is `kept`; kernels that are among `costs` are not timed, and
-    what is taken fits in with what was taken for other budgets, which `cache` has.
+    As it was fused before, where that is `kept`; kernels that are among `costs` are not timed.
 
     FB0468 where nothing can be fused here, FB0469 where it was not worth it or not proven, FB0470
     for what was fused and how far its bits are from those of the calls. The peaks are never higher
@@ -66,7 +61,6 @@ def fused_plan(
         return with_warnings(plan, Diagnostic("FB0468", f"the plan is not fused: {why}"))
     from ..backends.torch.kernels import InductorPrice, KernelTimes
 
-    end_probe()
     kernels = new_kernels(plan.program)
     values = {name: node.meta["val"] for name, node in lowered.nodes.items()}
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -91,57 +85,17 @@ def fused_plan(
         made = [way for way in made if way.time_ns < plan.trace.time_ns]
     late = f" within {request.time_limit_s:g} s" if measured.is_late else ""
     reason = Diagnostic("FB0469", f"no run of this plan is faster as a kernel{late}")
-    ways: Sequence[FusedWay | Taken] = made
-    frontier = None if cache is None else FusedFrontier.of(cache, plan, lowered, request)
-    if frontier is not None:
-        taken, of_frontier = frontier.find()
-        diagnostics = (*diagnostics, *of_frontier)
-        ways = frontier.ordered(plan, made, taken)
-    for way in ways:
+    for way in made:
         with phases.phase("verify", "proving the fused plan"):
-            done = _done(plan, way, request, kernels, values)
-        if isinstance(done, Diagnostic):
-            reason = done
+            proven = proven_fused(plan, way.fused, request)
+        if isinstance(proven, Diagnostic):
+            reason = proven
             continue
+        done = _fused(plan, proven, way.fused.schedule, kernels)
         if kept is not None:
             diagnostics = (*diagnostics, *kept.keep(plan, done))
-        if frontier is not None:
-            diagnostics = (*diagnostics, *frontier.keep(plan, done))
         return with_warnings(done, what_was_fused(plan, done, kernels), *diagnostics)
     return with_warnings(plan, reason, *diagnostics)
-
-
-def _done(
-    plan: Plan,
-    way: FusedWay | Taken,
-    request: PlanRequest,
-    kernels: Kernels,
-    values: Mapping[str, Tensor],
-) -> Plan | Diagnostic:
-    """A fused plan, proven and with its kernels, or why there is none."""
-    if isinstance(way, FusedWay):
-        proven = proven_fused(plan, way.fused, request)
-        if isinstance(proven, Diagnostic):
-            return proven
-        return _fused(plan, proven, way.fused.schedule, kernels)
-    try:
-        again = as_before(plan, way.program(), request, kernels, values)
-    except (FBError, ValueError, RecursionError) as error:
-        again = first_line(error)
-    if isinstance(again, Plan) and not _is_within(again, plan):
-        again = "it takes more bytes than the plan"
-    if isinstance(again, str):
-        message = f"what was fused for another budget is not used: {again}"
-        return Diagnostic("FB0469", message, hint="the plan runs unfused")
-    return again
-
-
-def _is_within(fused: Plan, plan: Plan) -> bool:
-    mine, own = fused.trace, plan.trace
-    return (
-        mine.peak_bytes <= own.peak_bytes
-        and mine.activation_peak_bytes <= own.activation_peak_bytes
-    )
 
 
 def as_before(

@@ -9,19 +9,13 @@
   the planner chooses; as it is, and then after planning again.
 
 None has a higher peak than the plan. Of those that take about as long as the fastest, that with
-the lowest peak is taken. And so that a lower budget gives no higher peak, it is taken from those
-within the lowest of ten rungs at which there is one as fast. What is planned within a rung does
-not depend on the budget.
-
-    46.2 ms at 46.4 MB, 46.28 at 38.0; within the rung of 39.1: 46.28 ms at 38.0; within 35.4: 46.28
-    at 35.4; within 31.7: 46.9 at 31.7        ->   46.28 ms at 35.4 MB
+the lowest peak is taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, replace
 from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -32,7 +26,7 @@ from ..ir.expr import Const
 from ..ir.program import Budget
 from ..ir.schedule import Compute, Schedule
 from ..ir.semantics.simulate import simulate
-from .budget import Baseline, BudgetKind, BudgetText, resolve_budget
+from .budget import Baseline, BudgetKind
 from .run_planner import Planned, run_planner
 
 if TYPE_CHECKING:
@@ -58,10 +52,6 @@ NEAR = 0.002
 """The share of its time by which a step may be slower than another and count as fast. Two plans of
 one search share their prices, so that chance is in no more than where they differ; and a budget is
 there to be used."""
-RUNGS = 10
-"""Peaks below which a plan is looked for: evenly apart, from what the largest computation needs to
-what the step takes."""
-
 Peaks = tuple[int, int]
 
 
@@ -78,18 +68,8 @@ def in_order(ways: Iterable[FusedWay]) -> list[FusedWay]:
     """Those that are about as fast as the fastest by their peaks, then the others by their times.
     Of equal ones the first."""
     ordered = sorted(ways, key=lambda way: way.time_ns)
-    most_ns = limit_ns(ordered)
-    near = [way for way in ordered if way.time_ns <= most_ns]
+    near = [way for way in ordered if way.time_ns <= (1 + NEAR) * ordered[0].time_ns]
     return sorted(near, key=lambda way: way.peaks) + ordered[len(near) :]
-
-
-def limit_ns(ways: Iterable[FusedWay]) -> float:
-    """What counts as fast as the fastest."""
-    return (1 + NEAR) * min((way.time_ns for way in ways), default=0)
-
-
-def _of(kind: BudgetKind, peaks: Peaks) -> int:
-    return peaks[1] if kind == "activation" else peaks[0]
 
 
 @dataclass(frozen=True)
@@ -106,58 +86,16 @@ NO_SHARES: Mapping[str, float] = MappingProxyType({})
 
 @dataclass
 class FusedWays:
-    """Fuses what was planned, and plans what was fused. `whole` are the steps that recompute
-    nothing outside of kernels."""
+    """Fuses what was planned, and plans what was fused."""
 
     plan: Plan
     request: PlanRequest
     phases: Phases
     measured: InductorPrice
-    whole: list[Fused] = field(default_factory=list)
 
     def made(self) -> list[FusedWay]:
         """The fused plans that there are, that to be taken first."""
-        ways = [*self.within_peaks(self.ways())]
-        taken: list[FusedWay] = []
-        until = monotonic() + self.request.time_limit_s
-        above, below = self.rungs(ways)
-        for rung in reversed(above):
-            if taken := self.as_fast(rung, ways, until):
-                below = below if rung == above[-1] else ()
-                break
-        for rung in below:
-            lower = self.as_fast(rung, ways, until)
-            if not lower:
-                break
-            taken = lower
-        return [*taken, *in_order(ways)]
-
-    def rungs(self, ways: Sequence[FusedWay]) -> tuple[Sequence[Budget], Sequence[Budget]]:
-        """Those within the bound, from the highest on: that the first of these plans is within,
-        and those below it."""
-        kind = self.bound.kind
-        shares = (Fraction(rung, RUNGS) for rung in range(RUNGS, 0, -1))
-        texts = (BudgetText(f"range:{share}", kind, "range", share) for share in shares)
-        budgets = (resolve_budget(text, self.plan.baseline) for text in texts)
-        rungs = [rung for rung in budgets if rung.bytes < self.bound.bytes]
-        if not ways:
-            return (), ()
-        first = sum(rung.bytes >= _of(kind, in_order(ways)[0].peaks) for rung in rungs)
-        return rungs[:first], rungs[first:]
-
-    def as_fast(self, rung: Budget, ways: list[FusedWay], until: float) -> list[FusedWay]:
-        """Plans within a rung, that with the lowest peak first, where one of them counts as fast as
-        the fastest of `ways`, which they are added to; none after `until` (of `time.monotonic`).
-        The others may take as much longer again: else chance chooses among them."""
-        if self.measured.is_late or monotonic() > until:
-            return []
-        made = [*self.within_peaks(self.rung_ways(rung, until))]
-        ways += made
-        most_ns = limit_ns(ways)
-        if not any(way.time_ns <= most_ns for way in made):
-            return []
-        near = (way for way in made if way.time_ns <= (1 + NEAR) * most_ns)
-        return sorted(near, key=lambda way: way.peaks)
+        return in_order(self.within_peaks(self.ways()))
 
     def within_peaks(self, ways: Iterable[Fused]) -> Iterator[FusedWay]:
         """Those within the peaks of the plan."""
@@ -167,23 +105,6 @@ class FusedWays:
             peaks = trace.peak_bytes, trace.activation_peak_bytes
             if peaks[0] <= device and peaks[1] <= activation:
                 yield FusedWay(fused, trace.time_ns, peaks)
-
-    def rung_ways(self, rung: Budget, until: float) -> Iterator[Fused]:
-        """Plans that do not depend on the budget that was asked for."""
-        device, activation = self.peaks
-        is_device = rung.kind == "device"
-        peaks = (rung.bytes, activation) if is_device else (device, rung.bytes)
-        made = self.planned(self.at_shares({}), rung, until - monotonic())
-        begun = None
-        if made is not None:
-            begun = self.begin(self.plan.program, self.folded(made.schedule), peaks)
-        again: list[Fusing] = []
-        for whole in self.whole[-1:]:  # the one with less saved
-            if (left_s := until - monotonic()) > 0:
-                again = self.begin_whole(whole, rung, left_s, peaks)
-        if begun is not None and (fused := self.done(begun)).cnodes:
-            yield fused
-        yield from map(self.done, again)
 
     def ways(self) -> Iterator[Fused]:
         """The fused plans that there are. The kernels of all that hang on no prices are begun
@@ -204,19 +125,16 @@ class FusedWays:
             if after.cnodes:
                 yield after
         yield from self.planned_to_fold(first)
-        self.whole += (before for before in map(self.done, wholes) if before.cnodes)
-        limit_s = self.request.time_limit_s
-        again = [self.begin_whole(before, self.bound, limit_s) for before in self.whole]
-        for before, planned in zip(self.whole, again, strict=True):
+        whole = [before for before in map(self.done, wholes) if before.cnodes]
+        again = [self.begin_whole(before) for before in whole]
+        for before, planned in zip(whole, again, strict=True):
             yield before
             yield from map(self.done, planned)
 
-    def begin_whole(
-        self, whole: Fused, bound: Budget, time_limit_s: float, peaks: Peaks | None = None
-    ) -> list[Fusing]:
+    def begin_whole(self, whole: Fused) -> list[Fusing]:
         """A plan of a graph that is fused already, to be fused again; none where there is none."""
-        planned = self.planned(whole.program, bound, time_limit_s)
-        return [] if planned is None else [self.begin(whole.program, planned.schedule, peaks)]
+        planned = self.planned(whole.program, self.request.time_limit_s)
+        return [] if planned is None else [self.begin(whole.program, planned.schedule)]
 
     def drafted(
         self,
@@ -230,7 +148,7 @@ class FusedWays:
         if limit_s <= 0:
             return None
         until = monotonic() + limit_s
-        made = self.planned(self.at_shares(shares), self.bound, limit_s)
+        made = self.planned(self.at_shares(shares), limit_s)
         if made is None or made.schedule.steps in known:
             return None
         fusing = self.begin(self.plan.program, self.folded(made.schedule))
@@ -275,14 +193,14 @@ class FusedWays:
             prepare = self.measured.prepare
             return recomputation_shares(fused.program, origin, graph, self.price, prepare)
 
-    def planned(self, program: Program, budget: Budget, time_limit_s: float) -> Planned | None:
+    def planned(self, program: Program, time_limit_s: float) -> Planned | None:
         with self.phases.phase("fuse", "beginning to compile kernels"):
             self.measured.begin_more()
         try:
             return run_planner(
                 program,
                 self.request.planner,
-                budget,
+                self.bound,
                 Baseline.of(program),
                 time_limit_s=time_limit_s,
                 phases=self.phases,
@@ -309,7 +227,7 @@ class FusedWays:
         budget = self.plan.budget
         is_activation = budget is not None and budget.kind == "activation"
         kind: BudgetKind = "activation" if is_activation else "device"
-        return Budget(_of(kind, self.peaks), kind)
+        return Budget(self.peaks[is_activation], kind)
 
     def begin(self, program: Program, schedule: Schedule, peaks: Peaks | None = None) -> Fusing:
         from ..fusion import Fusing, gathered, unrolled

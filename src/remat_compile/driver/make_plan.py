@@ -19,7 +19,6 @@ from .least import run_for_least
 from .model_source import Source
 from .plan import Plan
 from .plan_cache import PlanCache, plan_cache
-from .regions import begin_probe, end_probe
 from .request import PlanRequest
 from .run_planner import Phases, run_planner
 
@@ -65,7 +64,6 @@ def planned_source(
 
     With `request.cache` it is one that was made before, where there is one for that graph.
     """
-    begin_probe(request, source.exported.original)
     with _lowered(source, request.device, phases) as lowered:
         cache = plan_cache() if request.cache else None
         key = None if cache is None else cache.key(lowered.program, request, lowered.layouts())
@@ -77,7 +75,7 @@ def planned_source(
             plan = fused_for_xla(plan, request, phases)
         else:
             kept = None if cache is None or key is None else FusedCache.of(cache, key, request.fuse)
-            plan = fused_plan(plan, lowered, request, phases, kept, costs, cache)
+            plan = fused_plan(plan, lowered, request, phases, kept, costs)
         warnings = (
             *source.warnings,
             *source.exported.warnings,
@@ -157,7 +155,6 @@ def _with_costs(
             known, diagnostics = kept.find(lowered.program)
         if known is not None:
             return known, diagnostics
-    end_probe()  # compilers would take the time of what is measured
     with phases.phase("costs", "measuring each computation"):
         program = _measured(lowered)
     return program, diagnostics if kept is None else (*diagnostics, *kept.keep(program))

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COSTS_SUFFIX",
-    "FRONTIER_SUFFIX",
     "FUSED_SUFFIX",
     "PRICES_SUFFIX",
     "VARIABLE",
@@ -71,13 +70,11 @@ PLACES = ("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS")
 FORMAT = 1
 SUFFIX = ".remat-plan"
 FUSED_SUFFIX = ".remat-fused"
-FRONTIER_SUFFIX = ".remat-frontier"
 COSTS_SUFFIX = ".remat-costs"
 PRICES_SUFFIX = ".remat-prices"
 SUFFIXES = (
     SUFFIX,
     FUSED_SUFFIX,
-    FRONTIER_SUFFIX,
     COSTS_SUFFIX,
     PRICES_SUFFIX,
 )

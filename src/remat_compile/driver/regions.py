@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-from itertools import chain
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -15,12 +13,9 @@ from ..ir.diagnostics import Diagnostic, Note, render
 if TYPE_CHECKING:
     from ..backends.torch.kernels import Kernels
     from ..ir.program import Program
-    from .request import PlanRequest
 
 __all__ = [
     "KERNELS_S",
-    "begin_probe",
-    "end_probe",
     "has_regions",
     "kernels_here",
     "lacking",
@@ -47,27 +42,6 @@ def lacking(program: Program) -> str | None:
     from ..backends.torch import kernels
 
     return kernels.missing(torch.device(program.header.device))
-
-
-def begin_probe(request: PlanRequest, model: object) -> None:
-    """Begins to ask what kernels may be made of, where some will be made for a model on the CPU."""
-    if request.fuse not in ("auto", "inductor") or request.device is not None:
-        return
-    import torch
-
-    from ..backends.torch import kernels
-
-    if isinstance(model, torch.nn.Module):
-        tensor = next(chain(model.parameters(), model.buffers()), None)
-        if tensor is not None and tensor.device.type != "cpu":
-            return
-    kernels.begin_probe()
-
-
-def end_probe() -> None:
-    """Waits for it, where it was begun."""
-    if (probe := sys.modules.get("remat_compile.backends.torch.kernels.probe")) is not None:
-        probe.end_probe()
 
 
 KERNELS_S = 60.0

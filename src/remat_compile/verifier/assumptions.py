@@ -65,7 +65,7 @@ def _libraries(program: Program) -> Iterator[Assumption]:
     unknown = [name for name in names if (own := effects(name)) is None or "m" in own.flags]
     unknown = [name for name in unknown if name not in (LOSS_OP, ACCUMULATE_OP, FUSED_OP)]
     if unknown:
-        text = f"{_some(unknown)}: write nothing, draw by a token only, are views where declared"
+        text = f"operators not in the table ({_some(unknown)}) write nothing, draw by a token only"
         yield Assumption("libraries", text)
 
 

@@ -48,8 +48,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
     return Kernels(CPU)
 
 
-@pytest.mark.parametrize("refuses", [True, False])
-def test_what_begins_elsewhere_runs_by_the_calls(kernels: Kernels, refuses: bool) -> None:
+def test_what_begins_elsewhere_runs_by_the_calls(kernels: Kernels) -> None:
     """Code for CUDA would copy it: to where no plan has bytes for it."""
     kernel = kernels.kernel(REGION, [X])
     assert isinstance(kernel, Kernel)
@@ -60,7 +59,7 @@ def test_what_begins_elsewhere_runs_by_the_calls(kernels: Kernels, refuses: bool
         asked.extend(args)
         return by_hand(args)
 
-    kernel = replace(kernel, aligned_bytes=16, compiled=noted, refuses=refuses)
+    kernel = replace(kernel, aligned_bytes=16, compiled=noted)
     flat = torch.empty(64 * 32 + 8)
     first = -(flat.data_ptr() // 4) % 4  # elements until a multiple of 16 bytes
     there = flat[first:][: 64 * 32].view(64, 32).copy_(X)

@@ -10,7 +10,7 @@ import linecache
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -29,17 +29,13 @@ from .emit import emit_with_saved
 from .flight import Flight
 from .graphs import GraphRecorder, StepGraphs
 from .interface import TICKET, Interface, copies_of
-from .kernels import Kernel, Kernels, make_kernels, make_overwriting
+from .kernels import Kernel, Kernels, make_kernels
 from .layouts import LayoutWatch
 from .module import PlannedModule, planned_module
 from .more_terms import MoreTerms
-from .overwrites import Overwrites, overwrites
-from .private import are_private
 from .refusals import BackwardGuards, GuardFailure
-from .reinterpret import reinterpret_views
 from .runtime import PlanCopies
 from .unused import UnusedOutputs
-from .view_functions import VIEWS
 
 __all__ = ["CompiledStep", "build", "compiled_step", "generated_lines"]
 
@@ -99,19 +95,10 @@ def compiled_step(
     program = lowered.program
     keys = copies_of(schedule)
     copies = PlanCopies(program, schedule, interface.inputs) if keys else None
-    over = Overwrites()
-    if kernels is not None and kernels.device.type == "cpu" and recorder is None:
-        over = overwrites(program, schedule)
-    source, carried = emit_with_saved(program, schedule, interface, over)
-    saved = carried.saved
+    source, saved = emit_with_saved(program, schedule, interface)
     title = comment(f"{TITLE} {program.graph.name} @{schedule.name}>")
-    plain, compiled = _kernels(lowered, kernels, over)
-    fast = fast_handles(program.graph)
-    forward, backward = _load(source, title, compiled, fast)
-    # For what somebody else holds, the same lines with kernels that write over nothing.
-    careful = _load(source, title, plain, fast)[1] if carried.overwritten else backward
-    first = len(program.symbols)
-    written = [at for at, name in enumerate(saved, first) if name in carried.overwritten]
+    compiled = _kernels(lowered, kernels)
+    forward, backward = _load(source, title, compiled, fast_handles(program.graph))
     constants = tuple(lowered.constants[a.name] for a in program.graph.anodes if a.kind == "const")
 
     def partition(
@@ -153,8 +140,7 @@ def compiled_step(
         args[len(args) - tangents :] = flight.layouts.fit(args[len(args) - tangents :])
         if compiled:
             _resolve(args, len(args) - tangents)
-        run = run_other if not written or are_private(args, written) else careful
-        grads = flight.unused.leave_out(run(args, constants))
+        grads = flight.unused.leave_out(run_other(args, constants))
         flight.terms.look(grads)
         return grads
 
@@ -192,46 +178,34 @@ def compiled_step(
     return CompiledStep(run, flight, source, copies, graphs)
 
 
-def _kernels(
-    lowered: Lowered, kernels: Kernels | None, over: Overwrites
-) -> tuple[dict[str, Kernel], dict[str, Kernel]]:
-    """What stands in for the functions of regions, by name: none that writes over an argument, and
-    with those."""
+def _kernels(lowered: Lowered, kernels: Kernels | None) -> dict[str, Kernel]:
+    """What stands in for the functions of regions, by name."""
     graph = lowered.program.graph
     regions = regions_of(graph)
     if kernels is None or not regions.of:
-        return {}, {}
+        return {}
 
     def user(name: str) -> tuple[CNode, list[Tensor]]:
         c = graph.cnode[name]
         return c, [lowered.nodes[ref].meta["val"] for ref in c.call.refs()]
 
-    calls: dict[str, list[str]] = {}
-    for (name, _), function in over.calls.items():
-        calls.setdefault(function, []).append(name)
-    variants = {f: (over.functions[f][1], [*map(user, names)]) for f, names in calls.items()}
     users: dict[str, list[tuple[CNode, list[Tensor]]]] = {}
     for name, function in regions.of.items():
         users.setdefault(function, []).append(user(name))
-    plain = make_kernels(kernels, users)
-    return plain, plain | make_overwriting(kernels, variants)
+    return make_kernels(kernels, users)
 
 
 def _load(
     source: str, name: str, kernels: Mapping[str, Kernel], fast: Mapping[Function, Function]
 ) -> tuple[Function, Function]:
     """Runs the generated module; tracebacks and debuggers show its lines. `fast` runs instead of
-    its handles of operators, kernels instead of its functions of regions, and functions of views
-    where they are known to lie."""
+    its handles of operators, and kernels instead of its functions of regions."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     space: dict[str, Any] = {"__name__": name}
     exec(compile(source, name, "exec"), space)
     handles = {n: value for n, value in space.items() if isinstance(value, BuiltinFunctionType)}
     space.update((n, fast[value]) for n, value in handles.items() if value in fast)
     space.update((function, kernel.runner()) for function, kernel in kernels.items())
-    # The handle of an operator in a namespace `views` begins with `_views` as well.
-    functions = [name for name, value in space.items() if isinstance(value, FunctionType)]
-    reinterpret_views(space, [name for name in functions if name.startswith(VIEWS)])
     # A `torch.compile` around the step would look for the module of this text among files.
     for function in (space["forward"], space["backward"]):
         function._torchdynamo_disable = True

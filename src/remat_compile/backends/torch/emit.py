@@ -28,8 +28,7 @@ from .allowed import allowed
 from .expressions import Expressions
 from .function import FunctionBody, Progress
 from .interface import COPIES, Interface, copies_of, default_interface, saved_at_loss
-from .overwrites import Overwrites
-from .readback import HandedOn, check_source
+from .readback import check_source
 from .script import replay_helper, script_imports, script_tables, script_text, tables_text
 
 __all__ = ["emit", "emit_with_saved"]
@@ -72,20 +71,15 @@ def emit(program: Program, schedule: Schedule, interface: Interface | None = Non
 
 
 def emit_with_saved(
-    program: Program,
-    schedule: Schedule,
-    interface: Interface | None = None,
-    over: Overwrites | None = None,
-) -> tuple[str, HandedOn]:
+    program: Program, schedule: Schedule, interface: Interface | None = None
+) -> tuple[str, tuple[str, ...]]:
     """The source as `emit` gives it, and the aNodes that its forward hands to its backward,
-    as they were read back from it. Kernels may be put in place of the functions in `over`, too."""
-    source = _written(program, schedule, interface, over or Overwrites())
+    as they were read back from it."""
+    source = _written(program, schedule, interface)
     return source, check_source(source, program, schedule, interface)
 
 
-def _written(
-    program: Program, schedule: Schedule, interface: Interface | None, over: Overwrites
-) -> str:
+def _written(program: Program, schedule: Schedule, interface: Interface | None) -> str:
     schedule = schedule.elementary
     steps, copies = schedule.steps, copies_of(schedule)
     check_operators(program.graph)
@@ -98,7 +92,7 @@ def _written(
     border = loss_index(graph, schedule)
     saved = saved_at_loss(program, schedule)
     symbols = tuple(s.name for s in program.symbols)
-    expressions = Expressions(program, over)
+    expressions = Expressions(program)
     progress = Progress(
         total=Counter(s.cnode for s in steps if isinstance(s, Compute)),
         live={a.name for a in graph.anodes if a.kind in CALLER_KINDS},
@@ -125,15 +119,13 @@ def _written(
         *_operators(expressions),
         *([helper] if forward.replays or backward.replays else []),
         *regions,
-        *expressions.view_texts(),
         "\n\ndef forward(args, constants=()):\n" + forward.text(),
         "\n\ndef backward(args, constants=()):\n" + backward.text(),
     ]
     if interface is None:
         tables = tables_text(script_tables(original, schedule))
         parts += ["\n\n", tables, "\n", script_text(copies=bool(copies))]
-    views = len(expressions.view_functions)
-    return check_generated("".join(parts), allowed(program, schedule, helper, views, over))
+    return check_generated("".join(parts), allowed(program, schedule, helper))
 
 
 def _header(program: Program, schedule: Schedule, *, is_script: bool) -> str:

@@ -9,14 +9,11 @@ from ..._torch.callable import callable_op, check_call
 from ..._torch.ops import METHODS, from_atom, resolve_op
 from ...ir.graph import FUSED_OP, Atom, Call, CNode, Ref, View
 from ...ir.program import Program
-from ..python.layout import fitted
 from ..python.names import VariableNames
 from ..python.quote import literal
 from ..python.regions import function_lines, local_names, regions_of
 from .interface import COPIES
-from .overwrites import Overwrites
 from .script import SCRIPT_NAMES
-from .view_functions import VIEWS, ViewGroup
 
 __all__ = ["ADD_IN_PLACE", "RESERVED", "Expressions"]
 
@@ -32,16 +29,13 @@ RESERVED = frozenset(
 
 
 class Expressions(VariableNames):
-    """Renders calls; `operators` collects the operators used, by variable name, and
-    `view_functions` the functions that derive views, by what stands behind their names."""
+    """Renders calls; `operators` collects the operators used, by variable name."""
 
-    def __init__(self, program: Program, over: Overwrites | None = None):
+    def __init__(self, program: Program):
         self.regions = regions_of(program.graph)
-        self.over = over or Overwrites()
-        super().__init__(program, (*RESERVED, *self.regions.functions, *self.over.functions))
+        super().__init__(program, (*RESERVED, *self.regions.functions))
         self._variables[COPIES] = "copies"
         self.operators: dict[str, str] = {}
-        self.view_functions: dict[str, str] = {}
 
     def operator(self, op: str) -> str:
         """The module-level variable of an operator.
@@ -65,16 +59,9 @@ class Expressions(VariableNames):
             rest = rest[0]
         return f"{self.variable(own.name)}.{method}({', '.join(map(self.argument, rest))})"
 
-    def fused(self, c: CNode, n: int) -> str:
-        """The call of a region's function in the n-th execution."""
-        region = self.regions.of[c.name]
-        text = self.regions.call(c, self.argument, self.variable)
-        return self.over.calls.get((c.name, n), region) + text.removeprefix(region)
-
-    def view_texts(self) -> Iterator[str]:
-        """The functions that derive views."""
-        for text, name in self.view_functions.items():
-            yield f"\n\ndef {name}{text}\n"
+    def fused(self, c: CNode) -> str:
+        """The call of a region's function."""
+        return self.regions.call(c, self.argument, self.variable)
 
     def region_texts(self) -> Iterator[str]:
         """The functions of the regions."""
@@ -85,21 +72,6 @@ class Expressions(VariableNames):
                 for inner in function.calls
             ]
             yield function_lines(self.regions.signature(name), name, function, calls)
-        yield from self.over.texts(self.regions)
-
-    def derived(self, group: ViewGroup) -> str:
-        """The call of the function that derives these views."""
-        calls = [*group.calls()]
-        made = [view.name for views in calls for view in views]
-        variables = {name: f"t{place}" for place, name in enumerate(made)} | {group.source: "a0"}
-        inside = _Inside(self, variables)
-        lines = ["(a0):"]
-        for views in calls:
-            lines += fitted(f"{inside.taken(views)} = {inside.view(views)}", "    ")
-        lines += fitted(f"return ({', '.join(variables[name] for name in group.results)},)", "    ")
-        name = f"{VIEWS}{len(self.view_functions)}"
-        name = self.view_functions.setdefault("\n".join(lines), name)
-        return f"{name}({self.variable(group.source)})"
 
     def taken(self, views: Sequence[View]) -> str:
         """The left-hand side for a view, or for parts that one call gives."""

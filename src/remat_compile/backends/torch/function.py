@@ -14,7 +14,6 @@ from ..python.layout import clipped, fitted, one_a_line, wrapped
 from ..python.names import symbol_key
 from ..python.quote import comment, literal
 from .expressions import ADD_IN_PLACE, Expressions
-from .view_functions import view_groups
 
 __all__ = ["FunctionBody", "Progress"]
 
@@ -140,7 +139,8 @@ class FunctionBody:
             self._accumulate(c, comment)
             return
         call = c.call_at(n)
-        self._derive_for(call)
+        for name in call.refs():
+            self._derive_if_view(name)
         if c.token is not None and n == 1 and p.total[c.name] > 1:
             p.live.add(c.token)
             self._bound.add(c.token)
@@ -159,7 +159,7 @@ class FunctionBody:
 
     def _invoke(self, c: CNode, call: Call, n: int) -> str:
         if c.is_fused:
-            return self.x.fused(c, n)
+            return self.x.fused(c)
         if c.token is None or n == 1:
             return self.x.call(call)
         self.replays = True
@@ -208,18 +208,6 @@ class FunctionBody:
         if name in self.graph.view:
             for view in self.graph.views_below(name, self._derived):
                 self._derive(view)
-
-    def _derive_for(self, call: Call) -> None:
-        """The views that a call reads: those of one tensor by a function, where that takes less."""
-        names = call.refs()
-        for group in view_groups(self.graph, names, self._derived):
-            if group.is_worth_a_function:
-                results = ", ".join(map(self.x.variable, group.results))
-                text = f"({results},) = {self.x.derived(group)}"
-                self._say(text, (group.source,), defines=group.results)
-                self._derived.update(dict.fromkeys(group.results))
-        for name in names:
-            self._derive_if_view(name)
 
     def _derive(self, view: View) -> None:
         if view.name in self._derived:  # a part of what was taken apart for another

@@ -1,5 +1,4 @@
-"""The one file that calls Inductor: a function of tensors, compiled for fixed layouts. (What it
-writes is read in `generated.py`.)
+"""The one file that calls Inductor: a function of tensors, compiled for fixed layouts.
 
 `compile_fx_inner` is its narrowest entry that is the same in PyTorch 2.7 to 2.13: a traced and
 decomposed graph in, a function of a list of tensors out, with neither guards nor autograd around
@@ -29,9 +28,9 @@ __all__ = [
     "KernelError",
     "Layout",
     "Traced",
+    "changed_settings",
     "compile_traced",
     "missing",
-    "refuses_others",
     "short",
     "trace",
     "waits_kept",
@@ -107,6 +106,14 @@ def missing(device: torch.device) -> str | None:
     return None
 
 
+def changed_settings() -> list[tuple[str, str]]:
+    """Settings of Inductor that were changed, by the module that has them."""
+    from torch._functorch import config as functorch
+    from torch._inductor import config
+
+    return [(of.__name__, of.codegen_config()) for of in (config, functorch)]
+
+
 def trace(function: Function, layouts: Sequence[Layout]) -> Traced:
     """The function run once on tensors without values. KernelError where that fails."""
     from torch._inductor.decomposition import select_decomp_table
@@ -165,11 +172,14 @@ def compile_traced(traced: Traced) -> Compiling:
     output.meta["user_visible_output_idxs"] = list(range(len(made)))
     strides = [node.meta["val"].stride() for node in made if isinstance(node, fx.Node)]
     output.meta["original_output_strides"] = strides
+    # Else Inductor compiles and loads a library for each kind of vector instructions, for seconds.
+    # What the processor has is known, and a compiler that lacks it makes no kernel.
+    vectors = config.cpp.vec_isa_ok is not False
     try:
         with (
             torch.no_grad(),
             tracing(TracingContext(traced.mode)),
-            config.patch(size_asserts=True),
+            config.patch({"size_asserts": True, "cpp.vec_isa_ok": vectors}),
             waits_kept() as waits,
         ):
             compiled: Any = compile_fx_inner(traced.module, list(traced.inputs))
@@ -205,21 +215,6 @@ def waits_kept() -> Iterator[list[Callable[[], None]]]:
             yield waits
         finally:
             AsyncCompile.wait = wait  # type: ignore[method-assign]
-
-
-def refuses_others(compiled: Callable[[list[Tensor]], object], args: Sequence[Tensor]) -> bool:
-    """Whether a kernel raises AssertionError for each argument with another layout than those of
-    `args`: Inductor writes `assert_size_stride` for what a kernel reads."""
-    for place, tensor in enumerate(args):
-        try:
-            # The same elements in one dimension more: without the assertion, it is read all right.
-            compiled([*args[:place], tensor.unsqueeze(0), *args[place + 1 :]])
-        except AssertionError:
-            continue
-        except Exception:  # whatever it is, it is not what is relied on
-            return False
-        return False
-    return True
 
 
 def _is_repeatable(target: object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -22,20 +22,16 @@ from ...._torch.ops import from_torch_dtype, to_torch
 from ....ir.analysis.regions import ROUNDING, RegionFunction, region_function
 from ....ir.diagnostics import Diagnostic, render
 from ....ir.graph import CNode, InnerCall
-from ..overwrites import Pairs
-from .direct import direct
 from .inductor import (
+    Compiled,
     Compiling,
     Function,
     KernelError,
     Layout,
     compile_traced,
-    refuses_others,
     short,
     trace,
 )
-from .kept import KeptKernels
-from .over import copied, ensure_dense, problem_over, storing
 
 __all__ = ["Kernel", "Kernels", "as_function", "made_up", "written"]
 
@@ -43,63 +39,52 @@ __all__ = ["Kernel", "Kernels", "as_function", "made_up", "written"]
 @dataclass
 class Kernel:
     """A compiled region. `difference` is the largest from its calls on made-up values,
-    `workspace_bytes` what it takes beside its results; one that `refuses` raises AssertionError
-    by itself for arguments of other layouts."""
+    `workspace_bytes` what it takes beside its results. `compiled` raises AssertionError by itself
+    for an argument that it reads and that has another layout."""
 
     layouts: tuple[Layout, ...]
     calls: Function
-    compiled: object
+    compiled: Compiled
     difference: float
     workspace_bytes: int
-    is_generated: bool = True
     is_told: bool = False
-    refuses: bool = False
     aligned_bytes: int = 1
     """Arguments begin at multiples of it: code for CUDA copies others, which no plan has."""
 
-    def __call__(self, *args: Tensor) -> tuple[Tensor, ...]:
-        """The results; by the calls, with the warning FB0915 the first time, where an argument has
-        other strides than at compilation (those of dimensions of one element mean nothing), or is
-        not aligned."""
-        # Between two products of matrices each line of Python here costs microseconds.
-        if self.refuses and self.aligned_bytes == 1:
-            try:
-                return self.compiled([*args])  # type: ignore[operator, no-any-return]
-            except AssertionError:
-                if self._differing(args) is None:
-                    raise
-        if (differing := self._differing(args)) is None:
-            return tuple(self.compiled([*args]))  # type: ignore[operator]
-        if not self.is_told:
-            self.is_told = True
-            warnings.warn(render(_lies_otherwise(*differing), level="warning"), stacklevel=3)
-        return self.calls(*args)
+    def __call__(self, *args: Tensor) -> Sequence[Tensor]:
+        """As `runner` gives them."""
+        return self.runner()(*args)
 
     def runner(self) -> Callable[..., Sequence[Tensor]]:
-        """What a step calls: the same, with nothing to look up on the way.
+        """The function that a step calls, without look-ups on the way.
 
-        Right after a product of matrices, with cold caches, a call of the object took 200 us where
-        this takes 160, of which generated code took 60 with warm ones.
+        It gives the results; by the calls, with the warning FB0915 the first time, where an
+        argument has other strides than at compilation (those of dimensions of one element mean
+        nothing), or is not aligned.
         """
-        compiled, looked_at, aligned = self.compiled, self, self.aligned_bytes
-        if aligned == 1 and (plain := direct(compiled, self)) is not None:
-            return plain
-        if not self.refuses:
-            return self
-
-        def run_aligned(*args: Tensor) -> Sequence[Tensor]:
-            for tensor in args:
-                if tensor.data_ptr() % aligned:
-                    return looked_at(*args)
-            return run(*args)
+        compiled, aligned, differing = self.compiled, self.aligned_bytes, self._differing
 
         def run(*args: Tensor) -> Sequence[Tensor]:
             try:
-                return compiled([*args])  # type: ignore[operator, no-any-return]
+                return compiled([*args])
             except AssertionError:
-                return looked_at(*args)  # which says what differs, or raises it again
+                if (other := differing(args)) is None:
+                    raise
+                return self._by_calls(other, args)
+
+        def run_aligned(*args: Tensor) -> Sequence[Tensor]:
+            for tensor in args:
+                if tensor.data_ptr() % aligned and (other := differing(args)) is not None:
+                    return self._by_calls(other, args)
+            return run(*args)
 
         return run if aligned == 1 else run_aligned
+
+    def _by_calls(self, other: tuple[Tensor, Layout], args: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        if not self.is_told:
+            self.is_told = True
+            warnings.warn(render(_lies_otherwise(*other), level="warning"), stacklevel=4)
+        return self.calls(*args)
 
     def _differing(self, args: Sequence[Tensor]) -> tuple[Tensor, Layout] | None:
         """The first argument that is not as at compilation."""
@@ -158,28 +143,27 @@ class Kernels:
     """Makes kernels, each once, and no more of them after `until` (of `time.monotonic`), of which
     those that were begun are compiled beside each other;
     `failures` says of which functions there is none, and why, and `by_calls` how many functions of
-    a step were built without one. Those that `kept` has are not compiled."""
+    a step were built without one."""
 
     device: torch.device
     until: float = inf
     made: dict[str, Kernel | None] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     by_calls: int = 0
-    kept: KeptKernels | None = None
     _begun: dict[str, Compiling | None] = field(default_factory=dict)
     _awaited: dict[str, Compiling] = field(default_factory=dict)
     """Those of them that are being compiled, as far as is known."""
 
-    def kernel(self, c: CNode, args: Sequence[Tensor], over: Pairs = ()) -> Kernel | None:
+    def kernel(self, c: CNode, args: Sequence[Tensor]) -> Kernel | None:
         """The kernel of a fused cNode that is given tensors like these (values do not count);
-        None where Inductor makes none that computes the same, writing `over` arguments."""
-        key, function, layouts = _asked(c, args, over)
+        None where Inductor makes none that computes the same."""
+        key, function, layouts = _asked(c, args)
         if key not in self.made:
             if monotonic() > self.until:
-                self._note(c, "the time for kernels is over", over)
+                self._note(c, "the time for kernels is over")
                 return None
-            with self._failing(c, key, over):
-                self.made[key] = self._make(key, function, layouts, over)
+            with self._failing(c, key):
+                self.made[key] = self._make(key, function, layouts)
         return self.made[key]
 
     def known(self, c: CNode, args: Sequence[Tensor]) -> Kernel | None:
@@ -190,12 +174,12 @@ class Kernels:
         """What the kernel of a fused cNode that is given tensors like these is known by."""
         return _asked(c, args)[0]
 
-    def begin(self, c: CNode, args: Sequence[Tensor], over: Pairs = ()) -> None:
+    def begin(self, c: CNode, args: Sequence[Tensor]) -> None:
         """Begins to compile what `kernel` will be asked for."""
-        key, function, layouts = _asked(c, args, over)
+        key, function, layouts = _asked(c, args)
         if key not in self.made and key not in self._begun and monotonic() <= self.until:
-            with self._failing(c, key, over):
-                begun = self._begun[key] = self._begin(key, function, layouts, over)
+            with self._failing(c, key):
+                begun = self._begun[key] = self._begin(function, layouts)
                 if begun is not None and begun.waits:
                     self._awaited[key] = begun
 
@@ -212,58 +196,39 @@ class Kernels:
                 begun.kernel()
 
     @contextmanager
-    def _failing(self, c: CNode, key: str, over: Pairs = ()) -> Iterator[None]:
+    def _failing(self, c: CNode, key: str) -> Iterator[None]:
         """Notes why there is no kernel where there is none."""
         try:
             with plain_mode(self.device):
                 yield
         except torch.OutOfMemoryError:
-            self._note(c, NO_MEMORY, over)
+            self._note(c, NO_MEMORY)
             self.made[key] = None
         except KernelError as error:
-            self._note(c, str(error), over)
+            self._note(c, str(error))
             self.made[key] = None
 
     def give_up(self, c: CNode, args: Sequence[Tensor]) -> None:
         """There is no kernel of this cNode: the device has no memory to time one."""
-        self._note(c, NO_MEMORY, ())
+        self._note(c, NO_MEMORY)
         self.made[self.text(c, args)] = None
 
-    def _note(self, c: CNode, why: str, over: Pairs) -> None:
-        """Without a kernel that writes over its arguments, there is one that does not."""
-        if not over:
-            self.failures.append(f"{c.name}: {why}")
+    def _note(self, c: CNode, why: str) -> None:
+        self.failures.append(f"{c.name}: {why}")
 
-    def keep(
-        self, asked: Iterable[tuple[CNode, Sequence[Tensor], Pairs]], kept: KeptKernels
-    ) -> None:
-        """Keeps the kernels of fused cNodes for other processes, where that can be."""
-        for key in dict.fromkeys(_asked(c, args, over)[0] for c, args, over in asked):
-            if (kernel := self.made.get(key)) is not None:
-                kept.keep(key, kernel.compiled)
-
-    def _begin(
-        self, key: str, function: RegionFunction, layouts: tuple[Layout, ...], over: Pairs = ()
-    ) -> Compiling | None:
+    def _begin(self, function: RegionFunction, layouts: tuple[Layout, ...]) -> Compiling | None:
         if any(not isinstance(n, int) for at in layouts for n in (*at.shape, *at.stride)):
             raise KernelError("kernels are made for fixed sizes, and a dimension is dynamic")
-        if over and self.device.type != "cpu":
-            raise KernelError("arguments are written over on the CPU alone")
         if any(layout.is_flagged for layout in layouts):
             raise KernelError("an argument is negated or conjugated by a mark that no kernel sees")
-        ensure_dense(layouts, over)
-        known = None if self.kept is None else self.kept.load(key)
-        if known is not None:
-            return Compiling(known)
-        run = as_function(function)
-        traced = trace(storing(run, over) if over else run, layouts)
+        traced = trace(as_function(function), layouts)
         return compile_traced(traced) if traced.is_generated else None
 
     def _make(
-        self, key: str, function: RegionFunction, layouts: tuple[Layout, ...], over: Pairs
+        self, key: str, function: RegionFunction, layouts: tuple[Layout, ...]
     ) -> Kernel | None:
         was_begun = key in self._begun
-        begun = self._begun.pop(key) if was_begun else self._begin(key, function, layouts, over)
+        begun = self._begun.pop(key) if was_begun else self._begin(function, layouts)
         self._awaited.pop(key, None)  # it is waited for here
         if begun is None:
             return None
@@ -271,32 +236,18 @@ class Kernels:
         args = [made_up(layout) for layout in layouts]
         wanted = calls(*args)
         try:  # what it keeps on first use is not its workspace
-            compiled(copied(args) if over else [*args])
+            compiled([*args])
         except Exception as error:  # whatever a compiler may raise that begins with the first use
             raise KernelError(short(error)) from error
-        given = copied(args) if over else args
-        results, use = measure_peak(lambda: tuple(compiled([*given])), self.device)
-        if over and (problem := problem_over(given, args, results, over)) is not None:
-            raise KernelError(problem)
-        stored = {result for result, _ in over}
-        own = sum(self._allocated(t) for at, t in enumerate(results) if at not in stored)
-        results = tuple(t.clone() if at in stored else t for at, t in enumerate(results))
-        problem = _problem(given, results, wanted)
+        results, use = measure_peak(lambda: tuple(compiled([*args])), self.device)
+        own = sum(map(self._allocated, results))
+        problem = _problem(args, results, wanted)
         if problem is not None:
             raise KernelError(problem)
         difference = max(map(_difference, results, wanted), default=0.0)
         workspace = max(0, use.peak_bytes_over_entry - own)
-        # One that writes over arguments is to be asked about layouts before it begins.
-        refuses = not over and refuses_others(compiled, args)
         aligned = _ALIGNED_BYTES if self.device.type == "cuda" else 1
-        kernel = Kernel(
-            layouts, calls, compiled, difference, workspace, refuses=refuses, aligned_bytes=aligned
-        )
-        if over and direct(compiled, kernel) is None:
-            raise KernelError("its text is another than is known")
-        if self.kept is not None:
-            self.kept.keep(key, compiled)
-        return kernel
+        return Kernel(layouts, calls, compiled, difference, workspace, aligned_bytes=aligned)
 
     def _allocated(self, tensor: Tensor) -> int:
         """Bytes that the allocator of the device counts for a tensor."""
@@ -304,12 +255,10 @@ class Kernels:
         return -(-tensor.untyped_storage().nbytes() // unit) * unit
 
 
-def _asked(
-    c: CNode, args: Sequence[Tensor], over: Pairs = ()
-) -> tuple[str, RegionFunction, tuple[Layout, ...]]:
+def _asked(c: CNode, args: Sequence[Tensor]) -> tuple[str, RegionFunction, tuple[Layout, ...]]:
     """What is asked for, with the text that it is known by."""
     function, layouts = region_function(c), tuple(map(Layout.of, args))
-    return repr((function, layouts, *([over] if over else []))), function, layouts
+    return repr((function, layouts)), function, layouts
 
 
 def _problem(

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from ....ir.expr import Const
 from ....ir.graph import CNode
-from ..overwrites import Pairs
 from .made import Kernel, Kernels
 
-__all__ = ["make_kernels", "make_overwriting"]
+__all__ = ["make_kernels"]
 
 
 def make_kernels(
@@ -33,25 +32,6 @@ def make_kernels(
         by_function[name] = first
     kernels.by_calls = len(of) - len(by_function)
     return by_function
-
-
-def make_overwriting(
-    kernels: Kernels, of: Mapping[str, tuple[Pairs, Sequence[tuple[CNode, Sequence[Tensor]]]]]
-) -> dict[str, Kernel]:
-    """The same for functions that write results over arguments, where a kernel does; one that needs
-    a copy for that takes more workspace than was proven."""
-    for over, users in of.values():
-        kernels.begin(*users[0], over)
-    made = {
-        name: _shared(kernels.kernel(c, args, over) for c, args in users)
-        for name, (over, users) in of.items()
-    }
-    return {
-        name: kernel
-        for name, kernel in made.items()
-        if kernel is not None
-        and kernel.workspace_bytes <= _planned_bytes(of[name][1], kernel.workspace_bytes)
-    }
 
 
 def _shared(made: Iterable[Kernel | None]) -> Kernel | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ....ir.program import Program
 from ...readback.machine import AbstractMachine, Dead
@@ -15,21 +14,11 @@ from ...readback.values import (
     Value,
     as_value,
     shown,
-    storages,
 )
 from ..interface import Interface
 from .function import Function
 
-__all__ = ["Ends", "HandedOn"]
-
-
-@dataclass(frozen=True)
-class HandedOn:
-    """What crosses from forward to backward: aNodes in the order in which they are handed on, and
-    those of them that kernels may write over there."""
-
-    saved: tuple[str, ...]
-    overwritten: frozenset[str]
+__all__ = ["Ends"]
 
 
 class Ends:
@@ -43,9 +32,7 @@ class Ends:
     def __init__(self, program: Program, interface: Interface, copies: list[CallCopies]):
         self.program, self.interface, self.copies = program, interface, copies
         self.saved: tuple[str, ...] = ()
-        self.overwritten: frozenset[str] = frozenset()
         self._saved: list[ANodeInstance | RandomState] = []
-        self._computed: set[ANodeInstance] = set()
 
     def enter_forward(self, f: Function) -> None:
         given = [
@@ -72,8 +59,6 @@ class Ends:
             if f.machine.live[name] not in self._saved:
                 f.differs(f.end, f"%{name} is not saved, and a copy of it is under way")
         self.saved = tuple(names[value] for value in self._saved)
-        kept = {storage for value in f.returned[:count] for storage in storages(value)}
-        self._computed = f.overwriting.own - kept
         f.machine.compute(f.machine.execution())
 
     def enter_backward(self, f: Function) -> None:
@@ -84,7 +69,6 @@ class Ends:
         tangents = [machine.live[t] for t in self.interface.tangents]
         given = {*saved, *tangents}
         f.elsewhere = set(machine.live.values()) - given
-        f.overwriting.saved.update(self._computed.intersection(saved))
         for storage in given:
             f.held.want(storage, True)
         machine.changes.clear()
@@ -94,9 +78,6 @@ class Ends:
         if len(f.returned) != len(self.interface.grads):
             f.differs(f.end, f"{len(f.returned)} values are returned")
         self._compare(f, f.returned, self.interface.grads, "gradient")
-        pairs = zip(self.saved, self._saved, strict=True)
-        written = f.overwriting.written
-        self.overwritten = frozenset(name for name, value in pairs if value in written)
 
     def _symbols(self, machine: AbstractMachine) -> list[Value]:
         return [as_value(machine.symbols[s.name]) for s in self.program.symbols]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from ....ir.schedule import (
@@ -25,11 +26,12 @@ from ...readback.values import (
     CallCopies,
     RandomState,
     Value,
+    ViewValue,
     shown,
+    storages,
+    viewed,
 )
 from .expressions import TorchReader
-from .overwriting import Overwriting
-from .views import ViewReader
 
 __all__ = ["Function"]
 
@@ -44,15 +46,13 @@ class Function:
         node: ast.FunctionDef,
         file: str,
         regions: RegionReader,
-        views: ViewReader,
     ):
-        self.regions, self.views = regions, views
+        self.regions = regions
         self.machine, self.reader, self.node, self.file = machine, reader, node, file
         self.held = Held()
         self.variables = Variables(self.held)
         # Live from before this function and not given to it: the caller's to keep, or gone.
         self.elsewhere: set[ANodeInstance | RandomState] = set()
-        self.overwriting = Overwriting(machine, file)
         self.args: list[Value] = []
         self.constants = [
             ANodeInstance(a.name, 0) for a in machine.graph.anodes if a.kind == "const"
@@ -160,8 +160,7 @@ class Function:
     def _bind(self, target: ast.expr, value: Value) -> None:
         if not isinstance(target, ast.Name):
             unreadable(target, self.file, f"{ast.unparse(target)} is bound")
-        functions = (*self.reader.operators, *self.reader.regions, *self.views.functions)
-        taken = ("torch", "args", "constants", *functions)
+        taken = ("torch", "args", "constants", *self.reader.operators, *self.reader.regions)
         if target.id in taken:
             unreadable(target, self.file, f"{target.id} is bound again")
         if (target.id == "copies") != isinstance(value, CallCopies):
@@ -172,15 +171,11 @@ class Function:
         if isinstance(value, ast.Call) and self.reader.is_state(value):
             self._bind(target, RandomState(self.machine.draws))
             return
-        if self.views.is_call(value):
-            derived = self.views.derived(value, self.variables, self._next_step)
-            self._unpack(node, target, derived, ast.unparse(value))
-            return
         called = self.reader.operator_call(value, self.variables)
         if called is None:
             self._bind(target, self.reader.value(value, self.variables))
             return
-        made = self.views.view(called)
+        made = self._view(called)
         results = made if made is not None else self._compute(node, called)
         if isinstance(results, tuple):
             self._unpack(node, target, results, str(called))
@@ -196,6 +191,19 @@ class Function:
             self.differs(node, f"{len(results)} results are not unpacked as such", called)
         for slot, result in zip(target.elts, results, strict=True):
             self._bind(slot, result)
+
+    def _view(self, called: OperatorCall) -> Value | tuple[Value, ...] | None:
+        """The view that a call derives, or its parts; None where it is none of the graph's."""
+        if called.random is not None or called.op not in self.machine.view_operators:
+            return None
+        value = viewed(ViewValue(called.op, called.args, frozenset(called.kwargs.items())))
+        of = set(storages(value))
+        if len(of) != 1 or not self.machine.is_view(value, of.pop()):
+            return None
+        if called.parts is None:
+            return value
+        assert isinstance(value, ViewValue)
+        return tuple(replace(value, part=i) for i in range(called.parts))
 
     # -- copies -----------------------------------------------------------------------
 
@@ -254,7 +262,6 @@ class Function:
         state = machine.taken_state(now)
         self._check_held(node, str(now), () if state is None else (state,))
         machine.compute(now)
-        self.overwriting.computed(node, called, now)
         several = self.reader.returns_several(called.op)
         if not several and len(now.slots) != 1:
             self.differs(node, f"{called.op} gives one result", str(now))

@@ -30,20 +30,19 @@ from ...readback.values import (
 )
 from ..interface import Interface, copies_of, default_interface
 from ..script import replay_helper, script_imports, script_tables, script_text
-from .ends import Ends, HandedOn
+from .ends import Ends
 from .expressions import TorchReader
 from .function import Function
-from .views import ViewReader
 
 __all__ = ["check_source"]
 
 FUNCTIONS = ("forward", "backward", "replay")
-PART = re.compile("_views[0-9]+|fused[0-9]+(_r[0-9]+_over_a[0-9]+)*")
+REGION = re.compile("fused[0-9]+")
 
 
 def check_source(
     source: str, program: Program, schedule: Schedule, interface: Interface | None = None
-) -> HandedOn:
+) -> tuple[str, ...]:
     """Holds `source` against `schedule`; the aNodes that cross from forward to backward.
 
     Without an interface, the functions are to take and give what the binding says. FB0945
@@ -60,36 +59,32 @@ def check_source(
     fixed = frozenset().union(*map(statements, texts))
     operators, functions = _module(tree, file, fixed, replay_helper(program), tables)
     machine = AbstractMachine(program, schedule, says_waits=True)
-    own = {name: node for name, node in functions.items() if name not in FUNCTIONS}
-    deriving = {name: node for name, node in own.items() if name.startswith("_views")}
-    regions = {name: node for name, node in own.items() if name not in deriving}
+    regions = {name: node for name, node in functions.items() if name not in FUNCTIONS}
     reader = TorchReader(file, operators, "replay" in functions, generator, frozenset(regions))
     for name in ("forward", "backward"):
         if name not in functions:
             unreadable(tree, file, f"no function {name}")
     ends = Ends(program, interface or default_interface(program), copies)
     inside = RegionReader(machine, reader, regions)
-    views = ViewReader(machine, reader, deriving)
-    forward = Function(machine, reader, functions["forward"], file, inside, views)
+    forward = Function(machine, reader, functions["forward"], file, inside)
     ends.enter_forward(forward)
     forward.run()
     ends.leave_forward(forward)
-    backward = Function(machine, reader, functions["backward"], file, inside, views)
+    backward = Function(machine, reader, functions["backward"], file, inside)
     ends.enter_backward(backward)
     backward.run()
     ends.leave_backward(backward)
-    return HandedOn(ends.saved, ends.overwritten)
+    return ends.saved
 
 
 def _is_function(node: ast.FunctionDef) -> bool:
-    """Whether it is one of the step, or of a region (`fused0`, or what may write its first result
-    over its second argument, `fused0_r0_over_a1`) or of views (`_views0`), with plain parameters.
-    What it is said to return would be evaluated with the module."""
+    """Whether it is one of the step, or of a region (`fused0`) with plain
+    parameters. A return annotation would be evaluated with the module."""
     if node.returns is not None:
         return False
     plain = ", ".join(a.arg for a in node.args.args) == ast.unparse(node.args)
-    is_part = PART.fullmatch(node.name) and plain and not node.decorator_list
-    return node.name in ("forward", "backward") or bool(is_part)
+    is_region = REGION.fullmatch(node.name) and plain and not node.decorator_list
+    return node.name in ("forward", "backward") or bool(is_region)
 
 
 def _module(
