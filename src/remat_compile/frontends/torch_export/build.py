@@ -186,7 +186,8 @@ class ProgramBuilder:
             return
         if effects_of(node.target).is_unwritten:
             assert isinstance(value, Tensor)
-            zeros = filled(call, value)
+            first = node.args[0] if node.args else None
+            zeros = filled(call, value, first.meta["val"] if isinstance(first, fx.Node) else None)
             if zeros is None:
                 message = f"operator {node.target} leaves its result unwritten"
                 self.refuse("FB0507", message, node)

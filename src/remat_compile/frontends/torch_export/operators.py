@@ -26,12 +26,16 @@ _FILLED = {
 }
 
 
-def filled(call: Call, made: Tensor) -> Call | None:
+def filled(call: Call, made: Tensor, like: object) -> Call | None:
     """Zeros in place of unwritten memory, which is no function of the arguments and would be
-    other memory when it is made again; None where no operator makes zeros of these strides."""
+    other memory when it is made again; None where no operator makes zeros of these strides.
+    `like` is the first argument."""
     name, places = _FILLED.get(call.op, ("", 0))
     if name == "aten.zeros_like.default":
         return replace(call, op=name)
+    if name == "aten.new_zeros.default" and isinstance(like, Tensor) and not made.is_contiguous():
+        same = like.shape == made.shape and like.stride() == made.stride()
+        return Call("aten.zeros_like.default", call.args[:1], call.kwargs) if same else None
     if not name or not made.is_contiguous():
         return None
     kwargs = tuple((key, value) for key, value in call.kwargs if key != "memory_format")
