@@ -60,8 +60,8 @@ def sums_behind(
     if not many:
         return ()
     message = (
-        f"several results are views of {', '.join(many)}: autograd adds their gradients behind the "
-        "step, in another order than eager, and the sum may round otherwise"
+        f"several results are views of {', '.join(many)}: the sum of their gradients may "
+        "round otherwise than in eager"
     )
     hint = "return one of the views, or clone() them in the model"
     return (Diagnostic("FB0529", message, hint=hint),)

@@ -36,11 +36,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from ..ir.diagnostics import fail
 from .host_reads import HostRead
 from .kernel_strides import laid_out_by_kernels
 from .kernels import kept_whole
-from .places import error_in_model
 from .plain_wrappers import PlainWrappers, without_gradients
 from .strides import Strides
 from .unlogged import unlogged
@@ -249,8 +247,8 @@ def trace_joint(
     `WholeModel` reads of numbers is answered, as `host_reads` has it, where it can be; else the
     module is traced as `torch.compile` would: many read none then (`torch.compiler.is_compiling`).
     `tangents` are the strides of the gradients that the backward is given, where those are not the
-    results', `known_reads` what was read where `args` had values. Raises FBError FB0511 when
-    PyTorch cannot trace it.
+    results', `known_reads` what was read where `args` had values. Raises whatever the model, an
+    operator's fake kernel or a derivative raises.
     """
     fake_mode = _fake_mode_of(args, kwargs)
     with contextlib.ExitStack() as stack:
@@ -259,17 +257,9 @@ def trace_joint(
         stack.enter_context(torch.enable_grad())
         if fake_mode is not None:
             stack.enter_context(fake_mode)
-        try:
-            laid_out = laid_out_by_kernels(has_values=has_values(module))
-            with kept_whole(), laid_out, _tangents_laid_out(tangents):
-                joint = _trace(stack, module, args, kwargs, known_reads)
-        except Exception as error:  # whatever an operator's fake kernel or derivative raises
-            model = getattr(module, "_model", module)  # of a `WholeModel`
-            fail(
-                "FB0511",
-                f"PyTorch cannot trace the backward of the model: {error_in_model(error, model)}",
-                hint="see whether the model trains under torch.compile(fullgraph=True)",
-            )
+        laid_out = laid_out_by_kernels(has_values=has_values(module))
+        with kept_whole(), laid_out, _tangents_laid_out(tangents):
+            joint = _trace(stack, module, args, kwargs, known_reads)
         yield joint
 
 

@@ -102,9 +102,8 @@ class MoreTerms:
         self._paths = {}
         more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
         message = (
-            f"the gradient of {', '.join(paths[:_SHOWN])}{more} is a sum in the step, to which "
-            "autograd adds what comes from outside of it, in another order than eager: it may "
-            "round otherwise"
+            f"{', '.join(paths[:_SHOWN])}{more}: the step gives a gradient, and something outside "
+            "of it another; their sum may round otherwise than in eager"
         )
         hint = "compute that term in the model, as a part of its loss"
         diagnostic = Diagnostic("FB0526", message, hint=hint)

@@ -21,7 +21,7 @@ from ...ir.graph import ACCUMULATE_OP, ANode, ANodeKind, Arg, Call, CNode, Ref, 
 from ...operators.schema import effects_of
 from .accumulate import Accumulations
 from .operators import filled, replay_without_effect
-from .places import place_of
+from .places import BY_REGIONS, place_of
 from .prepare import is_backward
 from .symbols import Symbols
 
@@ -32,6 +32,10 @@ WITHOUT_ONEDNN = (
     "capture and train inside torch.backends.mkldnn.flags(enabled=False)"
 )
 
+WAY_OUT = {
+    "FB0507": f"use operators of PyTorch on tensors in that line, or {BY_REGIONS}",
+    "FB0508": "compute a new tensor and return it, or write to a buffer",
+}
 LONGEST = 48
 """Characters of a name in the graph, the end of the model's own, which stands in the binding."""
 
@@ -347,5 +351,5 @@ class ProgramBuilder:
             shown = [place for place in places if place]
             more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
             at = f" ({', '.join(shown[:SHOWN])}{more})" if shown else ""
-            diagnostics.append(Diagnostic(code, f"{message}{at}"))
+            diagnostics.append(Diagnostic(code, f"{message}{at}", hint=WAY_OUT.get(code)))
         return diagnostics

@@ -21,6 +21,7 @@ from ..._torch.whole import restored, unchanged
 from ...ir.diagnostics import fail
 from .assemble import assemble
 from .build import ProgramBuilder
+from .places import refused
 from .prepare import prepare
 from .relaid import takes, without_values
 
@@ -45,7 +46,9 @@ def lower(exported: Exported, tangents: Sequence[Strides] | None = None) -> Iter
         Autocast(exported.device.type).around(),  # `traced` enters that of the capture
         contextlib.ExitStack() as traced,
     ):
+        what = f"PyTorch cannot trace the backward of {type(exported.original).__name__}"
         with (
+            refused("FB0511", what, exported.original, exported.args, exported.kwargs),
             exchanging(),
             recorded_places(exported.original) if records else nullcontext(),
             unchanged(exported.original),  # hooks and attributes are read behind it
