@@ -22,7 +22,6 @@ from remat_compile.backends.torch.kernels import (
 from remat_compile.driver import fuse
 from remat_compile.driver.plan_cache import (
     COSTS_SUFFIX,
-    FRONTIER_SUFFIX,
     FUSED_SUFFIX,
     PRICES_SUFFIX,
     VARIABLE,
@@ -63,7 +62,7 @@ def test_a_fused_plan_is_made_once(folder: Path) -> None:
     assert second.program == first.program
     assert second.budget == first.budget
     check_step(second, 1e-5)
-    kinds = (COSTS_SUFFIX, FRONTIER_SUFFIX, FUSED_SUFFIX, ".remat-plan", PRICES_SUFFIX)
+    kinds = (COSTS_SUFFIX, FUSED_SUFFIX, ".remat-plan", PRICES_SUFFIX)
     assert sorted(path.suffix for path in folder.iterdir()) == sorted(kinds)
 
 
