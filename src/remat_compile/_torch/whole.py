@@ -19,7 +19,7 @@ from .autocast import Autocast, WeightCache
 from .contents import Contents
 from .devices import forked_generators
 from .exclusive import exchanging
-from .host_reads import HostRead, ReadTracker
+from .host_reads import ReadTracker
 from .outside import generators_of, noted, put_back
 from .results import Results, without_cache
 
@@ -86,10 +86,10 @@ class WholeModel(nn.Module):
         self.__dict__.update(_results=results, _with_cache=with_cache, _autocast=autocast)
         self.__dict__.update(_ties=_ties(model), _tracker=None)
 
-    def tracker_of(self, sample: Sequence[object], known: Sequence[HostRead] = ()) -> ReadTracker:
+    def tracker_of(self, sample: Sequence[object]) -> ReadTracker:
         """For what its forward reads of numbers, at the flat arguments `sample`."""
         tensors = (t for t in (*sample, *self._model.parameters()) if isinstance(t, Tensor))
-        return ReadTracker(sample, next(tensors).device, self._model, known)
+        return ReadTracker(sample, next(tensors).device, self._model)
 
     @contextmanager
     def answered(self, tracker: ReadTracker) -> Iterator[None]:
