@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .backends.torch import PlannedModule
     from .planners.contract import Planner
 
-OnNewShape = Literal["error", "eager", "replan"]
+OnChange = Literal["error", "eager", "replan"]
 
 __all__ = ["compile", "load", "plan", "plan_program", "read_program", "sweep"]
 
@@ -86,15 +86,18 @@ def compile(  # the name users expect, as in torch.compile
     loss: Loss = None,
     outputs: Outputs = None,
     dynamic_shapes: Any = None,
-    on_new_shape: OnNewShape = "error",
+    on_change: OnChange = "error",
+    on_new_shape: OnChange | None = None,
     cuda_graph: bool = False,
     progress: Progress = None,
     **options: Unpack[PlanKeywords],
 ) -> nn.Module:
     """A drop-in for `model` that trains within the budget; the arguments of `plan`.
 
-    A call with other shapes or strides is refused (`on_new_shape="error"`, FB0910), runs without a
-    plan and its bound (`"eager"`, FB0913), or is planned like this one and kept (`"replan"`).
+    A call that the plan was not made for (other shapes, another mode of the model, another
+    attribute that its forward reads) is refused (`on_change="error"`, FB0910), runs without a plan
+    and its bound (`"eager"`, FB0913), or is planned like this one and kept (`"replan"`).
+    `on_new_shape` is the old name of `on_change`.
     With `cuda_graph` steps are replayed as CUDA graphs, which keep their memory between steps
     and besides copies of arguments, results and gradients (FB0967 where that cannot be).
     Its parameters are those of `model`. What a user should know about the model comes
@@ -105,7 +108,8 @@ def compile(  # the name users expect, as in torch.compile
         message = f"{path} is a program in text form, which holds no parameters"
         hint = "load(path).bind(model, args) runs the plan in it; plan(path) plans it again"
         raise FBError(Diagnostic("FB0702", message, hint=hint), usage=True)
-    check_choice("way with new shapes", on_new_shape, OnNewShape)
+    on_change = on_change if on_new_shape is None else on_new_shape
+    check_choice("way with changes", on_change, OnChange)
     request = _request(model, args, options, Wanted(loss, outputs))
     check_fuse(request.fuse, "torch")
     phases = Phases(progress)
@@ -115,7 +119,8 @@ def compile(  # the name users expect, as in torch.compile
         tensor = next(chain(model.parameters(), model.buffers()), None)
         if tensor is not None:
             check_graphs(tensor.device, is_dynamic=dynamic_shapes is not None)
-    source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
+    wanted = Wanted(loss, outputs)
+    source = _source(model, args, kwargs, wanted, dynamic_shapes, phases, guarded=True)
     compiled, diagnostics = _compiled(source, request, phases, cuda_graph=cuda_graph)
     for diagnostic in diagnostics:
         # Past `named_keywords`, to the caller.
@@ -123,13 +128,13 @@ def compile(  # the name users expect, as in torch.compile
     from ._torch.parallel import around_replica
     from .backends.torch import RunEagerly, RunPlannedAgain
 
-    if on_new_shape == "eager":
-        compiled.planned_step.on_new_shape = RunEagerly()
-    elif on_new_shape == "replan":
+    if on_change == "eager":
+        compiled.planned_step.on_change = RunEagerly()
+    elif on_change == "replan":
         chosen: dict[str, Any] = {"loss": loss, "outputs": outputs, **options}
         chosen["progress"] = progress or False  # None here: there was nobody to look, or nothing
         chosen["cuda_graph"] = cuda_graph
-        compiled.planned_step.on_new_shape = RunPlannedAgain(partial(compile, **chosen))
+        compiled.planned_step.on_change = RunPlannedAgain(partial(compile, **chosen))
     return around_replica(source.exported, compiled)
 
 
@@ -254,11 +259,20 @@ def _source(
     wanted: Wanted,
     dynamic_shapes: Any,
     phases: Phases,
+    *,
+    guarded: bool = False,
 ) -> Source:
     with phases.phase("capture", "capturing the training step"):
         if isinstance(model, str | Path):
             return replace(load_source(str(model)), reads=files_of_model(str(model)))
         from .frontends.torch_export import export
 
-        exported = export(model, tuple(args), kwargs, dynamic_shapes=dynamic_shapes, wanted=wanted)
+        exported = export(
+            model,
+            tuple(args),
+            kwargs,
+            dynamic_shapes=dynamic_shapes,
+            wanted=wanted,
+            guarded=guarded,
+        )
         return Source(exported)

@@ -149,5 +149,5 @@ def test_hooks_of_submodules_are_captured_before_and_refused_after(kind: str) ->
     ours = remat_compile.compile(model, (X,), **OPTIONS)
     assert_bit_equal(train_steps(eager, (X,)), train_steps(ours, (X,)))
     getattr(ours.b, kind)(doubled)
-    with pytest.raises(FBError, match=r"FB0910.*hooks of b were added"):
+    with pytest.raises(FBError, match=r"FB0910.*b\._\w+_hooks"):
         ours(X)

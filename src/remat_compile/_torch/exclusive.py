@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["do_originals_run", "exchanging", "settled", "tracing", "undisturbed"]
+__all__ = ["capturing", "do_originals_run", "exchanging", "settled", "tracing", "undisturbed"]
 
 Seen = TypeVar("Seen")
 
@@ -69,6 +69,15 @@ def exchanging() -> Iterator[None]:
             _exchanges.depth -= 1
             if not _exchanges.depth:
                 _exchanges.count += 1
+
+
+@contextmanager
+def capturing() -> Iterator[None]:
+    """`exchanging`, behind TorchDynamo's own lock: who compiles under that takes ours inside."""
+    from torch._dynamo.convert_frame import compile_lock  # not loaded with PyTorch
+
+    with compile_lock, exchanging():
+        yield
 
 
 def undisturbed(look: Callable[..., Seen], *args: Any) -> Seen:

@@ -284,7 +284,7 @@ def warnings_of_reads(reads: Sequence[HostRead]) -> tuple[Diagnostic, ...]:
         f"the forward reads numbers of its arguments{at}: the plan is for calls in which they "
         "are those of the sample"
     )
-    hint = 'on_new_shape="replan" plans other calls once for each way, "eager" runs them unplanned'
+    hint = 'on_change="replan" plans other calls once for each way, "eager" runs them unplanned'
     return (Diagnostic("FB0524", message, hint=hint),)
 
 

@@ -13,7 +13,7 @@ from torch.utils._pytree import TreeSpec
 from ..ir.diagnostics import Diagnostic, fail
 from ..ir.program import Program
 from .autocast import Autocast
-from .hooks import Hook
+from .call_guards import CallGuards
 from .host_reads import HostRead
 from .results import Results, asks_for_cache, tensors_of
 from .settings import Settings
@@ -34,8 +34,8 @@ class Exported:
     `has_checkpoints` says that `module` may hold regions of `torch.utils.checkpoint`.
     `is_live` says that `original` is the user's own module, whose Python can be run: its joint
     graph is traced from there, so that custom backwards and hooks are part of it. `results` is the
-    form of what it returns. `changing` names attributes of modules that its forward changes,
-    `own_hooks` are those that it registers.
+    form of what it returns. `changing` names attributes of modules that its forward changes, hooks
+    that it registers among them, and `guards` are those of its call.
     With `has_places` it puts the lines of the model on what is traced of it by itself.
     `autocast` is what was around the export, `given` the module that was passed where that is one
     of several replicas, of which `original` is this process's. With `with_cache` it makes
@@ -60,7 +60,7 @@ class Exported:
     has_places: bool = False
     results: Results | None = None
     changing: frozenset[str] = frozenset()
-    own_hooks: frozenset[Hook] = frozenset()
+    guards: CallGuards | None = None
     given: nn.Module | None = None
     with_cache: bool = False
     settings: Settings = field(default_factory=Settings.now)

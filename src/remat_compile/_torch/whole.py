@@ -16,11 +16,10 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..ir.diagnostics import fail
 from .autocast import Autocast, WeightCache
-from .contents import Contents
 from .devices import forked_generators
+from .effects import PythonState
 from .exclusive import exchanging
 from .host_reads import ReadTracker
-from .outside import generators_of, noted, put_back
 from .results import Results, without_cache
 
 __all__ = [
@@ -225,12 +224,9 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def restored(model: nn.Module) -> Iterator[None]:
-    """What running the model's Python changes is put back: attributes of its modules, what their
-    lists, sets and dictionaries hold, constants and objects outside of modules (`outside_of`), and
-    the random generators of PyTorch, Python and NumPy, and of modules."""
-    before = [(module, dict(vars(module))) for module in model.modules()]
-    contents = Contents(held for _, attributes in before for held in attributes.values())
-    outside, own = noted(model), [(one, one.get()) for one in generators_of(model)]
+    """What running the model's Python changes is put back: the state of `PythonState`, and the
+    random generators of PyTorch, Python and NumPy."""
+    state = PythonState(model)
     numpy = sys.modules.get("numpy")
     python, drawn = random.getstate(), numpy.random.get_state() if numpy else None
     try:
@@ -241,10 +237,4 @@ def restored(model: nn.Module) -> Iterator[None]:
             random.setstate(python)
             if numpy is not None:
                 numpy.random.set_state(drawn)
-            for module, attributes in before:
-                vars(module).clear()
-                vars(module).update(attributes)
-            contents.put_back()
-            put_back(outside)
-            for one, state in own:
-                one.put(state)
+            state.put_back()

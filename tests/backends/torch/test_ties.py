@@ -88,7 +88,7 @@ def test_what_is_assigned_in_another_dtype_is_refused_before_anything_runs() -> 
     means = step.norm.running_mean.clone()
     with (
         warnings.catch_warnings(action="error"),
-        pytest.raises(GuardFailure, match=r"a\.weight is float64\[4, 4\]") as refused,
+        pytest.raises(GuardFailure, match=r"dtype mismatch") as refused,
     ):
         step(X)
     assert [d.code for d in refused.value.diagnostics] == ["FB0910"]

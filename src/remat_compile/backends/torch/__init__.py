@@ -8,7 +8,7 @@ from .emit import emit
 from .graphs import GraphRecorder, check_graphs, recorder_for
 from .measure import StepUse, bytes_at_entries, measure_step
 from .module import PlannedModule
-from .new_shapes import RunEagerly, RunPlannedAgain
+from .on_change import RunEagerly, RunPlannedAgain
 from .refusals import GuardFailure
 
 __all__ = [

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy, deepcopy
 from functools import wraps
-from itertools import chain
 from typing import Any, NoReturn
 
 import torch
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 from torch._C import _TorchDispatchModeKey
 from torch.utils._pytree import tree_flatten
 
-from ..._torch.autocast import Autocast
 from ..._torch.exclusive import do_originals_run, settled, undisturbed
 from ..._torch.host_reads import changed_reads
 from ..._torch.lowered import Lowered
@@ -30,24 +28,22 @@ from .arguments import OTHERS, Arguments
 from .described import described, has_another_shape_only, is_as_described, otherwise
 from .flight import Flight
 from .graphs import StepGraphs
-from .guards import ModuleGuards
+from .guards import StepGuards
 from .refusals import GuardFailure
 from .runtime import PlanCopies
-from .ties import Slot
 
 __all__ = ["PlannedModule", "PlannedStep", "planned_module"]
 
-OnNewShape = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
-"""Runs a call that differs from the plan in shapes only; of the module and its arguments."""
+OnChange = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Sequence[str]], Any]
+"""Runs a call that the plan was not made for; of the module, its arguments and what changed."""
 
-AS_IT_WAS = "compile again for this call, or restore what the plan was made for"
+Slot = tuple[dict[str, Any], str]
+"""A parameter or buffer: the dictionary of its module that holds it, and its key there."""
+
 AS_SAMPLE = (
-    "give tensors of the sample's shapes and strides (x.contiguous() where those were contiguous), "
-    'or compile with on_new_shape="replan" or "eager"'
+    "compile again for this call, restore what the plan was made for, or compile with "
+    'on_change="replan" or "eager"'
 )
-"""Where arguments alone differ, in shapes or strides."""
-AS_READ = 'compile with on_new_shape="replan" or "eager", or with such a call as the sample'
-"""Where arguments alone differ, in numbers that the forward reads."""
 
 _STEP = "_remat_compile_step"
 _OWN = ("forward", "_is_full_backward_hook")
@@ -89,14 +85,11 @@ class PlannedStep:
             i for i, leaf in enumerate(exported.flat_args) if isinstance(leaf, Tensor)
         ]
         self.autocast = exported.autocast
-        self._settings = exported.settings
-        self._state = _state_of(lowered)
-        self._guards = ModuleGuards(
-            exported.original, self._state, exported.changing, exported.own_hooks
-        )
+        self._state = StateSlots(lowered)
+        self._guards = StepGuards(exported)
         self.original = vars(exported.original)
         self._returns = exported.returns
-        self.on_new_shape: OnNewShape | None = None
+        self.on_change: OnChange = refuse
         self.graphs: StepGraphs | None = None
         self._reads = lowered.reads
         self._device = exported.device
@@ -104,41 +97,44 @@ class PlannedStep:
     def __call__(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if do_originals_run():
             return self.eager(owner, args, kwargs)
+        inputs, changes = undisturbed(self.look, owner, args, kwargs)
+        if changes:
+            return self.on_change(owner, args, kwargs, changes)
+        return self.run_on(inputs)
+
+    def look(
+        self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[list[Any], Sequence[str]]:
+        """The flat inputs of a call, and what is otherwise than the step was made for."""
         flat, spec = self._flat(args, kwargs), self._spec
         if flat is None:
             flat, spec = tree_flatten((args, kwargs))
         if spec != self._spec:
             same = self._arguments.as_in_sample(args, kwargs)
             if isinstance(same, str):
-                self._refuse(owner, [same])
+                return [], [same]
             args, kwargs = same
             flat, spec = tree_flatten((args, kwargs))
             if spec != self._spec:
-                self._refuse(owner, [OTHERS])
-        tensors, problems, is_new_shape = undisturbed(self._looked, owner, flat)
-        hint = AS_SAMPLE if is_new_shape else AS_IT_WAS
-        if not problems and self._reads:
-            problems, hint = self.other_reads(flat), AS_READ
-            is_new_shape = bool(problems)
-        if is_new_shape and self.on_new_shape is not None:
-            return self.on_new_shape(owner, args, kwargs)
-        if problems:
-            self._refuse(owner, problems, hint)
+                return [], [OTHERS]
+        if problems := self._problems(flat):
+            return [], problems
+        if problems := self._guards.changes(owner, args, kwargs):
+            return [], problems
+        tensors = self._state.tensors(owner)
+        if self._reads and (problems := changed_reads(self._reads, flat, self._device)):
+            return [], problems
+        return [*tensors, *flat], ()
+
+    def run_on(self, inputs: list[Any]) -> Any:
+        """The step, on what `look` gave."""
         if self.autocast.dtype is None:
-            outputs = self.run([*tensors, *flat])
+            outputs = self.run(list(inputs))
         else:  # the casts are part of the graph
             with torch._C._DisableAutocast():
-                outputs = self.run([*tensors, *flat])
-        self.flight.start(outputs, chain(tensors, flat), self.autocast)
+                outputs = self.run(list(inputs))
+        self.flight.start(outputs, inputs, self.autocast)
         return outputs if self._returns is None else self._returns.put_together(outputs)
-
-    def _refuse(self, owner: nn.Module, problems: list[str], hint: str = AS_IT_WAS) -> NoReturn:
-        check_not_spread(owner, but=("",))
-        raise GuardFailure(Diagnostic("FB0910", "; ".join(problems), hint=hint))
-
-    def other_reads(self, flat: list[Any]) -> list[str]:
-        """Numbers of flat arguments that send the forward another way than the sample's."""
-        return changed_reads(self._reads, flat, self._device)
 
     def eager(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The forward of the model itself. It does not begin while it is traced elsewhere."""
@@ -166,27 +162,14 @@ class PlannedStep:
         """The flat results in what a call returned."""
         return tensors_of(made, self._returns)
 
-    def _looked(
-        self, owner: nn.Module, flat: list[Any]
-    ) -> tuple[list[Tensor | None], list[str], bool]:
-        """Parameters and buffers, what is otherwise than at capture, and whether that is nothing
-        but shapes."""
-        tensors = [held.get(key) for held, key, _ in self._state]
-        env, problems = self._bind_symbols(flat)
-        is_new_shape = True
+    def _problems(self, flat: list[Any]) -> list[str]:
+        """What is otherwise in the arguments than in the sample."""
+        env, problems = self._bind_symbols(flat) if self._symbols else ({}, [])
         for index, (leaf, sample) in enumerate(zip(flat, self._sample, strict=True)):
             now = described(leaf)
             if not is_as_described(leaf, now, sample) and not self._fits(index, now, sample, env):
                 problems.append(otherwise(index, now, sample))
-                is_new_shape &= has_another_shape_only(now, sample)
-        changes = [*self._guards.changes(owner, tensors), *self._settings.changes()]
-        is_off = not torch.is_autocast_enabled(self.autocast.device_type)
-        if not (is_off and self.autocast.dtype is None):
-            autocast = Autocast.now(self.autocast.device_type)
-            if autocast != self.autocast:
-                changes.append(f"autocast is {autocast}; at capture it was {self.autocast}")
-        is_new_shape = bool(problems) and is_new_shape and not changes
-        return tensors, [*problems, *changes], is_new_shape
+        return problems
 
     def _bind_symbols(self, flat: list[Any]) -> tuple[dict[str, int], list[str]]:
         """The dynamic dimensions of this call, and complaints about those out of range."""
@@ -213,28 +196,49 @@ class PlannedStep:
         return lie_alike(now[0], now[-1], sample[0], sample[-1])
 
 
-def _state_of(lowered: Lowered) -> list[Slot]:
-    """Where each flat input before the arguments is found: a dictionary and a key.
+class StateSlots:
+    """The parameters and buffers that a step takes, found by their paths in its model.
 
-    Buffers that only the exported module has (lifted constants) stand in one of their own.
+    Buffers that only the exported module has (lifted constants) are held here.
     """
-    exported = lowered.exported
-    modules = dict(exported.original.named_modules(remove_duplicate=False))
-    extra: dict[str, Tensor | None] = {}
-    slots: list[Slot] = []
-    for target in lowered.joint.held():
-        path, _, name = target.rpartition(".")
-        module = modules.get(path)
-        held: dict[str, Any] = extra
-        key = target
-        if module is not None and name in module._parameters:
-            held, key = module._parameters, name
-        elif module is not None and name in module._buffers:
-            held, key = module._buffers, name
-        else:
-            extra[key] = exported.module.get_buffer(target)
-        slots.append((held, key, target))
-    return slots
+
+    def __init__(self, lowered: Lowered):
+        exported = lowered.exported
+        self._paths = lowered.joint.held()
+        self._extra: dict[str, Tensor | None] = {}
+        held = {path for path, _ in _tensors_of(exported.original)}
+        for path in self._paths:
+            if path not in held:
+                self._extra[path] = exported.module.get_buffer(path)
+        self._find(exported.original)
+
+    def tensors(self, owner: nn.Module) -> list[Tensor | None]:
+        """What they are now, in the order of the step."""
+        if [list(children.values()) for children in self._children] != self._modules:
+            self._find(owner)  # a submodule was replaced
+        return [held.get(key) for held, key in self._slots]
+
+    def _find(self, owner: nn.Module) -> None:
+        slots = dict(_tensors_of(owner))
+        extra = self._extra
+        self._slots = [slots.get(path, (extra, path)) for path in self._paths]
+        self._children = [m._modules for m in owner.modules() if m._modules]
+        self._modules = [list(children.values()) for children in self._children]
+
+
+def _tensors_of(model: nn.Module) -> Iterator[tuple[str, Slot]]:
+    for path, module in model.named_modules(remove_duplicate=False):
+        for held in (module._parameters, module._buffers):
+            for key in held:
+                yield f"{path}.{key}" if path else key, (held, key)
+
+
+def refuse(
+    owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], changes: Sequence[str]
+) -> NoReturn:
+    """FB0910 with what changed: `on_change="error"`."""
+    check_not_spread(owner, but=("",))
+    raise GuardFailure(Diagnostic("FB0910", "; ".join(changes), hint=AS_SAMPLE))
 
 
 def _by_tree(_: tuple[Any, ...], __: dict[str, Any]) -> None:

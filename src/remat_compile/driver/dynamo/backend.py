@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import fx
 
+from ..._torch.dynamo_guards import set_strict_guards
 from ...ir.diagnostics import FBError, nearest
 from ...planners.contract import makes_copies
 from ..request import Errors, read_request
@@ -55,7 +56,9 @@ class _Backend:
         region), `costs`, `device` and `grads` as in `remat_compile.compile`; `fallback=False`
         refuses what cannot be planned in place of running it in eager; `report` is called with a
         `RegionsReport` when regions were planned. Wrong ones are refused at the first call.
+        TorchDynamo's guards are strict from the first call on: hooks and aliases are guarded.
         """
+        set_strict_guards()
         del example_inputs  # fake where sizes are dynamic
         session = self._session_of(options, {**(options or {}), **keywords})
         if isinstance(session, FBError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from weakref import WeakSet
 
 import torch
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 from ..._torch.autocast import Autocast
 from ..._torch.devices import forked_generators
 from ..._torch.execute import Again, execute
-from ..._torch.hooks import without_hooks
 from ..._torch.lowered import Exported, Lowered
 from ..._torch.repeats import differences, same_bits
 from ..._torch.results import asks_for_cache
@@ -175,7 +175,7 @@ def eager_step(exported: Exported, program: Program) -> dict[str, Tensor | None]
         for index, _ in binding.input_grads:
             targets[f"gradient of {binding.arguments[index].path}"] = tensors[index]
         trained = _with_tangents(results, program)
-        with without_hooks(targets.values()):
+        with _without_hooks(targets.values()):
             gradients = torch.autograd.grad(
                 trained,
                 list(targets.values()),
@@ -191,6 +191,21 @@ def eager_step(exported: Exported, program: Program) -> dict[str, Tensor | None]
         if name in updated or not same_bits(buffer, before.get(name)):
             outputs[f"buffer {name}"] = buffer.detach()
     return outputs
+
+
+@contextmanager
+def _without_hooks(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Inside, the gradients of these tensors are as they arrive: what `register_hook` put on them
+    does not run. (Behind a step it runs as behind eager, on the gradient that the step gives.)"""
+    dicts = {id(t): t._backward_hooks for t in tensors if t._backward_hooks}
+    held = [(hooks, dict(hooks)) for hooks in dicts.values()]
+    for hooks, _ in held:
+        hooks.clear()  # autograd reads this very dictionary
+    try:
+        yield
+    finally:
+        for hooks, then in held:
+            hooks.update(then)
 
 
 def _check_form(exported: Exported, made: object) -> None:

@@ -20,8 +20,9 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from ..._torch.autocast import Autocast
+from ..._torch.call_guards import guards_of_call
 from ..._torch.collections import without_full_collections
-from ..._torch.exclusive import exchanging
+from ..._torch.exclusive import capturing, exchanging
 from ..._torch.kernel_strides import laid_out_by_kernels
 from ..._torch.lowered import Exported
 from ..._torch.parallel import check_not_spread, replica_of
@@ -46,12 +47,14 @@ def export(
     dynamic_shapes: Any = None,
     strict: bool = False,
     wanted: Wanted = ALL_RESULTS,
+    guarded: bool = False,
 ) -> Exported:
     """Exports `module` at the sample `(args, kwargs)`; of a drop-in, the model that it stands for.
 
     `dynamic_shapes` and `strict` are those of `torch.export.export`; only with `strict` do
     the policies of `torch.utils.checkpoint` reach the joint graph. `wanted` says which results
-    are kept and differentiated. Raises FBError FB0501 when the model cannot be exported, FB0502
+    are kept and differentiated. With `guarded` the guards of a planned step are
+    captured as well. Raises FBError FB0501 when the model cannot be exported, FB0502
     when nothing in it can be trained, FB0513 for Python state that capture would freeze, and
     FB0507 and FB0517 for results that cannot be had.
     """
@@ -68,6 +71,10 @@ def export(
         args, kwargs = as_forward_sees(module, args, kwargs)
         with laid_out_by_kernels(has_values=has_values(module)):
             seen = observe(module, args, kwargs, wanted)
+    guards = None
+    if guarded:
+        with capturing(), _quiet(), unchanged(module):
+            guards = guards_of_call(module, args, kwargs, seen.changing)
     results = None if strict else seen.results
     try:
         with (
@@ -94,9 +101,9 @@ def export(
         _exported(program, module, args, kwargs),
         has_checkpoints=strict,
         is_live=True,
-        warnings=seen.warnings,
+        warnings=(*seen.warnings, *(guards.warnings() if guards is not None else ())),
         changing=seen.changing,
-        own_hooks=seen.hooks,
+        guards=guards,
         results=results,
         given=given,
     )

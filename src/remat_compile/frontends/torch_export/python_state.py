@@ -3,8 +3,8 @@
 Capture runs the Python of a model once; a planned step repeats its operators and none of its
 Python. So a forward that draws from Python's or NumPy's random numbers, counts its calls, or
 computes otherwise on its second call, is another one than its plan. `observe` runs
-the forward a few times on fake tensors (no memory, no kernels), with other seeds and with what
-earlier calls have left behind, and compares what operators were called.
+the forward on fake tensors (no memory, no kernels), and where that leaves an effect a second time,
+with other seeds and with what the first left behind, and compares what operators were called.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
-from ..._torch.attributes import attributes_of, changed_attributes, state_warnings
-from ..._torch.hooks import Hook, hooks_of
+from ..._torch.effects import PythonState
 from ..._torch.places import Place, paths_of, place_of_caller
 from ..._torch.results import Results, asks_for_cache, read_results, what_to_know
 from ..._torch.unlogged import unlogged
@@ -55,12 +54,12 @@ class _Called:
 
 @dataclass(frozen=True)
 class _Ran:
-    """One call of the forward; `drew` names the generators that it advanced."""
+    """One call of the forward; `drew` names the generators that it advanced, `effects` what it
+    changed, by name."""
 
     calls: tuple[_Called, ...]
     drew: tuple[str, ...]
-    attributes: Mapping[str, Any]
-    hooks: frozenset[Hook] = frozenset()
+    effects: Mapping[str, str]
     results: Results | None = None
     notes: tuple[Diagnostic, ...] = ()
 
@@ -68,12 +67,10 @@ class _Ran:
 @dataclass(frozen=True)
 class Observed:
     """What a few calls of a forward show: what the user should know of its Python state and of
-    what it returns, the attributes of modules that it changes (by path), the hooks that it
-    registers, and its results."""
+    what it returns, the state that it changes (by path), and its results."""
 
     warnings: tuple[Diagnostic, ...] = ()
     changing: frozenset[str] = frozenset()
-    hooks: frozenset[Hook] = frozenset()
     results: Results | None = None
 
 
@@ -86,37 +83,51 @@ def observe(
     """Warnings (FB0514) for Python state that changes and is not seen to matter, and the results.
 
     Raises FBError FB0513 where the forward computes otherwise under other seeds, or on a later
-    call, with the line from which it does. A model whose forward does not run on fake tensors
-    is not looked at: capture will say why. Nothing of the model or of a generator changes.
+    call, with the line from which it does. A forward that leaves no effect runs once. A model whose
+    forward does not run on fake tensors is not looked at: capture will say why. Nothing of the
+    model or of a generator changes.
     """
     for way in get_args(Way):
         with unchanged(model), unlogged():
-            before, hooks_before = attributes_of(model), hooks_of(model)
-            first = _run(model, args, kwargs, way, wanted)
+            before = PythonState(model)
+            first = _run(model, args, kwargs, way, before, wanted)
             if first is None:
                 continue
-            later = []
-            for seed in SEEDS:
+            replaces = before.replaces_tensors()
+            later: list[_Ran | None] = []
+            has_effects = bool(first.effects or first.drew)
+            while has_effects and len(later) < len(SEEDS):
+                seed = SEEDS[len(later)]
                 random.seed(seed)
                 _seed_numpy(seed)
-                later.append(_run(model, args, kwargs, way))
+                later.append(_run(model, args, kwargs, way, before))
+                is_other = _first_difference(first, later[0]) is not None
+                has_effects = bool(first.drew) or is_other
             drawn_at = _where_it_draws(model, args, kwargs, way) if first.drew else None
         break
     else:
         return Observed((_not_looked_at(),))
-    runs = [first, *later]
-    places = [_first_difference(a, b) for a, b in pairwise(runs)]
+    places = [_first_difference(a, b) for a, b in pairwise([first, *later])]
     differing = [place for place in places if place is not None]
     if differing:
-        replaces = any(
-            isinstance(then, Tensor) and first.attributes.get(name) is not then
-            for name, then in before.items()
-        )
         only_first = places[1:] == [None] * len(places[1:]) and not replaces
         raise FBError(_refusal(differing[0], first.drew, only_first))
-    changed = frozenset(changed_attributes(before, first.attributes))
-    warnings = state_warnings(before, first.attributes, first.drew, drawn_at)
-    return Observed((*warnings, *first.notes), changed, first.hooks - hooks_before, first.results)
+    warnings = (*_effects_told(first, drawn_at), *first.notes)
+    return Observed(warnings, frozenset(first.effects), first.results)
+
+
+def _effects_told(ran: _Ran, drawn_at: Place | None) -> Iterator[Diagnostic]:
+    """FB0514 for generators that a forward drew from, and for state that it changes."""
+    if ran.drew:
+        at = f" ({drawn_at})" if drawn_at else ""
+        message = f"the forward draws from {' and '.join(ran.drew)}{at}; a planned step does not"
+        hint = "draw with torch if it can change what is computed"
+        yield Diagnostic("FB0514", message, hint=hint)
+    if names := [text for text in ran.effects.values() if text]:
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        message = f"the forward changes {', '.join(names[:5])}{more}; a planned step does not"
+        hint = "return it, or change it outside of the forward, if something reads it"
+        yield Diagnostic("FB0514", message, hint=hint)
 
 
 def _not_looked_at() -> Diagnostic:
@@ -176,6 +187,7 @@ def _run(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     way: Way,
+    before: PythonState,
     wanted: Wanted | None = None,
 ) -> _Ran | None:
     """The forward on fake tensors; None if it needs data that are not there on this `way`.
@@ -200,7 +212,7 @@ def _run(
             )
             if changed
         ]
-        ran = _Ran(tuple(recorder.calls), tuple(drew), attributes_of(model), hooks_of(model))
+        ran = _Ran(tuple(recorder.calls), tuple(drew), before.effects())
         if wanted is None:
             return ran
         results = read_results(made, wanted)
@@ -284,7 +296,7 @@ def _where_it_draws(
     before = sys.getprofile()
     sys.setprofile(watch)
     try:
-        _run(model, args, kwargs, way)
+        _run(model, args, kwargs, way, PythonState(model))
     finally:
         sys.setprofile(before)
     return places[0] if places else None

@@ -19,7 +19,7 @@ def check_graphs(device: torch.device, *, is_dynamic: bool) -> None:
     if is_dynamic:
         _refuse(
             "sizes are dynamic",
-            'capture without dynamic_shapes; on_new_shape="replan" serves other shapes',
+            'capture without dynamic_shapes; on_change="replan" serves other shapes',
         )
 
 
