@@ -267,8 +267,8 @@ def changed_reads(
         number = _evaluated(read.call, arguments, device, values)
         if (type(number), number) != (type(read.number), read.number):
             return [
-                f"what the forward reads of its arguments is {number}{_at(read.place)}; in the "
-                f"sample it is {read.number}"
+                f"the forward would go another way: a value of its inputs is {number}"
+                f"{_at(read.place)}; in the sample it is {read.number}"
             ]
     return []
 
@@ -281,8 +281,8 @@ def warnings_of_reads(reads: Sequence[HostRead]) -> tuple[Diagnostic, ...]:
     more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
     at = f" ({', '.join(places[:SHOWN])}{more})" if places else ""
     message = (
-        f"the forward reads numbers of its arguments{at}: the plan is for calls in which they "
-        "are those of the sample"
+        f"the forward branches on values of its inputs{at}: the plan holds while those branches "
+        "go the same way"
     )
     hint = 'on_change="replan" plans other calls once for each way, "eager" runs them unplanned'
     return (Diagnostic("FB0524", message, hint=hint),)
@@ -293,11 +293,10 @@ def warnings_of_way(*, compiling: bool) -> tuple[Diagnostic, ...]:
     if not compiling:
         return ()
     message = (
-        "the forward cannot be traced as eager runs it (it reads numbers that a plan cannot know), "
-        "and is planned as if it were compiled: it is as eager at the sample, and may differ where "
-        "other numbers send eager another way"
+        "the forward reads a number that no plan knows, and is captured as torch.compile sees it: "
+        "the plan is checked against eager at the sample alone"
     )
-    hint = "branch on truth values or whole numbers of arguments, or leave the branch out"
+    hint = "decide on tensors (torch.where), or on whole numbers of the inputs"
     return (Diagnostic("FB0525", message, hint=hint),)
 
 

@@ -32,11 +32,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from ..ir.diagnostics import fail
 from .host_reads import HostRead
 from .kernel_strides import laid_out_by_kernels
 from .kernels import kept_whole
-from .places import error_in_model
 from .plain_wrappers import PlainWrappers, without_gradients
 from .strides import Strides
 from .unlogged import unlogged
@@ -193,7 +191,7 @@ def trace_joint(
     `args` may hold fake tensors with symbolic sizes; their mode is then entered. What a
     `WholeModel` reads of numbers is answered, as `host_reads` has it, where it can be; else the
     module is traced as `torch.compile` would: many read none then (`torch.compiler.is_compiling`).
-    Raises FBError FB0511 when PyTorch cannot trace it.
+    Raises whatever the model, an operator's fake kernel or a derivative raises.
     """
     fake_mode = _fake_mode_of(args, kwargs)
     with contextlib.ExitStack() as stack:
@@ -202,17 +200,9 @@ def trace_joint(
         stack.enter_context(torch.enable_grad())
         if fake_mode is not None:
             stack.enter_context(fake_mode)
-        try:
-            laid_out = laid_out_by_kernels(has_values=has_values(module))
-            with kept_whole(), laid_out:
-                joint = _trace(stack, module, args, kwargs)
-        except Exception as error:  # whatever an operator's fake kernel or derivative raises
-            model = getattr(module, "_model", module)  # of a `WholeModel`
-            fail(
-                "FB0511",
-                f"PyTorch cannot trace the backward of the model: {error_in_model(error, model)}",
-                hint="see whether the model trains under torch.compile(fullgraph=True)",
-            )
+        laid_out = laid_out_by_kernels(has_values=has_values(module))
+        with kept_whole(), laid_out:
+            joint = _trace(stack, module, args, kwargs)
         yield joint
 
 

@@ -145,7 +145,10 @@ class WholeModel(nn.Module):
 
 def _write_into(old: Tensor | None, new: Tensor | None, name: str, *, is_tied: bool) -> None:
     """What a buffer was replaced by becomes what is written into it."""
-    if old is None or new is None or is_tied or (old.shape, old.dtype) != (new.shape, new.dtype):
+    if old is None:
+        message = f"the forward makes buffer {name} on its first call"
+        fail("FB0513", message, hint="call the model once before it is planned")
+    if new is None or is_tied or (old.shape, old.dtype) != (new.shape, new.dtype):
         message = f"the forward replaces buffer {name} by something of another kind, or a tied one"
         fail("FB0508", message, hint="write into it (copy_), with the same shape and dtype")
     with torch.no_grad():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from ..._torch.lowered import Lowered
 from ..._torch.plain_wrappers import PlainWrappers
 from ...ir.diagnostics import Diagnostic, fail, render
 from ...ir.graph import CNode
-from ...ir.schedule import Offload, Schedule
+from ...ir.schedule import Compute, Offload, Schedule
 from ..python.quote import comment
 from ..python.regions import regions_of
 from .borders import borders
@@ -110,6 +111,8 @@ def compiled_step(
     guards = BackwardGuards(lowered.exported, name)
     flight = Flight(guards, UnusedOutputs(lowered), layouts)
     tangents = len(lowered.tangents)
+    runs = Counter(step.cnode for step in schedule.steps if isinstance(step, Compute))
+    draws_again = any(c.token and runs[c.name] > 1 for c in program.graph.cnodes)
     graphs = None
     if recorder is not None:
         graphs = StepGraphs(
@@ -128,9 +131,12 @@ def compiled_step(
 
     def run_backward(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
         flight.end()
-        if compiled and any(map(_is_batch, args[len(args) - tangents :])):
-            message = "gradients come in a batch (is_grads_batched=True), which no kernel reads"
-            hint = "ask for one after the other, or plan without fusion"
+        if (compiled or draws_again) and any(map(_is_batch, args[len(args) - tangents :])):
+            message = (
+                "gradients come in a batch (is_grads_batched=True), which no kernel of this plan "
+                "reads, and in which no dropout can be drawn again"
+            )
+            hint = "ask for one after the other, or call the model itself"
             raise GuardFailure(Diagnostic("FB0910", message, hint=hint))
         first = len(args) - tangents
         args[first:] = flight.layouts.fit(args[first:], flight.unused.missing)

@@ -20,7 +20,7 @@ from ...ir.expr import Const, add
 from ...ir.graph import ACCUMULATE_OP, ANode, ANodeKind, Arg, Call, CNode, Ref, View
 from .accumulate import Accumulations
 from .operators import draws_random_numbers, replay_without_effect
-from .places import place_of
+from .places import BY_REGIONS, place_of
 from .prepare import is_backward
 from .symbols import Symbols
 
@@ -31,6 +31,10 @@ WITHOUT_ONEDNN = (
     "capture and train inside torch.backends.mkldnn.flags(enabled=False)"
 )
 
+WAY_OUT = {
+    "FB0507": f"use operators of PyTorch on tensors in that line, or {BY_REGIONS}",
+    "FB0508": "compute a new tensor and return it, or write to a buffer",
+}
 LONGEST = 48
 """Characters of a name in the graph, the end of the model's own, which stands in the binding."""
 
@@ -337,5 +341,5 @@ class ProgramBuilder:
             shown = [place for place in places if place]
             more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
             at = f" ({', '.join(shown[:SHOWN])}{more})" if shown else ""
-            diagnostics.append(Diagnostic(code, f"{message}{at}"))
+            diagnostics.append(Diagnostic(code, f"{message}{at}", hint=WAY_OUT.get(code)))
         return diagnostics

@@ -20,6 +20,7 @@ from ..._torch.whole import restored, unchanged
 from ...ir.diagnostics import fail
 from .assemble import assemble
 from .build import ProgramBuilder
+from .places import refused
 from .prepare import prepare
 
 __all__ = ["lower"]
@@ -40,7 +41,9 @@ def lower(exported: Exported) -> Iterator[Lowered]:
         Autocast(exported.device.type).around(),  # `traced` enters that of the capture
         contextlib.ExitStack() as traced,
     ):
+        what = f"PyTorch cannot trace the backward of {type(exported.original).__name__}"
         with (
+            refused("FB0511", what, exported.original, exported.args, exported.kwargs),
             exchanging(),
             recorded_places(exported.original) if records else nullcontext(),
             unchanged(exported.original),  # hooks and attributes are read behind it
