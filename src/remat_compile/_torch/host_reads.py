@@ -27,7 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from ..ir.diagnostics import Diagnostic
-from .callable import PURE
+from ..operators import PURE
+from ..operators.schema import effects_of
 from .instances import plain_mode
 from .places import Place, paths_of, place_of_caller
 
@@ -99,23 +100,15 @@ class ReadTracker:
     """Follows where the tensors of one forward come from, and answers what is read of them.
 
     `sample` are the flat arguments. Numbers that hang on them are not answered where computing them
-    takes more than `trained_bytes`. A sample without values goes by `known`, what was read with
-    values: a forward that reads in that order gets those numbers.
+    takes more than `trained_bytes`. Nothing is answered of a sample without values.
     """
 
-    def __init__(
-        self,
-        sample: Sequence[object],
-        device: torch.device,
-        model: nn.Module,
-        known: Sequence[HostRead] = (),
-    ):
+    def __init__(self, sample: Sequence[object], device: torch.device, model: nn.Module):
         self.reads: list[HostRead] = []
         self._sample = sample
         self._device = device
         self._limit_bytes = trained_bytes(model)
         self._paths = paths_of(model)
-        self._known = known
         self._has_values = all(map(_has_values, sample))
         self._origins: dict[int, tuple[Tensor, _Origin]] = {}
         self._shared: dict[int, set[int]] = {}
@@ -127,7 +120,7 @@ class ReadTracker:
         for held in (self._origins, self._shared, self._calls, self._read_of, self.reads):
             held.clear()
         for place, leaf in enumerate(leaves):
-            if isinstance(leaf, Tensor) and (self._has_values or self._known):
+            if isinstance(leaf, Tensor) and self._has_values:
                 self._origins[id(leaf)] = (leaf, _Argument(place))
 
     @contextmanager
@@ -199,8 +192,9 @@ class ReadTracker:
         self, func: OpOverload, leaves: Sequence[Any], spec: TreeSpec, nbytes: int
     ) -> _Call | None:
         """The call, the same for the same arguments; None where it cannot be made again."""
+        known = effects_of(func)
         is_random = torch.Tag.nondeterministic_seeded in func.tags
-        if func.namespace not in PURE or is_random or "empty" in func._schema.name:
+        if func.namespace not in PURE or is_random or known.is_unwritten:
             return None
         is_literal = func is torch.ops.aten.lift_fresh.default
         origins = [self._origin(leaf, is_literal=is_literal) for leaf in leaves]
@@ -226,11 +220,7 @@ class ReadTracker:
         """That the sample's arguments give."""
         if sum(each.nbytes for each in _in_order(call)) > self._limit_bytes:
             return UNANSWERED
-        if self._has_values:
-            return self._computed(call)
-        at = len(self.reads)
-        is_known = at < len(self._known) and self._known[at].call.func is call.func
-        return self._known[at].number if is_known else UNANSWERED
+        return self._computed(call)
 
     def _computed(self, call: _Call) -> Any:
         try:
