@@ -99,23 +99,15 @@ class ReadTracker:
     """Follows where the tensors of one forward come from, and answers what is read of them.
 
     `sample` are the flat arguments. Numbers that hang on them are not answered where computing them
-    takes more than `trained_bytes`. A sample without values goes by `known`, what was read with
-    values: a forward that reads in that order gets those numbers.
+    takes more than `trained_bytes`. Nothing is answered of a sample without values.
     """
 
-    def __init__(
-        self,
-        sample: Sequence[object],
-        device: torch.device,
-        model: nn.Module,
-        known: Sequence[HostRead] = (),
-    ):
+    def __init__(self, sample: Sequence[object], device: torch.device, model: nn.Module):
         self.reads: list[HostRead] = []
         self._sample = sample
         self._device = device
         self._limit_bytes = trained_bytes(model)
         self._paths = paths_of(model)
-        self._known = known
         self._has_values = all(map(_has_values, sample))
         self._origins: dict[int, tuple[Tensor, _Origin]] = {}
         self._shared: dict[int, set[int]] = {}
@@ -127,7 +119,7 @@ class ReadTracker:
         for held in (self._origins, self._shared, self._calls, self._read_of, self.reads):
             held.clear()
         for place, leaf in enumerate(leaves):
-            if isinstance(leaf, Tensor) and (self._has_values or self._known):
+            if isinstance(leaf, Tensor) and self._has_values:
                 self._origins[id(leaf)] = (leaf, _Argument(place))
 
     @contextmanager
@@ -226,11 +218,7 @@ class ReadTracker:
         """That the sample's arguments give."""
         if sum(each.nbytes for each in _in_order(call)) > self._limit_bytes:
             return UNANSWERED
-        if self._has_values:
-            return self._computed(call)
-        at = len(self.reads)
-        is_known = at < len(self._known) and self._known[at].call.func is call.func
-        return self._known[at].number if is_known else UNANSWERED
+        return self._computed(call)
 
     def _computed(self, call: _Call) -> Any:
         try:

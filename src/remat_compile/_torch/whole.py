@@ -19,7 +19,7 @@ from .autocast import Autocast, WeightCache
 from .devices import forked_generators
 from .effects import PythonState
 from .exclusive import exchanging
-from .host_reads import HostRead, ReadTracker
+from .host_reads import ReadTracker
 from .results import Results, without_cache
 
 __all__ = [
@@ -87,10 +87,10 @@ class WholeModel(nn.Module):
         self.__dict__.update({f"_WholeModel__{name}": value for name, value in own.items()})
         self.__dict__.update(held, training=model.training)
 
-    def tracker_of(self, sample: Sequence[object], known: Sequence[HostRead] = ()) -> ReadTracker:
+    def tracker_of(self, sample: Sequence[object]) -> ReadTracker:
         """For what its forward reads of numbers, at the flat arguments `sample`."""
         tensors = (t for t in (*sample, *self.__model.parameters()) if isinstance(t, Tensor))
-        return ReadTracker(sample, next(tensors).device, self.__model, known)
+        return ReadTracker(sample, next(tensors).device, self.__model)
 
     @contextmanager
     def answered(self, tracker: ReadTracker) -> Iterator[None]:

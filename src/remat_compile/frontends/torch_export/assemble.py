@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 from torch._functorch._aot_autograd import descriptors as aot
 
-from ..._torch.gradients import lost_gradients, sums_behind
+from ..._torch.gradients import lost_gradients
 from ..._torch.host_reads import warnings_of_reads, warnings_of_way
 from ..._torch.lowered import Lowered
 from ...ir.diagnostics import FBError
@@ -107,12 +107,6 @@ class _ProgramAssembly:
             constants=self.read.constants,
             warnings=(
                 *lost_gradients(binding, self.read.exported.original),
-                *sums_behind(
-                    self._returned_views(),
-                    binding,
-                    {n for c in graph.cnodes if c.is_accumulate for n in c.results},
-                    of_own=self.read.joint.has_several_views(),
-                ),
                 *warnings_of_reads(self.read.joint.reads),
                 *warnings_of_way(compiling=self.read.joint.compiling),
             ),
@@ -130,11 +124,6 @@ class _ProgramAssembly:
                 return f"the forward writes to {paths[self.read.argument_of_plain[index]]}"
             case _:
                 return f"the forward has an effect that no plan repeats ({type(desc).__name__})"
-
-    def _returned_views(self) -> list[str | None]:
-        """What results are views of, as far as it is given to the step."""
-        given = self.read.placeholders
-        return [given[at] for at in self.read.joint.returned_views() if at < len(given)]
 
     def _name(self, node: object) -> str | None:
         """The name of a flat result of the joint graph. FB0507 for one that is no tensor."""
