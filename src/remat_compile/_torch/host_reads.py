@@ -27,7 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from ..ir.diagnostics import Diagnostic
-from .callable import PURE
+from ..operators import PURE
+from ..operators.schema import effects_of
 from .instances import plain_mode
 from .places import Place, paths_of, place_of_caller
 
@@ -191,8 +192,9 @@ class ReadTracker:
         self, func: OpOverload, leaves: Sequence[Any], spec: TreeSpec, nbytes: int
     ) -> _Call | None:
         """The call, the same for the same arguments; None where it cannot be made again."""
+        known = effects_of(func)
         is_random = torch.Tag.nondeterministic_seeded in func.tags
-        if func.namespace not in PURE or is_random or "empty" in func._schema.name:
+        if func.namespace not in PURE or is_random or known.is_unwritten:
             return None
         is_literal = func is torch.ops.aten.lift_fresh.default
         origins = [self._origin(leaf, is_literal=is_literal) for leaf in leaves]

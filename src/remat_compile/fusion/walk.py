@@ -9,6 +9,7 @@ from ..ir.graph import Atom, CNode, Graph, View
 from ..ir.program import Program
 from ..ir.schedule import Compute, Schedule, Step
 from ..ir.semantics.simulate import simulate
+from ..operators import effects
 from .region import RunMember, views_to
 
 __all__ = ["Peaks", "RunWalk", "in_common", "is_plain", "is_within", "peaks_of"]
@@ -76,7 +77,10 @@ class RunWalk:
 
 def is_plain(c: CNode, graph: Graph) -> bool:
     """Whether an execution is nothing but a call of pure operators."""
+    known = effects(c.call.op)
     if c.phase not in ("fwd", "bwd") or c.token is not None or c.replay is not None:
+        return False
+    if known is not None and known.flags:
         return False
     if c.is_accumulate:
         # Inside it is a sum that takes storage of its own. It has the shape of its first term, to
