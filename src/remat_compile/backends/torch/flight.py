@@ -16,7 +16,6 @@ from ..._torch.autocast import Autocast
 from ...ir.diagnostics import Diagnostic, FBError
 from .caller_memory import CallerMemory
 from .layouts import LayoutWatch
-from .more_terms import MoreTerms
 from .refusals import BackwardGuards
 from .unused import UnusedOutputs, step_node
 
@@ -48,13 +47,11 @@ class Flight:
         guards: BackwardGuards,
         unused: UnusedOutputs,
         layouts: LayoutWatch,
-        terms: MoreTerms,
         memory: CallerMemory,
     ) -> None:
         self._guards = guards
         self.unused = unused
         self.layouts = layouts
-        self.terms = terms
         self.memory = memory
         self.mark: Mark | None = None
         self.is_begun_by_node = False
@@ -94,7 +91,6 @@ class Flight:
             if not self.is_begun_by_node:
                 node.register_prehook(self.begin)
                 self.layouts.watch(node, outputs)
-            self.terms.watch(node)
             self.memory.watch(node)
         return node
 
@@ -103,7 +99,6 @@ class Flight:
         _refuse_create_graph()
         self._guards.check()
         self.unused.look(gradients)
-        self.layouts.look(gradients)
 
 
 def _refuse_create_graph() -> None:
