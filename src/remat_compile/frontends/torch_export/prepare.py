@@ -51,6 +51,11 @@ def prepare(graph_module: fx.GraphModule) -> None:
     """Applies every rewrite in place."""
     graph = graph_module.graph
     _one_value_of_constants(graph_module)
+    for node in graph.find_nodes(op="call_function", target=aten._conj.default):
+        if isinstance(node.args[0], complex):  # of a number, which its readers take as one
+            for reader in list(node.users):
+                number = node.args[0].conjugate()
+                reader.args = tuple(number if arg is node else arg for arg in reader.args)
     check_dense(
         (f"what {n.target} gives" + (f" ({at})" if (at := place_of(n)) else ""), t)
         for n in graph.nodes
