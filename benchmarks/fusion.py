@@ -46,7 +46,7 @@ from remat_compile import Plan
 from remat_compile._torch.repeats import largest_difference
 from remat_compile.backends.torch import PlannedModule
 from remat_compile.driver.compare_torch import StepRunner
-from remat_compile.driver.plan_cache import VARIABLE
+from remat_compile.driver.store import VARIABLE
 from remat_compile.ir.analysis.liveness import held_bytes
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.schedule import Compute

@@ -17,7 +17,7 @@ from .driver.model_source import Source, check_module, check_spec, is_program, l
 from .driver.outputs import files_of_model, files_of_plan
 from .driver.plan import Plan
 from .driver.progress import Progress
-from .driver.recorded import model_of_plan
+from .driver.recorded import model_of_plan, with_sizes
 from .driver.request import (
     Errors,
     PlanKeywords,
@@ -222,7 +222,9 @@ def load(
     named = None if model is None else str(model)
     spec = model_of_plan(read.program.header, path, named, trust_source=True)
     reads = (*read._reads, *files_of_model(spec))
-    return replace(read, _exported=load_source(spec).exported, _reads=reads)
+    return replace(
+        read, _exported=load_source(spec, with_sizes(read.program)).exported, _reads=reads
+    )
 
 
 def _request(model: object, args: object, options: PlanKeywords, wanted: Wanted) -> PlanRequest:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,13 +16,15 @@ import torch
 from torch import Tensor, nn
 
 import remat_compile
+from helpers.stored import rewrite
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile import FBError, Plan
 from remat_compile.driver.make_plan import plan_source
 from remat_compile.driver.model_source import Source
-from remat_compile.driver.plan_cache import SETTINGS, VARIABLE, PlanCache, plan_cache
+from remat_compile.driver.plan_cache import SETTINGS, PlanCache, graph_key
 from remat_compile.driver.request import Errors, PlanRequest, read_request
 from remat_compile.driver.run_planner import Phases
+from remat_compile.driver.store import VARIABLE, Store
 from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.program import Program
 
@@ -120,19 +119,19 @@ def wanted(**options: Any) -> PlanRequest:
     ids=str,
 )
 def test_what_is_asked_is_part_of_the_key(known: Known, options: dict[str, Any]) -> None:
-    cache = PlanCache(Path())
-    key = cache.key(known.captured, known.request)
-    assert key == cache.key(known.captured, wanted())
-    assert key != cache.key(known.captured, wanted(**options))
+    cache = PlanCache(Store(Path()), "k")
+    key = cache.plan_key(known.request)
+    assert key == cache.plan_key(wanted())
+    assert key != cache.plan_key(wanted(**options))
+    assert key != PlanCache(Store(Path()), "other").plan_key(known.request)
 
 
 def test_the_graph_is_part_of_the_key(known: Known) -> None:
-    cache = PlanCache(Path())
     c = known.captured.graph.cnodes[0]
     other = replace(c, call=replace(c.call, op="aten.mm.default"))
     graph = replace(known.captured.graph, cnodes=(other, *known.captured.graph.cnodes[1:]))
     changed = replace(known.captured, graph=graph)
-    assert cache.key(changed, known.request) != cache.key(known.captured, known.request)
+    assert graph_key(changed) != graph_key(known.captured)
 
 
 class StridedConv(nn.Module):
@@ -161,91 +160,57 @@ def test_a_planner_of_somebody_else_has_no_key(known: Known) -> None:
         pass
 
     asked = replace(known.request, planner=Mine())
-    assert PlanCache(Path()).key(known.captured, asked) is None
+    assert PlanCache(Store(Path()), "k").plan_key(asked) is None
 
 
 def test_it_can_be_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_from_cache(made(cache=False))
     assert not folder.exists()
     monkeypatch.setenv(VARIABLE, "off")
-    assert plan_cache() is None
     assert not is_from_cache(made())
     with pytest.raises(FBError) as refused:
         made(cache="no")
     assert refused.value.diagnostics[0].code == "FB0707"
 
 
-def test_without_a_name_it_lies_where_caches_lie(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv(VARIABLE)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    cache = plan_cache()
-    assert cache is not None
-    if sys.platform == "linux":
-        assert cache.folder == tmp_path / "remat-compile" / "plans"
-
-
 # -- files that cannot be used -----------------------------------------------------------
 
 
-def rewritten(change: Callable[[dict[str, Any]], object], *, seal: bool = True) -> Any:
-    def damage(path: Path) -> None:
-        held = json.loads(path.read_text())
-        change(held)
-        if seal:
-            held["sha256"] = sealed(held["plan"])
-        path.write_text(json.dumps(held))
-
-    return damage
-
-
-def sealed(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def drop_a_step(held: dict[str, Any]) -> None:
-    """A schedule that forgets a computation, sealed as if it were right."""
-    lines = held["plan"].splitlines(keepends=True)
+def drop_a_step(text: str) -> str:
+    """A schedule that forgets a computation."""
+    lines = text.splitlines(keepends=True)
     at = max(i for i, line in enumerate(lines) if line.strip() == "B3")
-    held["plan"] = "".join(lines[:at] + lines[at + 1 :])
+    return "".join(lines[:at] + lines[at + 1 :])
 
 
-def of_another_graph(held: dict[str, Any]) -> None:
-    held["plan"] = held["plan"].replace("aten.tanh.default", "aten.sin.default")
+def of_another_graph(text: str) -> str:
+    return text.replace("aten.tanh.default", "aten.sin.default")
 
 
-DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "empty": (lambda p: p.write_text(""), "Expecting value"),
-    "cut short": (lambda p: p.write_bytes(p.read_bytes()[:-100]), ""),
-    "binary": (lambda p: p.write_bytes(bytes(range(256))), ""),
-    "deep": (lambda p: p.write_text("[" * 100_000), ""),
-    "a list": (lambda p: p.write_text("[]"), "it is no plan"),
-    "another key": (rewritten(lambda h: h.update(key="0" * 64)), "of another plan"),
-    "changed": (rewritten(lambda h: h.update(plan=h["plan"] + " "), seal=False), "was changed"),
-    "no text": (rewritten(lambda h: h.update(plan="nonsense")), "FB0"),
-    "no valid plan": (rewritten(drop_a_step), "FB0"),
-    "another graph": (rewritten(of_another_graph), "its graph is another"),
-    "a bound too high": (rewritten(lambda h: h.update(lower_bound_ns=10**15)), "above its own"),
-    "a bound of text": (rewritten(lambda h: h.update(lower_bound_ns="1")), "is no number"),
-    "others may write": (lambda p: p.chmod(0o666), "others may write"),
+DAMAGE: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "no text": (lambda value: ["nonsense", value[1]], "FB0"),
+    "no list": (lambda value: value[0], "it is no plan"),
+    "no valid plan": (lambda value: [drop_a_step(value[0]), value[1]], "FB0"),
+    "another graph": (lambda value: [of_another_graph(value[0]), value[1]], "graph is another"),
+    "a bound too high": (lambda value: [value[0], 10**15], "above its own"),
+    "a bound of text": (lambda value: [value[0], "1"], "it is no plan"),
+    "a bound that is true": (lambda value: [value[0], True], "it is no plan"),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_file_that_cannot_be_used_is_told(known: Known, folder: Path, name: str) -> None:
-    cache = PlanCache(folder)
-    assert cache.keep("k", known.plan) == ()
-    damage, says = DAMAGE[name]
-    damage(folder / "k.remat-plan")
-    plan, warned = cache.find("k", known.captured, known.request)
+def test_a_plan_that_cannot_be_used_is_told(known: Known, folder: Path, name: str) -> None:
+    cache = PlanCache(Store(folder), "k")
+    assert cache.keep_plan(known.plan, known.request) == ()
+    change, says = DAMAGE[name]
+    path = rewrite(folder, "plan", change)
+    plan, (warning,) = cache.find_plan(known.captured, known.request)
     assert plan is None
-    (warning,) = warned
     assert warning.code == "FB0959"
-    assert str(folder / "k.remat-plan") in warning.message
+    assert str(path) in warning.message
     assert says in warning.message
-    cache.keep("k", known.plan)
-    plan, warned = cache.find("k", known.captured, known.request)
+    cache.keep_plan(known.plan, known.request)
+    plan, warned = cache.find_plan(known.captured, known.request)
     assert warned == ()
     assert plan is not None
     assert plan.schedule == known.plan.schedule
@@ -260,81 +225,20 @@ def test_a_file_that_cannot_be_used_is_written_again(folder: Path) -> None:
     assert is_from_cache(made())
 
 
-def test_a_folder_that_cannot_be_written(known: Known, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    (warning,) = PlanCache(tmp_path / "file" / "plans").keep("k", known.plan)
-    assert warning.code == "FB0959"
-    assert "Not a directory" in warning.message or "exists" in warning.message
-
-
-# -- several at once, and many -----------------------------------------------------------
-
-
-def test_writers_and_readers_at_once(known: Known, folder: Path) -> None:
-    plan = known.plan
-    cache = PlanCache(folder)
-    cache.keep("k", plan)
-    failed: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            for _ in range(10):
-                cache.keep("k", plan)
-                json.loads((folder / "k.remat-plan").read_text())
-        except BaseException as error:  # for the assertion below
-            failed.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
-    assert [path.name for path in folder.iterdir()] == ["k.remat-plan"]
-
-
-def test_what_was_used_longest_ago_goes_first(known: Known, folder: Path) -> None:
-    plan = known.plan
-    cache = PlanCache(folder)
-    cache.keep("0", plan)
-    size = (folder / "0.remat-plan").stat().st_size
-    small = PlanCache(folder, most_bytes=int(2.5 * size))
-    for key in ("1", "2", "3"):
-        small.keep(key, plan)
-    assert sorted(path.stem for path in folder.iterdir()) == ["2", "3"]
-
-
-def test_files_of_others_in_the_folder_stay(known: Known, folder: Path) -> None:
-    folder.mkdir()
-    theirs = folder / "package.json"
-    theirs.write_text("{}")
-    PlanCache(folder, most_bytes=1).keep("k", known.plan)
-    assert [path.name for path in folder.iterdir()] == [theirs.name]
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names are of POSIX")
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(known: Known, folder: Path) -> None:
-    folder.mkdir()
-    os.mkfifo(folder / "k.remat-plan", 0o600)
-    plan, (warning,) = PlanCache(folder).find("k", known.captured, wanted())
-    assert plan is None
-    assert "it is no file" in warning.message
-
-
 @pytest.mark.parametrize("name", SETTINGS)
 def test_what_changes_costs_is_part_of_the_key(
     name: str, known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = PlanCache(Path()).key(known.captured, wanted())
+    before = graph_key(known.captured)
     monkeypatch.setenv(name, "other")
-    assert PlanCache(Path()).key(known.captured, wanted()) != before
+    assert graph_key(known.captured) != before
 
 
 KEY = """
 import sys; sys.path.insert(0, "tests")
 from api.test_plan_cache import *
 with lower(export(Net(), (torch.ones(32, 16),))) as lowered:
-    print(PlanCache(Path()).key(lowered.program, wanted()))
+    print(graph_key(lowered.program))
 """
 
 
@@ -344,4 +248,4 @@ def test_another_process_has_the_same_key(known: Known) -> None:
         [sys.executable, "-c", KEY], env=environment, cwd=ROOT, capture_output=True, text=True
     )
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.split()[-1] == PlanCache(Path()).key(known.captured, known.request)
+    assert ran.stdout.split()[-1] == graph_key(known.captured)

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from helpers.cli import Cli
+from remat_compile.api import load
 
 
 def model(
@@ -141,9 +143,19 @@ def test_a_file_is_planned_and_run(cli: Cli, tmp_path: Path) -> None:
         path, "-o", plan, "--dim", "batch=8", "--activation-budget", "80%", "--planner", "dtr"
     )
     assert ran.code == 0, ran.err
-    assert "bit-equal" in cli("run", plan, "--dim", "batch=8", "--repeats", "1").out
+    for words in ([], ["--dim", "batch=8"]):  # the plan has its sizes
+        assert "bit-equal" in cli("run", plan, "--repeats", "1", *words).out
+    assert cli("verify", plan, "--model", path).code == 0
+    bound = load(plan, model=path).bind()
+    assert bound(torch.randn(8, 32)).shape == ()
+    for shown in (cli("show", plan), cli("explain", plan)):
+        assert "(MatMul, opset 20)" in shown.out
+        assert "contextlib" not in shown.out
+    page = tmp_path / "page.html"
+    assert cli("report", plan, "-o", page).code == 0
+    assert "MatMul, opset 20" in page.read_text()
     ran = cli("run", plan, "--dim", "batch=16", "--repeats", "1")
     assert (ran.code, "error[FB0710]" in ran.err) == (1, True)
     save(model(layers=5, batch="batch"), path)
-    ran = cli("run", plan, "--dim", "batch=8")
+    ran = cli("run", plan)
     assert (ran.code, "error[FB0715]" in ran.err) == (1, True)

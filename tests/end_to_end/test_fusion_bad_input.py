@@ -16,7 +16,7 @@ from remat_compile import Plan
 from remat_compile.backends.torch.emit import emit
 from remat_compile.backends.torch.kernels import missing
 from remat_compile.driver.compare_torch import compare_step
-from remat_compile.driver.plan_cache import FUSED_SUFFIX, VARIABLE
+from remat_compile.driver.store import VARIABLE
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.text.parser import parse_program
 
@@ -102,7 +102,7 @@ def test_what_was_fused_by_another_torch_or_processor_is_not_looked_at(
     for other in (torch_differs, processor_differs):
         assert codes(other) == ["FB0470"]
         assert "fuse" in other.phase_s
-    assert len([*folder.glob(f"*{FUSED_SUFFIX}")]) == 3
+    assert len([*folder.glob("*.remat-fused")]) == 3
     again = made()
     assert "fuse" not in again.phase_s
     assert codes(again) == ["FB0470"]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from torch import Tensor
 
 from helpers.fused_plans import check_step, codes, made, needs_compiler
+from helpers.stored import rewrite
 from remat_compile import Plan
 from remat_compile.backends.torch.kernels import (
     Kernel,
@@ -20,14 +19,7 @@ from remat_compile.backends.torch.kernels import (
     inductor,
 )
 from remat_compile.driver import fuse
-from remat_compile.driver.plan_cache import (
-    COSTS_SUFFIX,
-    FRONTIER_SUFFIX,
-    FUSED_SUFFIX,
-    PRICES_SUFFIX,
-    VARIABLE,
-    digest,
-)
+from remat_compile.driver.store import VARIABLE, digest
 from remat_compile.ir.graph import CNode
 
 
@@ -44,13 +36,9 @@ def is_from_cache(plan: Plan) -> bool:
 ELSEWHERE = "its graph was captured elsewhere"
 
 
-def written(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Changes the one fused plan that is kept, whose checksum is right again."""
-    (path,) = folder.glob(f"*{FUSED_SUFFIX}")
-    held = json.loads(path.read_text())
-    change(held)
-    held["sha256"] = digest(held["plan"])
-    path.write_text(json.dumps(held))
+def written(folder: Path, change: Callable[[str], str]) -> None:
+    """Changes the text of the one fused plan that is kept."""
+    rewrite(folder, "fused", lambda value: [change(value[0]), value[1]])
 
 
 @needs_compiler
@@ -63,28 +51,26 @@ def test_a_fused_plan_is_made_once(folder: Path) -> None:
     assert second.program == first.program
     assert second.budget == first.budget
     check_step(second, 1e-5)
-    kinds = (COSTS_SUFFIX, FRONTIER_SUFFIX, FUSED_SUFFIX, ".remat-plan", PRICES_SUFFIX)
-    assert sorted(path.suffix for path in folder.iterdir()) == sorted(kinds)
+    kinds = [".remat-costs", ".remat-fused", ".remat-plan", ".remat-times"]
+    assert sorted(path.suffix for path in folder.iterdir()) == kinds
 
 
 @needs_compiler
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda held: held.update(plan=held["plan"].replace("1.5", "2.5")), "is another step"),
-        (lambda held: held.update(plan=held["plan"].replace("fbir 1", "fbir 7")), "FB0102"),
-        (lambda held: held.update(plan=held["plan"].replace('"cpu" {', '"tpu" {')), ELSEWHERE),
-        (lambda held: held.update(plan=1 * held["plan"] + "{"), "FB0101"),
+        (lambda text: text.replace("1.5", "2.5"), "is another step"),
+        (lambda text: text.replace("fbir 1", "fbir 7"), "FB0102"),
+        (lambda text: text.replace('"cpu" {', '"tpu" {'), ELSEWHERE),
+        (lambda text: text + "{", "FB0101"),
         (
-            lambda held: held.update(
-                plan=re.sub(r"( *free %\w+\n)+}\n", "}\n", held["plan"].split("proven")[0], count=1)
-            ),
+            lambda text: re.sub(r"( *free %\w+\n)+}\n", "}\n", text.split("proven")[0], count=1),
             "is not proven",
         ),
     ],
 )
 def test_what_was_fused_before_is_not_believed(
-    folder: Path, change: Callable[[dict[str, Any]], object], says: str
+    folder: Path, change: Callable[[str], str], says: str
 ) -> None:
     first = made()
     written(folder, change)
@@ -99,7 +85,7 @@ def test_what_was_fused_before_is_not_believed(
 @needs_compiler
 def test_what_was_fused_from_another_plan_is_made_again(folder: Path) -> None:
     made()
-    written(folder, lambda held: held.update(of=digest("other")))
+    rewrite(folder, "fused", lambda value: [value[0], digest("other")])
     again = made()
     assert not is_from_cache(again)
     assert codes(again) == ["FB0470"]

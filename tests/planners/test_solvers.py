@@ -79,6 +79,26 @@ def test_a_program_without_points_is_infeasible() -> None:
     assert (solution.status, solution.point) == ("infeasible", None)
 
 
+BANNER = """
+import os, sys
+os.write(1, b"Running HiGHS 1.16.0\\n")
+print("Copyright (c) 2026")
+sys.path.remove({folder!r})
+del sys.modules["highspy"]
+import highspy
+"""
+
+
+def test_no_banner_of_a_solver_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "highspy.py").write_text(BANNER.format(folder=str(tmp_path)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with MilpSolver() as solver:
+        assert solver.solve(knapsack(5, 2), HANGS_S).status == "optimal"
+    assert capfd.readouterr() == ("", "")
+
+
 def test_with_no_time_nothing_is_started() -> None:
     with MilpSolver() as solver:
         solution = solver.solve(knapsack(), 0.0)

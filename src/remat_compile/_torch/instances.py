@@ -15,7 +15,6 @@ from ..ir.diagnostics import fail
 from ..ir.graph import Call, CNode, Graph, View
 from .callable import callable_op, check_call
 from .devices import get_rng_state, set_rng_state
-from .handles import handle, kernels_alone
 from .ops import METHODS, to_torch
 
 __all__ = [
@@ -116,7 +115,8 @@ def plain_mode(device: torch.device) -> Iterator[None]:
         _disable_current_modes(),
         torch._C._DisablePythonDispatcher(),
         torch.no_grad(),
-        kernels_alone(),
+        torch._C._AutoDispatchBelowAutograd(),
+        torch._C.DisableTorchFunction(),
         torch.autocast(device.type, enabled=False),
     ):
         yield
@@ -152,7 +152,7 @@ def prepared(
     call = c.call_at(execution)
     if call.region:
         return partial(run_region, call, c.results, instances)
-    op = handle(call)
+    op = callable_op(call.op)._op
     check_call(call)
     args = to_torch(call.args, instances.env, instances)
     kwargs = {key: to_torch(value, instances.env, instances) for key, value in call.kwargs}

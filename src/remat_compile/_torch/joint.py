@@ -43,7 +43,6 @@ from .kernels import kept_whole
 from .places import error_in_model
 from .plain_wrappers import PlainWrappers, without_gradients
 from .strides import Strides
-from .symbolic_sizes import sizes_as_values
 from .unlogged import unlogged
 from .whole import WholeModel, as_if_compiling, has_values
 
@@ -260,11 +259,9 @@ def trace_joint(
         stack.enter_context(torch.enable_grad())
         if fake_mode is not None:
             stack.enter_context(fake_mode)
-        env = None if fake_mode is None else fake_mode.shape_env
-        sizes = contextlib.nullcontext() if env is None else sizes_as_values(env)
         try:
             laid_out = laid_out_by_kernels(has_values=has_values(module))
-            with kept_whole(), laid_out, _tangents_laid_out(tangents), sizes:
+            with kept_whole(), laid_out, _tangents_laid_out(tangents):
                 joint = _trace(stack, module, args, kwargs, known_reads)
         except Exception as error:  # whatever an operator's fake kernel or derivative raises
             model = getattr(module, "_model", module)  # of a `WholeModel`

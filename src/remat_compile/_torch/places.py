@@ -7,11 +7,10 @@ of the user's and the path of the module whose method runs where `fx` looks for 
 
 from __future__ import annotations
 
-import random
 import sys
+import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,6 +26,7 @@ __all__ = [
     "LIBRARIES",
     "Place",
     "error_in_model",
+    "is_users",
     "paths_of",
     "place_of",
     "place_of_caller",
@@ -35,12 +35,15 @@ __all__ = [
 
 LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 """Frames in PyTorch and in this package (an ONNX model runs in its modules) are not the user's."""
+_STANDARD = sysconfig.get_path("stdlib")
 _TRACERS = tuple(
     str(Path(torch.__file__).with_name(part))
     for part in ("_dynamo", "_functorch", "_ops.py", "_subclasses", "autograd", "fx", "utils")
 )
 """Most frames of a trace: no line of the user's, and no method of a module that is not called
 through `torch.nn`."""
+_ABOVE = tuple(str(Path(__file__).with_name(name)) for name in ("joint.py", "whole.py"))
+"""Frames that call the model: no line of the model stands above them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,34 +59,20 @@ class Place:
         return f"{at} in {self.module}" if at and self.module else at or self.module
 
 
-@dataclass(frozen=True)
-class _AboveTrace:
-    """A frame that waits for all of a trace, and where it and those above it stand."""
-
-    frame: FrameType
-    place: Place
-
-
 def place_of_caller(paths: dict[int, tuple[str, type]]) -> Place:
     """Where the code that runs now stands; `paths` are the modules by `id`."""
     return place_of(sys._getframe(1), paths)
 
 
-def place_of(
-    frame: FrameType | None, paths: dict[int, tuple[str, type]], waiting: _AboveTrace | None = None
-) -> Place:
-    """Where a frame stands. Asked at each call of a trace: what is above the `waiting` one is
-    not looked at again."""
+def place_of(frame: FrameType | None, paths: dict[int, tuple[str, type]]) -> Place:
+    """Where a frame stands, as far as the model goes."""
     file, line, module = "", 0, ""
     while frame is not None and not (file and module):
-        if waiting is not None and frame is waiting.frame:
-            outer = waiting.place
-            if not file:
-                file, line = outer.file, outer.line
-            return Place(file, line, module or outer.module)
         code = frame.f_code
+        if code.co_filename in _ABOVE:
+            break
         if not _is_tracers(code.co_filename):
-            if not file and _is_users(code.co_filename):
+            if not file and is_users(code.co_filename):
                 file, line = code.co_filename, frame.f_lineno
             if not module and code.co_varnames[:1] == ("self",):
                 entry = paths.get(id(frame.f_locals.get("self")))
@@ -98,15 +87,19 @@ def _is_tracers(file: str) -> bool:
 
 
 @cache
-def _is_users(file: str) -> bool:
-    return not file.startswith((*LIBRARIES, random.__file__, "<"))
+def is_users(file: str) -> bool:
+    """Whether a line of `file` is one of the user's, or of a package that the model is from."""
+    is_standard = file.startswith(_STANDARD) and "site-packages" not in file
+    return not (is_standard or file.startswith((*LIBRARIES, "<")))
 
 
 def paths_of(model: nn.Module) -> dict[int, tuple[str, type]]:
-    """Path and class of each module by its `id`; the first path of one that is shared."""
+    """Path and class of each module by its `id`; the first path of one that is shared. In place of
+    the path stands what the module itself says (`remat_compile_place`)."""
     paths: dict[int, tuple[str, type]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
-        paths.setdefault(id(module), (path, type(module)))
+        place = getattr(module, "remat_compile_place", path)
+        paths.setdefault(id(module), (place, type(module)))
     return paths
 
 
@@ -119,19 +112,16 @@ def error_in_model(error: BaseException, model: nn.Module | None = None) -> str:
         entry = paths.get(id(frame.f_locals.get("self")))
         if entry is not None:
             place = Place(place.file, place.line, entry[0])
-        if not file.startswith((*LIBRARIES, "<")) and entry is not None:
+        if is_users(file) and entry is not None:
             place = Place(file, line, place.module)
     said = (str(error).strip() or type(error).__name__).splitlines()[0]
     return f"{said} ({place})" if str(place) else said
 
 
 class _Recording(TorchFunctionMode):
-    def __init__(self, model: nn.Module, outside: FrameType | None):
+    def __init__(self, model: nn.Module):
         super().__init__()
         self.paths = paths_of(model)
-        self.waiting: _AboveTrace | None = None
-        if outside is not None:
-            self.waiting = _AboveTrace(outside, place_of(outside, self.paths))
 
     def __torch_function__(
         self,
@@ -141,7 +131,7 @@ class _Recording(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         meta = fx_traceback.current_meta
-        place = place_of(sys._getframe(1), self.paths, self.waiting)
+        place = place_of(sys._getframe(1), self.paths)
         mine: dict[str, Any] = {}
         if place.file:
             mine["stack_trace"] = f'File "{place.file}", line {place.line}'
@@ -157,13 +147,6 @@ class _Recording(TorchFunctionMode):
             meta.update(before)
 
 
-@contextmanager
-def recorded_places(model: nn.Module) -> Iterator[None]:
+def recorded_places(model: nn.Module) -> TorchFunctionMode:
     """Nodes traced inside carry the line and the module of `model` that they come from."""
-    # Below: this one, that of `contextmanager`, and the function that traces.
-    mode = _Recording(model, sys._getframe(2).f_back)
-    try:
-        with mode:
-            yield
-    finally:
-        mode.waiting = None  # it holds all that its frames hold
+    return _Recording(model)

@@ -1,4 +1,4 @@
-"""Nothing is logged of what is only tried."""
+"""PyTorch's logging, silenced."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["unlogged"]
 
 
 @contextmanager
-def unlogged() -> Iterator[None]:
-    """What PyTorch logs of a way that cannot be traced says nothing of the one that can."""
+def unlogged(level: int = logging.ERROR) -> Iterator[None]:
+    """Nothing up to this level is logged inside, as of a trial that may fail."""
     before = logging.root.manager.disable
-    logging.disable(max(before, logging.ERROR))
+    logging.disable(max(before, level))
     try:
         yield
     finally:

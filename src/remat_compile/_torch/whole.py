@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import chain
 from typing import Any
 
@@ -64,12 +64,12 @@ class WholeModel(nn.Module):
     written into the one that stood there. FBError FB0508 where that cannot be.
     """
 
-    _model: nn.Module
-    _ties: list[tuple[Slot, list[Slot]]]
-    _results: Results | None
-    _with_cache: bool
-    _autocast: Autocast | None
-    _tracker: ReadTracker | None
+    __model: nn.Module
+    __ties: list[tuple[Slot, list[Slot]]]
+    __results: Results | None
+    __with_cache: bool
+    __autocast: Autocast | None
+    __tracker: ReadTracker | None
 
     def __init__(
         self,
@@ -81,66 +81,65 @@ class WholeModel(nn.Module):
     ):
         super().__init__()
         held = {name: vars(model)[name] for name in ("_parameters", "_buffers", "_modules")}
-        self.__dict__.update(held, training=model.training, _model=model)
-        self.__dict__.update(_results=results, _with_cache=with_cache, _autocast=autocast)
-        self.__dict__.update(_ties=_ties(model), _tracker=None)
+        own: dict[str, Any] = {"model": model, "results": results, "with_cache": with_cache}
+        own |= {"autocast": autocast, "ties": _ties(model), "tracker": None}
+        # Under names that no part of a model has: some are called `_model`.
+        self.__dict__.update({f"_WholeModel__{name}": value for name, value in own.items()})
+        self.__dict__.update(held, training=model.training)
 
     def tracker_of(self, sample: Sequence[object], known: Sequence[HostRead] = ()) -> ReadTracker:
         """For what its forward reads of numbers, at the flat arguments `sample`."""
-        tensors = (t for t in (*sample, *self._model.parameters()) if isinstance(t, Tensor))
-        return ReadTracker(sample, next(tensors).device, self._model, known)
+        tensors = (t for t in (*sample, *self.__model.parameters()) if isinstance(t, Tensor))
+        return ReadTracker(sample, next(tensors).device, self.__model, known)
 
     @contextmanager
     def answered(self, tracker: ReadTracker) -> Iterator[None]:
         """Inside, a traced forward goes the way of eager: what it reads of numbers is answered."""
-        self.__dict__["_tracker"] = tracker
+        self.__dict__["_WholeModel__tracker"] = tracker
         try:
             yield
         finally:
-            self.__dict__["_tracker"] = None
+            self.__dict__["_WholeModel__tracker"] = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        before = [(held, key, held[key]) for _, ties in self._ties for held, key in ties]
+        before = [(held, key, held[key]) for _, ties in self.__ties for held, key in ties]
         buffers = {
             (id(module._buffers), key): (path, module._buffers, tensor)
-            for path, module in self._model.named_modules()
+            for path, module in self.__model.named_modules()
             for key, tensor in module._buffers.items()
         }
-        tied = {(id(held), key) for first, ties in self._ties for held, key in (first, *ties)}
+        tied = {(id(held), key) for first, ties in self.__ties for held, key in (first, *ties)}
         try:
-            for (first, name), ties in self._ties:
+            for (first, name), ties in self.__ties:
                 for held, key in ties:
                     held[key] = first[name]
+            tracker = self.__tracker
             with (
-                nullcontext() if self._with_cache else without_cache(self._model),
-                self._mixed_precision(),
-                self._reads(args, kwargs),
+                nullcontext() if self.__with_cache else without_cache(self.__model),
+                self.__mixed_precision(),
+                tracker.watching(tree_leaves((args, kwargs))) if tracker else nullcontext(),
             ):
-                made = self._model.forward(*args, **kwargs)
+                made = self.__model.forward(*args, **kwargs)
             for (where, key), (path, held, old) in buffers.items():
                 if held.get(key) is not old:
                     name = f"{path}.{key}" if path else key
                     _write_into(old, held.get(key), name, is_tied=(where, key) in tied)
                     held[key] = old
-            return made if self._results is None else self._results.tensors(made)
+            return made if self.__results is None else self.__results.tensors(made)
         finally:
             for held, key, tensor in before:
                 held[key] = tensor
 
-    def _reads(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[None]:
-        tracker = self._tracker
-        return nullcontext() if tracker is None else tracker.watching(tree_leaves((args, kwargs)))
-
     @contextmanager
-    def _mixed_precision(self) -> Iterator[None]:
-        if self._autocast is None:
+    def __mixed_precision(self) -> Iterator[None]:
+        if self.__autocast is None:
             yield
             return
-        with self._autocast.around(), ExitStack() as stack:
-            if self._autocast.dtype is not None and self._autocast.caches_weights:
-                held = [module._parameters for module in self._model.modules()]
+        with self.__autocast.around(), ExitStack() as stack:
+            if self.__autocast.dtype is not None and self.__autocast.caches_weights:
+                held = [module._parameters for module in self.__model.modules()]
                 weights = chain.from_iterable(parameters.values() for parameters in held)
-                stack.enter_context(WeightCache(self._autocast.device_type, weights))
+                stack.enter_context(WeightCache(self.__autocast.device_type, weights))
             yield
 
 

@@ -137,4 +137,4 @@ class Code:
 
         header = plan.program.header
         spec = model_of_plan(header, path, self.source, trust_source=self.trust_source)
-        return load_as_planned(header, spec).exported
+        return load_as_planned(plan.program, spec).exported

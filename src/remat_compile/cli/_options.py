@@ -101,7 +101,14 @@ class OnnxOptions:
 
     dim: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=N", help="Size of a dynamic dimension (ONNX)."),
+        typer.Option(
+            metavar="NAME=N",
+            help="Size of a dynamic dimension by name, or by place: x[2]=48 (ONNX).",
+        ),
+    ] = None
+    input: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Fix an input to a value (ONNX)."),
     ] = None
     sample: Annotated[
         str | None, typer.Option(metavar="FILE.npz", help="Sample inputs by name (ONNX).")
@@ -116,16 +123,22 @@ class OnnxOptions:
 
     def read(self, errors: Errors) -> ModelOptions:
         """The options, understood; adds FB0707 to `errors`."""
-        sizes: dict[str, str] = {}
-        for text in self.dim or ():
-            name, _, size = text.rpartition("=")
-            if not name or not size:
-                hint = "write for example --dim batch=8"
-                errors.add("FB0707", f'cannot read --dim "{text}"', hint)
-            elif name in sizes:
-                errors.add("FB0707", f"--dim {name} is given twice")
-            sizes[name] = size
-        return ModelOptions(sizes, self.sample, self.train_bn, tuple(self.trainable or ()))
+        sizes = _pairs("--dim", self.dim, "batch=8", errors)
+        inputs = _pairs("--input", self.input, "sr=16000", errors)
+        patterns = tuple(self.trainable or ())
+        return ModelOptions(sizes, inputs, self.sample, self.train_bn, patterns)
+
+
+def _pairs(option: str, given: list[str] | None, example: str, errors: Errors) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in given or ():
+        name, _, value = text.rpartition("=")
+        if not name or not value:
+            errors.add("FB0707", f'cannot read {option} "{text}"', f"write {option} {example}")
+        elif name in pairs:
+            errors.add("FB0707", f"{option} {name} is given twice")
+        pairs[name] = value
+    return pairs
 
 
 def grouped(command: Callable[..., T]) -> Callable[..., T]:

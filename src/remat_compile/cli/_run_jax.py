@@ -61,7 +61,7 @@ def _model(
         spec = model_of_plan(header, path, spec, options, trust_source=trust_source)
     except NoSourceModel as error:
         return None, error.diagnostics[0].message
-    return load_as_planned(header, spec, options).exported, ""
+    return load_as_planned(plan.program, spec, options).exported, ""
 
 
 def _print(plan: Plan, report: JaxReport, why: str) -> int:

@@ -133,7 +133,7 @@ def _run(plan: Plan, asked: _Asked, quiet: bool) -> tuple[Plan, Exported, StepRe
         say("proving the plan")
         proven = plan.trusted()
         say(f"capturing {asked.spec}")
-        source = load_as_planned(plan.program.header, asked.spec, asked.options)
+        source = load_as_planned(plan.program, asked.spec, asked.options)
         say("generating the step")
         compiled = bind(proven.program, proven.schedule, source.exported)
         say("running the step, and ordinary autograd beside it")

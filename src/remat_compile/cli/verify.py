@@ -156,7 +156,7 @@ def _held_against(plan: Plan, model: str | None, options: ModelOptions) -> Graph
         return GraphCheck()
     from ..driver.recorded import load_as_planned
 
-    source = load_as_planned(plan.program.header, model, options)
+    source = load_as_planned(plan.program, model, options)
     return check_graph(plan.program, source.exported, model)
 
 

@@ -89,7 +89,8 @@ def compare_step(
 ) -> StepReport:
     """Runs the step of `compiled` and of the model itself from the same state.
 
-    A model that returns one scalar is its own loss; other outputs get random tangents.
+    What the plan does not differentiate gets no tangent in either. One scalar that is
+    differentiated is the loss; else each output gets a random tangent.
     Parameters and buffers are as before afterwards. Times are medians of `repeats`
     interleaved runs; bytes are from one run of each.
     """
@@ -181,18 +182,13 @@ class StepRunner:
         with forked_generators():
             torch.manual_seed(SEED)
             with exported.autocast.around():
-                outputs = self._outputs(around(FORWARD, lambda: module(*args, **kwargs)))
+                outputs = exported.tensors(around(FORWARD, lambda: module(*args, **kwargs)))
             values = {f"output {i}": o.detach().clone() for i, o in enumerate(outputs)}
             losses = _losses(outputs)
             around(BACKWARD, lambda: torch.autograd.backward(losses))
         values |= self._take_state()
         leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         return values | {f"input {i}": t.grad for i, t in enumerate(leaves) if t.grad is not None}
-
-    def _outputs(self, made: Any) -> list[Tensor]:
-        if isinstance(self.module, PlannedModule):
-            return self.exported.tensors(made)
-        return [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
 
     def _prepare(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Drops gradients; the arguments as the caller passes them."""

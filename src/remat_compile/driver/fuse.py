@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from ..backends.torch.kernels import Kernels
     from ..ir.program import Program
     from ..ir.schedule import Schedule
-    from .fused_cache import FusedCache
-    from .kept_costs import KeptCosts
+    from .plan_cache import PlanCache
     from .request import PlanRequest
     from .run_planner import Phases
 
-__all__ = ["as_before", "fused_plan", "refuse_without_model", "what_was_fused"]
+__all__ = ["fused_plan", "refuse_without_model"]
 
 
 def refuse_without_model(request: PlanRequest) -> None:
@@ -45,11 +44,10 @@ def fused_plan(
     lowered: Lowered,
     request: PlanRequest,
     phases: Phases,
-    kept: FusedCache | None = None,
-    costs: KeptCosts | None = None,
+    cache: PlanCache | None = None,
 ) -> Plan:
     """The plan with runs of it fused and proven anew, or as it was with the reason as a warning.
-    As it was fused before, where that is `kept`; kernels that are among `costs` are not timed.
+    As it was fused before, where `cache` has that; kernels whose times it has are not timed.
 
     FB0468 where nothing can be fused here, FB0469 where it was not worth it or not proven, FB0470
     for what was fused and how far its bits are from those of the calls. The peaks are never higher
@@ -64,23 +62,23 @@ def fused_plan(
     kernels = new_kernels(plan.program)
     values = {name: node.meta["val"] for name, node in lowered.nodes.items()}
     diagnostics: tuple[Diagnostic, ...] = ()
-    if kept is not None:
+    if cache is not None:
         with phases.phase("cache", "looking for what was fused before"):
-            known, diagnostics = kept.find(plan)
-            done = None if known is None else as_before(plan, known, request, kernels, values)
+            known, diagnostics = cache.find_fused(plan, request)
+            done = None if known is None else _as_before(plan, known, request, kernels, values)
         if isinstance(done, Plan):
-            return with_warnings(done, what_was_fused(plan, done, kernels))
+            return with_warnings(done, _what_was_fused(plan, done, kernels))
         if isinstance(done, Diagnostic):
             return with_warnings(plan, done)
-        diagnostics = diagnostics if done is None else kept.unused(done)
+        diagnostics = diagnostics if done is None else cache.unused_fused(request, done)
     measured = InductorPrice(kernels, values, request.time_limit_s)
-    if costs is not None:
-        known_times, of_prices = costs.prices()
+    if cache is not None:
+        known_times, of_prices = cache.find_times()
         measured.times |= {name: KernelTimes(*pair) for name, pair in known_times.items()}
         diagnostics = (*diagnostics, *of_prices)
     made = FusedWays(plan, request, phases, measured).made()
-    if costs is not None:
-        diagnostics = (*diagnostics, *costs.keep_prices(measured.times))
+    if cache is not None:
+        diagnostics = (*diagnostics, *cache.keep_times(measured.times))
     if request.fuse == "auto":
         made = [way for way in made if way.time_ns < plan.trace.time_ns]
     late = f" within {request.time_limit_s:g} s" if measured.is_late else ""
@@ -92,13 +90,13 @@ def fused_plan(
             reason = proven
             continue
         done = _fused(plan, proven, way.fused.schedule, kernels)
-        if kept is not None:
-            diagnostics = (*diagnostics, *kept.keep(plan, done))
-        return with_warnings(done, what_was_fused(plan, done, kernels), *diagnostics)
+        if cache is not None:
+            diagnostics = (*diagnostics, *cache.keep_fused(plan, done, request))
+        return with_warnings(done, _what_was_fused(plan, done, kernels), *diagnostics)
     return with_warnings(plan, reason, *diagnostics)
 
 
-def as_before(
+def _as_before(
     plan: Plan,
     known: Program,
     request: PlanRequest,
@@ -164,7 +162,7 @@ def _obstacle(plan: Plan, request: PlanRequest) -> str | None:
     return lacking(plan.program)
 
 
-def what_was_fused(plan: Plan, fused: Plan, kernels: Kernels) -> Diagnostic:
+def _what_was_fused(plan: Plan, fused: Plan, kernels: Kernels) -> Diagnostic:
     """What was fused, and how far its bits are from those of its calls."""
     regions = [c.call.region for c in fused.graph.cnodes if c.is_fused]
     made = [kernel for kernel in kernels.made.values() if kernel is not None]

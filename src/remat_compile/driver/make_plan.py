@@ -12,15 +12,14 @@ from ..ir.program import Budget, Program
 from ..ir.wording import worded
 from .budget import Baseline, resolve_budget
 from .fuse import fused_plan, refuse_without_model
-from .fused_cache import FusedCache
 from .jax.fuse import fused_for_xla
-from .kept_costs import KeptCosts
 from .least import run_for_least
 from .model_source import Source
 from .plan import Plan
-from .plan_cache import PlanCache, plan_cache
+from .plan_cache import PlanCache
 from .request import PlanRequest
 from .run_planner import Phases, run_planner
+from .store import user_store
 
 if TYPE_CHECKING:
     from .._torch.lowered import Lowered
@@ -65,17 +64,13 @@ def planned_source(
     With `request.cache` it is one that was made before, where there is one for that graph.
     """
     with _lowered(source, request.device, phases) as lowered:
-        cache = plan_cache() if request.cache else None
-        key = None if cache is None else cache.key(lowered.program, request, lowered.layouts())
-        costs = None
-        if cache is not None and request.device is None:
-            costs = KeptCosts.of(cache, lowered)
-        plan, diagnostics = _cached_or_made(lowered, request, phases, cache, key, costs)
+        store = user_store() if request.cache else None
+        cache = None if store is None else PlanCache.of(store, lowered)
+        plan, diagnostics = _cached_or_made(lowered, request, phases, cache)
         if request.fuse == "xla":
             plan = fused_for_xla(plan, request, phases)
         else:
-            kept = None if cache is None or key is None else FusedCache.of(cache, key, request.fuse)
-            plan = fused_plan(plan, lowered, request, phases, kept, costs)
+            plan = fused_plan(plan, lowered, request, phases, cache)
         warnings = (
             *source.warnings,
             *source.exported.warnings,
@@ -90,25 +85,20 @@ def planned_source(
 
 
 def _cached_or_made(
-    lowered: Lowered,
-    request: PlanRequest,
-    phases: Phases,
-    cache: PlanCache | None,
-    key: str | None,
-    costs: KeptCosts | None,
+    lowered: Lowered, request: PlanRequest, phases: Phases, cache: PlanCache | None
 ) -> tuple[Plan, tuple[Diagnostic, ...]]:
     """The plan, and what is to be said of the cache."""
     diagnostics: tuple[Diagnostic, ...] = ()
-    if cache is not None and key is not None:
+    if cache is not None:
         with phases.phase("cache", "looking for a plan that was made before"):
-            known, diagnostics = cache.find(key, lowered.program, request)
+            known, diagnostics = cache.find_plan(lowered.program, request)
         if known is not None:
             return known, diagnostics
-    program, of_costs = _with_costs(lowered, request.device, phases, costs)
+    program, of_costs = _with_costs(lowered, request.device, phases, cache)
     diagnostics = (*diagnostics, *of_costs)
     plan = plan_costed(program, request, phases)
-    if cache is not None and key is not None and not plan.warnings:
-        diagnostics = (*diagnostics, *cache.keep(key, plan))
+    if cache is not None and not plan.warnings:
+        diagnostics = (*diagnostics, *cache.keep_plan(plan, request))
     return plan, diagnostics
 
 
@@ -143,21 +133,21 @@ def _lowered(source: Source, device: Device | None, phases: Phases) -> Iterator[
 
 
 def _with_costs(
-    lowered: Lowered, device: Device | None, phases: Phases, kept: KeptCosts | None = None
+    lowered: Lowered, device: Device | None, phases: Phases, cache: PlanCache | None = None
 ) -> tuple[Program, tuple[Diagnostic, ...]]:
-    """The program with its costs, those that are `kept` where there are some, and what is to be
+    """The program with its costs, those in the `cache` where there are some, and what is to be
     said of them."""
     if device is not None:
         return _roofline(lowered.program, device, phases), ()
     diagnostics: tuple[Diagnostic, ...] = ()
-    if kept is not None:
+    if cache is not None:
         with phases.phase("cache", "looking for costs that were measured before"):
-            known, diagnostics = kept.find(lowered.program)
+            known, diagnostics = cache.find_costs(lowered.program)
         if known is not None:
             return known, diagnostics
     with phases.phase("costs", "measuring each computation"):
         program = _measured(lowered)
-    return program, diagnostics if kept is None else (*diagnostics, *kept.keep(program))
+    return program, diagnostics if cache is None else (*diagnostics, *cache.keep_costs(program))
 
 
 def costed_program(model: Program | Source, request: PlanRequest, phases: Phases) -> Program:

@@ -37,20 +37,23 @@ FORMS = "a model is a .onnx or .pt2 file, file.py:factory, or a .fbir file to pl
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """What an ONNX file leaves open: sizes of dynamic dimensions, sample inputs (`.npz`),
-    whether batch normalisations train, and patterns of the initialisers that do (none:
-    by the frontend's rule)."""
+    """What an ONNX file leaves open: sizes of dynamic dimensions, values of inputs, sample inputs
+    (`.npz`), whether batch normalisations train, and patterns of the initialisers that do (none:
+    by the frontend's rule). `planned` are the shapes that a plan of the file has."""
 
     dims: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
     sample: str | None = None
     train_bn: bool = False
     trainable: tuple[str, ...] = ()
+    planned: tuple[tuple[int, ...], ...] = ()
 
     @property
     def given(self) -> list[str]:
         """The options that were set, as they are spelled on the command line."""
         pairs = (
             ("--dim", self.dims),
+            ("--input", self.inputs),
             ("--sample", self.sample),
             ("--train-bn", self.train_bn),
             ("--trainable", self.trainable),
@@ -126,6 +129,10 @@ def load_source(spec: str, options: ModelOptions = NO_OPTIONS, *, strict: bool =
     recorded = Path(file_of(spec)).name
     if suffix == ".onnx":
         _need("onnx", "onnx")
+        if options.sample is None and not options.planned:
+            from ..frontends.onnx.dims import check_dims
+
+            check_dims(spec, options.dims)  # before PyTorch is imported
         _need("torch", "onnx")
         return _load_onnx(spec, options)
     _need("torch", "torch")
@@ -147,9 +154,11 @@ def _load_onnx(path: str, options: ModelOptions) -> Source:
     built = build_module(
         path,
         dims=options.dims,
+        inputs=options.inputs,
         sample=options.sample,
         train_bn=options.train_bn,
         trainable=options.trainable or None,
+        planned=options.planned,
     )
     exported = export(built.module, built.args)
     return Source(exported, Path(path).name, built.sha256, tuple(built.warnings))

@@ -179,8 +179,10 @@ class Plan:
         name = self.program.header.source or "of this process"
         if isinstance(model, str | Path):
             from .model_source import load_source
+            from .recorded import with_sizes
 
-            exported, name = load_source(str(model)).exported, str(model)
+            name = str(model)
+            exported = load_source(name, with_sizes(self.program)).exported
         else:
             if model is not None:
                 name = type(model).__name__

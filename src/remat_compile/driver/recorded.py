@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..ir.diagnostics import Diagnostic, FBError, Note
+from ..ir.expr import evaluate
 from ..ir.wording import Worded
 from .files import sha256_of
 from .model_source import NO_OPTIONS, check_spec, file_of, load_source
 
 if TYPE_CHECKING:
-    from ..ir.program import Header
+    from ..ir.program import Header, Program
     from .model_source import ModelOptions, Source
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "is_bare_name",
     "load_as_planned",
     "model_of_plan",
+    "with_sizes",
 ]
 
 NAME_IT = Worded("name the model: load(path, model=...)", "give --model MODEL")
@@ -88,13 +91,21 @@ def model_of_plan(
     return spec
 
 
-def load_as_planned(header: Header, spec: str, options: ModelOptions = NO_OPTIONS) -> Source:
+def load_as_planned(program: Program, spec: str, options: ModelOptions = NO_OPTIONS) -> Source:
     """The model on as many threads as it was captured with: kernels, and so their sizes,
-    workspace and bits, depend on it."""
+    workspace and bits, depend on it. Sizes that an ONNX file leaves open are the plan's."""
     import torch
 
-    torch.set_num_threads(header.threads)
-    return load_source(spec, options)
+    torch.set_num_threads(program.header.threads)
+    return load_source(spec, with_sizes(program, options))
+
+
+def with_sizes(program: Program, options: ModelOptions = NO_OPTIONS) -> ModelOptions:
+    """The options with the sizes of a plan, for what an ONNX file leaves open."""
+    env, anode = {s.name: s.sample for s in program.symbols}, program.graph.anode
+    shapes = [anode[argument.name].shape for argument in program.binding.arguments]
+    planned = tuple(tuple(evaluate(size, env) for size in shape) for shape in shapes)
+    return replace(options, planned=planned)
 
 
 def _recorded_beside(header: Header, plan: str | Path, trust_source: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -22,13 +23,18 @@ class Span:
 class Loc:
     """Where in the model a computation comes from.
 
-    `file` and `line` are 0-length when the source is not Python (ONNX: the node
-    name stands in `module`).
+    `file` and `line` are 0-length when the source is not Python. Of an ONNX file, `module` is
+    the node: `encoder/MatMul (MatMul, opset 17)`.
     """
 
     file: str
     line: int
     module: str = ""
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The names of the modules, from the outermost inwards."""
+        return tuple(filter(None, re.split(r"[./]", self.module.partition(" (")[0])))
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.file else ""

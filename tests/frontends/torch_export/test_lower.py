@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from helpers.models import FACTORIES, SMALL
 from helpers.slow import default_only
 from remat_compile.frontends.torch_export import Lowered, check_against_eager, export, lower
+from remat_compile.frontends.torch_export.build import LONGEST
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Const, Mul, Sym
@@ -201,26 +202,53 @@ def test_every_computation_has_a_place() -> None:
     assert any(c.loc is not None and c.loc.module for c in placed)
 
 
-def test_what_stands_above_a_trace_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Places are those that all frames give."""
-    place_of = import_module("remat_compile._torch.places").place_of
-    places: list[tuple[Any, Any]] = []
+@contextmanager
+def around() -> Iterator[None]:
+    yield
 
-    def both(frame: Any, paths: Any, waiting: Any = None) -> Any:
-        place = place_of(frame, paths, waiting)
-        if waiting is not None:
-            places.append((place, place_of(frame, paths)))
-        return place
 
-    monkeypatch.setattr("remat_compile._torch.places.place_of", both)
-    module, args, kwargs = SMALL["mlp"](torch.float32)
-    with lower(export(module, args, kwargs)):
-        pass
-    files = {Path(place.file).name for place, _ in places}
-    assert "linear.py" in files
-    assert len(files) > 1, "no call of the trace's own"
-    assert {place.module for place, _ in places} >= {"", "layers.0", "head"}
-    assert [a for a, b in places if a != b] == []
+class Wrapped(nn.Module):
+    """Its computations run under functions of the standard library."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    @around()
+    def forward(self, x: Tensor) -> Tensor:
+        return reduce(lambda y, _: self.linear(y), range(2), x)
+
+
+def test_places_are_lines_of_the_model_and_no_others() -> None:
+    of_torch_alone = lowered(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), torch.randn(2, 4))
+    places = {str(c.loc) for c in of_torch_alone.program.graph.in_phase("fwd")}
+    assert places == {'"0"', '"1"'}
+    wrapped = lowered(Wrapped(), torch.randn(2, 4)).program.graph.in_phase("fwd")
+    assert {c.loc.file for c in wrapped if c.loc is not None} == {Path(__file__).name}
+
+
+class Named(nn.Module):
+    """Paths as converters of Keras models make them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        start = "StatefulPartitionedCall_model_" * 10
+        self.names = [f"{start}block{i}_conv_kernel" for i in range(2)] + [f"{start}conv_kernel"]
+        for name in self.names:
+            self.register_parameter(name, nn.Parameter(torch.randn(4)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([x * p for p in self.parameters()]).sum(0)
+
+
+def test_long_names_are_short_in_the_graph_and_whole_in_the_binding() -> None:
+    program = lowered(Named(), torch.randn(4)).program
+    bound = program.binding.params
+    assert [p.names[0] for p in bound] == Named().names
+    assert all(len(a.name) <= LONGEST + 2 for a in program.graph.anodes)
+    assert len({p.name for p in bound}) == 3
+    text = format_program(program)
+    assert [text.count(name) for name in Named().names] == [1, 1, 1]
 
 
 def test_dynamic_batch_gives_a_symbol_and_sizes_in_it() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 import remat_compile
 from helpers.emitted.tiny import schedule
 from remat_compile.backends.torch import PlannedModule, build, measure_step
+from remat_compile.driver.compare_torch import compare_step
 from remat_compile.frontends.torch_export import Wanted, check_against_eager, export, lower
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.semantics.simulate import simulate
@@ -106,6 +107,45 @@ WITH_LOSS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "registered": lambda loss, logits, _: Registered(logits=logits, loss=loss),
     "named tuple": lambda loss, logits, _: Pair(loss, logits),
 }
+
+
+FORMS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
+    **WITH_LOSS,
+    "tensor": lambda loss, logits, state: logits,
+    "scalar": lambda loss, logits, state: loss,
+    "tuple": lambda loss, logits, state: (logits, state),
+    "list": lambda loss, logits, state: [loss, logits],
+    "nested": lambda loss, logits, state: {"loss": loss, "all": ({"x": [logits]}, (state, 3))},
+    "one without a gradient": lambda loss, logits, state: (logits, state.detach(), state > 0),
+    "loss among several": lambda loss, logits, state: Out(loss * 2, logits, (state, logits + 1)),
+    "one result twice": lambda loss, logits, state: {"a": logits, "b": logits, "c": loss},
+    "no loss of that name": lambda loss, logits, state: {"total_loss": loss, "logits": logits},
+}
+
+
+@pytest.mark.parametrize("case", FORMS)
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_differentiates_in_eager_what_the_plan_does(case: str) -> None:
+    torch.manual_seed(0)
+    plan = remat_compile.plan(Net(FORMS[case]), (torch.randn(4, 8),), planner="store-all")
+    assert plan._exported is not None
+    report = compare_step(plan, plan.bind(), plan._exported, repeats=1)
+    assert (report.bit_equal, report.max_difference) == (True, 0.0)
+    assert report.tensors > 4
+    assert report.measured_bytes <= plan.peak_bytes
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_wrong_gradient_is_still_told() -> None:
+    torch.manual_seed(0)
+    plan = remat_compile.plan(Net(FORMS["named tuple"]), (torch.randn(4, 8),), planner="store-all")
+    step, exported = plan.bind(), plan._exported
+    assert exported is not None
+    other = Net(lambda loss, logits, state: Pair(2 * loss - loss.detach(), logits))
+    other.load_state_dict(exported.original.state_dict())
+    report = compare_step(plan, step, replace(exported, original=other), repeats=1)
+    assert not report.bit_equal
+    assert report.max_difference > 0.1
 
 
 def built(model: nn.Module, x: Tensor, **wanted: Any) -> PlannedModule:

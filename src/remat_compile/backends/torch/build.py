@@ -10,13 +10,11 @@ import linecache
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import BuiltinFunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from ..._torch.handles import fast_handles
 from ..._torch.lowered import Lowered
 from ..._torch.plain_wrappers import PlainWrappers
 from ...ir.diagnostics import Diagnostic, fail, render
@@ -98,7 +96,7 @@ def compiled_step(
     source, saved = emit_with_saved(program, schedule, interface)
     title = comment(f"{TITLE} {program.graph.name} @{schedule.name}>")
     compiled = _kernels(lowered, kernels)
-    forward, backward = _load(source, title, compiled, fast_handles(program.graph))
+    forward, backward = _load(source, title, compiled)
     constants = tuple(lowered.constants[a.name] for a in program.graph.anodes if a.kind == "const")
 
     def partition(
@@ -195,16 +193,12 @@ def _kernels(lowered: Lowered, kernels: Kernels | None) -> dict[str, Kernel]:
     return make_kernels(kernels, users)
 
 
-def _load(
-    source: str, name: str, kernels: Mapping[str, Kernel], fast: Mapping[Function, Function]
-) -> tuple[Function, Function]:
-    """Runs the generated module; tracebacks and debuggers show its lines. `fast` runs instead of
-    its handles of operators, and kernels instead of its functions of regions."""
+def _load(source: str, name: str, kernels: Mapping[str, Kernel]) -> tuple[Function, Function]:
+    """Runs the generated module; tracebacks and debuggers show its lines. Kernels run instead of
+    its functions of regions."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     space: dict[str, Any] = {"__name__": name}
     exec(compile(source, name, "exec"), space)
-    handles = {n: value for n, value in space.items() if isinstance(value, BuiltinFunctionType)}
-    space.update((n, fast[value]) for n, value in handles.items() if value in fast)
     space.update((function, kernel.runner()) for function, kernel in kernels.items())
     # A `torch.compile` around the step would look for the module of this text among files.
     for function in (space["forward"], space["backward"]):
@@ -247,7 +241,7 @@ def _boxed(
     function: Function, constants: tuple[Tensor, ...], flight: Flight, region: str
 ) -> Function:
     def run(args: list[Any]) -> Any:
-        # `kernels_alone`, without what a generator takes with cold caches.
+        # Past autograd, and past functions around PyTorch's own, as `instances.plain_mode`.
         with torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunction():
             if flight.mark is None:
                 return function(args, constants)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ..._torch.places import LIBRARIES
+from ..._torch.places import is_users
 from ...frontends.torch_export import sources_of
 from ...ir.diagnostics import Diagnostic, render
 from .session import Part, Session
@@ -103,7 +103,7 @@ def _place(graph: fx.GraphModule) -> str:
     """File and line of the user's where the graph begins."""
     for node in graph.graph.nodes:
         frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-        users = [f for f in frames if not f[0].startswith(LIBRARIES)]
+        users = [f for f in frames if is_users(f[0])]
         if node.op not in ("placeholder", "output") and users:
             file, line = users[-1]
             return f"{Path(file).name}:{line}"

@@ -52,7 +52,7 @@ def _made(graph: Graph, region: Region) -> set[str]:
 
 
 def _path(c: CNode) -> str:
-    return "" if c.loc is None else c.loc.module
+    return "" if c.loc is None else ".".join(c.loc.modules)
 
 
 def module_of(c: CNode, pattern: str) -> str | None:

@@ -14,12 +14,13 @@ from ...ir.diagnostics import Diagnostic, FBError
 from .builder import ModuleBuilder
 from .constants import NodeWeights, float_results, node_weights
 from .convert import metadata
-from .inputs import bind_dims, declared_inputs, read_sample, sample_inputs
+from .dims import bind_dims, dims_of
+from .inputs import declared_inputs, fixed_inputs, read_sample, sample_inputs
 from .load import all_nodes, read, reason_of
 from .record import STRAIGHT_THROUGH, TrainingRecord, training_record
 from .repair import repair
 from .warn import warnings_of
-from .weights import Role, classify, torch_record
+from .weights import Role, classify, torch_record, uses_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,19 +44,22 @@ def build_module(
     path: str | os.PathLike[str],
     *,
     dims: Mapping[str, str | int] | None = None,
+    inputs: Mapping[str, str | float] | None = None,
     sample: str | os.PathLike[str] | None = None,
     train_bn: bool = False,
     trainable: Sequence[str] | None = None,
+    planned: Sequence[Sequence[int]] = (),
 ) -> OnnxModel:
     """Read an ONNX file as a trainable module.
 
-    `dims` gives sizes to dynamic dimensions; `sample` is an `.npz` with one array per input
-    (else inputs are made from the declared types); `train_bn` makes every BatchNormalization
-    use and update batch statistics; `trainable` are patterns (`*`, `?`) of the initialisers
-    to train, where the rule of `weights` does not suit. Raises `FBError` (FB06xx).
+    `dims` gives sizes to dynamic dimensions; `inputs` fixes inputs to values, so that the module
+    does not take them; `sample` is an `.npz` with one array per input (else inputs are made from
+    the declared types); `train_bn` makes every BatchNormalization use and update batch statistics;
+    `trainable` are patterns (`*`, `?`) of the initialisers to train, where the rule of `weights`
+    does not suit; `planned` are the shapes of a plan's arguments. Raises `FBError` (FB06xx).
     """
     try:
-        return _built(path, dims or {}, sample, train_bn, trainable)
+        return _built(path, dims or {}, inputs or {}, sample, train_bn, trainable, planned)
     except FBError:
         raise
     except Exception as error:  # whatever a malformed file leads to has a code
@@ -67,23 +71,33 @@ def build_module(
 def _built(
     path: str | os.PathLike[str],
     dims: Mapping[str, str | int],
+    fixed: Mapping[str, str | float],
     sample: str | os.PathLike[str] | None,
     train_bn: bool,
     trainable: Sequence[str] | None,
+    planned: Sequence[Sequence[int]],
 ) -> OnnxModel:
     source = read(path)
     graph, base = source.model.graph, source.path.parent
-    inputs = declared_inputs(graph)
     arrays = None if sample is None else read_sample(sample)
-    bound = bind_dims(inputs, dims, arrays or {})
+    asked = {name: of_one for name, of_one in dims_of(graph).items() if name not in fixed}
+    if planned and len(planned) != len(asked):
+        message = f"the plan takes {len(planned)} of the file's inputs, and here are {len(asked)}"
+        hint = "fix the inputs that were fixed when it was made: --input NAME=VALUE"
+        raise FBError(Diagnostic("FB0621", message, hint=hint), usage=True)
+    bound = bind_dims(dims_of(graph), dims, arrays, dict(zip(asked, planned, strict=False)))
+    graph.initializer.extend(fixed_inputs(graph, fixed, bound))
+    inputs = declared_inputs(graph)
     args = sample_inputs(inputs, bound, arrays)
     record, training = torch_record(source.model), training_record(source.model)
     ties = _tie(graph, training)
     mended = repair(source.model, record, base) if record is not None else None
     gone = [] if mended is None else [*mended.missing, *mended.absent]
+    _give_own_statistics(graph)
     inner = NodeWeights() if record is not None else node_weights(graph, trainable)
     others = float_results(graph) if trainable is not None else ()
     roles = classify(source.model, record, trainable, gone, training=training, others=others)
+    roles |= dict.fromkeys(fixed, Role.CONSTANT)
     builder = ModuleBuilder(
         source.opset,
         base,
@@ -104,7 +118,13 @@ def _built(
     module = builder.finish(names, outputs)
     _check_trains(os.fspath(path), builder, outputs)
     warnings = warnings_of(
-        source.model, roles, mended, builder.batch_norms, train_bn, inner=inner, training=training
+        source.model,
+        roles,
+        mended,
+        builder.batch_norms,
+        train_bn,
+        inner=inner.among(builder.values),
+        training=training,
     )
     return OnnxModel(
         module=module,
@@ -128,6 +148,21 @@ def _tie(graph: Any, training: TrainingRecord | None) -> dict[str, str]:
         node.input[:] = [ties.get(name, name) for name in node.input]
     read_names = {name for node in all_nodes(graph) for name in node.input}
     return {a: b for a, b in ties.items() if b in read_names}
+
+
+def _give_own_statistics(graph: Any) -> None:
+    """Exporters store tensors that were equal once; statistics of batches move apart."""
+    tensors, uses = {tensor.name: tensor for tensor in graph.initializer}, uses_of(graph)
+    same = {n.output[0]: n.input[0] for n in graph.node if n.op_type == "Identity"}
+    for node in all_nodes(graph):
+        for i in (3, 4) if node.op_type == "BatchNormalization" else ():
+            name = node.input[i]
+            while name in same:
+                name = same[name]
+            if name in tensors and (name != node.input[i] or len(uses[name]) > 1):
+                own = graph.initializer.add()
+                own.CopyFrom(tensors[name])
+                own.name = node.input[i] = f"{node.input[i]}_{len(graph.initializer)}"
 
 
 def _add_initialisers(builder: ModuleBuilder, graph: Any, roles: Mapping[str, Role]) -> None:

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import (
 
 from ...ir.diagnostics import Diagnostic, FBError
 from .call import Call, Known, Lowering, Value, known, literals_of
-from .convert import attributes_of, clean, metadata, name_of, path_of, to_tensor
+from .convert import attributes_of, clean, metadata, name_of, path_of, place_of, to_tensor
 from .limits import LARGEST_BYTES, Allowance, bytes_of, check_bytes, quiet_torch
 from .load import reason_of
 from .module import OnnxModule, Slot, Step, as_outputs, last_uses, node_module, reserve
@@ -59,6 +59,7 @@ class ModuleBuilder:
         self.keys: dict[int, str] = {}
         self.steps: list[Step] = []
         self.parameters: set[str] = set()
+        self.statistics: set[str] = set()
         self.batch_norms: dict[str, bool] = {}
         """Every BatchNormalization, and whether it uses batch statistics."""
         self.allowance = Allowance(self.mode, limit_bytes)
@@ -91,8 +92,9 @@ class ModuleBuilder:
                 self.parameters.add(name)
         else:
             place.register_buffer(leaf, data)
-        self._remember(name, place, leaf)
+            self.statistics.add(name)
         self._enter(name, self.mode.from_tensor(data))
+        self._remember(self.keys[id(self.values[name])], place, leaf)
 
     def run(self, graph: Any, needed: set[str]) -> None:
         """Evaluate or record every node that leads to a name in `needed`."""
@@ -153,6 +155,7 @@ class ModuleBuilder:
             train_bn=self.train_bn,
             literals=_literals(node) if node.op_type in ("Cast", "CastLike") else (),
             trained=frozenset(i for i, n in enumerate(node.input) if n in self.parameters),
+            statistics=frozenset(i for i, n in enumerate(node.input) if n in self.statistics),
             origin=origin_of(node),
             straight_through=self.straight_through,
         )
@@ -226,6 +229,7 @@ class ModuleBuilder:
         ]
         place, leaf = reserve(self.root, path_of(node))
         module = node_module(call, lowering, template)
+        module.remat_compile_place = place_of(node, call.opset)
         place.add_module(leaf, module)
         prefix = self._path(place)
         call.path = f"{prefix}.{leaf}" if prefix else leaf

@@ -91,6 +91,8 @@ class Call:
     """Numbers in the text of the PyTorch call that this node comes from."""
     trained: frozenset[int] = frozenset()
     """Positions of inputs that are parameters."""
+    statistics: frozenset[int] = frozenset()
+    """Positions of inputs that are stored statistics, which a step moves on."""
     origin: Origin = field(default_factory=Origin)
     straight_through: bool = False
     """Whether rounding counts as the identity in gradients."""

@@ -6,7 +6,7 @@ exporter, one that a node reads as its weight is trained; another is named in a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -33,6 +33,11 @@ class NodeWeights:
     doubtful: Sequence[str] = ()
     """Not trained, though arithmetic on them suggests a scale or bias."""
 
+    def among(self, names: Container[str]) -> NodeWeights:
+        """Without what stands in branches that are not taken."""
+        roles = {name: role for name, role in self.roles.items() if name in names}
+        return NodeWeights(roles, [name for name in self.doubtful if name in names])
+
 
 def node_weights(graph: Any, patterns: Sequence[str] | None) -> NodeWeights:
     """What each floating-point tensor made by such a node is; `patterns` decide alone."""
@@ -56,13 +61,20 @@ def node_weights(graph: Any, patterns: Sequence[str] | None) -> NodeWeights:
 def float_results(graph: Any) -> list[str]:
     """Names of finite floating-point tensors of more than one element made by such nodes."""
     shapes = {tensor.name: tensor for tensor in graph.initializer}
-    for node in graph.node:
+    nodes = list(_outside_loops(graph))
+    for node in nodes:
         value = _attribute(node, "value")
         if node.op_type == "Constant" and value is not None and len(node.output) == 1:
             shapes[node.output[0]] = value.t
-    return [
-        node.output[0] for node in graph.node if len(node.output) == 1 and _is_weight(node, shapes)
-    ]
+    return [node.output[0] for node in nodes if len(node.output) == 1 and _is_weight(node, shapes)]
+
+
+def _outside_loops(graph: Any) -> Iterator[Any]:
+    """The nodes that run once at most: those of the graph, and of branches in it."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute if node.op_type == "If" else ():
+            yield from _outside_loops(attribute.g)
 
 
 def _is_weight(node: Any, shapes: Mapping[str, Any]) -> bool:

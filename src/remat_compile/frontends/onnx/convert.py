@@ -19,7 +19,19 @@ from .call import DTYPES
 from .load import load_weights
 from .sparse import dense_of
 
-__all__ = ["attributes_of", "metadata", "name_of", "path_of", "scopes_of", "to_tensor", "type_name"]
+__all__ = [
+    "attributes_of",
+    "metadata",
+    "name_of",
+    "path_of",
+    "place_of",
+    "scopes_of",
+    "to_tensor",
+    "type_name",
+]
+
+LONGEST = 64
+"""Characters of the name of a node in a place."""
 
 
 def type_name(elem_type: int) -> str:
@@ -78,14 +90,24 @@ def path_of(node: Any) -> tuple[str, ...]:
     `torch.onnx.export` records the path; other exporters write it into the name
     (`/encoder/layer.0/MatMul`).
     """
-    scopes = metadata(node, "pkg.torch.onnx.name_scopes")
-    leaf = name_of(node)
-    if scopes:
-        modules = [scope for scope in scopes_of(scopes)[:-1] if scope]
-        outer = modules[-1].split(".") if modules else []
-        return tuple(clean(part) for part in (*outer, leaf))
-    parts = [clean(part) for part in re.split(r"[/.]", leaf) if part]
-    return tuple(parts) or (clean(leaf),)
+    outer, leaf = _modules_of(node), name_of(node)
+    parts = (*outer, leaf) if outer else tuple(filter(None, re.split(r"[/.]", leaf))) or (leaf,)
+    return tuple(map(clean, parts))
+
+
+def _modules_of(node: Any) -> list[str]:
+    scopes = scopes_of(metadata(node, "pkg.torch.onnx.name_scopes") or "")
+    modules = [scope for scope in scopes[:-1] if scope]
+    return modules[-1].split(".") if modules else []
+
+
+def place_of(node: Any, opset: int) -> str:
+    """What a plan says of where a computation comes from: modules, node, operator and opset."""
+    name = name_of(node)
+    if len(name) > LONGEST:
+        name = f"{name[: LONGEST // 2]}...{name[-LONGEST // 2 :]}"
+    path = "".join(c if c.isprintable() else "_" for c in ".".join((*_modules_of(node), name)))
+    return f"{path} ({node.op_type}, opset {opset})"
 
 
 def scopes_of(text: str) -> list[str]:

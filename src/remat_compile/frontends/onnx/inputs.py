@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -9,15 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx.helper
+import onnx.numpy_helper
 import torch
 from torch import Tensor
 
 from ...ir.diagnostics import Diagnostic, FBError, nearest
 from .call import DTYPES
 from .convert import type_name
+from .dims import dims_of, shape_of
 from .limits import LARGEST_BYTES
 
-__all__ = ["Declared", "bind_dims", "declared_inputs", "sample_inputs"]
+__all__ = ["Declared", "declared_inputs", "fixed_inputs", "sample_inputs"]
 
 _SEED = 0
 
@@ -37,7 +41,7 @@ class Declared:
 def declared_inputs(graph: Any) -> tuple[Declared, ...]:
     """The inputs that are not initialisers. Raises FB0614 for sequences, strings and the like."""
     given = {tensor.name for tensor in graph.initializer}
-    declared, problems = [], []
+    declared, problems, dims = [], [], dims_of(graph)
     for value in graph.input:
         if value.name in given:
             continue
@@ -47,71 +51,43 @@ def declared_inputs(graph: Any) -> tuple[Declared, ...]:
             what = kind if kind != "tensor_type" else type_name(tensor.elem_type)
             problems.append(Diagnostic("FB0614", f'input "{value.name}" has type {what}'))
             continue
-        dims = tuple(
-            # Old exporters write -1 for a dimension that they do not know.
-            dim.dim_value
-            if dim.HasField("dim_value") and dim.dim_value >= 0
-            else dim.dim_param or f"{value.name}[{i}]"
-            for i, dim in enumerate(tensor.shape.dim)
-        )
-        declared.append(Declared(value.name, DTYPES[tensor.elem_type], dims))
+        declared.append(Declared(value.name, DTYPES[tensor.elem_type], dims[value.name]))
     if problems:
         raise FBError(problems)
     return tuple(declared)
 
 
-def bind_dims(
-    inputs: tuple[Declared, ...], dims: Mapping[str, str | int], sample: Mapping[str, Any]
-) -> dict[str, int]:
-    """A size for every named dimension, from `dims` or from the sample's shapes.
+def fixed_inputs(
+    graph: Any, given: Mapping[str, str | float], bound: Mapping[str, int]
+) -> list[onnx.TensorProto]:
+    """What `--input NAME=VALUE` makes of inputs: constants, each of one value or of a list.
 
-    Raises FB0608 (dimensions without a size, all of them) and FB0609 (a wrong `--dim`).
+    Raises FB0621 for what is no input, or no value of its type and shape.
     """
-    names = {dim: None for item in inputs for dim in item.dims if isinstance(dim, str)}
-    problems = []
-    bound: dict[str, int] = {}
-    for name, text in dims.items():
-        if name not in names:
-            known = ", ".join(f'"{n}"' for n in names) or "none"
-            message = f'no input has a dimension "{name}" (there are: {known}).'
-            problems.append(Diagnostic("FB0609", message + nearest(name, names)))
+    values, dims = {value.name: value for value in graph.input}, dims_of(graph)
+    made, problems = [], []
+    for name, text in given.items():
+        if name not in dims:
+            message = f'--input {name}={text}: there is no input "{name}".{nearest(name, dims)}'
+            problems.append(Diagnostic("FB0621", message))
             continue
-        size = _size(name, text)
-        if isinstance(size, Diagnostic):
-            problems.append(size)
+        kind, shape = values[name].type.tensor_type.elem_type, shape_of(name, dims[name], bound)
+        try:
+            value = np.asarray(json.loads(str(text).lower()))
+            array = np.broadcast_to(value, shape).astype(onnx.helper.tensor_dtype_to_np_dtype(kind))
+            # Integers must be themselves; a float has a rounding of its own.
+            is_float = DTYPES[kind].is_floating_point
+            if value.dtype.kind not in "biuf" or not (is_float or (array == value).all()):
+                raise ValueError
+        except (ValueError, TypeError, KeyError, OverflowError):
+            message = f"--input {name}={text}: the input is {type_name(kind)}{list(shape)}"
+            hint = "give a number, true or false, or a list: [1,2]"
+            problems.append(Diagnostic("FB0621", message, hint=hint))
         else:
-            bound[name] = size
+            made.append(onnx.numpy_helper.from_array(array, name))
     if problems:
         raise FBError(problems, usage=True)
-    for item in inputs:
-        shape = np.shape(sample[item.name]) if item.name in sample else ()
-        for dim, size in zip(item.dims, shape, strict=False):
-            if isinstance(dim, str):
-                bound.setdefault(dim, int(size))
-    missing = [name for name in names if name not in bound]
-    if missing:
-        options = " ".join(f"--dim {_quoted(name)}=N" for name in missing)
-        what = ", ".join(f'"{name}"' for name in missing)
-        message = f"dynamic dimensions without a size: {what}"
-        raise FBError(Diagnostic("FB0608", message, hint=f"give {options}"), usage=True)
-    return bound
-
-
-def _quoted(name: str) -> str:
-    return name if name.isidentifier() else f'"{name}"'
-
-
-def _size(name: str, text: str | int) -> int | Diagnostic:
-    if isinstance(text, str) and ".." in text:
-        message = f"--dim {name}={text}: a range is not supported for ONNX files yet"
-        return Diagnostic("FB0609", message, hint=f"give one size, as in --dim {name}=8")
-    try:
-        size = int(text)
-    except ValueError:
-        return Diagnostic("FB0609", f'--dim {name}={text}: "{text}" is not an integer')
-    if size < 1:
-        return Diagnostic("FB0609", f"--dim {name}={size}: the size must be at least 1")
-    return size
+    return made
 
 
 def read_sample(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -135,10 +111,12 @@ def sample_inputs(
     or the arrays of the sample, which must fit (FB0610)."""
     if sample is None:
         generator = torch.Generator().manual_seed(_SEED)
-        shapes = [_shape(item, bound) for item in inputs]
+        shapes = [shape_of(item.name, item.dims, bound) for item in inputs]
         sizes = [math.prod(s) * i.dtype.itemsize for i, s in zip(inputs, shapes, strict=True)]
         _check_size(sum(sizes))
-        return tuple(_made(item, _shape(item, bound), generator) for item in inputs)
+        return tuple(
+            _made(item, shape_of(item.name, item.dims, bound), generator) for item in inputs
+        )
     wanted = [item.name for item in inputs]
     problems = [
         _mismatch(f'array "{n}" is no input.{nearest(n, wanted)}')
@@ -149,7 +127,7 @@ def sample_inputs(
     for item in inputs:
         if item.name in sample:
             array = np.asarray(sample[item.name])
-            problems += _compare(item, _shape(item, bound), array)
+            problems += _compare(item, shape_of(item.name, item.dims, bound), array)
     if problems:
         raise FBError(problems)
     return tuple(_from_array(item, sample[item.name]) for item in inputs)
@@ -183,10 +161,6 @@ def _from_array(item: Declared, array: Any) -> Tensor:
     if item.dtype in _NUMPY_BITS:
         return torch.from_numpy(flat.view(np.int16)).view(item.dtype).reshape(np.shape(array))
     return torch.from_numpy(flat).reshape(np.shape(array))
-
-
-def _shape(item: Declared, bound: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(bound[dim] if isinstance(dim, str) else dim for dim in item.dims)
 
 
 def _made(item: Declared, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

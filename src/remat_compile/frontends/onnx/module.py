@@ -25,6 +25,9 @@ class Slot:
 class NodeModule(nn.Module):
     """One ONNX node. Its `template` is the node's inputs, with a `Slot` for each tensor."""
 
+    remat_compile_place: str
+    """Where a plan has its computations from."""
+
     def __init__(self, call: Call, lowering: Lowering, template: Sequence[Any]):
         super().__init__()
         self.call = call

@@ -31,6 +31,9 @@ WITHOUT_ONEDNN = (
     "capture and train inside torch.backends.mkldnn.flags(enabled=False)"
 )
 
+LONGEST = 48
+"""Characters of a name in the graph, the end of the model's own, which stands in the binding."""
+
 SHOWN = 3
 """Places in a message; of more, the number is told."""
 
@@ -310,7 +313,7 @@ class ProgramBuilder:
         return name if isinstance(name, str) else None
 
     def _fresh(self, wanted: str) -> str:
-        name = base = re.sub(r"\W", "_", wanted).lstrip("_") or "v"
+        name = base = re.sub(r"\W", "_", wanted)[-LONGEST:].lstrip("_") or "v"
         if name[0].isdigit():
             name = base = f"v{name}"
         count = 1

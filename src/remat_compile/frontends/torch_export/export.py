@@ -21,14 +21,13 @@ from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tr
 
 from ..._torch.autocast import Autocast
 from ..._torch.call_guards import guards_of_call
-from ..._torch.collections import without_full_collections
 from ..._torch.exclusive import capturing, exchanging
 from ..._torch.kernel_strides import laid_out_by_kernels
 from ..._torch.lowered import Exported
 from ..._torch.parallel import check_not_spread, replica_of
 from ..._torch.places import error_in_model
 from ..._torch.results import Results, read_results, without_cache
-from ..._torch.symbolic_sizes import shared_sizes
+from ..._torch.unlogged import unlogged
 from ..._torch.wanted import ALL_RESULTS, Wanted
 from ..._torch.whole import StandIn, as_forward_sees, has_values, unalias, unchanged
 from ...ir.diagnostics import Diagnostic, FBError, fail
@@ -82,8 +81,6 @@ def export(
             _quiet(),
             _prints_nothing(),
             unchanged(module),
-            shared_sizes(),
-            without_full_collections(),
             laid_out_by_kernels(has_values=has_values(module)),
         ):
             if results is not None:
@@ -143,14 +140,9 @@ def _what_to_do(error: Exception) -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without PyTorch's warnings to people who write compilers."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), unlogged(logging.WARNING):
         warnings.simplefilter("ignore")
-        before = logging.root.manager.disable
-        logging.disable(logging.WARNING)
-        try:
-            yield
-        finally:
-            logging.disable(before)
+        yield
 
 
 def _prints_nothing() -> AbstractContextManager[Any]:

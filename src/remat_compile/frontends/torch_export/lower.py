@@ -13,7 +13,6 @@ from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from ..._torch.autocast import Autocast
-from ..._torch.collections import without_full_collections
 from ..._torch.exclusive import exchanging, tracing
 from ..._torch.joint import Joint, Strides, trace_joint
 from ..._torch.lowered import Exported, Lowered
@@ -50,7 +49,6 @@ def lower(exported: Exported, tangents: Sequence[Strides] | None = None) -> Iter
             exchanging(),
             recorded_places(exported.original) if records else nullcontext(),
             unchanged(exported.original),  # hooks and attributes are read behind it
-            without_full_collections(),
         ):
             joint = traced.enter_context(
                 trace_joint(

@@ -21,11 +21,11 @@ def serve(answer: Callable[[dict[str, Any], Any, Say], None]) -> None:
 
     The process ends as soon as its standard input closes, also while it works, and takes
     along what it started if it leads a group: nobody waits for the answer. Ctrl-C is left to
-    the process that asked. What a library prints goes to standard error.
+    the process that asked. What a library prints is dropped: solvers have banners.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     lock = threading.Lock()
     requests: queue.SimpleQueue[Message] = queue.SimpleQueue()
 

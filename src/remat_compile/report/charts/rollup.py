@@ -84,8 +84,7 @@ def module_path(graph: Graph, c: CNode) -> tuple[str, ...]:
     """The names from the outermost module inwards; a backward computation without a place
     of its own counts with the forward ones it belongs to. Empty where none is known."""
     sources = (c, *(graph.cnode[name] for name in c.of))
-    place = next((s.loc.module for s in sources if s.loc and s.loc.module), "")
-    return tuple(part for part in place.split(".") if part)[:MOST_DEPTH]
+    return next((s.loc.modules for s in sources if s.loc and s.loc.module), ())[:MOST_DEPTH]
 
 
 def _paths(graph: Graph) -> Callable[[CNode], tuple[str, ...]]:

@@ -1,6 +1,6 @@
 """Kernels for regions: what Inductor makes of them, checked and measured."""
 
-from .inductor import changed_settings, missing
+from .inductor import kernel_settings, missing
 from .made import Kernel, Kernels
 from .of_step import make_kernels
 from .price import InductorPrice, KernelTimes
@@ -10,7 +10,7 @@ __all__ = [
     "Kernel",
     "KernelTimes",
     "Kernels",
-    "changed_settings",
+    "kernel_settings",
     "make_kernels",
     "missing",
 ]

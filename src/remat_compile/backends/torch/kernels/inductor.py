@@ -28,8 +28,8 @@ __all__ = [
     "KernelError",
     "Layout",
     "Traced",
-    "changed_settings",
     "compile_traced",
+    "kernel_settings",
     "missing",
     "short",
     "trace",
@@ -106,12 +106,13 @@ def missing(device: torch.device) -> str | None:
     return None
 
 
-def changed_settings() -> list[tuple[str, str]]:
-    """Settings of Inductor that were changed, by the module that has them."""
+def kernel_settings() -> list[tuple[str, str]]:
+    """Settings of Inductor and AOTAutograd, as their own caches look at them."""
     from torch._functorch import config as functorch
     from torch._inductor import config
 
-    return [(of.__name__, of.codegen_config()) for of in (config, functorch)]
+    portable = ((of.__name__, of.save_config_portable()) for of in (config, functorch))
+    return [(name, repr(sorted(settings.items()))) for name, settings in portable]
 
 
 def trace(function: Function, layouts: Sequence[Layout]) -> Traced:

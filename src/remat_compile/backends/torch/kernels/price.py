@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from ...._torch.caches import StepCaches
+from ...._torch.callable import callable_op
 from ...._torch.devices import clock_ns, counts_bytes, queued_ns, synchronize, undisturbed_ns
-from ...._torch.handles import handle
 from ...._torch.instances import plain_mode
 from ...._torch.ops import to_torch
 from ....ir.analysis.regions import RegionFunction, region_function
@@ -244,7 +244,7 @@ _PreparedCall = tuple[InnerCall, Callable[..., Any]]
 
 def _prepared(function: RegionFunction) -> list[_PreparedCall]:
     """The calls of a region with what runs them in a step."""
-    return [(inner, handle(inner.call)) for inner in function.calls]
+    return [(inner, callable_op(inner.call.op)._op) for inner in function.calls]
 
 
 def _timed(

@@ -17,7 +17,7 @@ def batch_norm(call: Call, x: Value, scale: Value, bias: Value, mean: Value, var
     """Fixed statistics; with `training_mode`, or `train_bn`, batch statistics and updated ones.
 
     ONNX `momentum` weighs the old statistics, PyTorch's the new ones. With `training_mode`
-    the new statistics are outputs, and their variance is that of the population.
+    the new statistics are outputs as well, and their variance is that of the population.
     """
     data = call.tensor(x)
     weight, offset = call.tensor(scale), call.tensor(bias)
@@ -31,20 +31,16 @@ def batch_norm(call: Call, x: Value, scale: Value, bias: Value, mean: Value, var
     if any(list(one.shape) != [data.shape[1]] for one in (weight, offset, old_mean, old_var)):
         call.refuse(f"scale, bias, mean and variance must be [{data.shape[1]}]", "FB0606")
     if call.flag("training_mode") and not call.train_bn:
-        return _training_outputs(data, weight, offset, [old_mean, old_var], momentum, eps)
+        axes, seen = [0, *range(2, data.ndim)], data.detach()
+        now = seen.mean(axes), seen.var(axes, correction=0)
+        running = []
+        for place, (old, new) in enumerate(zip((old_mean, old_var), now, strict=True), 3):
+            running.append(old * (1 - momentum) + new * momentum)
+            if place in call.statistics:
+                old.copy_(running[-1])
+        return (F.batch_norm(data, None, None, weight, offset, True, 0.0, eps), *running)
     out = F.batch_norm(data, old_mean, old_var, weight, offset, call.train_bn, momentum, eps)
     return (out, old_mean.clone(), old_var.clone()) if call.has(1) or call.has(2) else out
-
-
-def _training_outputs(
-    data: Tensor, weight: Tensor, bias: Tensor, running: list[Tensor], momentum: float, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    axes = [0, *range(2, data.ndim)]
-    mean = data.mean(axes)
-    var = data.var(axes, correction=0)
-    out = F.batch_norm(data, None, None, weight, bias, True, 0.0, eps)
-    keep = 1 - momentum
-    return out, running[0] * keep + mean * momentum, running[1] * keep + var * momentum
 
 
 @register("LayerNormalization")
