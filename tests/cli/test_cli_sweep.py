@@ -21,8 +21,9 @@ from helpers.clock import HANGS_S
 from helpers.planners.plugin import install_module
 from remat_compile import FBError
 from remat_compile.driver import sweep as _sweep
+from remat_compile.driver.budget import Baseline
 from remat_compile.driver.run_planner import Attempt
-from remat_compile.driver.sweep_cells import Cell, read_cells
+from remat_compile.driver.sweep_cells import Cell, quoted, read_cells
 from remat_compile.report.charts.frontier import (
     GIB,
     Frontier,
@@ -335,3 +336,17 @@ def test_ctrl_c_keeps_what_was_done(chain: Path, tmp_path: Path) -> None:
     assert "--resume goes on" in said
     assert "dtr" in printed
     assert [row["planner"] for row in rows(out.read_text())] == ["dtr"]
+
+
+def test_cells_are_no_formulas_for_a_spreadsheet() -> None:
+    words = ("=1+1", "+1", "-1", "@x", "\tx", "'x", "x=1")
+    cells = tuple(
+        Cell("chen", "50%", "activation", 12, "failed", 0.5, overhead=-0.5, message=word)
+        for word in words
+    )
+    swept = _sweep.Sweep(Baseline(1, 1, 1, 1, "F1", 1, "F1"), cells)
+    rows = list(csv.DictReader(StringIO(swept.to_csv())))
+    assert [row["message"] for row in rows] == [f"'{word}" for word in words[:-1]] + ["x=1"]
+    assert {row["overhead"] for row in rows} == {"-0.5"}
+    assert read_cells(swept.to_csv()) == cells
+    assert quoted("\r=x") == " =x"

@@ -41,6 +41,36 @@ def test_copies_and_the_host_budget(cli: Cli) -> None:
     assert (ran.code, "error[FB0863]" in ran.err) == (1, True)
 
 
+def test_every_schedule_of_the_file_is_proven(cli: Cli, tmp_path: Path) -> None:
+    text = (OFFLOAD.parent / "fused.fbir").read_text()
+    plan = tmp_path / "plan.fbir"
+    plan.write_text(text)
+    ran = cli("verify", plan)
+    assert ran.code == 0
+    assert [line for line in ran.out.splitlines() if line.startswith("proven")] == [
+        "proven: plan @once",
+        "proven: plan @twice",
+    ]
+    plan.write_text(text.replace("{ F1; F2; L; B1; free %h;", "{ F1; F2; L; free %h; B1;"))
+    ran = cli("verify", plan)
+    assert (ran.code, "error[FB0804]" in ran.err) == (1, True)
+    assert "proven: plan @twice" in ran.out
+    assert cli("verify", plan, "--schedule", "twice").code == 0
+    ran = cli("verify", plan, "--format", "json")
+    report = json.loads(ran.out)
+    assert (ran.code, report["verdict"], report["schedule"]) == (1, "proven", "twice")
+    assert [(r["schedule"], r["verdict"]) for r in report["others"]] == [("once", "refuted")]
+    assert cli("verify", plan, "--smt-lib", tmp_path / "asked").code == 2
+
+
+def test_operators_of_no_known_library_are_named(cli: Cli) -> None:
+    ran = cli("verify", OFFLOAD, "--schedule", "token")
+    named = (
+        "operators not in the table (ns.dropout, ns.norm, ns.norm_again and 2 more) write nothing"
+    )
+    assert named in ran.out
+
+
 def test_edited_plan_is_refuted_on_its_text(cli: Cli, planned: Path) -> None:
     lines = planned.read_text().splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("schedule"))

@@ -165,7 +165,7 @@ def emitted(text: str) -> str:
         ("aten.bernoulli.default(%x)", "FB0914"),
         ("c10d.broadcast_.default(%x)", "FB0942"),
         ("profiler._record_function_enter_new.default(%x)", "FB0942"),
-        ("aten.no_such_operator.default(%x)", "FB0901"),
+        ("aten.no_such_operator.default(%x)", "FB0942"),
         ("aten.add.Tensor(%x, %y)", "FB0323"),
     ],
 )

@@ -15,8 +15,7 @@ from helpers.clock import HANGS_S, skips
 from helpers.planners.graphs import transformer
 from remat_compile.backends.torch.kernels import Kernels, price
 from remat_compile.driver import regions
-from remat_compile.fusion import fold, folded, gathered
-from remat_compile.fusion.peak_check import PeakCheck
+from remat_compile.fusion import fold, folded, gather, gathered
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.graph import Call, CNode, Ref
 from remat_compile.ir.schedule import Schedule
@@ -45,7 +44,7 @@ def test_nothing_is_tried_past_the_limit(
         moved()
         yield from ()
 
-    monkeypatch.setattr(PeakCheck, "within", moved)
+    monkeypatch.setattr(gather, "is_within", moved)
     monkeypatch.setattr(fold._Fold, "cuts", cuts)
     run: Callable[..., Schedule] = gathered if way == "gathered" else folded
     until = monotonic() + 100 * UNIT_S

@@ -72,6 +72,16 @@ TABLE: dict[str, dict[str, Outcome]] = {
     "fuzz/fz_CRASH_7_2.fbir": {VERIFY: HARMLESS, SHOW: HARMLESS},
     "fuzz/fz_CRASH_7_3.fbir": {VERIFY: REFUSED, SHOW: REFUSED},
     "fuzz/fz_CRASH_7_4.fbir": {VERIFY: HARMLESS, SHOW: HARMLESS},
+    # Operators that do more than compute, which were proven: draws that are made again, storage
+    # under two names, memory that nobody wrote. And a schedule that was not looked at.
+    **{
+        f"turn3/{name}.fbir": {VERIFY: REFUSED, TORCH: REFUSED}
+        for name in (
+            *("random_without_token", "random_in_a_region", "argument_given_back"),
+            "unwritten_memory",
+        )
+    },
+    "turn3/wrong_before_the_last.fbir": {VERIFY: REFUSED},
     # Controls: what is right must go on working.
     "sec/good.fbir": {
         VERIFY: DONE,

@@ -120,33 +120,39 @@ def test_times_of_copies_have_a_limit(entry: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("operator", "pure"),
+    ("operator", "code"),
     [
-        ("aten.add_.Tensor", False),
-        ("aten._foo_.default", False),
-        ("aten.relu_", False),
-        ("aten.__ior__.Scalar", False),
-        ("aten.add.out", False),
-        ("aten.topk.Tensor_out", False),
-        ("aten.div.out_mode", False),
-        ("aten.tanh_backward.grad_input", False),
-        ("aten.__and__.Scalar", True),
-        ("aten.__is__.default", True),
-        ("aten.native_dropout.default", True),
-        ("aten._softmax.default", True),
-        ("aten.outer.default", True),
-        ("ns.f_", True),
+        ("aten.add_.Tensor", "FB0225"),
+        ("aten.__ior__.Scalar", "FB0225"),
+        ("aten.add.out", "FB0225"),
+        ("aten.div.out_mode", "FB0225"),
+        ("aten.tanh_backward.grad_input", "FB0225"),
+        ("aten._foo_.default", "FB0942"),
+        ("aten.relu_", "FB0942"),
+        ("aten.topk.Tensor_out", "FB0942"),
+        ("c10d.broadcast_.default", "FB0942"),
+        ("aten.empty_like.default", "FB0232"),
+        ("aten.native_dropout.default", "FB0211"),
+        ("aten.alias.default", "FB0904"),
+        ("aten._unsafe_view.default", "FB0904"),
+        ("aten.__and__.Scalar", None),
+        ("aten._softmax.default", None),
+        ("aten.outer.default", None),
+        ("aten._scaled_dot_product_flash_attention_for_cpu.default", None),
+        ("ns.f_", None),
     ],
 )
-def test_operators_that_write_by_their_spelling(operator: str, *, pure: bool) -> None:
+def test_what_operators_do_by_the_table(operator: str, code: str | None) -> None:
     text = TEXT.replace("ns.f(", f"{operator}(")
-    if pure:
+    view = TEXT.replace("  F1:", f"  %v = view of %x {operator}(%x)\n  F1:")
+    if code is None:
         parse_program(text)
     else:
-        assert codes(text) == ["FB0225"]
-        assert codes(TEXT.replace("  F1:", f"  %v = view of %x {operator}(%x)\n  F1:")) == [
-            "FB0225"
-        ]
+        assert codes(text) == [code]
+    if code == "FB0904" or operator == "ns.f_":
+        parse_program(view)
+    else:
+        assert codes(view) == ["FB0904" if code is None or code == "FB0211" else code]
 
 
 def with_argument(text: str) -> str:

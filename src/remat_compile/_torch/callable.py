@@ -9,44 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-import torch
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import OpOverload
 
+from ..ir.checks.operators import operator_faults
 from ..ir.diagnostics import Diagnostic, FBError, fail
 from ..ir.graph import ACCUMULATE_OP, FUSED_OP, LOSS_OP, Arg, Call, Graph
 from ..ir.span import Span
+from ..operators import PURE, Effects
+from ..operators.schema import effects_of
 from .ops import resolve_op
 
-__all__ = ["OF_PYTORCH", "PURE", "callable_op", "check_call", "check_operators", "check_results"]
-
-PURE = frozenset(("aten", "prims"))
-"""PyTorch's own namespaces of tensor arithmetic."""
-
-OF_PYTORCH = frozenset(
-    (
-        *PURE,
-        *("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_inductor_test"),
-        *("_native", "_quantized", "_test", "c10d", "c10d_functional", "debug_mode_ops"),
-        *("debugprims", "export", "flex_lib", "fsdp", "inductor", "inductor_prims", "mkl"),
-        *("mkldnn", "mkldnn_prepacked", "onednn", "onnx_symbolic", "prim", "profiler"),
-        *("quantization", "quantized", "rngprims", "sparse", "static_runtime", "streams"),
-        *("symm_mem", "torchbind", "xnnpack"),
-    )
-)
-"""The namespaces that PyTorch registers. Those not in `PURE` talk to other processes, record
-profiles, hand out raw memory or serve a compiler; any other namespace is a user's library."""
-
-UNCHECKED = frozenset(
-    (
-        *("_reshape_alias", "segment_reduce", "_segment_reduce_backward"),
-        *("resize", "resize_as", "_resize_output", "set"),
-        *("_sparse_coo_tensor_unsafe", "_sparse_compressed_tensor_unsafe"),
-        *(f"_sparse_{form}_tensor_unsafe" for form in ("csr", "csc", "bsr", "bsc")),
-    )
-)
-"""Operators that build tensors over memory that is not theirs, and that no training step needs.
-Many kernels besides trust their arguments (`max_pool2d_with_indices_backward` its indices), and
-training needs them: that is why a plan of a stranger is run in a process with limits."""
+__all__ = [
+    "callable_op",
+    "check_call",
+    "check_operators",
+    "check_results",
+]
 
 _HINT = "use a functional operator of aten, prims or a library of your own"
 
@@ -58,7 +36,10 @@ def callable_op(name: str) -> OpOverload:
     Raises FBError FB0901 when this PyTorch does not have it, FB0942 when a plan may not call it.
     """
     op = resolve_op(name)
-    why = _objection(op, name.split(".")[0])
+    why: str | None = "it runs functions, and has no schema"
+    if isinstance(op, OpOverload):
+        known = effects_of(op)
+        why = "it writes to its arguments" if known.writes((), {}) else known.refusal
     if why is not None:
         fail("FB0942", f"a plan may not call {name}: {why}", hint=_HINT)
     assert isinstance(op, OpOverload)
@@ -94,16 +75,9 @@ def check_index(call: Call, index: int | None) -> None:
         fail("FB0944", message, hint="pick one of several results, counted from 0")
 
 
-def check_inside(call: Call) -> None:
-    """FB0914 for an operator that draws random numbers: no region holds one."""
-    if torch.Tag.nondeterministic_seeded in callable_op(call.op).tags:
-        message = f"{call.op} draws random numbers, which a region cannot replay"
-        fail("FB0914", message, hint="let it stand as a cNode of its own, with a token")
-
-
 def check_operators(graph: Graph) -> None:
-    """FB0901, FB0914, FB0942 and FB0944 with every call that PyTorch lacks, a plan may not make (or
-    not inside a region), or has fewer results or none to pick, each operator once."""
+    """FB0901, FB0942 and FB0944 with every call that PyTorch lacks, a plan may not make, or has
+    fewer results or none to pick, and what `operator_faults` finds; each operator once."""
     diagnostics: dict[tuple[str, str], Diagnostic] = {}
     for owner, call, writes, index, span in _calls(graph):
         try:
@@ -111,15 +85,25 @@ def check_operators(graph: Graph) -> None:
             check_call(call)
             check_results(call, writes)
             check_index(call, index)
-            if owner.endswith(", inside"):
-                check_inside(call)
         except FBError as error:
             for d in error.diagnostics:
                 message = f"{owner}: {d.message}"
                 placed = Diagnostic(d.code, message, span, d.notes, d.hint)
                 diagnostics.setdefault((d.code, call.op), placed)
+    for code, message, span, op, hint in operator_faults(graph, _known):
+        diagnostics.setdefault((code, op), Diagnostic(code, message, span, hint=hint))
     if diagnostics:
         raise FBError(diagnostics.values())
+
+
+def _known(name: str) -> Effects | None:
+    """What an operator does; None of what is refused for itself, and of what the IR defines."""
+    if name in (LOSS_OP, ACCUMULATE_OP, FUSED_OP):
+        return None
+    try:
+        return effects_of(callable_op(name))
+    except FBError:
+        return None
 
 
 def _calls(
@@ -135,27 +119,6 @@ def _calls(
             yield c.name, c.call, c.writes, None, c.span
         if c.replay is not None:
             yield c.name, c.replay.call, c.replay.writes, None, c.span
-
-
-def _objection(op: OpOverload | HigherOrderOperator, namespace: str) -> str | None:
-    """Why a plan may not call an operator."""
-    if isinstance(op, HigherOrderOperator):
-        return "it runs functions, and has no schema"
-    if namespace in OF_PYTORCH - PURE:
-        return f"operators of {namespace} do more than compute tensors"
-    schema = op._schema
-    if schema.is_mutable:
-        return "it writes to its arguments"
-    if not schema.returns:
-        return "it returns nothing, so it is called for an effect"
-    if not any("Tensor" in str(returned.type) for returned in schema.returns):
-        return "it returns no tensor"
-    if namespace in PURE and schema.name.partition("::")[2] in UNCHECKED:
-        return "it trusts the sizes and indices it is given, and reads beyond its tensors"
-    types = [str(argument.type) for argument in schema.arguments]
-    if any("str" in t for t in types) and not any("Tensor" in t for t in types):
-        return "it takes text and no tensor, so what it computes comes from elsewhere"
-    return None
 
 
 def _has_text(arg: Arg) -> bool:

@@ -27,7 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from ..ir.diagnostics import Diagnostic
-from .callable import PURE
+from ..operators import PURE
+from ..operators.schema import effects_of
 from .instances import plain_mode
 from .places import Place, paths_of, place_of_caller
 
@@ -99,23 +100,15 @@ class ReadTracker:
     """Follows where the tensors of one forward come from, and answers what is read of them.
 
     `sample` are the flat arguments. Numbers that hang on them are not answered where computing them
-    takes more than `trained_bytes`. A sample without values goes by `known`, what was read with
-    values: a forward that reads in that order gets those numbers.
+    takes more than `trained_bytes`. Nothing is answered of a sample without values.
     """
 
-    def __init__(
-        self,
-        sample: Sequence[object],
-        device: torch.device,
-        model: nn.Module,
-        known: Sequence[HostRead] = (),
-    ):
+    def __init__(self, sample: Sequence[object], device: torch.device, model: nn.Module):
         self.reads: list[HostRead] = []
         self._sample = sample
         self._device = device
         self._limit_bytes = trained_bytes(model)
         self._paths = paths_of(model)
-        self._known = known
         self._has_values = all(map(_has_values, sample))
         self._origins: dict[int, tuple[Tensor, _Origin]] = {}
         self._shared: dict[int, set[int]] = {}
@@ -127,7 +120,7 @@ class ReadTracker:
         for held in (self._origins, self._shared, self._calls, self._read_of, self.reads):
             held.clear()
         for place, leaf in enumerate(leaves):
-            if isinstance(leaf, Tensor) and (self._has_values or self._known):
+            if isinstance(leaf, Tensor) and self._has_values:
                 self._origins[id(leaf)] = (leaf, _Argument(place))
 
     @contextmanager
@@ -199,8 +192,9 @@ class ReadTracker:
         self, func: OpOverload, leaves: Sequence[Any], spec: TreeSpec, nbytes: int
     ) -> _Call | None:
         """The call, the same for the same arguments; None where it cannot be made again."""
+        known = effects_of(func)
         is_random = torch.Tag.nondeterministic_seeded in func.tags
-        if func.namespace not in PURE or is_random or "empty" in func._schema.name:
+        if func.namespace not in PURE or is_random or known.is_unwritten:
             return None
         is_literal = func is torch.ops.aten.lift_fresh.default
         origins = [self._origin(leaf, is_literal=is_literal) for leaf in leaves]
@@ -226,11 +220,7 @@ class ReadTracker:
         """That the sample's arguments give."""
         if sum(each.nbytes for each in _in_order(call)) > self._limit_bytes:
             return UNANSWERED
-        if self._has_values:
-            return self._computed(call)
-        at = len(self.reads)
-        is_known = at < len(self._known) and self._known[at].call.func is call.func
-        return self._known[at].number if is_known else UNANSWERED
+        return self._computed(call)
 
     def _computed(self, call: _Call) -> Any:
         try:
@@ -279,8 +269,8 @@ def changed_reads(
         number = _evaluated(read.call, arguments, device, values)
         if (type(number), number) != (type(read.number), read.number):
             return [
-                f"what the forward reads of its arguments is {number}{_at(read.place)}; in the "
-                f"sample it is {read.number}"
+                f"the forward would go another way: a value of its inputs is {number}"
+                f"{_at(read.place)}; in the sample it is {read.number}"
             ]
     return []
 
@@ -293,8 +283,8 @@ def warnings_of_reads(reads: Sequence[HostRead]) -> tuple[Diagnostic, ...]:
     more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
     at = f" ({', '.join(places[:SHOWN])}{more})" if places else ""
     message = (
-        f"the forward reads numbers of its arguments{at}: the plan is for calls in which they "
-        "are those of the sample"
+        f"the forward branches on values of its inputs{at}: the plan holds while those branches "
+        "go the same way"
     )
     hint = 'on_change="replan" plans other calls once for each way, "eager" runs them unplanned'
     return (Diagnostic("FB0524", message, hint=hint),)
@@ -305,11 +295,10 @@ def warnings_of_way(*, compiling: bool) -> tuple[Diagnostic, ...]:
     if not compiling:
         return ()
     message = (
-        "the forward cannot be traced as eager runs it (it reads numbers that a plan cannot know), "
-        "and is planned as if it were compiled: it is as eager at the sample, and may differ where "
-        "other numbers send eager another way"
+        "the forward reads a number that no plan knows, and is captured as torch.compile sees it: "
+        "the plan is checked against eager at the sample alone"
     )
-    hint = "branch on truth values or whole numbers of arguments, or leave the branch out"
+    hint = "decide on tensors (torch.where), or on whole numbers of the inputs"
     return (Diagnostic("FB0525", message, hint=hint),)
 
 

@@ -9,19 +9,15 @@ passed: the joint graph then holds the kernels that eager runs.
 from __future__ import annotations
 
 import contextlib
-import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
-from unittest import mock
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch._dynamo import nonstrict_trace
-from torch._functorch._aot_autograd import collect_metadata_analysis
 from torch._functorch._aot_autograd.descriptors import BufferAOTInput, ParamAOTInput
 from torch._functorch._aot_autograd.schemas import (
     MemoryFormatMeta,
@@ -36,11 +32,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from ..ir.diagnostics import fail
 from .host_reads import HostRead
 from .kernel_strides import laid_out_by_kernels
 from .kernels import kept_whole
-from .places import error_in_model
 from .plain_wrappers import PlainWrappers, without_gradients
 from .strides import Strides
 from .unlogged import unlogged
@@ -110,33 +104,6 @@ class Joint:
         """Paths of the parameters and buffers, in the order in which the step takes them."""
         descs = [n.meta["desc"] for n in self.graph_module.graph.find_nodes(op="placeholder")]
         return tuple(d.target for d in descs if isinstance(d, ParamAOTInput | BufferAOTInput))
-
-    def returned_views(self) -> tuple[int, ...]:
-        """Of each result with a gradient that is an input or a view of one, the place of that input
-        among parameters, buffers and leaves of the arguments."""
-        of_inputs = OutputType.is_input, OutputType.alias_of_input
-        infos = self._descriptors._aot_state.fw_metadata.output_info
-        return tuple(
-            info.base_idx
-            for info in infos
-            if info.output_type in of_inputs and info.requires_grad and info.base_idx is not None
-        )
-
-    def has_several_views(self) -> bool:
-        """Whether two results or more with a gradient lie in one intermediate: it and a view of it,
-        or two views."""
-        infos = self._descriptors._aot_state.fw_metadata.output_info
-        kinds = {
-            OutputType.alias_of_intermediate_save_as_output: 0,
-            OutputType.alias_of_intermediate: 0,
-            OutputType.alias_of_intermediate_base_is_user_output: 1,
-        }
-        bases = Counter(
-            (kinds[info.output_type], info.base_idx)
-            for info in infos
-            if info.output_type in kinds and info.requires_grad
-        )
-        return any(kind + count > 1 for (kind, _), count in bases.items())
 
     def is_plain(self) -> bool:
         """Whether a step needs nothing of AOTAutograd's wrappers but what `PlainWrappers` does:
@@ -214,43 +181,17 @@ def _as_it_comes(meta: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _tangents_laid_out(strides: Sequence[Strides] | None) -> Iterator[None]:
-    """Tangents are traced with these strides, in order, and not with those of the results. Inside
-    of `exclusive.tracing`: no other thread of this package is in here."""
-    if strides is None:
-        yield
-        return
-    rest, owner = iter(strides), threading.get_ident()
-
-    def laid_out(x: Tensor) -> tuple[Tensor, Any, bool]:
-        if threading.get_ident() != owner:  # another trace, of this package or not
-            return as_results(x)  # type: ignore[no-any-return]
-        stride = next(rest)
-        made = x.detach().new_empty_strided(tuple(x.shape), stride)
-        return made, MemoryFormatMeta(size=x.shape, stride=stride), True
-
-    name = "coerce_tangent_and_suggest_memory_format"
-    as_results = getattr(collect_metadata_analysis, name)
-    with mock.patch.object(collect_metadata_analysis, name, laid_out):
-        yield
-
-
-@contextlib.contextmanager
 def trace_joint(
     module: nn.Module,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    tangents: Sequence[Strides] | None = None,
-    known_reads: Sequence[HostRead] = (),
 ) -> Iterator[Joint]:
     """Traces the joint graph of a module, or of an exported one (`ep.module(check_guards=False)`).
 
     `args` may hold fake tensors with symbolic sizes; their mode is then entered. What a
     `WholeModel` reads of numbers is answered, as `host_reads` has it, where it can be; else the
     module is traced as `torch.compile` would: many read none then (`torch.compiler.is_compiling`).
-    `tangents` are the strides of the gradients that the backward is given, where those are not the
-    results', `known_reads` what was read where `args` had values. Raises FBError FB0511 when
-    PyTorch cannot trace it.
+    Raises whatever the model, an operator's fake kernel or a derivative raises.
     """
     fake_mode = _fake_mode_of(args, kwargs)
     with contextlib.ExitStack() as stack:
@@ -259,17 +200,9 @@ def trace_joint(
         stack.enter_context(torch.enable_grad())
         if fake_mode is not None:
             stack.enter_context(fake_mode)
-        try:
-            laid_out = laid_out_by_kernels(has_values=has_values(module))
-            with kept_whole(), laid_out, _tangents_laid_out(tangents):
-                joint = _trace(stack, module, args, kwargs, known_reads)
-        except Exception as error:  # whatever an operator's fake kernel or derivative raises
-            model = getattr(module, "_model", module)  # of a `WholeModel`
-            fail(
-                "FB0511",
-                f"PyTorch cannot trace the backward of the model: {error_in_model(error, model)}",
-                hint="see whether the model trains under torch.compile(fullgraph=True)",
-            )
+        laid_out = laid_out_by_kernels(has_values=has_values(module))
+        with kept_whole(), laid_out:
+            joint = _trace(stack, module, args, kwargs)
         yield joint
 
 
@@ -278,7 +211,6 @@ def _trace(
     module: nn.Module,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    known_reads: Sequence[HostRead],
 ) -> Joint:
     """By the first way that can be traced: as it is, with answers, as if compiling (some models
     leave out only then what PyTorch cannot trace)."""
@@ -296,7 +228,7 @@ def _trace(
             failed = error
         needs_numbers = isinstance(failed, NEEDS_NUMBERS)
         if needs_numbers and isinstance(module, WholeModel):
-            tracker = module.tracker_of(tree_leaves((args, kwargs)), known_reads)
+            tracker = module.tracker_of(tree_leaves((args, kwargs)))
             # Past a number that it reads, a forward may do what cannot be traced at all.
             with contextlib.suppress(Exception), module.answered(tracker):
                 return replace(traced(), reads=tuple(tracker.reads))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from .call_guards import CallGuards
 from .host_reads import HostRead
 from .results import Results, asks_for_cache, tensors_of
 from .settings import Settings
-from .strides import Strides
 from .whole import WholeModel, has_values
 
 if TYPE_CHECKING:
@@ -39,8 +38,7 @@ class Exported:
     that it registers among them, and `guards` are those of its call.
     With `has_places` it puts the lines of the model on what is traced of it by itself.
     `autocast` is what was around the export, `given` the module that was passed where that is one
-    of several replicas, of which `original` is this process's. `known_reads` are what its forward
-    read of the arguments where they had values, if these have none. With `with_cache` it makes
+    of several replicas, of which `original` is this process's. With `with_cache` it makes
     caches for the generation of text, as its configuration asks. `settings` are the process's.
     """
 
@@ -64,7 +62,6 @@ class Exported:
     changing: frozenset[str] = frozenset()
     guards: CallGuards | None = None
     given: nn.Module | None = None
-    known_reads: tuple[HostRead, ...] = ()
     with_cache: bool = False
     settings: Settings = field(default_factory=Settings.now)
 
@@ -105,9 +102,7 @@ class Lowered:
     `placeholders` the aNode of each flat AOT input before the tangents (ties repeat);
     `forward_outputs` and `backward_outputs` the names in AOT's order. `constants` are
     tensors that the model made from literals. `reads` are numbers of the arguments by which the
-    forward goes: the program is that of calls with the same. `takes` tells of strides of all
-    tangents whether the graph computes what eager does from tangents that have them; it may be
-    asked at any time.
+    forward goes: the program is that of calls with the same.
     """
 
     exported: Exported
@@ -121,7 +116,6 @@ class Lowered:
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     warnings: tuple[Diagnostic, ...] = ()
     reads: tuple[HostRead, ...] = ()
-    takes: Callable[[Sequence[Strides]], bool] | None = None
 
     def with_program(self, program: Program, origin: Mapping[str, str] | None = None) -> Lowered:
         """The same ties under a program whose costs, schedules or header were filled. `origin`

@@ -7,6 +7,7 @@ of the user's and the path of the module whose method runs where `fx` looks for 
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
 import traceback
@@ -42,7 +43,15 @@ _TRACERS = tuple(
 )
 """Most frames of a trace: no line of the user's, and no method of a module that is not called
 through `torch.nn`."""
-_ABOVE = tuple(str(Path(__file__).with_name(name)) for name in ("joint.py", "whole.py"))
+_SENTENCE_END = re.compile(r"(?<=[a-z)\]'\"]{2}\.)\s+(?=[A-Z(])")
+_TO_PYTORCH = re.compile(
+    r"[,.;]? *(please )?(file|open|report) (an? )?(issue|bug).*", re.IGNORECASE
+)
+"""Where an error speaks to the developers of PyTorch."""
+_ABOVE = (
+    *(str(Path(__file__).with_name(name)) for name in ("joint.py", "whole.py")),
+    str(Path(__file__).parents[1] / "frontends" / "torch_export" / "check.py"),
+)
 """Frames that call the model: no line of the model stands above them."""
 
 
@@ -103,18 +112,23 @@ def paths_of(model: nn.Module) -> dict[int, tuple[str, type]]:
     return paths
 
 
-def error_in_model(error: BaseException, model: nn.Module | None = None) -> str:
-    """The first line of an error, and the line and module of the user's model that raised it."""
+def error_in_model(
+    error: BaseException, model: nn.Module | None = None, said: str | None = None
+) -> str:
+    """What is `said`, or the first sentence of an error, and the line and the module of the
+    user's that it came through."""
     paths = paths_of(model) if model is not None else {}
     place = Place("", 0, "")
     for frame, line in traceback.walk_tb(error.__traceback__):
-        file = frame.f_code.co_filename
-        entry = paths.get(id(frame.f_locals.get("self")))
-        if entry is not None:
-            place = Place(place.file, place.line, entry[0])
-        if is_users(file) and entry is not None:
-            place = Place(file, line, place.module)
-    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        code = frame.f_code
+        path, kind = paths.get(id(frame.f_locals.get("".join(code.co_varnames[:1]))), ("", object))
+        is_method = hasattr(kind, code.co_name)
+        if is_users(code.co_filename) and (is_method or "site-packages" not in code.co_filename):
+            place = Place(code.co_filename, line, place.module)
+        if is_method:
+            place = Place(place.file, place.line, path)
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    said = said or _TO_PYTORCH.sub("", _SENTENCE_END.split(lines[0], maxsplit=1)[0])
     return f"{said} ({place})" if str(place) else said
 
 

@@ -19,7 +19,7 @@ from .autocast import Autocast, WeightCache
 from .devices import forked_generators
 from .effects import PythonState
 from .exclusive import exchanging
-from .host_reads import HostRead, ReadTracker
+from .host_reads import ReadTracker
 from .results import Results, without_cache
 
 __all__ = [
@@ -87,10 +87,10 @@ class WholeModel(nn.Module):
         self.__dict__.update({f"_WholeModel__{name}": value for name, value in own.items()})
         self.__dict__.update(held, training=model.training)
 
-    def tracker_of(self, sample: Sequence[object], known: Sequence[HostRead] = ()) -> ReadTracker:
+    def tracker_of(self, sample: Sequence[object]) -> ReadTracker:
         """For what its forward reads of numbers, at the flat arguments `sample`."""
         tensors = (t for t in (*sample, *self.__model.parameters()) if isinstance(t, Tensor))
-        return ReadTracker(sample, next(tensors).device, self.__model, known)
+        return ReadTracker(sample, next(tensors).device, self.__model)
 
     @contextmanager
     def answered(self, tracker: ReadTracker) -> Iterator[None]:
@@ -145,7 +145,10 @@ class WholeModel(nn.Module):
 
 def _write_into(old: Tensor | None, new: Tensor | None, name: str, *, is_tied: bool) -> None:
     """What a buffer was replaced by becomes what is written into it."""
-    if old is None or new is None or is_tied or (old.shape, old.dtype) != (new.shape, new.dtype):
+    if old is None:
+        message = f"the forward makes buffer {name} on its first call"
+        fail("FB0513", message, hint="call the model once before it is planned")
+    if new is None or is_tied or (old.shape, old.dtype) != (new.shape, new.dtype):
         message = f"the forward replaces buffer {name} by something of another kind, or a tied one"
         fail("FB0508", message, hint="write into it (copy_), with the same shape and dtype")
     with torch.no_grad():

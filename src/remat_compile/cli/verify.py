@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -67,17 +71,19 @@ def command(
     time_limit: Annotated[float, typer.Option(metavar="SECONDS")] = 60.0,
     format: Annotated[Literal["text", "json"], typer.Option()] = "text",
 ) -> int:
-    """Prove the plan in a file again: reads, bytes, values, copies, claims.
+    """Prove the plans in a file again: reads, bytes, values, copies, claims.
 
-    Without a budget, the bounds that the file records as proven must hold. With --model, the
-    graph must be that of the model; else the proof is for the graph as written. Exit code 0:
-    proven; 1: refuted, not decided in time, or another graph.
+    Every schedule of the file, or the one of --schedule. Without a budget, the bounds that the file
+    records as proven must hold. With --model, the graph must be that of the model; else the proof
+    is for the graph as written. Exit code 0: proven; 1: refuted, not decided in time, or another
+    graph.
     """
-    from ..api import load
     from ..driver.budget import resolve_budget
+    from ..driver.look import plan_in_text, read_program_text
     from ..driver.request import Errors, check_time_limit
     from ..driver.scripts import check_folder, write_proofs, write_scripts
-    from ..ir.diagnostics import FBError
+    from ..ir.diagnostics import Diagnostic, FBError
+    from ._terminal import echo
     from ._verdicts import Written, print_json, report, report_certificate, report_largest
 
     errors = Errors()
@@ -102,39 +108,77 @@ def command(
         errors.collect(lambda: _check_model(model, options))
     errors.raise_if_any()
     assert bounds is not None
-    try:
-        read = load(plan, schedule)
-        budgets = [resolve_budget(bound, read.baseline) for bound in bounds]
-        if require_certificate:
-            if refused := _refused_certificate(read, budgets, at, solver):
-                raise FBError(refused)
-            if not recheck and largest is None:
-                return report_certificate(plan, read, format, _held_against(read, model, options))
-        if largest is not None:
-            most = read.largest(largest, *budgets, time_limit_s=time_limit, solver=solver)
-            return report_largest(plan, read, most, format, _held_against(read, model, options))
-        scope = at or ("range" if budgets else "widest")
-        written = None
-        if not folders:
-            verdict = read.verify(*budgets, time_limit_s=time_limit, scope=scope, solver=solver)
-        else:
-            verdict, scripts = read.verify_with_scripts(
-                *budgets, time_limit_s=time_limit, scope=scope, solver=solver
-            )
-            if smt_lib is not None:
-                write_scripts(smt_lib, scripts)
-                written = Written(smt_lib, len(scripts))
+
+    def answer(read: Plan) -> int:
+        try:
+            budgets = [resolve_budget(bound, read.baseline) for bound in bounds]
+            if require_certificate:
+                if refused := _refused_certificate(read, budgets, at, solver):
+                    raise FBError(refused)
+                if not recheck and largest is None:
+                    return report_certificate(
+                        plan, read, format, _held_against(read, model, options)
+                    )
+            if largest is not None:
+                most = read.largest(largest, *budgets, time_limit_s=time_limit, solver=solver)
+                return report_largest(plan, read, most, format, _held_against(read, model, options))
+            scope = at or ("range" if budgets else "widest")
+            written = None
+            if not folders:
+                verdict = read.verify(*budgets, time_limit_s=time_limit, scope=scope, solver=solver)
             else:
-                assert proofs is not None
-                made = write_proofs(proofs, scripts, time_limit)
-                written = Written(proofs, len(scripts), len(made))
-        graph = _held_against(read, model, options)
+                verdict, scripts = read.verify_with_scripts(
+                    *budgets, time_limit_s=time_limit, scope=scope, solver=solver
+                )
+                if smt_lib is not None:
+                    write_scripts(smt_lib, scripts)
+                    written = Written(smt_lib, len(scripts))
+                else:
+                    assert proofs is not None
+                    made = write_proofs(proofs, scripts, time_limit)
+                    written = Written(proofs, len(scripts), len(made))
+            graph = _held_against(read, model, options)
+        except FBError as error:
+            if format == "text":
+                raise
+            print_json(plan, None, "refused", {}, error.diagnostics, ())
+            return 2 if error.usage else 1
+        return report(plan, read, verdict, format, graph, written)
+
+    try:
+        program, text = read_program_text(plan)
+        plans = [plan_in_text(program, text, plan, schedule)]
+        if schedule is None:
+            plans = [plan_in_text(program, text, plan, s.name) for s in program.schedules]
+        if len(plans) > 1 and folders:
+            message = f"{plan} holds {len(plans)} schedules, and scripts are written of one"
+            hint = "name it with --schedule"
+            raise FBError(Diagnostic("FB0707", message, hint=hint), usage=True)
     except FBError as error:
         if format == "text":
             raise
         print_json(plan, None, "refused", {}, error.diagnostics, ())
         return 2 if error.usage else 1
-    return report(plan, read, verdict, format, graph, written)
+    if len(plans) == 1:
+        return answer(plans[0])
+    code, refused, reports = 0, list[Diagnostic](), list[dict[str, object]]()
+    for read in plans:
+        try:
+            printed = StringIO()
+            with redirect_stdout(printed if format == "json" else sys.stdout):
+                code = max(code, answer(read))
+        except FBError as error:
+            if error.usage:
+                raise
+            refused += error.diagnostics
+        if format == "json":
+            reports.append(json.loads(printed.getvalue()))
+    if reports:
+        *others, last = reports
+        echo(*json.dumps(last | {"others": others}, indent=2).split("\n"))
+    if refused:
+        raise FBError(refused)
+    return code
 
 
 def _check_model(model: str, options: ModelOptions) -> None:

@@ -195,9 +195,10 @@ def _parse(text: str, file: str) -> Device:
     reader.check_unknown()
     if granularity is not None and granularity != int(granularity):
         reader.report(f"`granularity` is {granularity}, not a whole number of bytes")
-    if both is not None and both < (faster := max(d2h or 0, h2d or 0)):
-        hint = f"one direction alone moves {faster} B/s: measure with both busy, or leave it out"
-        reader.report(f"`both` is {both} B/s, less than one direction", hint)
+    rates = (d2h or 0, h2d or 0)
+    if both is not None and not max(rates) <= both <= sum(rates):
+        hint = f"the directions alone move {rates[0]} and {rates[1]} B/s: measure with both busy"
+        reader.report(f"`both` is {both} B/s, less than one direction or more than two", hint)
     if reader.problems or not (memory and granularity and bandwidth) or launch_us is None:
         raise FBError(reader.problems, usage=True)
     return Device(

@@ -60,7 +60,7 @@ def _measured(device: torch.device) -> tuple[int, int, int, int, int]:
     small_s = _least_s(lambda: copy(out, small[1], small[0], _SMALL_COPIES), device)
     issue_s = _issue_s(small[1], small[0], out, device)
     rates = round(_BLOCK_BYTES / out_s), round(_BLOCK_BYTES / back_s)
-    together = max(round(2 * _BLOCK_BYTES / both_s), *rates)
+    together = min(max(round(2 * _BLOCK_BYTES / both_s), *rates), sum(rates))
     return *rates, together, round(small_s / _SMALL_COPIES * 1e9), round(issue_s * 1e9)
 
 

@@ -120,6 +120,8 @@ def check_writable(path: str | Path) -> None:
     if "\0" in str(path):
         raise _unwritable(repr(path), "embedded null byte")
     target = Path(os.path.realpath(path))
+    if os.path.islink(path) and not target.exists():
+        raise _unwritable(path, "it is a link to what is not there")
     if target.is_dir():
         raise _unwritable(path, "it is a directory")
     if not target.parent.is_dir():

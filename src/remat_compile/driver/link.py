@@ -40,7 +40,7 @@ class LinkText:
 
 
 def parse_link(text: str) -> LinkText:
-    """FB0472 for what cannot be read, FB0477 for a `both` below one way alone."""
+    """FB0472 for what cannot be read, FB0477 for a `both` that the ways alone exclude."""
     if not isinstance(text, str):
         raise _unreadable(repr(text), "a link is a text")
     if "=" not in text:
@@ -58,8 +58,11 @@ def parse_link(text: str) -> LinkText:
     if missing:
         raise _unreadable(text, f"{' and '.join(missing)} is missing")
     both = values.get("both")
-    if both is not None and both < (faster := max(values["d2h"], values["h2d"])):
-        message = f'link "{text}": both ways together move {both} B/s, one alone {faster}'
+    rates = (values["d2h"], values["h2d"])
+    if both is not None and not max(rates) <= both <= sum(rates):
+        message = (
+            f'link "{text}": both ways together move {both} B/s, alone {rates[0]} and {rates[1]}'
+        )
         hint = "leave `both` out where the two ways do not slow each other down"
         raise FBError(Diagnostic("FB0477", message, hint=hint), usage=True)
     times = (values.get(word, 0) for word in _TIMES)

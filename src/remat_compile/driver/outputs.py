@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, assert_never
+from typing import TYPE_CHECKING, Literal
 from zipfile import BadZipFile, ZipFile
 
 from ..ir.diagnostics import Diagnostic, FBError
 from ..report.charts.frontier import SWEEP_MARK
+from ..report.subject import MARK
 from .files import STREAM, FileRead, check_writable
 from .model_source import ModelOptions, file_of, is_program
 from .recorded import is_bare_name
+from .sweep_cells import CELL_FIELDS
 
 if TYPE_CHECKING:
     from ..ir.program import Header
@@ -31,8 +34,28 @@ Kind = Literal["plan", "python", "values", "tensors", "sweep", "picture"]
 """What is written: a program in text form, code, the `.npz` file beside it or the `.pt` file that
 it is compared with, a sweep; a report, a trace or a graph."""
 
-MARK = b"enerated by remat-compile"
-"""What the docstring of generated code says, and the head of a picture."""
+HEADS: Mapping[Kind, re.Pattern[bytes]] = {
+    "plan": re.compile(rb"(?:\xef\xbb\xbf)?(?:\s|//[^\n]*\n)*fbir [0-9]+\s"),
+    "python": re.compile(
+        rb'"""One training step of @[^\n]+\n(?:[^\n]+\n)*\n'
+        rb"Planned by (?:[^\n]*\n)*?(?:[^\n]*, g|G)enerated by remat-compile [0-9]\S*\.\n"
+    ),
+    "sweep": re.compile(
+        rb'%s\n|\{\n "baseline": \{\n  "peak_bytes": [0-9]+,|<!doctype html>\n<html lang="en">\n'
+        rb'<head>\n<meta charset="utf-8">\n<meta name="generator" content="%s">'
+        % (",".join(CELL_FIELDS).encode(), SWEEP_MARK.encode())
+    ),
+    "picture": re.compile(
+        rb'(?:<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        rb'<meta name="generator" content="%s">|<!-- %s -->\n<svg |// %s\ndigraph '
+        rb'|\{"otherData":\{"generator":"%s"|\x89PNG.{33}tEXtSoftware\0%s'
+        rb"|\x80\x04\x95.{8}\}\x94\(\x8c\tgenerator\x94\x8c\x1a%s\x94)" % ((MARK.encode(),) * 6),
+        re.DOTALL,
+    ),
+    "tensors": re.compile(rb"\x80\x02}q\x00\(X\x1a\x00\x00\x00%sq\x01}" % MARK.encode()),
+    "values": re.compile(rb"(?:\w+\|[^|]*\|\w+\.npy\n)+"),
+}
+"""How a file of ours begins: of the last two, the pickle in it, and the names of its entries."""
 HEAD_BYTES = 1 << 16
 
 
@@ -76,7 +99,7 @@ def check_output(
             message = f"cannot write {output}: it is {read.what}"
             hint = "nothing that is read is written over; name another file"
             raise FBError(Diagnostic("FB0703", message, hint=hint), usage=True)
-    if all_known and path.stat().st_size and not _is_ours(path, Path(output).suffix, kind):
+    if all_known and path.stat().st_size and not _is_ours(path, kind):
         message = f"{output} exists, and remat-compile did not write it"
         hint = "name another file, or remove it first"
         raise FBError(Diagnostic("FB0719", message, hint=hint), usage=True)
@@ -116,50 +139,20 @@ def _external_files(model: Path) -> tuple[Path, ...]:
     return external_files(model)
 
 
-def _is_ours(path: Path, suffix: str, kind: Kind) -> bool:
-    """Whether what is to be written may take the place of an existing file: it is named as
-    what is written, or was written by us."""
-    match kind:
-        case "plan":
-            return suffix == ".fbir" or _first_words(path).startswith(b"fbir ")
-        case "sweep":
-            head = _head(path)
-            table = head.startswith(b"planner,")
-            page = SWEEP_MARK.encode() in head
-            return table or page or (b'"baseline"' in head and b'"cells"' in head)
-        case "python" | "picture":
-            # A `.py` file by hand may be the only one there is.
-            return MARK in _head(path)
-        case "values":
-            try:
-                with ZipFile(path) as archive:
-                    return all(name.count("|") == 2 for name in archive.namelist())
-            except (BadZipFile, OSError):
-                return False
-        case "tensors":
-            return _holds_a_step(path)
-        case _:
-            assert_never(kind)
-
-
-def _holds_a_step(path: Path) -> bool:
-    """Whether `torch.save` wrote tensors by the kinds of a step into this file; nothing of it is
-    unpickled."""
-    try:
-        with ZipFile(path) as archive:
-            pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
-            text = b"".join(archive.read(name) for name in pickles)
-    except (BadZipFile, OSError, ValueError, RuntimeError, NotImplementedError):
-        return False
-    return all(kind in text for kind in (b"param", b"arg", b"output", b"grad"))
-
-
-def _head(path: Path) -> bytes:
+def _is_ours(path: Path, kind: Kind) -> bool:
+    """Whether what is to be written may take the place of an existing file: one of its kind, that
+    was written by us, or of a plan, in its language. Nothing is unpickled."""
     with path.open("rb") as file:
-        return file.read(HEAD_BYTES)
-
-
-def _first_words(path: Path) -> bytes:
-    """The first line that is neither empty nor a comment."""
-    lines = (line.strip() for line in _head(path).split(b"\n"))
-    return next((line for line in lines if line and not line.startswith(b"//")), b"")
+        head = file.read(HEAD_BYTES)
+    try:
+        if kind == "tensors":
+            with ZipFile(path) as archive:
+                pickles = (n for n in archive.namelist() if n.endswith("/data.pkl"))
+                head = archive.read(next(pickles, ""))
+        elif kind == "values":
+            with ZipFile(path) as archive:
+                head = "".join(f"{name}\n" for name in archive.namelist()).encode()
+            return HEADS[kind].fullmatch(head) is not None
+    except (BadZipFile, KeyError, OSError, ValueError, RuntimeError, NotImplementedError):
+        return False
+    return HEADS[kind].match(head) is not None

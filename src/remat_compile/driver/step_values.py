@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from ..report.subject import MARK
 from .bind import lowered_again
 from .files import write_together
 from .outputs import check_output
@@ -42,7 +43,7 @@ def write_step_values(
     def write(values: Values, file: IO[bytes]) -> None:
         import torch
 
-        torch.save(values, file)
+        torch.save({MARK: {}, **values}, file)
 
     write_together({path: partial(write, values)})
 

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +25,7 @@ from .frontier import frontiers, knees
 from .outputs import check_output
 from .pictures import check_picture, write_picture
 from .run_planner import Attempt, Phases, schedule_of
-from .sweep_cells import Cell
+from .sweep_cells import CELL_FIELDS, Cell, quoted
 from .table import columns
 
 if TYPE_CHECKING:
@@ -64,12 +64,11 @@ class Sweep:
         return f"Sweep({len(self.cells)} cells, {planned} planned)"
 
     def to_csv(self) -> str:
-        names = [f.name for f in fields(Cell)]
         out = io.StringIO()
-        writer = csv.DictWriter(out, names, lineterminator="\n")
+        writer = csv.DictWriter(out, CELL_FIELDS, lineterminator="\n")
         writer.writeheader()
         for cell in self.cells:
-            writer.writerow({k: "" if v is None else v for k, v in asdict(cell).items()})
+            writer.writerow({k: quoted(v) for k, v in asdict(cell).items()})
         return out.getvalue()
 
     def to_json(self) -> str:

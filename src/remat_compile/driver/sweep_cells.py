@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any
 
-__all__ = ["Cell", "read_cells"]
+__all__ = ["CELL_FIELDS", "Cell", "quoted", "read_cells"]
 
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 
@@ -51,6 +51,8 @@ class Cell:
         return (self.graph, self.planner, self.kind, self.budget_bytes, self.time_limit_s)
 
 
+CELL_FIELDS = tuple(one.name for one in fields(Cell))
+
 _TYPES: dict[str, type[int] | type[float]] = {
     **dict.fromkeys(("budget_bytes", "peak_bytes", "activation_peak_bytes"), int),
     **dict.fromkeys(("least_bytes", "floor_bytes"), int),
@@ -86,7 +88,18 @@ def _checked(cell: Cell) -> Cell:
     return cell
 
 
+def quoted(value: object) -> object:
+    """A cell of a table: what a spreadsheet would take for a formula stands behind a quote, and a
+    carriage return, which ends a row there, is a blank."""
+    if not isinstance(value, str):
+        return "" if value is None else value
+    text = value.replace("\r", " ")
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "'")) else text
+
+
 def _read(name: str, text: str) -> Any:
+    if name not in _TYPES:
+        text = text.removeprefix("'")
     if text == "":
         return "" if name == "graph" else None
     return _TYPES.get(name, str)(text)

@@ -23,8 +23,7 @@ from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.semantics.simulate import Sizes
 from .gather import freed_early
-from .peak_check import PeakCheck
-from .walk import is_plain, peaks_of
+from .walk import is_plain, is_within, peaks_of
 
 __all__ = ["folded"]
 
@@ -44,7 +43,7 @@ def folded(
     which must be valid. Nothing is tried after `until` (of `time.monotonic`)."""
     graph = program.graph
     fusible = {c.name for c in graph.cnodes if is_plain(c, graph) and may_fuse(c)}
-    peaks, check = peaks_of(program, schedule), PeakCheck(program)
+    peaks = peaks_of(program, schedule)
     touching = _touching(graph)
     steps = freed_early(graph, schedule.steps)
     sizes = Sizes.of(program).anode
@@ -54,7 +53,7 @@ def folded(
             while shorter is not None and monotonic() <= until:
                 steps = shorter
                 cuts = _Fold(graph, steps, fusible, sizes, touching).cuts(c, name)
-                shorter = next((s for s in cuts if check.within(peaks, s)), None)
+                shorter = next((s for s in cuts if is_within(peaks, program, s)), None)
     return replace(schedule, steps=tuple(steps))
 
 

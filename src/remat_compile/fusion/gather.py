@@ -14,13 +14,12 @@ from time import monotonic
 from ..ir.graph import CNode, Graph
 from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
-from .peak_check import PeakCheck, Peaks
-from .walk import peaks_of
+from .walk import Peaks, is_within, peaks_of
 
 __all__ = ["freed_early", "gathered"]
 
 MOST_TRIES = 500
-"""Of moves that are judged (`PeakCheck`)."""
+"""Limit on the moves that are simulated."""
 
 
 def gathered(
@@ -33,7 +32,7 @@ def gathered(
     """A schedule of the same steps in which computations stand right after earlier ones that read
     or make what they read, or right before what reads their results, as far as `peaks` hold (of
     the device and of the activations, bytes; left out: those of `schedule`). `schedule` must be
-    valid. Each move is judged by `PeakCheck`; none is tried after `until` (of `time.monotonic`)."""
+    valid. Each move is simulated; none is tried after `until` (of `time.monotonic`)."""
     fusible = {c.name for c in program.graph.cnodes if c.token is None and may_fuse(c)}
     gathering = _Gathering(program, schedule, peaks or peaks_of(program, schedule), until)
     for index in range(len(schedule.steps)):
@@ -60,8 +59,7 @@ class _Gathering:
         peaks: Peaks,
         until: float,
     ):
-        self.check = PeakCheck(program)
-        self.peaks, self.until = peaks, until
+        self.program, self.peaks, self.until = program, peaks, until
         self.steps = list(schedule.steps)
         self.tries = 0
 
@@ -70,7 +68,7 @@ class _Gathering:
         if self.tries == MOST_TRIES or monotonic() > self.until:
             return
         self.tries += 1
-        if self.check.within(self.peaks, steps):
+        if is_within(self.peaks, self.program, steps):
             self.steps = steps
 
 

@@ -20,10 +20,9 @@ from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.semantics.simulate import simulate
 from .graph import with_fused
-from .peak_check import Peaks
 from .price import Prepare, Price, Priced, price_key
 from .region import CallsTime, RunMember, fused_cnode
-from .walk import RunWalk, in_common, is_plain, peaks_of
+from .walk import Peaks, RunWalk, in_common, is_plain, peaks_of
 
 __all__ = ["Fused", "Fusing", "fuse_runs"]
 

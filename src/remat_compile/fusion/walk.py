@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..ir.diagnostics import FBError
 from ..ir.graph import Atom, CNode, Graph, View
 from ..ir.program import Program
 from ..ir.schedule import Compute, Schedule, Step
 from ..ir.semantics.simulate import simulate
-from .peak_check import Peaks
+from ..operators import effects
 from .region import RunMember, views_to
 
-__all__ = ["RunWalk", "in_common", "is_plain", "peaks_of"]
+__all__ = ["Peaks", "RunWalk", "in_common", "is_plain", "is_within", "peaks_of"]
+
+Peaks = tuple[int, int]
+"""Bytes: of the device, and of the activations."""
 
 
 def peaks_of(program: Program, schedule: Schedule) -> Peaks:
     """Of a valid schedule."""
     trace = simulate(program, schedule)
     return trace.peak_bytes, trace.activation_peak_bytes
+
+
+def is_within(peaks: Peaks, program: Program, steps: Sequence[Step]) -> bool:
+    """Whether the steps are a valid schedule of the program that takes no more."""
+    try:
+        device, activation = peaks_of(program, Schedule("tried", "", tuple(steps)))
+    except FBError:
+        return False
+    return device <= peaks[0] and activation <= peaks[1]
 
 
 class RunWalk:
@@ -64,7 +77,10 @@ class RunWalk:
 
 def is_plain(c: CNode, graph: Graph) -> bool:
     """Whether an execution is nothing but a call of pure operators."""
+    known = effects(c.call.op)
     if c.phase not in ("fwd", "bwd") or c.token is not None or c.replay is not None:
+        return False
+    if known is not None and known.flags:
         return False
     if c.is_accumulate:
         # Inside it is a sum that takes storage of its own. It has the shape of its first term, to

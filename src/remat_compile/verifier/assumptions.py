@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..ir.expr import Const
-from ..ir.graph import ANode
+from ..ir.graph import ACCUMULATE_OP, FUSED_OP, LOSS_OP, ANode
 from ..ir.program import Program
 from ..ir.schedule import Compute, Schedule
+from ..operators import effects
 from .arithmetic.intervals import names_of
 from .arithmetic.shapes import MAY_OVERLAP, least_bytes
 from .read.statements import names_in, same_call
@@ -39,6 +40,7 @@ def assumptions(
     return (
         Assumption("graph", "for the graph as written: model not seen"),
         Assumption("operators", "operators compute from their arguments and random state alone"),
+        *_libraries(program),
         *_replay_forms(program, schedule),
         *_regions(program),
         *_gradients(program),
@@ -52,6 +54,19 @@ def assumptions(
 def cost_assumptions(program: Program) -> tuple[Assumption, ...]:
     """The assumptions behind numbers in the graph, which a simulated plan makes too."""
     return (*_costs(program), *_loss(program))
+
+
+def _libraries(program: Program) -> Iterator[Assumption]:
+    """Operators of which no table tells what they do beside computing."""
+    calls = [view.call for view in program.graph.views]
+    for c in program.graph.cnodes:
+        calls += (*c.call.parts(), *([] if c.replay is None else [c.replay.call]))
+    names = dict.fromkeys(call.op for call in calls)
+    unknown = [name for name in names if (own := effects(name)) is None or "m" in own.flags]
+    unknown = [name for name in unknown if name not in (LOSS_OP, ACCUMULATE_OP, FUSED_OP)]
+    if unknown:
+        text = f"operators not in the table ({_some(unknown)}) write nothing, draw by a token only"
+        yield Assumption("libraries", text)
 
 
 def _replay_forms(program: Program, schedule: Schedule) -> Iterator[Assumption]:

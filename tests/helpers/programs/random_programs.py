@@ -183,7 +183,9 @@ class _Builder:
         return tuple(literals)
 
     def call(self, reads: Sequence[str]) -> Call:
-        op = self.rng.choice(("aten.mm.default", "aten.add.Tensor", "my_ns.op_1.out", "prims.neg"))
+        op = self.rng.choice(
+            ("aten.mm.default", "aten.add.Tensor", "my_ns.op_1.out", "prims.neg.default")
+        )
         refs: tuple[Arg, ...] = tuple(Ref(name) for name in reads)
         if len(refs) > 1 and self.chance(0.3):
             refs = (refs[0], refs[1:])

@@ -34,7 +34,7 @@ graph @step {
   %c : grad f32[8] bytes 64
   %dw : param_grad f32[8] bytes 64
   F1: fwd %h, %hm = aten.relu.default(%x, %w) workspace 5 at m.py:3 "fc"
-  F2: fwd %n, %nrm = aten.norm.default(%h, %rm) replay { %n = aten.norm.pure(%h) } at m.py:4 "bn"
+  F2: fwd %n, %nrm = ns.norm(%h, %rm) replay { %n = ns.norm_again(%h) } at m.py:4 "bn"
   F3: fwd %d, %dm = aten.native_dropout.default(%n, 0.1, true) token %r at m.py:5 "drop"
   F4: fwd %e, _ = aten.native_dropout.default(%d, 0.1, true) token %q at m.py:6 "drop2"
   %ev = view of %e aten.t.default(%e)

@@ -23,8 +23,7 @@ def operators(graph: Graph) -> frozenset[str]:
 
 def require_lowerings(graph: Graph) -> None:
     """Raises FBError with all that JAX cannot run here, each with its model lines: FB0920 for
-    an operator that has no lowering, FB0914 for one inside a region that draws random numbers,
-    FB0921 for complex numbers, FB0947 for an argument that
+    an operator that has no lowering, FB0921 for complex numbers, FB0947 for an argument that
     a lowering does not honour, FB0948 for one that it does not know."""
     uses: dict[tuple[str, str, str], dict[str, Span | None]] = {}
     for use in _uses(graph):
@@ -48,14 +47,13 @@ class _Use:
     call: Call
     place: str
     span: Span | None
-    is_inside: bool = False
 
 
 def _uses(graph: Graph) -> Iterator[_Use]:
     for c in graph.cnodes:
         place = str(c.loc) if c.loc is not None else c.name
         for inner in c.call.region:
-            yield _Use(inner.call, f"{place}, inside", c.span, is_inside=True)
+            yield _Use(inner.call, f"{place}, inside", c.span)
         if c.call.op not in _STRUCTURE:
             yield _Use(c.call, place, c.span)
         if c.replay is not None:
@@ -77,9 +75,6 @@ def _problems(use: _Use) -> Iterator[tuple[str, str, str]]:
     hint = "change these lines of the model, or run the plan with PyTorch"
     for what in unhonoured(call):
         yield "FB0947", f"{call.op} {what}", hint
-    if use.is_inside and is_random(call.op):
-        hint = "let it stand as a cNode of its own, with a token"
-        yield "FB0914", f"{call.op} draws random numbers, which a region cannot replay", hint
     taken = honoured(call)
     key = {"key": None} if is_random(call.op) else {}
     try:

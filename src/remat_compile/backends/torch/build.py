@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import linecache
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from ..._torch.lowered import Lowered
 from ..._torch.plain_wrappers import PlainWrappers
 from ...ir.diagnostics import Diagnostic, fail, render
 from ...ir.graph import CNode
-from ...ir.schedule import Offload, Schedule
+from ...ir.schedule import Compute, Offload, Schedule
 from ..python.quote import comment
 from ..python.regions import regions_of
 from .borders import borders
@@ -30,7 +31,6 @@ from .interface import TICKET, Interface, copies_of
 from .kernels import Kernel, Kernels, make_kernels
 from .layouts import LayoutWatch
 from .module import PlannedModule, planned_module
-from .more_terms import MoreTerms
 from .refusals import BackwardGuards, GuardFailure
 from .runtime import PlanCopies
 from .unused import UnusedOutputs
@@ -106,13 +106,13 @@ def compiled_step(
         return borders(lowered, joint, interface, (*saved, *keys, *ticket))
 
     moved = {step.anode for step in schedule.steps if isinstance(step, Offload)}
-    # On the host there is room for a dense gradient, not for a slice of something larger.
-    in_order = lowered if moved.isdisjoint(lowered.tangents) else replace(lowered, takes=None)
     is_fixed = bool(compiled) or recorder is not None
-    layouts = LayoutWatch(in_order, name, is_fixed=is_fixed)
+    layouts = LayoutWatch(lowered, name, moved, is_fixed=is_fixed)
     guards = BackwardGuards(lowered.exported, name)
-    flight = Flight(guards, UnusedOutputs(lowered), layouts, MoreTerms(lowered))
+    flight = Flight(guards, UnusedOutputs(lowered), layouts)
     tangents = len(lowered.tangents)
+    runs = Counter(step.cnode for step in schedule.steps if isinstance(step, Compute))
+    draws_again = any(c.token and runs[c.name] > 1 for c in program.graph.cnodes)
     graphs = None
     if recorder is not None:
         graphs = StepGraphs(
@@ -131,16 +131,18 @@ def compiled_step(
 
     def run_backward(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
         flight.end()
-        if compiled and any(map(_is_batch, args[len(args) - tangents :])):
-            message = "gradients come in a batch (is_grads_batched=True), which no kernel reads"
-            hint = "ask for one after the other, or plan without fusion"
+        if (compiled or draws_again) and any(map(_is_batch, args[len(args) - tangents :])):
+            message = (
+                "gradients come in a batch (is_grads_batched=True), which no kernel of this plan "
+                "reads, and in which no dropout can be drawn again"
+            )
+            hint = "ask for one after the other, or call the model itself"
             raise GuardFailure(Diagnostic("FB0910", message, hint=hint))
-        args[len(args) - tangents :] = flight.layouts.fit(args[len(args) - tangents :])
+        first = len(args) - tangents
+        args[first:] = flight.layouts.fit(args[first:], flight.unused.missing)
         if compiled:
-            _resolve(args, len(args) - tangents)
-        grads = flight.unused.leave_out(run_other(args, constants))
-        flight.terms.look(grads)
-        return grads
+            _resolve(args, first)
+        return flight.unused.leave_out(run_other(args, constants))
 
     def run_forward(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
         if compiled:

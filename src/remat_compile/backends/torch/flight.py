@@ -15,7 +15,6 @@ from ..._torch.alloc import Mark
 from ..._torch.autocast import Autocast
 from ...ir.diagnostics import Diagnostic, FBError
 from .layouts import LayoutWatch
-from .more_terms import MoreTerms
 from .refusals import BackwardGuards
 from .unused import UnusedOutputs, step_node
 
@@ -42,13 +41,10 @@ class Flight:
     that calls `begin` itself (`is_begun_by_node`) is given no hook for it.
     """
 
-    def __init__(
-        self, guards: BackwardGuards, unused: UnusedOutputs, layouts: LayoutWatch, terms: MoreTerms
-    ) -> None:
+    def __init__(self, guards: BackwardGuards, unused: UnusedOutputs, layouts: LayoutWatch) -> None:
         self._guards = guards
         self.unused = unused
         self.layouts = layouts
-        self.terms = terms
         self.mark: Mark | None = None
         self.is_begun_by_node = False
         self._ways = _Ways()
@@ -83,11 +79,9 @@ class Flight:
         """Hooks the autograd node that made these outputs of one call, and gives it."""
         # What a node of our own gives is never a view of what it was given.
         node = step_node(outputs, () if self.is_begun_by_node else given)
-        if node is not None:
-            if not self.is_begun_by_node:
-                node.register_prehook(self.begin)
-                self.layouts.watch(node, outputs)
-            self.terms.watch(node)
+        if node is not None and not self.is_begun_by_node:
+            node.register_prehook(self.begin)
+            self.layouts.watch(node, outputs)
         return node
 
     def begin(self, gradients: Sequence[Tensor | None]) -> None:
@@ -95,7 +89,6 @@ class Flight:
         _refuse_create_graph()
         self._guards.check()
         self.unused.look(gradients)
-        self.layouts.look(gradients)
 
 
 def _refuse_create_graph() -> None:

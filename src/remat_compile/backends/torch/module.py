@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 from torch._C import _TorchDispatchModeKey
+from torch.autograd import forward_ad
 from torch.utils._pytree import tree_flatten
 
 from ..._torch.exclusive import do_originals_run, settled, undisturbed
@@ -21,7 +22,7 @@ from ..._torch.parallel import check_not_spread
 from ..._torch.results import tensors_of
 from ..._torch.strides import lie_alike
 from ..._torch.whole import StandIn
-from ...ir.diagnostics import Diagnostic, render
+from ...ir.diagnostics import Diagnostic, fail, render
 from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
 from .arguments import OTHERS, Arguments
@@ -44,6 +45,12 @@ AS_SAMPLE = (
     "compile again for this call, restore what the plan was made for, or compile with "
     'on_change="replan" or "eager"'
 )
+
+ONE_BACKWARD = (
+    "a planned step has one forward and one backward: it cannot be called inside of torch.func "
+    "(grad, vmap, jvp) or forward-mode differentiation"
+)
+BY_MODEL = "call the model itself there, which was not changed"
 
 _STEP = "_remat_compile_step"
 _OWN = ("forward", "_is_full_backward_hook")
@@ -253,7 +260,12 @@ class PlannedModule(StandIn, nn.Module):
         step: PlannedStep = self.__dict__[_STEP]
         if not torch.is_grad_enabled() or _is_traced():
             return step.eager(self, args, kwargs)
-        return step(self, args, kwargs)
+        try:
+            return step(self, args, kwargs)
+        except (NotImplementedError, RuntimeError):  # of PyTorch, at the first thing it cannot do
+            if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+                fail("FB0949", ONE_BACKWARD, hint=BY_MODEL)
+            raise
 
     def _remat_compile_original(self) -> nn.Module:
         step = self.planned_step

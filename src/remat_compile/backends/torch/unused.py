@@ -52,19 +52,20 @@ class UnusedOutputs:
         self._begun = _BegunMissing()
 
     def look(self, tangents: Sequence[Tensor | None]) -> None:
-        """At what arrives at the node of a call, where a missing tangent matters."""
-        if not self._can_miss:
-            return
+        """Notes which tangents never came to the node of a call."""
         self._begun.missing = frozenset(
             name for index, name in self._outputs.items() if tangents[index] is None
         )
 
+    @property
+    def missing(self) -> frozenset[str]:
+        """Tangents that never came to the backward that this thread began."""
+        return self._begun.missing
+
     def leave_out(self, grads: Sequence[Any]) -> Sequence[Any]:
         """`grads` with None where all tangents behind a gradient are missing."""
-        if not self._can_miss:
-            return grads
         missing, self._begun.missing = self._begun.missing, frozenset()
-        if not missing:
+        if not missing or not self._can_miss:
             return grads
         return tuple(
             None if needs and needs <= missing else gradient

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._functorch._aot_autograd import descriptors as aot
 
-from ..._torch.gradients import lost_gradients, sums_behind
+from ..._torch.gradients import lost_gradients
 from ..._torch.host_reads import warnings_of_reads, warnings_of_way
 from ..._torch.lowered import Lowered
 from ...ir.diagnostics import FBError
@@ -53,7 +54,7 @@ class _ProgramAssembly:
         input_grads: list[tuple[int, str]] = []
         forward_outputs: list[str | None] = []
         backward_outputs: list[str | None] = []
-        for name, desc in zip(names, descs, strict=True):
+        for name, node, desc in zip(names, nodes, descs, strict=True):
             match desc:
                 case aot.InputMutationAOTOutput(mutated_input=aot.BufferAOTInput(target=target)):
                     assert name is not None
@@ -72,7 +73,7 @@ class _ProgramAssembly:
                 case None:
                     backward_outputs.append(None)
                 case _:
-                    self.read.refuse("FB0508", f"the model has an effect of kind {desc}", None)
+                    self.read.refuse("FB0508", self._effect(desc), node)
         if self.read.problems:
             raise FBError(self.read.problems)
         binding = self._binding(grads, updates, results, input_grads)
@@ -106,22 +107,23 @@ class _ProgramAssembly:
             constants=self.read.constants,
             warnings=(
                 *lost_gradients(binding, self.read.exported.original),
-                *sums_behind(
-                    self._returned_views(),
-                    binding,
-                    {n for c in graph.cnodes if c.is_accumulate for n in c.results},
-                    of_own=self.read.joint.has_several_views(),
-                ),
                 *warnings_of_reads(self.read.joint.reads),
                 *warnings_of_way(compiling=self.read.joint.compiling),
             ),
             reads=self.read.joint.reads,
         )
 
-    def _returned_views(self) -> list[str | None]:
-        """What results are views of, as far as it is given to the step."""
-        given = self.read.placeholders
-        return [given[at] for at in self.read.joint.returned_views() if at < len(given)]
+    def _effect(self, desc: Any) -> str:
+        """What a forward does that no plan can."""
+        exported = self.read.exported
+        match getattr(desc, "mutated_input", None):
+            case aot.ParamAOTInput(target=target):
+                return f"the forward writes to parameter {target}"
+            case aot.PlainAOTInput(idx=index):
+                paths = argument_paths(exported.args, exported.kwargs)
+                return f"the forward writes to {paths[self.read.argument_of_plain[index]]}"
+            case _:
+                return f"the forward has an effect that no plan repeats ({type(desc).__name__})"
 
     def _name(self, node: object) -> str | None:
         """The name of a flat result of the joint graph. FB0507 for one that is no tensor."""

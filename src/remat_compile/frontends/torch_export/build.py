@@ -18,9 +18,10 @@ from ..._torch.ops import atom_of, from_torch_dtype, op_name
 from ...ir.diagnostics import Diagnostic, FBError, fail
 from ...ir.expr import Const, add
 from ...ir.graph import ACCUMULATE_OP, ANode, ANodeKind, Arg, Call, CNode, Ref, View
+from ...operators.schema import effects_of
 from .accumulate import Accumulations
-from .operators import draws_random_numbers, replay_without_effect
-from .places import place_of
+from .operators import filled, replay_without_effect
+from .places import BY_REGIONS, place_of
 from .prepare import is_backward
 from .symbols import Symbols
 
@@ -31,6 +32,10 @@ WITHOUT_ONEDNN = (
     "capture and train inside torch.backends.mkldnn.flags(enabled=False)"
 )
 
+WAY_OUT = {
+    "FB0507": f"use operators of PyTorch on tensors in that line, or {BY_REGIONS}",
+    "FB0508": "compute a new tensor and return it, or write to a buffer",
+}
 LONGEST = 48
 """Characters of a name in the graph, the end of the model's own, which stands in the binding."""
 
@@ -186,6 +191,15 @@ class ProgramBuilder:
             for d in error.diagnostics:
                 self.refuse(d.code, d.message, node)
             return
+        if effects_of(node.target).is_unwritten:
+            assert isinstance(value, Tensor)
+            first = node.args[0] if node.args else None
+            zeros = filled(call, value, first.meta["val"] if isinstance(first, fx.Node) else None)
+            if zeros is None:
+                message = f"operator {node.target} leaves its result unwritten"
+                self.refuse("FB0507", message, node)
+                return
+            call = zeros
         held = [t is not None and t.untyped_storage()._cdata in self.holder for t in tensors]
         if all(held):
             self._view(node, call, tensors)
@@ -234,13 +248,13 @@ class ProgramBuilder:
             call = Call(ACCUMULATE_OP, (self._arg(first), self._arg(second)))
         label = f"B{len(self.backward) + 1}" if backward else f"F{len(self.forward) + 1}"
         token = None
-        if draws_random_numbers(node):
+        assert isinstance(node.target, OpOverload)
+        if effects_of(node.target).draws(node.args, node.kwargs):
             token = self._fresh(f"rng_{label}")
             # Of CUDA, which a model may be captured for where there is none, it is known.
             device = self.exported.device
             nbytes = Const(16 if device.type == "cuda" else get_rng_state(device).numel())
             self.anodes[token] = ANode(token, "rng", "u8", (nbytes,), nbytes)
-        assert isinstance(node.target, OpOverload)
         cnode = CNode(
             name=label,
             phase="bwd" if backward else "fwd",
@@ -337,5 +351,5 @@ class ProgramBuilder:
             shown = [place for place in places if place]
             more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
             at = f" ({', '.join(shown[:SHOWN])}{more})" if shown else ""
-            diagnostics.append(Diagnostic(code, f"{message}{at}"))
+            diagnostics.append(Diagnostic(code, f"{message}{at}", hint=WAY_OUT.get(code)))
         return diagnostics

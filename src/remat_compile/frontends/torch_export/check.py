@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ..._torch.autocast import Autocast
 from ..._torch.devices import forked_generators
 from ..._torch.execute import Again, execute
 from ..._torch.lowered import Exported, Lowered
+from ..._torch.places import Place, paths_of, place_of
 from ..._torch.repeats import differences, same_bits
 from ..._torch.results import asks_for_cache
 from ..._torch.whole import unchanged
@@ -23,22 +28,36 @@ from ...ir.graph import CNode, Graph
 from ...ir.program import Program
 from ...ir.schedule import Compute, Step
 from .operators import is_compared
+from .places import BY_REGIONS, CHECKPOINT, refused
+from .python_state import CALL_ONCE
 
 __all__ = ["check_against_eager", "eager_step", "ensure_trusted"]
 
 
+RANDOM_STATE = "state of the random numbers"
 SHOWN = 5
 """Names in a message; of more, the number is told."""
+
+_SEEDS = (
+    "the forward sets the state of PyTorch's random numbers, which a plan does not",
+    "draw that noise outside of the forward, and give it as an argument or a buffer",
+)
+_TWICE = (
+    "the forward checkpoints a part that writes to a buffer (BatchNorm), in eager twice",
+    CHECKPOINT,
+)
+_CAUSES = {inspect.unwrap(f).__code__: _SEEDS for f in (torch.manual_seed, torch.set_rng_state)}
+_CAUSES[inspect.unwrap(checkpoint).__code__] = _TWICE
 
 _TRUSTED: WeakSet[Exported] = WeakSet()
 """Those that were compared."""
 
 
-REPORT = "please report this with the model; no plan is made from a wrong graph"
+REPORT = f"{BY_REGIONS}; please report it with the model: no plan is made from a wrong graph"
 AS_TRACED = (
     "the model goes another way while it is traced (torch.compiler.is_compiling), where kernels "
     "round otherwise: take a way that is the same in both, in transformers "
-    'attn_implementation="eager", or train by regions: torch.compile(model, backend="remat")'
+    f'attn_implementation="eager", or {BY_REGIONS}'
 )
 """Where the captured graph is not the way of eager."""
 
@@ -73,10 +92,16 @@ def check_against_eager(
         if not same_bits(kept, again):
             replayed.append(_wrong_replay(c, name))
 
-    ours = _of_graph(program, values, compare)
+    theirs = eager_step(exported, program)
+    for b in program.binding.buffers:
+        after = theirs.get(f"buffer {b.names[0]}")
+        if after is not None and after.shape != values[b.name].shape:
+            message = f"the first call of the model gives buffer {b.names[0]} another shape"
+            raise FBError(Diagnostic("FB0513", message, hint=CALL_ONCE))
+    with refused("FB0512", "the captured graph does not run", exported.original):
+        ours = _of_graph(program, values, compare)
     if replayed:
         raise FBError(replayed)
-    theirs = eager_step(exported, program)
     compared = differences(
         {name: ours.get(name) for name in theirs},
         theirs,
@@ -103,7 +128,28 @@ def check_against_eager(
             f"the lowered graph computes another {', '.join(different[:SHOWN])}{more} "
             "than eager PyTorch"
         )
-        raise FBError(Diagnostic("FB0512", message, hint=hint))
+        known: list[Diagnostic] = []
+        if RANDOM_STATE in different or all(d.startswith("buffer ") for d in different):
+            cause = _SEEDS if RANDOM_STATE in different else _TWICE
+            known = _with_cause(exported, program, cause)
+        raise FBError(known or Diagnostic("FB0512", message, hint=hint))
+
+
+def _with_cause(exported: Exported, program: Program, cause: tuple[str, str]) -> list[Diagnostic]:
+    """FB0512 with the first line of the model that calls a function of that `cause`."""
+    paths, found = paths_of(exported.original), list[Place]()
+
+    def watch(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and not found and _CAUSES.get(frame.f_code) is cause:
+            found.extend(p for p in [place_of(frame, paths)] if p.file)
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        eager_step(exported, program)
+    finally:
+        sys.setprofile(before)
+    return [Diagnostic("FB0512", f"{cause[0]} ({place})", hint=cause[1]) for place in found]
 
 
 def _wrong_replay(c: CNode, name: str) -> Diagnostic:
@@ -141,6 +187,7 @@ def _of_graph(
     steps = _with_replays(graph, frees_after_last_use(graph, capture_order(graph)))
     with forked_generators():
         done = execute(program, steps, {**values, **buffers}, again=again)
+        state = torch.get_rng_state()
     outputs: dict[str, Tensor | None] = {
         f"result {index}": result for index, result in enumerate(done.results)
     }
@@ -151,6 +198,7 @@ def _of_graph(
     for b in binding.buffers:
         if b.update is not None:
             outputs[f"buffer {b.names[0]}"] = buffers[b.name]
+    outputs[RANDOM_STATE] = state
     return outputs
 
 
@@ -182,9 +230,11 @@ def eager_step(exported: Exported, program: Program) -> dict[str, Tensor | None]
                 [torch.ones_like(result) for result in trained],
                 allow_unused=True,
             )
+        state = torch.get_rng_state()
     outputs: dict[str, Tensor | None] = {
         f"result {index}": result.detach() for index, result in enumerate(results)
     }
+    outputs[RANDOM_STATE] = state
     outputs.update(zip(targets, gradients, strict=True))
     updated = {name for b in binding.buffers if b.update is not None for name in b.names[:1]}
     for name, buffer in after.items():

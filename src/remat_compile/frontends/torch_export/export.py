@@ -10,14 +10,21 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest import mock
 
 import sympy
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+from torch.nn.parameter import is_lazy
+from torch.utils._pytree import (
+    keystr,
+    tree_flatten,
+    tree_flatten_with_path,
+    tree_leaves,
+    tree_unflatten,
+)
 
 from ..._torch.autocast import Autocast
 from ..._torch.call_guards import guards_of_call
@@ -25,17 +32,20 @@ from ..._torch.exclusive import capturing, exchanging
 from ..._torch.kernel_strides import laid_out_by_kernels
 from ..._torch.lowered import Exported
 from ..._torch.parallel import check_not_spread, replica_of
-from ..._torch.places import error_in_model
 from ..._torch.results import Results, read_results, without_cache
 from ..._torch.unlogged import unlogged
 from ..._torch.wanted import ALL_RESULTS, Wanted
 from ..._torch.whole import StandIn, as_forward_sees, has_values, unalias, unchanged
-from ...ir.diagnostics import Diagnostic, FBError, fail
-from .places import place_of
-from .python_state import observe
+from ...ir.diagnostics import Diagnostic, fail
+from .places import place_of, refused
+from .prepare import check_dense
+from .python_state import CALL_ONCE, observe
 from .without_values import file_on_device, on_device
 
 __all__ = ["argument_paths", "export", "load_pt2"]
+
+NO_NUMBERS = "compute with the tensor (torch.where), not with the number in it (`.item()`)"
+SYMBOLIC = torch.SymInt | torch.SymFloat | torch.SymBool
 
 
 def export(
@@ -63,19 +73,22 @@ def export(
     if isinstance(module, StandIn):
         module = module._remat_compile_original()
     _check_trainable(module)
+    _check_kinds(module, args, kwargs)
     args, kwargs = unalias(args, kwargs)
     if not has_values(module):
         module, args, kwargs = on_device(module, args, kwargs, torch.device("cpu"))
     with exchanging(), _quiet(), unchanged(module):
         args, kwargs = as_forward_sees(module, args, kwargs)
-        with laid_out_by_kernels(has_values=has_values(module)):
-            seen = observe(module, args, kwargs, wanted)
     guards = None
-    if guarded:
-        with capturing(), _quiet(), unchanged(module):
-            guards = guards_of_call(module, args, kwargs, seen.changing)
-    results = None if strict else seen.results
-    try:
+    what = f"PyTorch cannot capture the forward of {type(module).__name__}"
+    with refused("FB0501", what, module, args, kwargs):
+        laid_out = laid_out_by_kernels(has_values=has_values(module))
+        with exchanging(), _quiet(), unchanged(module), laid_out:
+            seen = observe(module, args, kwargs, wanted)
+        if guarded:
+            with capturing(), _quiet(), unchanged(module):
+                guards = guards_of_call(module, args, kwargs, seen.changing)
+        results = None if strict else seen.results
         with (
             exchanging(),
             _quiet(),
@@ -88,12 +101,6 @@ def export(
             program = torch.export.export(
                 module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict
             )
-    except Exception as error:  # torch.export raises many types, all about the user's model
-        fail(
-            "FB0501",
-            f"torch.export cannot export {type(module).__name__}: {error_in_model(error, module)}",
-            hint=_what_to_do(error),
-        )
     return replace(
         _exported(program, module, args, kwargs),
         has_checkpoints=strict,
@@ -122,19 +129,6 @@ def _return_what_can_be_exported(module: nn.Module, results: Results) -> None:
 
     hooks = [key for key in vars(module) if key.endswith("_hooks")]
     vars(module).update({key: OrderedDict() for key in hooks}, forward=forward)
-
-
-def _what_to_do(error: Exception) -> str:
-    if "_checkpoint_context_fn" in str(error):
-        # PyTorch's export needs a policy on every region, if only one that saves nothing.
-        return (
-            "give each torch.utils.checkpoint "
-            "context_fn=functools.partial(create_selective_checkpoint_contexts, [])"
-        )
-    return (
-        "rewrite data-dependent control flow or sizes (see the message of torch.export above), "
-        'or train the model by regions: torch.compile(model, backend="remat")'
-    )
 
 
 @contextmanager
@@ -231,6 +225,22 @@ def _check_trainable(module: nn.Module) -> None:
         )
 
 
+def _check_kinds(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """FB0513 for parameters that the first call makes, FB0507 for TorchScript and FB0902 for
+    tensors that are not dense."""
+    for path, part in module.named_modules():
+        name = f"{path or 'the model'} ({type(part).__name__})"
+        if isinstance(part, torch.jit.ScriptModule):
+            message = f"{name} is TorchScript, which runs other operators from call to call"
+            fail("FB0507", message, hint="put the module that it was made from in its place")
+        if any(map(is_lazy, (*part._parameters.values(), *part._buffers.values()))):
+            message = f"{name} makes its parameters on its first call"
+            fail("FB0513", message, hint=CALL_ONCE)
+    given = (leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
+    named = zip(argument_paths(args, kwargs), given, strict=True)
+    check_dense((*module.named_parameters(), *module.named_buffers(), *named))
+
+
 def argument_paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     """`args[0]`, `kwargs['mask']`, … of every tensor leaf, in flat order."""
     leaves, _ = tree_flatten_with_path((args, kwargs))
@@ -263,7 +273,7 @@ def _symbols(program: ExportedProgram) -> tuple[dict[str, str], dict[str, tuple[
                 hint="give it a torch.export.Dim of its own, or export without it",
             )
     if any(symbol not in free for symbol in program.range_constraints):
-        raise _data_dependent(program, free)
+        _refuse_data_dependent(program, free)
     symbols = sorted(free & set(program.range_constraints), key=str)
     for index, symbol in enumerate(symbols):
         bounds = program.range_constraints[symbol]
@@ -279,33 +289,20 @@ def _symbols(program: ExportedProgram) -> tuple[dict[str, str], dict[str, tuple[
     return names, ranges
 
 
-def _data_dependent(program: ExportedProgram, known: set[Any]) -> FBError:
-    """FB0506 naming every operation whose result has a size, or is a number, that the inputs do not
-    fix."""
-    diagnostics = []
+def _refuse_data_dependent(program: ExportedProgram, known: set[Any]) -> NoReturn:
+    """FB0506 with the first operation whose result has a size, or is a number, that depends on
+    data."""
     for node in program.graph.nodes:
         value = node.meta.get("val")
         is_tensor = isinstance(value, Tensor)
-        sizes: tuple[Any, ...] = tuple(value.shape) if is_tensor else (value,)
-        symbols = {
-            x
-            for size in sizes
-            if isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool)
-            for x in size.node.expr.free_symbols
-        }
-        if symbols - known:
-            known = known | symbols
-            what = f"the size of what {node.target} returns" if is_tensor else f"{node.target}"
-            hint = "use a form of fixed size, such as torch.where"
-            if not is_tensor:
-                hint = "compute with the tensor, not with the number in it"
+        numbers = [n for n in (value.shape if is_tensor else (value,)) if isinstance(n, SYMBOLIC)]
+        if any(number.node.expr.free_symbols - known for number in numbers):
+            message = f"the size of what {node.target} returns" if is_tensor else f"{node.target}"
             where = f" ({place})" if (place := place_of(node)) is not None else ""
-            diagnostics.append(Diagnostic("FB0506", f"{what} depends on data{where}", hint=hint))
-    if not diagnostics:  # nothing in the graph reads what was asked for
-        message = "the forward asks for a number that depends on data"
-        hint = "decide on the tensor, as with torch.where, or leave out `.item()` and the like"
-        diagnostics.append(Diagnostic("FB0506", message, hint=hint))
-    return FBError(diagnostics)
+            hint = "use a form of fixed size, such as torch.where" if is_tensor else NO_NUMBERS
+            fail("FB0506", f"{message} depends on data{where}", hint=hint)
+    # Nothing in the graph reads what was asked for.
+    fail("FB0506", "the forward asks for a number that depends on data", hint=NO_NUMBERS)
 
 
 def _fake_inputs(

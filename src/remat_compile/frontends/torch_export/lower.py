@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensor
@@ -14,57 +13,46 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from ..._torch.autocast import Autocast
 from ..._torch.exclusive import exchanging, tracing
-from ..._torch.joint import Joint, Strides, trace_joint
+from ..._torch.joint import Joint, trace_joint
 from ..._torch.lowered import Exported, Lowered
 from ..._torch.places import recorded_places
 from ..._torch.whole import restored, unchanged
 from ...ir.diagnostics import fail
 from .assemble import assemble
 from .build import ProgramBuilder
+from .places import refused
 from .prepare import prepare
-from .relaid import takes, without_values
 
 __all__ = ["lower"]
 
 
 @contextlib.contextmanager
-def lower(exported: Exported, tangents: Sequence[Strides] | None = None) -> Iterator[Lowered]:
+def lower(exported: Exported) -> Iterator[Lowered]:
     """Traces and lowers `exported`; the result is valid inside the `with` block.
 
-    Deterministic: the same model gives the same text. `tangents` are the strides of the gradients
-    that come in, where they are not those of the results. Raises FBError FB0501 (not
+    Deterministic: the same model gives the same text. Raises FBError FB0501 (not
     traceable) and FB0506 to FB0508 for constructs outside the language, all at once.
     """
     asked_before = len(_guards(exported))
     records = exported.is_live and not exported.has_places
-    is_first = tangents is None and not exported.symbol_names
-    blueprint = without_values(exported) if is_first else None
     with (
         tracing(),
         restored(exported.original),
         Autocast(exported.device.type).around(),  # `traced` enters that of the capture
         contextlib.ExitStack() as traced,
     ):
+        what = f"PyTorch cannot trace the backward of {type(exported.original).__name__}"
         with (
+            refused("FB0511", what, exported.original, exported.args, exported.kwargs),
             exchanging(),
             recorded_places(exported.original) if records else nullcontext(),
             unchanged(exported.original),  # hooks and attributes are read behind it
         ):
             joint = traced.enter_context(
-                trace_joint(
-                    exported.traced,
-                    exported.trace_args,
-                    exported.trace_kwargs,
-                    tangents,
-                    exported.known_reads,
-                )
+                trace_joint(exported.traced, exported.trace_args, exported.trace_kwargs)
             )
         _check_sizes(exported, _guards(exported)[asked_before:])
-        lowered = _lower(exported, joint)
-        if blueprint is not None:
-            blueprint = replace(blueprint, known_reads=joint.reads)
-            lowered = replace(lowered, takes=takes(blueprint, lowered.program, lower))
-        yield lowered
+        yield _lower(exported, joint)
 
 
 def _guards(exported: Exported) -> list[Any]:

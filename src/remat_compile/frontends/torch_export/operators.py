@@ -1,35 +1,45 @@
-"""What an operator is, told from its schema and tags; and the replay forms."""
+"""Calls that stand for others: replay forms, and zeros for what is left unwritten."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
-from torch import fx
+from torch import Tensor
 from torch._ops import OpOverload
 
 from ...ir.expr import Const
 from ...ir.graph import Arg, Call, CNode, Replay
 
-__all__ = ["draws_random_numbers", "is_compared", "replay_without_effect"]
+__all__ = ["filled", "is_compared", "replay_without_effect"]
 
 aten = torch.ops.aten
 
 
-def draws_random_numbers(node: fx.Node) -> bool:
-    """Whether this call advances a generator.
+_FILLED = {
+    "aten.empty.memory_format": ("aten.zeros.default", 1),
+    "aten.empty_like.default": ("aten.zeros_like.default", 1),
+    "aten.empty_permuted.default": ("aten.zeros.default", 1),
+    "aten.empty_strided.default": ("aten.zeros.default", 1),
+    "aten.new_empty.default": ("aten.new_zeros.default", 2),
+    "aten.new_empty_strided.default": ("aten.new_zeros.default", 2),
+}
 
-    The tag alone is too wide: attention carries it even when its dropout probability
-    is zero and nothing is drawn.
-    """
-    op = node.target
-    if not isinstance(op, OpOverload) or torch.Tag.nondeterministic_seeded not in op.tags:
-        return False
-    for index, parameter in enumerate(op._schema.arguments):
-        if parameter.name == "dropout_p":
-            if parameter.name in node.kwargs:
-                return bool(node.kwargs[parameter.name] != 0.0)
-            given = node.args[index] if index < len(node.args) else parameter.default_value
-            return bool(given != 0.0)
-    return True
+
+def filled(call: Call, made: Tensor, like: object) -> Call | None:
+    """Zeros in place of unwritten memory, which is no function of the arguments and would be
+    other memory when it is made again; None where no operator makes zeros of these strides.
+    `like` is the first argument."""
+    name, places = _FILLED.get(call.op, ("", 0))
+    if name == "aten.zeros_like.default":
+        return replace(call, op=name)
+    if name == "aten.new_zeros.default" and isinstance(like, Tensor) and not made.is_contiguous():
+        same = like.shape == made.shape and like.stride() == made.stride()
+        return Call("aten.zeros_like.default", call.args[:1], call.kwargs) if same else None
+    if not name or not made.is_contiguous():
+        return None
+    kwargs = tuple((key, value) for key, value in call.kwargs if key != "memory_format")
+    return Call(name, call.args[:places], kwargs)
 
 
 def replay_without_effect(

@@ -9,6 +9,7 @@ buffer's old contents reads a copy made in forward.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -23,8 +24,10 @@ from torch._functorch._aot_autograd.descriptors import (
 from torch._ops import OpOverload
 
 from ..._torch.instances import plain_mode
+from ...ir.diagnostics import fail
+from .places import BY_REGIONS, place_of
 
-__all__ = ["is_backward", "output_descs", "output_nodes", "prepare"]
+__all__ = ["check_dense", "is_backward", "output_descs", "output_nodes", "prepare"]
 
 aten = torch.ops.aten
 
@@ -46,6 +49,11 @@ def output_descs(graph: fx.Graph) -> list[Any]:
 def prepare(graph_module: fx.GraphModule) -> None:
     """Applies every rewrite in place."""
     graph = graph_module.graph
+    check_dense(
+        (f"what {n.target} gives" + (f" ({at})" if (at := place_of(n)) else ""), t)
+        for n in graph.nodes
+        for t in _tensors(n)
+    )
     _drop_running_statistics(graph)
     _batch_norm_as_in_eager(graph)
     _dropout_as_in_eager(graph)
@@ -53,6 +61,15 @@ def prepare(graph_module: fx.GraphModule) -> None:
     _copy_old_buffers(graph)
     graph.eliminate_dead_code()
     graph_module.recompile()
+
+
+def check_dense(tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """FB0902 for the first, by name, that is not dense but sparse, nested or quantized."""
+    for name, tensor in tensors:
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+            hint = f"make it dense (to_dense(), sparse=False, padding), or {BY_REGIONS}"
+            fail("FB0902", f"{name} is a {kind} tensor: a plan has dense ones", hint=hint)
 
 
 def _drop_running_statistics(graph: fx.Graph) -> None:

@@ -34,11 +34,13 @@ from ..._torch.wanted import ALL_RESULTS, Wanted
 from ..._torch.whole import WholeModel, as_if_compiling, unchanged
 from ...ir.diagnostics import Diagnostic, FBError
 
-__all__ = ["Observed", "observe"]
+__all__ = ["CALL_ONCE", "Observed", "observe"]
 
 Way = Literal["plain", "answered", "compiling"]
 """How a forward is run on fake tensors: as it is, with answers for the numbers that it reads, or as
 if it were compiled; a model is traced by the first of them that can be, too."""
+
+CALL_ONCE = "call the model once before it is planned"
 
 SEEDS = (1, 2)
 """Of Python's and NumPy's generators, one for each call after the first."""
@@ -144,7 +146,7 @@ def _refusal(place: Place, drew: Sequence[str], only_first: bool) -> Diagnostic:
         hint = "draw with torch (torch.rand), or do it outside of the forward"
     elif only_first:
         why = "computes otherwise on its first call than on later ones"
-        hint = "call the model once before it is planned"
+        hint = CALL_ONCE
     else:
         why = "computes otherwise from call to call, by Python state that capture would freeze"
         hint = "make that state a buffer or an argument"
@@ -202,6 +204,8 @@ def _run(
         try:
             with recorder:
                 made = _called(model, (args, kwargs), (given, named), fakes, way)
+        except FBError:
+            raise
         except Exception:  # whatever the model's Python raises on data that it needs
             return None
         drew = [

@@ -8,8 +8,7 @@ outside, and numbers. `region_of` makes a module of it for one call's numbers an
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from copy import copy
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,17 +63,6 @@ class RegionModule(nn.Module):
         with fx_traceback.preserve_node_meta():
             made = fx.Interpreter(self.graph).run(*values)
         return tuple(made[place] for place in self._returned)
-
-    def copied(self, change: Callable[[Tensor], Tensor]) -> RegionModule:
-        """One with other tensors, each what `change` makes of the one here."""
-        made = copy(self)
-        held: dict[int, dict[str, Any]] = {}
-        for name in ("_parameters", "_buffers"):
-            old = vars(self)[name]
-            new = held[id(old)] = {key: change(tensor) for key, tensor in old.items()}
-            vars(made)[name] = new
-        made._slots = [slot and (held[id(slot[0])], slot[1]) for slot in self._slots]
-        return made
 
 
 @dataclass(frozen=True, eq=False)

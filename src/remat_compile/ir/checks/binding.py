@@ -144,9 +144,13 @@ def check_frame(program: Program, names: Names, findings: Findings) -> None:
             )
         elif value is not None and value > (most := MOST.get(what, MOST_BYTES)):
             findings.add("FB0221", f"{what} is more than {most}", findings.of_header(what))
-    faster = max(target.d2h_bytes_per_s or 0, target.h2d_bytes_per_s or 0)
-    if target.both_bytes_per_s is not None and target.both_bytes_per_s < faster:
-        message = f"both is {target.both_bytes_per_s}, less than one direction alone, {faster}"
+    rates = (target.d2h_bytes_per_s or 0, target.h2d_bytes_per_s or 0)
+    both = target.both_bytes_per_s
+    if both is not None and both < (faster := max(rates)):
+        message = f"both is {both}, less than one direction alone, {faster}"
+        findings.add("FB0221", message, findings.of_header("both"))
+    elif both is not None and all(rates) and both > sum(rates):
+        message = f"both is {both}, more than the two directions together, {sum(rates)}"
         findings.add("FB0221", message, findings.of_header("both"))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ..expr import evaluate
 from ..graph import CALLER_KINDS
 from ..program import Program, TensorLayout
 from .findings import Findings
@@ -15,6 +18,7 @@ def check_layouts(program: Program, findings: Findings) -> None:
     """FB0201 for an aNode that is not there, FB0202 for one that is named twice, FB0221 for a
     layout that no tensor of the caller's of that shape has."""
     anodes = program.graph.anode
+    updated = {b.name for b in program.binding.buffers if b.update is not None}
     seen: set[str] = set()
     for layout in program.header.layouts or ():
         word = f"%{layout.name}"
@@ -26,9 +30,24 @@ def check_layouts(program: Program, findings: Findings) -> None:
         seen.add(layout.name)
         if wrong := _wrong(layout, len(anodes[layout.name].shape)):
             findings.add("FB0221", f"the layout of {word} {wrong}", layout.span)
+        elif layout.name in updated and layout.form == "strides":
+            sizes = [evaluate(size, program.sample) for size in anodes[layout.name].shape]
+            if _overlaps(sizes, layout.numbers):
+                message = f"elements of {word} share bytes, and its update writes each of them"
+                findings.add("FB0221", message, layout.span, word=word)
         elif anodes[layout.name].kind not in CALLER_KINDS:
             message = f"{word} is not the caller's, so its layout is not theirs either"
             findings.add("FB0221", message, layout.span, word=word)
+
+
+def _overlaps(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether a step of one dimension may land among the elements of the smaller steps."""
+    reached = 0
+    for stride, size in sorted(zip(strides, sizes, strict=True)):
+        if size > 1 and stride <= reached:
+            return True
+        reached += max(0, size - 1) * stride
+    return False
 
 
 def _wrong(layout: TensorLayout, dimensions: int) -> str | None:

@@ -12,6 +12,8 @@ from functools import cache
 from sys import intern
 from typing import TypeAlias
 
+from .operators import draws, gives_view, is_function, may_give_view
+
 WORD = re.compile(  # a group of what is neither a comment nor space
     r"""//.* | [ \t\r]+ | ( @?"(?:[^"\\]|\\.)*" | [%@][A-Za-z0-9_][A-Za-z0-9_./-]*
     | at[ \t]+[A-Za-z0-9_./\\+@~-]+:[0-9]+ | [A-Za-z_][A-Za-z0-9_.]*
@@ -49,13 +51,19 @@ class Operation:
     token: str = ""
     replay: "Operation | None" = None
     phase: str = ""
-    region: frozenset[str] = frozenset()  # what the calls in it make
+    region: dict[str, str] = field(default_factory=dict)  # the storage of what calls in it make
 
     def fused(self) -> bool:
         return self.operator == "fused"
 
     def same(self, other: "Operation") -> bool:
         return (self.operator, self.arguments) == (other.operator, other.arguments)
+
+    def is_function(self) -> bool:
+        return is_function(self.operator, self.arguments)
+
+    def draws(self) -> bool:
+        return draws(self.operator, self.arguments)
 
     def made(self) -> Words:
         return [a for a in self.results if a != "_"]
@@ -183,7 +191,9 @@ def read_node(p: Program, words: Words) -> None:
             p.kind[name], p.base[name] = kind, name
             p.size[name] = intern(" ".join(expression(stack)))
             need(not stack, "not expected:", *stack)
-        case [_, "=", "view", "of", base, _, "(", *rest]:
+        case [_, "=", "view", "of", base, operator, "(", *rest]:
+            need(may_give_view(operator), operator, "gives no view")
+            need(is_function(operator, rest) and not draws(operator, rest), operator, "is no view")
             need(p.kind[base] and {p.base[word] for word in rest if word[0] == "%"} == {base}, name)
             p.base[name] = base
         case [_, ":", phase, *rest]:
@@ -191,8 +201,19 @@ def read_node(p: Program, words: Words) -> None:
             p.nodes[name] = own = call(stack)
             own.phase = phase
             need(not stack, "not expected:", *stack)
-            need({*own.results} <= own.region or not own.fused(), name, "makes what no call does")
+            need(
+                {*own.results} <= own.region.keys() or not own.fused(),
+                name,
+                "makes what no call does",
+            )
             need(not own.fused() or (own.region and not own.token and not own.replay), name)
+            places = [own.region.get(a, a) for a in own.made()]
+            apart = len({*places}) == len(places) and not {*places} & {*own.arguments}
+            need(apart, name, "gives one storage under two names")
+            for form in filter(None, [own, own.replay]):
+                need(form.is_function(), form.operator, "is no function of what it reads")
+                need(own.token or not form.draws(), form.operator, "draws without a token")
+                need(not gives_view(form.operator) or not form.made(), name, "gives views")
         case _:
             raise Wrong("no aNode, view or cNode")
 
@@ -248,8 +269,11 @@ def region(stack: Words, own: Operation) -> None:
         need(plain and inner.operator not in ("loss", "accumulate", "fused"), "not in a region")
         need({word for word in inner.arguments if word[0] == "%"} <= known, "reads what is not in")
         need(not {*inner.made()} & known, "a name twice in a region")
+        need(inner.is_function() and not inner.draws(), inner.operator, "cannot stand in a region")
         known |= {*inner.made()}
-        own.region |= {*inner.made()}
+        viewed = gives_view(inner.operator) and [w for w in inner.arguments if w[0] == "%"]
+        base = viewed[0] if viewed else ""
+        own.region |= {a: own.region.get(base, base) or a for a in inner.made()}
     stack.pop()
 
 

@@ -15,6 +15,7 @@ from ...ir.diagnostics import Diagnostic, nearest
 from ...ir.graph import ACCUMULATE_OP, CALLER_KINDS, FUSED_OP, LOSS_OP, ANode, Arg, Call, CNode, Ref
 from ...ir.program import Program
 from ...ir.span import Span
+from ...operators import Effects, effects
 
 __all__ = ["Statements", "read_statements", "same_call"]
 
@@ -146,9 +147,34 @@ class _StatementReader:
                 message = f"view %{view.name} says it is of %{view.base} but does not read it"
                 self.refuse(message, view.span)
                 continue
+            if not self.is_view(view.call):
+                self.refuse(f"{view.call.op} gives no view, or no certain one", view.span)
             self.alias[view.name] = view.base
             storages = (s for name in names for s in self.behind.get(name, (name,)))
             self.behind[view.name] = tuple(dict.fromkeys((view.base, *storages)))
+
+    def is_view(self, call: Call) -> bool:
+        """Whether an operator may give a view; of a user's library it may."""
+        effect = effects(call.op) or Effects("v")
+        return effect.may_be_view and not effect.draws(call.args, dict(call.kwargs))
+
+    def read_effects(self, c: CNode) -> None:
+        """A call computes new values from what it reads, and from a random state that a token
+        names; its results share no storage with each other nor with what it reads."""
+        inside = [(inner.call, inner.writes) for inner in c.call.region]
+        again = [] if c.replay is None else [(c.replay.call, c.replay.writes)]
+        lies: dict[str, str] = {}
+        for call, writes in inside or [(c.call, c.writes), *again]:
+            effect, given = effects(call.op) or Effects(), (call.args, dict(call.kwargs))
+            if effect.refusal or effect.is_unwritten or effect.writes(*given):
+                self.refuse(f"{c.name} calls {call.op}, which is no function", c.span)
+            if effect.draws(*given) and c.token is None:
+                self.refuse(f"{c.name} calls {call.op}, which draws without a token", c.span)
+            first = next(names_in(call), "") if effect.is_view else ""
+            lies |= {name: lies.get(first, first) or name for name in writes if name is not None}
+        places = [lies.get(name, name) for name in dict.fromkeys(c.writes) if name is not None]
+        if len({*places}) < len(places) or {*places} & {*names_in(c.call)}:
+            self.refuse(f"two names that {c.name} reads or writes are one storage", c.span)
 
     def known(self, names: Iterable[str], who: str, span: Span | None) -> bool:
         unknown = [name for name in dict.fromkeys(names) if name not in self.alias]
@@ -172,6 +198,7 @@ class _StatementReader:
             if c.call.op == ACCUMULATE_OP:
                 self.read_accumulate(c)
             self.read_region(c)
+            self.read_effects(c)
 
     def read_region(self, c: CNode) -> None:
         """A fused cNode is a function of what it reads: the composition of the calls inside."""

@@ -1,0 +1,5 @@
+"""What an operator does, told once: for the reader, the verifier, fusion and every backend."""
+
+from .table import PURE, Effects, effects
+
+__all__ = ["PURE", "Effects", "effects"]
