@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import remat_compile
@@ -282,3 +283,33 @@ def test_each_kind_is_refused_with_its_line_and_a_way_out(kind: type[nn.Module])
         lines = Path(__file__).read_text().splitlines()
         named = diagnostic.message.rpartition("test_refusals.py:")[2]
         assert "# here" in lines[int(named.split(")")[0].split()[0]) - 1]
+
+
+def _forward_mode(step: nn.Module) -> None:
+    with forward_ad.dual_level():
+        step(forward_ad.make_dual(X, X))
+
+
+def _grad(step: nn.Module) -> None:
+    def loss(held: dict[str, Tensor]) -> Tensor:
+        made: Tensor = torch.func.functional_call(step, held, (X,))
+        return made.sum()
+
+    torch.func.grad(loss)({name: p.detach() for name, p in step.named_parameters()})
+
+
+OTHER_DERIVATIVES: dict[str, Callable[[nn.Module], object]] = {
+    "vmap": lambda step: torch.vmap(step)(X[None]),
+    "jvp": lambda step: torch.func.jvp(step, (X,), (X,)),
+    "grad": _grad,
+    "forward mode": _forward_mode,
+}
+
+
+@pytest.mark.parametrize("how", OTHER_DERIVATIVES)
+def test_a_planned_step_has_one_forward_and_one_backward(how: str) -> None:
+    step = planned(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), (X,))
+    with pytest.raises(FBError) as error:
+        OTHER_DERIVATIVES[how](step)
+    assert [d.code for d in error.value.diagnostics] == ["FB0949"]
+    step(X).sum().backward()

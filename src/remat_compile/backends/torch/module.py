@@ -22,7 +22,7 @@ from ..._torch.parallel import check_not_spread
 from ..._torch.results import tensors_of
 from ..._torch.strides import lie_alike
 from ..._torch.whole import StandIn
-from ...ir.diagnostics import Diagnostic, fail, render
+from ...ir.diagnostics import Diagnostic, FBError, fail, render
 from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
 from .arguments import OTHERS, Arguments
@@ -262,7 +262,7 @@ class PlannedModule(StandIn, nn.Module):
             return step.eager(self, args, kwargs)
         try:
             return step(self, args, kwargs)
-        except (NotImplementedError, RuntimeError):  # of PyTorch, at the first thing it cannot do
+        except (FBError, NotImplementedError, RuntimeError):  # of a guard, or of PyTorch
             if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
                 fail("FB0949", ONE_BACKWARD, hint=BY_MODEL)
             raise

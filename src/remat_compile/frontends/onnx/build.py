@@ -117,14 +117,9 @@ def _built(
         builder.run(graph, set(outputs))
     module = builder.finish(names, outputs)
     _check_trains(os.fspath(path), builder, outputs)
+    inner = inner.among(builder.values)
     warnings = warnings_of(
-        source.model,
-        roles,
-        mended,
-        builder.batch_norms,
-        train_bn,
-        inner=inner.among(builder.values),
-        training=training,
+        source.model, roles, mended, builder.batch_norms, train_bn, inner=inner, training=training
     )
     return OnnxModel(
         module=module,

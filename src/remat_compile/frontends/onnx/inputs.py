@@ -114,9 +114,7 @@ def sample_inputs(
         shapes = [shape_of(item.name, item.dims, bound) for item in inputs]
         sizes = [math.prod(s) * i.dtype.itemsize for i, s in zip(inputs, shapes, strict=True)]
         _check_size(sum(sizes))
-        return tuple(
-            _made(item, shape_of(item.name, item.dims, bound), generator) for item in inputs
-        )
+        return tuple(_made(i, s, generator) for i, s in zip(inputs, shapes, strict=True))
     wanted = [item.name for item in inputs]
     problems = [
         _mismatch(f'array "{n}" is no input.{nearest(n, wanted)}')
