@@ -38,7 +38,7 @@ def planned(model: Any) -> Any:
     sample["num_items_in_batch"] = torch.tensor(1.0)
     with torch.autocast("cpu", torch.bfloat16) if BF16 else nullcontext():
         return remat_compile.compile(
-            model, (), sample, activation_budget="80%", planner="dtr", on_new_shape="eager"
+            model, (), sample, activation_budget="80%", planner="dtr", on_change="eager"
         )
 
 

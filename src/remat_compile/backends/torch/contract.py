@@ -74,7 +74,7 @@ class _Watch:
         self._dicts = dicts
         self._children = [d["_modules"] for d in dicts if d["_modules"]]
         self._hooks = [*(d[kind] for d in below for kind in KINDS), *GLOBAL_HOOKS]
-        self._variables = _context_variables(owner)
+        self._variables = list(_context_variables(owner).values())
         self._plain = [(d, key) for d in dicts for key in _tensors(d)]
         self._held = [d[key] for d in dicts for key in ("_parameters", "_buffers") if d[key]]
 
@@ -82,24 +82,27 @@ class _Watch:
         return vars(owner) is self._of
 
     def look(self) -> tuple[Any, ...]:
-        tensors = [t for held in self._held for t in held.values() if t is not None]
+        hooks = self._hooks
         return (
             [d["training"] for d in self._dicts],
             [d.get("forward") for d in self._dicts],
-            [list(children.items()) for children in self._children],
-            [*map(id, chain.from_iterable(hooks.values() for hooks in self._hooks if hooks))],
-            [len(held) for held in self._held],
-            [id(variable.get(None)) for variable in self._variables.values()],
+            [list(children.values()) for children in self._children],
+            any(hooks) and [*map(id, chain.from_iterable(h.values() for h in hooks))],
+            [list(map(id, held.values())) for held in self._held],
+            [id(variable.get(None)) for variable in self._variables],
             [_version(d.get(key)) for d, key in self._plain],
-            _quick(tensors),
+            _quick([t for held in self._held for t in held.values() if t is not None]),
         )
 
 
 def _quick(tensors: list[Tensor]) -> Any:
     try:
-        return [
-            (id(t), t.data_ptr(), t.dtype, t.requires_grad, t.shape, t.stride()) for t in tensors
-        ]
+        return (
+            [t.data_ptr() for t in tensors],
+            [t.requires_grad for t in tensors],
+            [t.numel() for t in tensors],
+            [t.stride() for t in tensors],
+        )
     except (RuntimeError, NotImplementedError):  # sparse or fake: no strides, or no memory
         return object()
 
