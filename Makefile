@@ -74,6 +74,7 @@ matrix: install
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy --strict
 	cd tests && $(abspath $(BIN))/mypy --strict --config-file ../pyproject.toml .
 

@@ -146,7 +146,7 @@ def compare(ours: Tensors, theirs: Tensors) -> tuple[int, tuple[str, ...]]:
 
 def peak(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """Bytes of a step over what is held at entry, by the profiler."""
-    from remat_compile._torch.alloc import Mark, measure_regions
+    from remat_compile.device.memory import Mark, measure_regions
 
     for parameter in model.parameters():
         parameter.grad = None

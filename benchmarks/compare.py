@@ -37,10 +37,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import remat_compile
-from remat_compile.driver.budget import format_bytes
-from remat_compile.driver.compare_torch import StepRunner
-from remat_compile.frontends.torch_export import export
+from remat_compile.capture.torch import export
 from remat_compile.ir.diagnostics import FBError
+from remat_compile.plans.budget import format_bytes
+from remat_compile.plans.compare.step import StepRunner
 
 SHARES = (0.7, 0.5, 0.3)
 """Of PyTorch's activation memory budget, and of the activations for our planners."""

@@ -32,7 +32,7 @@ KINDS = ("static", "batch", "seq", "both")
 
 def capture_s(layers: int, kind: str) -> float:
     """Seconds of processor time, for the model of this many layers at batch 4, sequence 12."""
-    from remat_compile.frontends.torch_export import export, lower
+    from remat_compile.capture.torch import export, lower
 
     torch.manual_seed(0)
     batch, seq = torch.export.Dim("batch", min=2, max=64), torch.export.Dim("seq", min=2, max=16)

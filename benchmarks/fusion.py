@@ -43,14 +43,14 @@ from zoo.published import Decoder, Heads, LlamaBlock
 
 import remat_compile
 from remat_compile import Plan
-from remat_compile._torch.repeats import largest_difference
 from remat_compile.backends.torch import PlannedModule
-from remat_compile.driver.compare_torch import StepRunner
-from remat_compile.driver.store import VARIABLE
 from remat_compile.ir.analysis.liveness import held_bytes
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.schedule import Compute
 from remat_compile.ir.semantics.simulate import Sizes
+from remat_compile.operators.repeats import largest_difference
+from remat_compile.plans.compare.step import StepRunner
+from remat_compile.plans.store import VARIABLE
 
 
 class GatedBlock(nn.Module):

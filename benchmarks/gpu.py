@@ -44,17 +44,21 @@ from zoo.published import NETWORKS
 import remat_compile
 from fusion import compiled
 from remat_compile import Plan
-from remat_compile._torch.repeats import differences, largest_difference
 from remat_compile.backends.torch import PlannedModule
-from remat_compile.driver.bind import bind
-from remat_compile.driver.budget import Baseline, parse_budget, resolve_budget
-from remat_compile.driver.compare_torch import StepRunner
-from remat_compile.driver.run_planner import Attempt, Phases
 from remat_compile.ir.analysis.liveness import held_bytes
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.semantics.simulate import Sizes
 from remat_compile.ir.units import format_rate
+from remat_compile.operators.repeats import differences, largest_difference
 from remat_compile.planners import Infeasible, NotApplicable, parse_planner
+from remat_compile.plans.bind import bind
+from remat_compile.plans.budget import (
+    Baseline,
+    parse_budget,
+    resolve_budget,
+)
+from remat_compile.plans.compare.step import StepRunner
+from remat_compile.plans.run_planner import Attempt, Phases
 
 Sample = tuple[nn.Module, tuple[Any, ...]]
 GPU = torch.device("cuda", 0)

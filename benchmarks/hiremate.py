@@ -28,13 +28,13 @@ from zoo.hierarchies import CHAINS, HIERARCHIES, make
 
 import remat_compile
 from remat_compile.costs import load_device, roofline
-from remat_compile.driver.budget import Baseline
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners import Infeasible, TimedOut, parse_planner
 from remat_compile.planners.bounds.relaxation import lower_bound_ns
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.solvers import MilpSolver
+from remat_compile.plans.budget import Baseline
 
 SHARES = (0.8, 0.5, 0.3, 0.1)
 PLANNERS = ("hiremate", "rockmate", "rotor", "dtr")

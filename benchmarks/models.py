@@ -43,8 +43,8 @@ def _import_everything() -> None:
     """What every child needs, once. (PyTorch may be forked until it has run a backward.)"""
     import importlib
 
-    importlib.import_module("remat_compile.driver.dynamo")
-    importlib.import_module("remat_compile.frontends.torch_export")
+    importlib.import_module("remat_compile.regions")
+    importlib.import_module("remat_compile.capture.torch")
     if any(package.startswith("transformers") for package in versions()):
         importlib.import_module("transformers").AutoModelForCausalLM  # noqa: B018 (loads modules)
 

@@ -28,7 +28,6 @@ from zoo.published import NETWORKS, make
 
 import remat_compile
 from remat_compile.costs import load_device, roofline
-from remat_compile.driver.budget import Baseline, parse_budgets, resolve_budget
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners import parse_planner
 from remat_compile.planners.bounds.links import joint_ns
@@ -36,6 +35,11 @@ from remat_compile.planners.bounds.moving import moving_ns
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.registry import format_planner, parse_planners
 from remat_compile.planners.solvers import MilpSolver
+from remat_compile.plans.budget import (
+    Baseline,
+    parse_budgets,
+    resolve_budget,
+)
 
 PLANNERS = (
     "rotor, dtr, offload-greedy, offload-dp, vdnn, tflms, autoswap, opportunist, "

@@ -24,7 +24,7 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from remat_compile.frontends.onnx import build_module, export_trainable
+from remat_compile.capture.onnx import build_module, export_trainable
 
 LIMIT = 1e-6
 """Largest difference, as a part of the largest gradient (or output) of the model."""

@@ -26,8 +26,6 @@ from typing import Annotated, Any
 import typer
 
 import remat_compile
-from remat_compile.driver.budget import Baseline, BudgetText, format_bytes, parse_budget
-from remat_compile.driver.sweep import Cell, Sweep, run_sweep
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.ir.text.printer import format_program
@@ -36,6 +34,17 @@ from remat_compile.planners.bounds.relaxation import moments_ns
 from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.solvers import MilpSolver
+from remat_compile.plans.budget import (
+    Baseline,
+    BudgetText,
+    format_bytes,
+    parse_budget,
+)
+from remat_compile.plans.sweep.sweep import (
+    Cell,
+    Sweep,
+    run_sweep,
+)
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))

@@ -13,12 +13,12 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .api import compile, load, plan, sweep
-    from .driver.import_decision import import_plan
-    from .driver.jax.make import jax_step
-    from .driver.plan import Plan
-    from .driver.sweep import Sweep
     from .ir.diagnostics import Diagnostic, FBError
     from .ir.program import Budget
+    from .plans.decisions import import_plan
+    from .plans.jax.make import jax_step
+    from .plans.plan import Plan
+    from .plans.sweep.sweep import Sweep
 
 __all__ = [
     "Budget",
@@ -39,11 +39,11 @@ _HOMES = {
     "Budget": ".ir.program",
     "Diagnostic": ".ir.diagnostics",
     "FBError": ".ir.diagnostics",
-    "Plan": ".driver.plan",
-    "Sweep": ".driver.sweep",
+    "Plan": ".plans.plan",
+    "Sweep": ".plans.sweep.sweep",
     "compile": ".api",
-    "import_plan": ".driver.import_decision",
-    "jax_step": ".driver.jax.make",
+    "import_plan": ".plans.decisions",
+    "jax_step": ".plans.jax.make",
     "load": ".api",
     "plan": ".api",
     "sweep": ".api",

@@ -10,15 +10,30 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from ._torch.wanted import ALL_RESULTS, Loss, Outputs, Wanted
-from .driver.look import plan_in_text, read_program, read_program_text
-from .driver.make_plan import costed_program, plan_program, plan_source, planned_source, with_caches
-from .driver.model_source import Source, check_module, check_spec, is_program, load_source
-from .driver.outputs import files_of_model, files_of_plan
-from .driver.plan import Plan
-from .driver.progress import Progress
-from .driver.recorded import model_of_plan, with_sizes
-from .driver.request import (
+from .capture.output_spec import (
+    ALL_RESULTS,
+    Loss,
+    Outputs,
+    Wanted,
+)
+from .ir.diagnostics import Diagnostic, FBError, render
+from .plans.files.look import (
+    plan_in_text,
+    read_program,
+    read_program_text,
+)
+from .plans.files.outputs import files_of_model, files_of_plan
+from .plans.files.recorded import model_of_plan, with_sizes
+from .plans.make import (
+    costed_program,
+    plan_program,
+    plan_source,
+    planned_source,
+    with_caches,
+)
+from .plans.messages.progress import Progress
+from .plans.plan import Plan
+from .plans.request import (
     Errors,
     PlanKeywords,
     PlanRequest,
@@ -29,9 +44,15 @@ from .driver.request import (
     read_request,
     read_sweep,
 )
-from .driver.run_planner import Phases
-from .driver.sweep import Sweep, run_sweep
-from .ir.diagnostics import Diagnostic, FBError, render
+from .plans.run_planner import Phases
+from .plans.source import (
+    Source,
+    check_module,
+    check_spec,
+    is_program,
+    load_source,
+)
+from .plans.sweep.sweep import Sweep, run_sweep
 
 if TYPE_CHECKING:
     from torch import nn
@@ -125,8 +146,8 @@ def compile(  # the name users expect, as in torch.compile
     for diagnostic in diagnostics:
         # Past `named_keywords`, to the caller.
         warnings.warn(render(diagnostic, level="warning"), stacklevel=3)
-    from ._torch.parallel import around_replica
     from .backends.torch import RunEagerly, RunPlannedAgain
+    from .capture.trace.parallel import around_replica
 
     if on_change == "eager":
         compiled.planned_step.on_change = RunEagerly()
@@ -143,8 +164,8 @@ def _compiled(
 ) -> tuple[PlannedModule, tuple[Diagnostic, ...]]:
     """The step of a model that was captured, and the warnings of its plan."""
     from .backends.torch import build, recorder_for
-    from .driver.bind import under
-    from .frontends.torch_export import ensure_trusted
+    from .capture.torch import ensure_trusted
+    from .plans.bind import under
 
     with planned_source(source, request, phases) as (made, lowered):
         phases.say("generating the step")
@@ -267,7 +288,7 @@ def _source(
     with phases.phase("capture", "capturing the training step"):
         if isinstance(model, str | Path):
             return replace(load_source(str(model)), reads=files_of_model(str(model)))
-        from .frontends.torch_export import export
+        from .capture.torch import export
 
         exported = export(
             model,

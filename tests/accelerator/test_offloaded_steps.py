@@ -45,10 +45,10 @@ from helpers.programs.waits import needed_waits
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile.backends.torch import PlannedModule, bytes_at_entries, emit, measure_step
 from remat_compile.backends.torch.runtime import AcceleratorEngine
-from remat_compile.driver.compare_torch import compare_step
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.schedule import Schedule
 from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.plans.compare.step import compare_step
 from remat_compile.verifier import ProvenPlan, verify
 
 pytestmark = pytest.mark.slow

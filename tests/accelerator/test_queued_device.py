@@ -11,8 +11,8 @@ from helpers.accelerator import Accelerator
 from helpers.models import MODELS
 from helpers.training import train_steps
 from remat_compile.costs.measured_link import with_measured_link
-from remat_compile.driver.other_link import link_of_device
 from remat_compile.ir.program import Target
+from remat_compile.plans.link.other_link import link_of_device
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from remat_compile import FBError
-from remat_compile.driver.files import check_writable, write_text
+from remat_compile.plans.files.files import check_writable, write_text
 
 
 def names(folder: Path) -> list[str]:

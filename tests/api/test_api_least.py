@@ -12,14 +12,14 @@ from helpers.cli import chain_text
 from helpers.clock import HANGS_S
 from helpers.planners.graphs import random_dag
 from remat_compile import FBError
-from remat_compile.driver import least
-from remat_compile.driver.run_planner import Attempt
 from remat_compile.ir.analysis.liveness import lower_bound_bytes
 from remat_compile.ir.text.printer import format_program
 from remat_compile.planners import Infeasible, parse_planner
 from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.eviction.search import Search
 from remat_compile.planners.instance import Order
+from remat_compile.plans.run_planner import Attempt
+from remat_compile.plans.sweep import least
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_no_fewer_bytes_than_the_floor_and_no_more_than_dtr(path: Path) -> None:
     (row,) = [
         line for line in plan.summary().splitlines() if line.strip().startswith("activations")
     ]
-    assert remat_compile.driver.budget.format_bytes(floor) in row
+    assert remat_compile.plans.budget.format_bytes(floor) in row
 
 
 def test_the_least_of_a_planner_that_saves_nothing(path: Path) -> None:

@@ -13,13 +13,6 @@ import pytest
 from helpers.planners.graphs import chain
 from remat_compile import FBError, Plan, verifier
 from remat_compile.api import plan_program
-from remat_compile.driver import ask as _ask
-from remat_compile.driver import prove as _prove
-from remat_compile.driver.budget import Baseline, parse_budget
-from remat_compile.driver.files import text_of
-from remat_compile.driver.prove import Maker, ProofRequest, by_tool, in_file, proven_program
-from remat_compile.driver.request import PlanRequest
-from remat_compile.driver.run_planner import Attempt, Phases, Planned, run_planner
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import Diagnostic
 from remat_compile.ir.program import Budget, Program
@@ -36,6 +29,24 @@ from remat_compile.planners.contract import (
 )
 from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.registry import parse_planner
+from remat_compile.plans import ask as _ask
+from remat_compile.plans import prove as _prove
+from remat_compile.plans.budget import Baseline, parse_budget
+from remat_compile.plans.files.files import text_of
+from remat_compile.plans.prove import (
+    Maker,
+    ProofRequest,
+    by_tool,
+    in_file,
+    proven_program,
+)
+from remat_compile.plans.request import PlanRequest
+from remat_compile.plans.run_planner import (
+    Attempt,
+    Phases,
+    Planned,
+    run_planner,
+)
 from remat_compile.verifier import Disagreement, ProvenPlan, Refuted, Undecided, Verdict
 
 TEXT = """fbir 1

@@ -18,8 +18,8 @@ import remat_compile
 from helpers.cli import chain_text
 from helpers.clock import HANGS_S
 from remat_compile import FBError
-from remat_compile.driver import progress
-from remat_compile.driver.progress import shown
+from remat_compile.plans.messages import progress
+from remat_compile.plans.messages.progress import shown
 
 
 class Terminal(io.StringIO):

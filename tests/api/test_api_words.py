@@ -18,9 +18,9 @@ import remat_compile
 from helpers.cli import chain_text
 from helpers.paths import ROOT
 from remat_compile import FBError
-from remat_compile.driver.request import PlanKeywords
 from remat_compile.ir.diagnostics import Diagnostic, Note
 from remat_compile.ir.wording import Worded, on_command_line, worded
+from remat_compile.plans.request import PlanKeywords
 from remat_compile.verifier import ProvenPlan, Refuted
 
 SOURCE = ROOT / "src" / "remat_compile"
@@ -201,9 +201,9 @@ def test_no_message_names_an_option_to_users_of_python() -> None:
     """Only the command line writes `--options` by itself; elsewhere `worded` does."""
     own = {
         # Options of ONNX files, which Python does not take.
-        "driver/model_source.py",
-        "frontends/onnx/inputs.py",
-        "frontends/onnx/warn.py",
+        "plans/source.py",
+        "capture/onnx/inputs.py",
+        "capture/onnx/warn.py",
         # Only `verify --require-certificate` and `--proofs` come here.
         "verifier/certificate.py",
         "verifier/proofs.py",

@@ -11,17 +11,18 @@ import pytest
 
 from helpers.clock import HANGS_S, Clock, skips
 from helpers.planners.graphs import chain, transformer
-from remat_compile.driver import ask, prices, run_planner
-from remat_compile.driver.budget import Baseline
-from remat_compile.driver.fused_ways import MOST_ROUNDS, FusedWays
-from remat_compile.driver.least import SHARE, run_for_least
-from remat_compile.driver.prices import prices_around
-from remat_compile.driver.run_planner import Phases
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Compute, Free
 from remat_compile.planners import Planner, PlanResult
 from remat_compile.planners.contract import Progress
 from remat_compile.planners.eviction.dtr import Dtr
+from remat_compile.plans import ask, run_planner
+from remat_compile.plans.budget import Baseline
+from remat_compile.plans.fusion.ways import MOST_ROUNDS, FusedWays
+from remat_compile.plans.run_planner import Phases
+from remat_compile.plans.sweep import prices
+from remat_compile.plans.sweep.least import SHARE, run_for_least
+from remat_compile.plans.sweep.prices import prices_around
 from remat_compile.report.subject import Subject
 
 UNIT_S = 10 * HANGS_S

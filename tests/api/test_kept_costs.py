@@ -17,9 +17,9 @@ from helpers.fused_plans import check_step, codes, needs_compiler
 from helpers.stored import rewrite
 from remat_compile import Plan
 from remat_compile.backends.torch.kernels import price
-from remat_compile.driver.plan_cache import surroundings
-from remat_compile.driver.store import VARIABLE
 from remat_compile.planners.baselines.store_all import StoreAll
+from remat_compile.plans.cache import surroundings
+from remat_compile.plans.store import VARIABLE
 
 
 class Net(nn.Module):

@@ -13,15 +13,15 @@ import torch
 from torch import nn
 
 import remat_compile
-from remat_compile._torch.strides import lie_alike
 from remat_compile.api import load
+from remat_compile.capture.torch.graph.layouts import layout_of
 from remat_compile.cli import main
-from remat_compile.driver.plan import Plan
-from remat_compile.frontends.torch_export.layouts import layout_of
+from remat_compile.device.strides import lie_alike
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import TensorLayout
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.ir.text.printer import format_program
+from remat_compile.plans.plan import Plan
 from remat_compile.verifier import check_certificate
 
 SAMPLE = (2, 3, 6, 6)

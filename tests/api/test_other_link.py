@@ -10,10 +10,10 @@ import torch
 
 from remat_compile import load
 from remat_compile.costs import measured_link
-from remat_compile.driver.link import parse_link
-from remat_compile.driver.other_link import link_of_device, other_link
 from remat_compile.ir.program import Target
 from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.plans.link.link import parse_link
+from remat_compile.plans.link.other_link import link_of_device, other_link
 
 VALID = Path(__file__).parents[2] / "spec" / "conformance" / "valid"
 GPU = torch.device("cuda")

@@ -19,14 +19,22 @@ import remat_compile
 from helpers.stored import rewrite
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile import FBError, Plan
-from remat_compile.driver.make_plan import plan_source
-from remat_compile.driver.model_source import Source
-from remat_compile.driver.plan_cache import SETTINGS, PlanCache, graph_key
-from remat_compile.driver.request import Errors, PlanRequest, read_request
-from remat_compile.driver.run_planner import Phases
-from remat_compile.driver.store import VARIABLE, Store
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.program import Program
+from remat_compile.plans.cache import (
+    SETTINGS,
+    PlanCache,
+    graph_key,
+)
+from remat_compile.plans.make import plan_source
+from remat_compile.plans.request import (
+    Errors,
+    PlanRequest,
+    read_request,
+)
+from remat_compile.plans.run_planner import Phases
+from remat_compile.plans.source import Source
+from remat_compile.plans.store import VARIABLE, Store
 
 ROOT = Path(__file__).parents[2]
 

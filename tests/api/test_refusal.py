@@ -9,9 +9,6 @@ import pytest
 from helpers.planners.graphs import chain, residual, transformer
 from remat_compile import FBError
 from remat_compile.api import plan_program
-from remat_compile.driver.budget import parse_budget
-from remat_compile.driver.request import PlanRequest
-from remat_compile.driver.run_planner import Phases
 from remat_compile.ir.analysis.liveness import (
     counted_sizes,
     held_beside,
@@ -25,6 +22,9 @@ from remat_compile.ir.wording import on_command_line
 from remat_compile.planners import parse_planner
 from remat_compile.planners.contract import Infeasible, TimedOut
 from remat_compile.planners.eviction.dtr import Dtr
+from remat_compile.plans.budget import parse_budget
+from remat_compile.plans.request import PlanRequest
+from remat_compile.plans.run_planner import Phases
 
 
 def refused(program: Program, planner: str, budget: str) -> Diagnostic:

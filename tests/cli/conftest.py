@@ -9,7 +9,7 @@ import pytest
 
 from helpers.cli import Cli, Ran, chain_text
 from remat_compile.cli import main
-from remat_compile.driver import files as _files
+from remat_compile.plans.files import files as _files
 
 
 @pytest.fixture

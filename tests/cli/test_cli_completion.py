@@ -13,7 +13,8 @@ from rich.console import Console
 
 from helpers.cli import Cli
 from helpers.paths import ROOT
-from remat_compile.cli import COMMANDS, _terminal
+from remat_compile.cli import COMMANDS
+from remat_compile.cli.shared import terminal as _terminal
 
 PLAN = ROOT / "spec/conformance/valid/offload.fbir"
 MODULE = [sys.executable, "-m", "remat_compile"]

@@ -10,7 +10,7 @@ import pytest
 
 from helpers.cli import Cli
 from helpers.paths import ROOT
-from remat_compile.cli._defaults import SETTINGS, read_defaults
+from remat_compile.cli.shared.defaults import SETTINGS, read_defaults
 
 PLAN = ROOT / "spec/conformance/valid/offload.fbir"
 

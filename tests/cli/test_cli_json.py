@@ -13,10 +13,10 @@ import pytest
 from helpers.cli import Cli
 from helpers.paths import ROOT
 from remat_compile import load
-from remat_compile.cli._json import print_object
-from remat_compile.driver.compare_torch import StepReport
+from remat_compile.cli.shared.json_text import print_object
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.ir.text.printer import format_program
+from remat_compile.plans.compare.step import StepReport
 
 GPT = ROOT / "tests/verifier/mutants/plans/gpt.fbir"
 OFFLOAD = ROOT / "spec/conformance/valid/offload.fbir"

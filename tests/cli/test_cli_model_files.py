@@ -11,7 +11,7 @@ import pytest
 
 from helpers.cli import Cli
 from remat_compile import FBError
-from remat_compile.driver.model_source import load_source
+from remat_compile.plans.source import load_source
 
 MODEL = """
 import torch

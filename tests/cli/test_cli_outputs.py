@@ -16,9 +16,13 @@ from onnx import TensorProto, helper, numpy_helper
 import remat_compile
 from helpers.cli import Cli, chain_text
 from remat_compile import FBError
-from remat_compile.driver.files import FileRead
-from remat_compile.driver.outputs import check_code, check_output, files_of_plan
 from remat_compile.ir.program import Header
+from remat_compile.plans.files.files import FileRead
+from remat_compile.plans.files.outputs import (
+    check_code,
+    check_output,
+    files_of_plan,
+)
 from remat_compile.report.subject import MARK
 
 SOURCE = "def make(): raise RuntimeError('not to be loaded')\n"

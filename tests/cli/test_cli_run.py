@@ -17,8 +17,8 @@ import torch
 from helpers.cli import Cli
 from remat_compile.api import load
 from remat_compile.cli import main
-from remat_compile.driver import compare_torch
-from remat_compile.driver.compare_torch import StepReport
+from remat_compile.plans.compare import step as compare_torch
+from remat_compile.plans.compare.step import StepReport
 
 MODEL = """
 import torch
@@ -149,7 +149,7 @@ def test_other_model(cli: Cli, plan: Path, model: Path) -> None:
     before = model.stat()
     model.write_text(MODEL.replace("GELU", "ReLU"))
     os.utime(model, ns=(before.st_atime_ns, before.st_mtime_ns))
-    from remat_compile.driver.files import sha256_of
+    from remat_compile.plans.files.files import sha256_of
 
     digest = recorded.partition('sha256 "')[2].partition('"')[0]
     plan.write_text(recorded.replace(digest, sha256_of(model)))

@@ -20,10 +20,14 @@ from helpers.cli import Cli
 from helpers.clock import HANGS_S
 from helpers.planners.plugin import install_module
 from remat_compile import FBError
-from remat_compile.driver import sweep as _sweep
-from remat_compile.driver.budget import Baseline
-from remat_compile.driver.run_planner import Attempt
-from remat_compile.driver.sweep_cells import Cell, quoted, read_cells
+from remat_compile.plans.budget import Baseline
+from remat_compile.plans.run_planner import Attempt
+from remat_compile.plans.sweep import sweep as _sweep
+from remat_compile.plans.sweep.cells import (
+    Cell,
+    quoted,
+    read_cells,
+)
 from remat_compile.report.charts.frontier import (
     GIB,
     Frontier,

@@ -15,13 +15,14 @@ from rich.console import Console
 import remat_compile
 import remat_compile.cli
 from helpers.cli import Cli, chain_text
-from remat_compile.cli import _terminal, main
-from remat_compile.driver.files import read_text
-from remat_compile.driver.table import columns
+from remat_compile.cli import main
+from remat_compile.cli.shared import terminal as _terminal
 from remat_compile.ir.diagnostics import Diagnostic, FBError, Note, render
 from remat_compile.ir.span import Span
 from remat_compile.ir.terminal import printable, width
 from remat_compile.ir.text.syntax import quote
+from remat_compile.plans.files.files import read_text
+from remat_compile.plans.messages.table import columns
 
 HOSTILE = "\x1b]8;;http://x\x07[red]\u202e\u2066\u200b\x9b2J\r\n\x85\u2028\ue000\udc80\x00\t"
 """A link, markup, both directions, a C1 control, line ends, a lone surrogate, NUL."""

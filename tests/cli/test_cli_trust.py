@@ -11,8 +11,8 @@ import pytest
 import remat_compile
 from helpers.cli import Cli, chain_text
 from remat_compile import FBError
-from remat_compile.driver.recorded import is_bare_name
 from remat_compile.ir.text.syntax import quote
+from remat_compile.plans.files.recorded import is_bare_name
 
 MODEL = """
 import pathlib, torch

@@ -11,7 +11,7 @@ import pytest
 import remat_compile
 from helpers.cli import Cli
 from remat_compile import FBError
-from remat_compile.driver.compare_graph import GraphCheck, GraphSeen
+from remat_compile.plans.compare.graph import GraphCheck, GraphSeen
 
 MODEL = """
 import torch

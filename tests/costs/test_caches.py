@@ -15,7 +15,7 @@ from helpers.programs.hand_built import batch_norm_program, batch_norm_values
 from remat_compile.costs import measured, meter
 from remat_compile.costs.meter import Meter
 
-caches_module = import_module("remat_compile._torch.caches")
+caches_module = import_module("remat_compile.device.caches")
 StepCaches, cache_bytes = caches_module.StepCaches, caches_module.cache_bytes
 CPU = torch.device("cpu")
 MB = 1 << 20

@@ -22,12 +22,11 @@ from helpers.programs.hand_built import (
     node,
     op,
 )
-from remat_compile._torch.execute import execute
 from remat_compile.backends.torch import emit, measure_peak
+from remat_compile.capture.torch import export, lower
 from remat_compile.costs import measured
 from remat_compile.costs._symbolic import bound
 from remat_compile.costs.meter import Meter
-from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Const, Sym, add, evaluate, mul
@@ -35,6 +34,7 @@ from remat_compile.ir.graph import CALLER_KINDS, Call, CNode, Graph, Ref
 from remat_compile.ir.program import Binding, Program, Result, Symbol
 from remat_compile.ir.schedule import Schedule
 from remat_compile.ir.semantics.simulate import Sizes, simulate
+from remat_compile.operators.executor import execute
 from remat_compile.verifier import cost_assumptions
 
 REPLAYED = ["F1", "F2", "F3", "F4", "L", "B4", "F3", "B4w", "B3", "F1", "F2", "B3w"]

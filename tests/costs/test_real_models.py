@@ -8,15 +8,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from helpers.models import FACTORIES
 from helpers.slow import default_only
-from remat_compile._torch.execute import execute
 from remat_compile.backends.torch import measure_peak
+from remat_compile.capture.torch import export, lower
 from remat_compile.costs import measured
-from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.graph import CALLER_KINDS, Graph
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule
 from remat_compile.ir.semantics.simulate import Sizes, simulate
+from remat_compile.operators.executor import execute
 
 
 def repeated_forward(graph: Graph) -> list[str]:

@@ -8,7 +8,7 @@ from importlib import import_module
 import pytest
 import torch
 
-devices = import_module("remat_compile._torch.devices")
+devices = import_module("remat_compile.device.devices")
 CPU = torch.device("cpu")
 MS = 1_000_000
 

@@ -16,10 +16,10 @@ from remat_compile.backends.torch import kernels
 from remat_compile.backends.torch.kernels import InductorPrice, missing
 from remat_compile.backends.torch.kernels.price import KernelCost
 from remat_compile.costs import load_device, roofline
-from remat_compile.driver import make_plan
-from remat_compile.driver.fused_ways import FusedWay, in_order
 from remat_compile.ir.graph import CNode
 from remat_compile.ir.program import Program
+from remat_compile.plans import make as make_plan
+from remat_compile.plans.fusion.ways import FusedWay, in_order
 from remat_compile.verifier import ProvenPlan
 
 needs_compiler = pytest.mark.skipif(

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 import remat_compile
 from remat_compile import Plan
-from remat_compile.backends.torch.emit import emit
+from remat_compile.backends.torch.code.emit import emit
 from remat_compile.backends.torch.kernels import missing
-from remat_compile.driver.compare_torch import compare_step
-from remat_compile.driver.store import VARIABLE
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.text.parser import parse_program
+from remat_compile.plans.compare.step import compare_step
+from remat_compile.plans.store import VARIABLE
 
 needs_compiler = pytest.mark.skipif(
     missing(torch.device("cpu")) is not None, reason="no C++ compiler"

@@ -18,9 +18,9 @@ from remat_compile.backends.torch.kernels import (
     Kernels,
     inductor,
 )
-from remat_compile.driver import fuse
-from remat_compile.driver.store import VARIABLE, digest
 from remat_compile.ir.graph import CNode
+from remat_compile.plans.fusion import fuse
+from remat_compile.plans.store import VARIABLE, digest
 
 
 @pytest.fixture

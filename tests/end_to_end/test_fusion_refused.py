@@ -18,15 +18,19 @@ from remat_compile.backends.torch.kernels import (
     inductor,
 )
 from remat_compile.backends.torch.kernels.price import KernelCost
-from remat_compile.driver import fused_ways
-from remat_compile.driver.compare_torch import compare_step
-from remat_compile.driver.fuse import fused_plan
-from remat_compile.driver.request import PlanRequest
-from remat_compile.driver.run_planner import Phases, Planned, run_planner
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.graph import CNode
 from remat_compile.ir.program import Program
 from remat_compile.planners import parse_planner
+from remat_compile.plans.compare.step import compare_step
+from remat_compile.plans.fusion import ways as fused_ways
+from remat_compile.plans.fusion.fuse import fused_plan
+from remat_compile.plans.request import PlanRequest
+from remat_compile.plans.run_planner import (
+    Phases,
+    Planned,
+    run_planner,
+)
 from remat_compile.verifier import ProvenPlan
 
 
@@ -112,7 +116,7 @@ def test_a_plan_whose_kernels_are_missing_says_so(monkeypatch: pytest.MonkeyPatc
     """It runs by the calls, whose bits are those of eager, and does not claim its bound."""
     from helpers.verifier.mutants.fused import all_runs_fused
     from remat_compile.backends.torch.kernels import made as made_kernels
-    from remat_compile.driver.bind import bind
+    from remat_compile.plans.bind import bind
 
     plan = made("none")
     program, schedule = all_runs_fused(plan.program, plan.schedule)
@@ -134,7 +138,7 @@ def test_a_plan_whose_kernels_are_missing_says_so(monkeypatch: pytest.MonkeyPatc
 @needs_compiler
 def test_regions_of_dynamic_sizes_run_by_their_calls() -> None:
     from helpers.verifier.mutants.fused import all_runs_fused
-    from remat_compile.driver.bind import bind
+    from remat_compile.plans.bind import bind
 
     batch = torch.export.Dim("batch", min=2, max=1024)
     plan = made("none", dynamic_shapes={"x": {0: batch}})
@@ -147,7 +151,7 @@ def test_regions_of_dynamic_sizes_run_by_their_calls() -> None:
 
 def test_another_model_is_refused() -> None:
     from helpers.verifier.mutants.fused import all_runs_fused
-    from remat_compile.driver.bind import bind
+    from remat_compile.plans.bind import bind
 
     class Other(Gated):
         def forward(self, x: Tensor) -> Tensor:
@@ -176,8 +180,8 @@ def test_another_model_is_refused() -> None:
 )
 def test_a_pick_that_its_operator_does_not_give_is_refused(was: str, now: str) -> None:
     """Generated code would take a row of the tensor, which is not the term."""
-    from remat_compile._torch.callable import check_operators
     from remat_compile.ir.text.parser import parse_program
+    from remat_compile.operators.callable import check_operators
 
     text = """fbir 1
 graph @g {

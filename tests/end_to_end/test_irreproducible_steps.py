@@ -12,7 +12,11 @@ from torch import Tensor, nn
 import remat_compile
 from remat_compile import Plan
 from remat_compile.backends.torch import PlannedModule
-from remat_compile.driver.compare_torch import StepReport, StepRunner, compare_step
+from remat_compile.plans.compare.step import (
+    StepReport,
+    StepRunner,
+    compare_step,
+)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 def test_a_notebook_shows_plans() -> None:
     notebook = nbformat.read(ROOT / "examples/plan.ipynb", 4)
     # What is slow says so under its cell from the beginning.
-    slow = "from remat_compile.driver import progress\nprogress.SLOW_S = 0.0"
+    slow = "from remat_compile.plans import progress\nprogress.SLOW_S = 0.0"
     notebook.cells.insert(0, nbformat.v4.new_code_cell(slow))
     NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]

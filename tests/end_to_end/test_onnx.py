@@ -17,7 +17,7 @@ from helpers.execution.captures import BUDGETS, TIGHT, Captured, capture
 from helpers.models import BASE, export_onnx
 from helpers.slow import default_only
 from helpers.training import Record, train_steps
-from remat_compile.frontends.onnx import build_module
+from remat_compile.capture.onnx import build_module
 
 DTYPES = {"f32": torch.float32, "f64": torch.float64}
 TOLERANCE = {"f32": 1e-5, "f64": 1e-12}

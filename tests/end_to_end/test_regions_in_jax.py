@@ -17,15 +17,15 @@ from remat_compile.backends.jax.emit.tables import needs_x64
 from remat_compile.backends.jax.kernels import Shapes, XlaPrice
 from remat_compile.backends.jax.observe.predict import live_bytes, predicted_temp_bytes
 from remat_compile.cli import main
-from remat_compile.driver.jax.make import jax_step
-from remat_compile.driver.jax.run import run_step
 from remat_compile.ir.expr import Const
 from remat_compile.ir.schedule import Compute
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.ir.text.printer import format_program
+from remat_compile.plans.jax.make import jax_step
+from remat_compile.plans.jax.run import run_step
 from remat_compile.verifier import ProvenPlan, verify
 from remat_compile.verifier.check import Accepted, check
-from remat_compile.verifier.same_values import same_values
+from remat_compile.verifier.obligations.same_values import same_values
 
 
 def regions(plan: Plan) -> dict[str, list[str]]:
@@ -116,9 +116,9 @@ def test_an_operator_without_a_lowering_is_refused_before_anything_is_fused() ->
     plan = fused_plan(torch.float64, fuse="none")
     text = format_program(replace(plan.program, schedules=(), proven=()))
     text = text.replace("aten.silu.default", "mylib.nothing.default")
-    from remat_compile.driver.make_plan import plan_program
-    from remat_compile.driver.request import Errors, read_request
-    from remat_compile.driver.run_planner import Phases
+    from remat_compile.plans.make import plan_program
+    from remat_compile.plans.request import Errors, read_request
+    from remat_compile.plans.run_planner import Phases
 
     request = read_request(Errors(), planner="store-all", fuse="xla")
     assert request is not None

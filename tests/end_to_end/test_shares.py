@@ -6,7 +6,13 @@ from fractions import Fraction
 
 import pytest
 
-from remat_compile.driver.dynamo.share import Needs, Used, bound_bytes, fixed_bytes, fraction
+from remat_compile.regions.share import (
+    Needs,
+    Used,
+    bound_bytes,
+    fixed_bytes,
+    fraction,
+)
 
 NEEDS = {
     "a": Needs(10, 110, 5, held={1: 7, 2: 3}, grads={1: 7}),

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 import remat_compile
 from helpers.training import assert_same_tensors
-from remat_compile.driver.dynamo import remat
+from remat_compile.regions import remat
 
 pytestmark = pytest.mark.slow
 

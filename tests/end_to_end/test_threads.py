@@ -27,7 +27,7 @@ from helpers.clock import HANGS_S
 OPTIONS: dict[str, Any] = {"activation_budget": "100%", "planner": "store-all"}
 
 
-exclusive: Any = importlib.import_module("remat_compile._torch.exclusive")
+exclusive: Any = importlib.import_module("remat_compile.capture.trace.lock")
 
 
 class Small(nn.Module):
@@ -94,7 +94,7 @@ class _Waited:
 
 @pytest.fixture
 def still(monkeypatch: pytest.MonkeyPatch) -> Standstill:
-    whole: Any = importlib.import_module("remat_compile._torch.whole").WholeModel
+    whole: Any = importlib.import_module("remat_compile.capture.trace.module").WholeModel
     made, forward = Standstill(), whole.forward
 
     def watched(self: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -30,7 +30,11 @@ from helpers.execution.regions import (
 )
 from helpers.slow import default_only
 from remat_compile import FBError
-from remat_compile.driver.dynamo import RegionsReport, remat, session
+from remat_compile.regions import (
+    RegionsReport,
+    remat,
+    session,
+)
 
 ROOT = Path(__file__).parents[2]
 

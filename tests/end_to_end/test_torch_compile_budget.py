@@ -22,12 +22,16 @@ from helpers.execution.regions import (
 )
 from remat_compile import Diagnostic, FBError, Plan
 from remat_compile.backends.torch import measure_peak
-from remat_compile.driver.budget import Baseline
-from remat_compile.driver.dynamo import RegionsReport, remat, session
-from remat_compile.driver.make_plan import plan_costed
-from remat_compile.driver.request import PlanRequest
-from remat_compile.driver.run_planner import Phases
 from remat_compile.ir.program import Program
+from remat_compile.plans.budget import Baseline
+from remat_compile.plans.make import plan_costed
+from remat_compile.plans.request import PlanRequest
+from remat_compile.plans.run_planner import Phases
+from remat_compile.regions import (
+    RegionsReport,
+    remat,
+    session,
+)
 
 
 @pytest.fixture(autouse=True)

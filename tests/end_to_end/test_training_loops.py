@@ -206,7 +206,7 @@ def test_arguments_by_position_or_by_name(named: int) -> None:
 
 
 def test_a_pytorch_that_hides_what_takes_flat_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remat_compile._torch.joint._OVER_ARGUMENTS", "")
+    monkeypatch.setattr("remat_compile.capture.trace.joint._OVER_ARGUMENTS", "")
     ours = remat_compile.compile(Net(), (X,), {"target": TARGET}, **AGAIN)
     both((ours, Net()), lambda model: model(X, TARGET)[0].backward())
 

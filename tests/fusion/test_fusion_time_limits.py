@@ -14,12 +14,12 @@ import torch
 from helpers.clock import HANGS_S, skips
 from helpers.planners.graphs import transformer
 from remat_compile.backends.torch.kernels import Kernels, price
-from remat_compile.driver import regions
 from remat_compile.fusion import fold, folded, gather, gathered
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.graph import Call, CNode, Ref
 from remat_compile.ir.schedule import Schedule
 from remat_compile.ir.text.parser import parse_program
+from remat_compile.plans.fusion import kernels as regions
 
 UNIT_S = 10 * HANGS_S
 """A limit is 100 of them, and each try takes 40: nothing that really passes counts."""

@@ -22,7 +22,7 @@ from remat_compile.ir.text.parser import parse_program
 from remat_compile.ir.text.printer import format_program
 from remat_compile.verifier import ProvenPlan, verify
 from remat_compile.verifier.check import Accepted, check
-from remat_compile.verifier.same_values import same_values
+from remat_compile.verifier.obligations.same_values import same_values
 
 FOLDED = """fbir 1
 graph @g {

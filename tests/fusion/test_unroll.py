@@ -17,7 +17,7 @@ from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.ir.text.printer import format_program
 from remat_compile.verifier.check import Accepted, check
-from remat_compile.verifier.same_values import instances, same_values
+from remat_compile.verifier.obligations.same_values import instances, same_values
 
 GATED = """fbir 1
 graph @g {

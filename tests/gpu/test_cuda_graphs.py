@@ -19,7 +19,7 @@ from helpers.programs.random_plans import random_plan
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile.backends.torch import PlannedModule, build, recorder_for
 from remat_compile.backends.torch.graphs.cuda import CudaRecorder
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.schedule import Schedule
 

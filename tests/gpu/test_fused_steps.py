@@ -16,8 +16,8 @@ from helpers.models import BASE
 from helpers.training import train_steps
 from remat_compile.backends.torch import PlannedModule, measure_step
 from remat_compile.backends.torch.kernels import missing
-from remat_compile.driver.compare_torch import compare_step
-from remat_compile.driver.regions import rounding
+from remat_compile.plans.compare.step import compare_step
+from remat_compile.plans.fusion.kernels import rounding
 from remat_compile.verifier import ProvenPlan
 
 pytestmark = pytest.mark.slow

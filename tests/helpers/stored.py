@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from remat_compile.driver.store import digest
+from remat_compile.plans.store import digest
 
 __all__ = ["rewrite"]
 

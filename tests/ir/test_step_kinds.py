@@ -10,8 +10,8 @@ import pytest
 
 import remat_compile.ir.text
 from remat_compile.backends.jax.emit.order import numbered
-from remat_compile.backends.torch.expressions import Expressions
-from remat_compile.backends.torch.function import FunctionBody, Progress
+from remat_compile.backends.torch.code.expressions import Expressions
+from remat_compile.backends.torch.code.function import FunctionBody, Progress
 from remat_compile.backends.torch.runtime import host_layout
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Program

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from helpers.planners.exact_claims import budget_at, reachable
 from helpers.planners.exhaustive_orders import fastest_ns
 from helpers.planners.graphs import chain, random_dag, residual, stochastic, transformer, unet
-from remat_compile.driver.run_planner import Attempt, Phases, Planned
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners import Feasible, Optimal, parse_planner
 from remat_compile.planners.bounds.relaxation import lower_bound_ns, moments_ns
@@ -19,6 +18,11 @@ from remat_compile.planners.bounds.time_bounds import TimeBounds
 from remat_compile.planners.eviction.search import Search
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.solvers import MilpSolver
+from remat_compile.plans.run_planner import (
+    Attempt,
+    Phases,
+    Planned,
+)
 
 
 @settings(max_examples=20, derandomize=True)

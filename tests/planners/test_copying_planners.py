@@ -15,8 +15,6 @@ from helpers.planners.budgets import share
 from helpers.planners.copying_truth import least_time_ns
 from helpers.planners.graphs import chain, transformer, unet
 from helpers.planners.matrix import COPYING, check, linked
-from remat_compile.driver.budget import Baseline
-from remat_compile.driver.run_planner import Attempt, Phases, run_planner
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program, Target
 from remat_compile.ir.semantics.simulate import simulate
@@ -35,6 +33,12 @@ from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.offload.tables import joint_answer
 from remat_compile.planners.offload.tables.offload_table import Rates, best_sets
 from remat_compile.planners.registry import available
+from remat_compile.plans.budget import Baseline
+from remat_compile.plans.run_planner import (
+    Attempt,
+    Phases,
+    run_planner,
+)
 
 
 def test_a_host_budget_bounds_what_is_there_at_once() -> None:

@@ -17,7 +17,6 @@ from helpers.planners.exact_claims import holds
 from helpers.planners.graphs import chain, random_dag, residual
 from helpers.planners.matrix import linked
 from helpers.planners.mixed_steps import mixed_chain, mixed_dag
-from remat_compile.driver.budget import Baseline
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Compute, Free, Schedule
 from remat_compile.ir.semantics.simulate import simulate
@@ -52,6 +51,7 @@ from remat_compile.planners.polish.windows import JointWindows
 from remat_compile.planners.programs.events import Window
 from remat_compile.planners.programs.solve_compact import is_valid
 from remat_compile.planners.solvers import MilpSolver
+from remat_compile.plans.budget import Baseline
 from remat_compile.verifier import ProvenPlan, verify
 
 ENDLESS_S = 10 * HANGS_S

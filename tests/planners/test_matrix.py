@@ -29,12 +29,12 @@ from helpers.planners.matrix import (
 from helpers.planners.plugin import NAME
 from helpers.planners.shortest_paths import least_time_ns
 from helpers.slow import default_only
-from remat_compile.driver.ask import ask
-from remat_compile.driver.budget import Baseline
 from remat_compile.ir.analysis.liveness import lower_bound_bytes
 from remat_compile.ir.diagnostics import render
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners import Feasible, NotApplicable, Optimal, available, parse_planner
+from remat_compile.plans.ask import ask
+from remat_compile.plans.budget import Baseline
 
 PLANNERS = sorted({*available(), NAME})
 ANY_BUDGET = {"auto", "dtr", "hiremate", "polish"}

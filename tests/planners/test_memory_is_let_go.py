@@ -8,9 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from helpers.planners.graphs import transformer
-from remat_compile.driver import run_planner
-from remat_compile.driver.budget import Baseline
-from remat_compile.driver.run_planner import Attempt, Phases
 from remat_compile.ir.graph import Graph
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.text.parser import read_quickly
@@ -19,6 +16,9 @@ from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.eviction.keep import keep_what_fits
 from remat_compile.planners.eviction.walk import Heuristic, Scope, Walk
 from remat_compile.planners.instance import Instance, Order
+from remat_compile.plans import run_planner
+from remat_compile.plans.budget import Baseline
+from remat_compile.plans.run_planner import Attempt, Phases
 
 
 @pytest.fixture

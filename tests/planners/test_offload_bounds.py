@@ -12,7 +12,6 @@ from helpers.planners.copying_truth import least_time_ns
 from helpers.planners.graphs import chain, random_dag, residual, transformer, unet
 from helpers.planners.matrix import COPYING, linked
 from helpers.slow import default_only
-from remat_compile.driver.budget import Baseline
 from remat_compile.ir.program import Budget, Program, Target
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners import Feasible, Optimal, parse_planner
@@ -21,6 +20,7 @@ from remat_compile.planners.bounds.moving import moving_ns
 from remat_compile.planners.bounds.subset_sums import SubsetSums
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.solvers import MilpSolver
+from remat_compile.plans.budget import Baseline
 
 
 def bounds(program: Program, budget: Budget) -> tuple[int, int]:

@@ -20,9 +20,6 @@ from helpers.clock import HANGS_S
 from helpers.planners.graphs import chain, stochastic
 from remat_compile import FBError
 from remat_compile.api import plan_program
-from remat_compile.driver.budget import parse_budget
-from remat_compile.driver.request import PlanRequest
-from remat_compile.driver.run_planner import Phases
 from remat_compile.ir.diagnostics import Diagnostic, Note
 from remat_compile.ir.program import Budget
 from remat_compile.ir.schedule import Compute, Free, Schedule
@@ -51,6 +48,9 @@ from remat_compile.planners.isolation.endings import (
 )
 from remat_compile.planners.isolation.planner_process import is_foreign, is_portable
 from remat_compile.planners.isolation.results import decode, decode_ending, encode
+from remat_compile.plans.budget import parse_budget
+from remat_compile.plans.request import PlanRequest
+from remat_compile.plans.run_planner import Phases
 
 PLUGIN = '''
 import os, re, signal, subprocess, sys, time
@@ -177,7 +177,7 @@ def gone(pid: int) -> bool:
 def test_a_plugin_that_hangs_is_killed_with_its_children(
     bad: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remat_compile.driver.ask.GRACE_S", 3.0)
+    monkeypatch.setattr("remat_compile.plans.ask.GRACE_S", 3.0)
     note = tmp_path / "pids"
     error = refusal(bad("hang", str(note)), time_limit_s=0.5)
     assert error.diagnostics[0].code == "FB0461"

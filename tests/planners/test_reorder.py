@@ -10,7 +10,6 @@ from helpers.clock import HANGS_S
 from helpers.planners.exact_claims import holds, reachable
 from helpers.planners.graphs import Builder, chain, random_dag, residual, stochastic, unet
 from helpers.planners.stop import stop_at
-from remat_compile.driver.run_planner import Attempt, Phases
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners import Feasible, Infeasible, Optimal, parse_planner
@@ -21,6 +20,7 @@ from remat_compile.planners.eviction.reorder import Reorder
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.results import Task
 from remat_compile.planners.solvers import MilpSolver
+from remat_compile.plans.run_planner import Attempt, Phases
 from remat_compile.verifier import ProvenPlan, verify
 
 

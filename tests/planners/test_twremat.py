@@ -24,7 +24,6 @@ from helpers.planners.graphs import (
     unet,
 )
 from helpers.planners.matrix import check
-from remat_compile.driver.budget import Baseline
 from remat_compile.ir.analysis import treewidth
 from remat_compile.ir.analysis.treewidth import (
     Separated,
@@ -44,6 +43,7 @@ from remat_compile.planners.eviction.separator_order import (
 )
 from remat_compile.planners.eviction.twremat import Twremat
 from remat_compile.planners.instance import Instance
+from remat_compile.plans.budget import Baseline
 
 Graph = list[set[int]]
 ELIMINATIONS = ("fill", "degree")

@@ -15,7 +15,7 @@ import pytest
 from helpers.clock import HANGS_S
 from helpers.redteam import BOMB, FILES, MADE, TABLE, Case, Outcome, cases
 from remat_compile.cli import main
-from remat_compile.driver import files as _files
+from remat_compile.plans.files import files as _files
 
 CODE = re.compile(r"\bFB\d{4}\b")
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")

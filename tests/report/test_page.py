@@ -16,12 +16,12 @@ import pytest
 import remat_compile
 from helpers.cli import chain_text
 from helpers.clock import HANGS_S
-from remat_compile.driver.look import read_plan, read_subject
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.graph import ANode, CNode, Ref
 from remat_compile.ir.schedule import Compute, Schedule
 from remat_compile.ir.span import Loc
 from remat_compile.ir.text.parser import parse_program
+from remat_compile.plans.files.look import read_plan, read_subject
 from remat_compile.report import library
 from remat_compile.report.dot import dot
 from remat_compile.report.moments import KINDS

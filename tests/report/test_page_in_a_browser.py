@@ -8,7 +8,7 @@ import pytest
 
 from helpers.browser import Tab, browser, tab
 from helpers.paths import ROOT
-from remat_compile.driver.look import read_plan
+from remat_compile.plans.files.look import read_plan
 from remat_compile.report.page import page
 
 GPT = ROOT / "tests/verifier/mutants/plans/gpt.fbir"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from remat_compile.driver.look import read_plan
-from remat_compile.driver.prices import cheap_plan, prices_around
 from remat_compile.ir.analysis.liveness import BudgetKind, floor_bytes
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget
+from remat_compile.plans.files.look import read_plan
+from remat_compile.plans.sweep.prices import cheap_plan, prices_around
 from remat_compile.report.changes import differences
 from remat_compile.report.charts.drawing import stretches
 from remat_compile.report.charts.rollup import by_module, by_operator

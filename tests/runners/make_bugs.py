@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from helpers.models import MODELS
 from helpers.paths import TESTS
-from remat_compile.frontends.decisions import schedule_of
-from remat_compile.frontends.decisions.partitioner import decide_partitioner
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.decisions import schedule_of
+from remat_compile.capture.decisions.partitioner import decide_partitioner
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.text.printer import format_program
 
 BUGS = TESTS / "verifier" / "bugs"

@@ -20,7 +20,6 @@ from remat_compile.verifier import (
     Refuted,
     Undecided,
     agreement,
-    aside,
     prove,
     verify,
     verify_with_scripts,
@@ -28,6 +27,7 @@ from remat_compile.verifier import (
 from remat_compile.verifier.check import Refused as RefusedByChecker
 from remat_compile.verifier.check import check
 from remat_compile.verifier.inquiry import Record
+from remat_compile.verifier.obligations import aside
 
 Started = list["subprocess.Popen[bytes]"]
 

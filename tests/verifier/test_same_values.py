@@ -11,7 +11,7 @@ from remat_compile.ir.expr import Const
 from remat_compile.ir.graph import Call, CNode, InnerCall, Ref
 from remat_compile.ir.program import Program
 from remat_compile.ir.text.parser import parse_program
-from remat_compile.verifier.same_values import same_values
+from remat_compile.verifier.obligations.same_values import same_values
 
 DECLARED = """fbir 1
 graph @g {

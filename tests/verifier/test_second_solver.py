@@ -405,7 +405,7 @@ def test_scripts_of_an_earlier_proof_are_replaced(tmp_path: Path) -> None:
 def test_nothing_is_written_where_a_file_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from remat_compile.driver import scripts as _scripts
+    from remat_compile.plans.files import scripts as _scripts
 
     def full(writers: object) -> None:
         raise OSError("no space left")

@@ -55,15 +55,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: done. 1: the model or plan is refused, or nobody read what was said. 2: wrong usage.
     130: interrupted.
     """
-    from ..driver.files import fill_closed_streams
+    from ..plans.files.files import fill_closed_streams
 
     fill_closed_streams()
     if ASKED in os.environ and argv is None:
         answered: int = import_module(".completion", __package__).complete()
         return answered
     words = list(sys.argv[1:] if argv is None else argv)
-    from ._app import run
-    from ._terminal import echo
+    from .shared.app import run
+    from .shared.terminal import echo
 
     if words and words[0] in COMMANDS:
         name, rest, program, epilog = words[0], words[1:], f"remat-compile {words[0]}", None

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from . import ASKED, COMMANDS
-from ._options import with_common
+from .shared.options import with_common
 
 __all__ = ["command", "complete"]
 
@@ -28,7 +28,7 @@ def command(
     """
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
-    from ._terminal import echo
+    from .shared.terminal import echo
 
     script = get_completion_script(prog_name=PROGRAM, complete_var=ASKED, shell=shell)
     echo(*script.split("\n"))

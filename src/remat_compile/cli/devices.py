@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._json import FormatOption
+from .shared.json_text import FormatOption
 
 __all__ = ["command"]
 
@@ -10,10 +10,10 @@ __all__ = ["command"]
 def command(format: FormatOption = "text") -> None:
     """List the devices that a plan can be made for (--costs roofline --device NAME)."""
     from ..costs import device_names, load_device
-    from ..driver.budget import format_bytes
-    from ..driver.table import columns
-    from ._json import print_object
-    from ._terminal import echo
+    from ..plans.budget import format_bytes
+    from ..plans.messages.table import columns
+    from .shared.json_text import print_object
+    from .shared.terminal import echo
 
     if format == "json":
         print_object("devices", devices=[load_device(name) for name in device_names()])

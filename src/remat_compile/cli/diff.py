@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ._json import FormatOption
-from ._options import Quiet
+from .shared.json_text import FormatOption
+from .shared.options import Quiet
 
 if TYPE_CHECKING:
     from ..report.changes import Differences, What
@@ -34,10 +34,10 @@ def command(
 
     Exit code 0 where graph and steps are the same, 1 where they differ, 2 for trouble.
     """
-    from ..driver.look import read_plan
     from ..ir.diagnostics import Diagnostic, FBError
+    from ..plans.files.look import read_plan
     from ..report.changes import differences
-    from ._terminal import echo
+    from .shared.terminal import echo
 
     if first == second == "-":
         message = "both plans are to come from standard input"
@@ -62,7 +62,7 @@ def command(
 
 
 def _print_object(changes: Differences) -> None:
-    from ._json import print_object
+    from .shared.json_text import print_object
 
     print_object(
         "diff",
@@ -107,8 +107,8 @@ def _lines(changes: Differences, all: bool) -> list[str]:
 
 
 def _figures(before: Subject, after: Subject) -> list[str]:
-    from ..driver.table import columns
     from ..ir.units import format_bytes, format_ns
+    from ..plans.messages.table import columns
 
     one, two = before.trace, after.trace
     rows = [("", f"@{before.schedule.name}", f"@{after.schedule.name}", "change")]
@@ -129,8 +129,8 @@ def _figures(before: Subject, after: Subject) -> list[str]:
 
 def _table(changes: Differences, what: What, all: bool) -> list[str]:
     """The changes of one kind, the largest first; nothing where there are none."""
-    from ..driver.table import columns
     from ..ir.units import format_bytes, format_ns
+    from ..plans.messages.table import columns
 
     those = [c for c in changes.changes if c.what == what]
     if not those:

@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Annotated, assert_never
 
 import typer
 
-from ._explain_budget import Fit, bounds_of, fit_lines, price_lines, signed
-from ._json import FormatOption
-from ._options import PlanFile, ScheduleOption
+from .shared.explain_budget import (
+    Fit,
+    bounds_of,
+    fit_lines,
+    price_lines,
+    signed,
+)
+from .shared.json_text import FormatOption
+from .shared.options import PlanFile, ScheduleOption
 
 if TYPE_CHECKING:
-    from ..driver.prices import Prices
+    from ..plans.sweep.prices import Prices
     from ..report.charts.variants import Effect
     from ..report.reasons import TensorReasons
     from ..report.subject import Subject
@@ -57,9 +63,9 @@ def command(
     Effects of a change are those of the changed plan, simulated. --budget and --price are about
     the whole step.
     """
-    from ..driver.look import read_subject
-    from ..driver.request import Errors, check_time_limit
-    from ._terminal import echo
+    from ..plans.files.look import read_subject
+    from ..plans.request import Errors, check_time_limit
+    from .shared.terminal import echo
 
     errors = Errors()
     bounds = errors.collect(lambda: bounds_of(budget, activation_budget))
@@ -71,7 +77,7 @@ def command(
     fits = [Fit.of(subject, bound, time_limit) for bound in bounds or ()]
     prices = None
     if price:
-        from ..driver.prices import prices_around
+        from ..plans.sweep.prices import prices_around
 
         prices = prices_around(subject, time_limit)
     if format == "json":
@@ -96,7 +102,7 @@ def _print_object(
     subject: Subject, what: str | None, fits: Sequence[Fit], prices: Prices | None
 ) -> None:
     from ..report.reasons import of_module, of_peak, of_tensor
-    from ._json import print_object
+    from .shared.json_text import print_object
 
     if what is None:
         floor, at = subject.floor
@@ -112,8 +118,8 @@ def _print_object(
 
 
 def _peak(subject: Subject, all: bool) -> list[str]:
-    from ..driver.table import columns
     from ..ir.units import format_bytes
+    from ..plans.messages.table import columns
     from ..report.reasons import of_peak
     from ..report.subject import shown
 
@@ -238,8 +244,8 @@ def _treatment(reasons: TensorReasons) -> str:
 
 
 def _module(subject: Subject, path: str, all: bool) -> list[str]:
-    from ..driver.table import columns
     from ..ir.units import format_bytes, format_ns
+    from ..plans.messages.table import columns
     from ..report.reasons import of_module
     from ..report.subject import shown
 

@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ._options import SIZE, CostOptions, ModelArgument, OnnxOptions, Output, Quiet, grouped
+from .shared.options import (
+    SIZE,
+    CostOptions,
+    ModelArgument,
+    OnnxOptions,
+    Output,
+    Quiet,
+    grouped,
+)
 
 if TYPE_CHECKING:
-    from ..driver.import_decision import Imported, ToolOptions
-    from ..driver.model_source import ModelOptions
-    from ..driver.request import PlanRequest
+    from ..plans.decisions import Imported, ToolOptions
+    from ..plans.request import PlanRequest
+    from ..plans.source import ModelOptions
 
 __all__ = ["command"]
 
@@ -58,10 +66,10 @@ def command(
 
     Exit code 1 where the decision makes no plan, or one that is refuted.
     """
-    from ..driver.import_decision import ToolOptions
-    from ..driver.model_source import check_spec, is_program
-    from ..driver.outputs import check_output, files_of_model
-    from ..driver.request import Errors, read_request
+    from ..plans.decisions import ToolOptions
+    from ..plans.files.outputs import check_output, files_of_model
+    from ..plans.request import Errors, read_request
+    from ..plans.source import check_spec, is_program
 
     errors = Errors()
     chosen = ToolOptions(tool, memory_budget, solver, tuple(save or ()), tuple(segments or ()))
@@ -90,10 +98,10 @@ def command(
 def _make(
     model: str, options: ModelOptions, tool: ToolOptions, request: PlanRequest, quiet: bool
 ) -> Imported:
-    from ..driver.import_decision import import_source
-    from ..driver.run_planner import Phases
-    from ._app import print_warnings
-    from ._terminal import progress
+    from ..plans.decisions import import_source
+    from ..plans.run_planner import Phases
+    from .shared.app import print_warnings
+    from .shared.terminal import progress
 
     with progress(quiet=quiet) as say:
         made = import_source(model, options, tool, request, Phases(say))
@@ -104,8 +112,8 @@ def _make(
 def _write(made: Imported, output: str | None, quiet: bool) -> None:
     import sys
 
-    from ..driver.files import STREAM
-    from ._terminal import echo
+    from ..plans.files.files import STREAM
+    from .shared.terminal import echo
 
     if output is not None:
         made.plan.save(output)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..driver.asked import Fuse
-from ._code import Code
-from ._defaults import was_given
-from ._options import (
+from ..plans.messages.asked import Fuse
+from .shared.code import Code
+from .shared.defaults import was_given
+from .shared.options import (
     SIZE_OR_LEAST,
     CostOptions,
     GradsOption,
@@ -24,10 +24,10 @@ from ._options import (
 )
 
 if TYPE_CHECKING:
-    from ..driver.model_source import ModelOptions
-    from ..driver.plan import Plan
-    from ..driver.request import PlanRequest
     from ..ir.program import Header
+    from ..plans.plan import Plan
+    from ..plans.request import PlanRequest
+    from ..plans.source import ModelOptions
 
 __all__ = ["command"]
 
@@ -39,7 +39,7 @@ OF_PLANNING = (*BOUNDS, "planner", "fuse", "costs", "device", "grads")
 def _print_version(wanted: bool) -> None:
     if wanted:
         from ..version import __version__
-        from ._terminal import echo
+        from .shared.terminal import echo
 
         echo(f"remat-compile {__version__}")
         raise typer.Exit
@@ -117,9 +117,13 @@ def command(
     ] = False,
 ) -> None:
     """Plan one training step of MODEL under a budget in bytes, prove the plan, write it."""
-    from ..driver.model_source import check_spec, is_program
-    from ..driver.outputs import files_of_model, files_of_plan
-    from ..driver.request import Errors, check_fuse, read_request
+    from ..plans.files.outputs import files_of_model, files_of_plan
+    from ..plans.request import (
+        Errors,
+        check_fuse,
+        read_request,
+    )
+    from ..plans.source import check_spec, is_program
 
     errors = Errors()
     if code.emit == "jax":
@@ -174,13 +178,13 @@ def _make(
 ) -> Plan:
     """The plan; with `as_it_is`, the last one of a file that holds any. `check` is given the
     header of a text before any long work starts."""
-    from ..driver.look import plan_in_text, read_program_text
-    from ..driver.make_plan import plan_program, plan_source
-    from ..driver.model_source import is_program, load_source
-    from ..driver.outputs import files_of_plan
-    from ..driver.run_planner import Phases
-    from ._app import print_warnings
-    from ._terminal import progress
+    from ..plans.files.look import plan_in_text, read_program_text
+    from ..plans.files.outputs import files_of_plan
+    from ..plans.make import plan_program, plan_source
+    from ..plans.run_planner import Phases
+    from ..plans.source import is_program, load_source
+    from .shared.app import print_warnings
+    from .shared.terminal import progress
 
     with progress(quiet=quiet) as say:
         phases = Phases(say)
@@ -211,9 +215,9 @@ def _set_threads(threads: int | None) -> None:
 def _write(made: Plan, output: str | None, code: Code, model: str, quiet: bool) -> None:
     import sys
 
-    from ..driver.files import STREAM
-    from ._terminal import echo
-    from ._verdicts import print_assuming
+    from ..plans.files.files import STREAM
+    from .shared.terminal import echo
+    from .shared.verdicts import print_assuming
 
     written: Sequence[str | None] = (output,)
     if output is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ._json import FormatOption
+from .shared.json_text import FormatOption
 
 if TYPE_CHECKING:
     from ..planners.registry import PlannerInfo
@@ -19,8 +19,8 @@ def command(format: FormatOption = "text") -> None:
     """List the planners: what graphs they take, their source, their options and defaults."""
     from ..ir.diagnostics import FBError
     from ..planners.registry import available
-    from ._json import print_object
-    from ._terminal import echo
+    from .shared.json_text import print_object
+    from .shared.terminal import echo
 
     broken: list[FBError] = []
     known: list[dict[str, object]] = []

@@ -6,7 +6,11 @@ from typing import Annotated
 
 import typer
 
-from ._options import PlanFile, Quiet, ScheduleOption
+from .shared.options import (
+    PlanFile,
+    Quiet,
+    ScheduleOption,
+)
 
 __all__ = ["command"]
 
@@ -27,11 +31,11 @@ def command(
     Memory over the step by kind, the streams, what fills the peak, lifetimes, time by operator
     and module. All is simulated; `remat-compile verify` proves it.
     """
-    from ..driver.files import STREAM, write_text
-    from ..driver.look import read_subject
-    from ..driver.outputs import check_output, files_of_model
+    from ..plans.files.files import STREAM, write_text
+    from ..plans.files.look import read_subject
+    from ..plans.files.outputs import check_output, files_of_model
     from ..report.page import page
-    from ._terminal import echo
+    from .shared.terminal import echo
 
     check_output(output, "picture", files_of_model(plan), all_known=False)
     subject, reads = read_subject(plan, schedule)

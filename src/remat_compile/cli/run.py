@@ -8,17 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..driver.asked import Backend, Errors, JaxStyle
-from ._json import FormatOption
-from ._options import OnnxOptions, PlanFile, ScheduleOption, TrustSource, grouped
+from ..plans.messages.asked import (
+    Backend,
+    Errors,
+    JaxStyle,
+)
+from .shared.json_text import FormatOption
+from .shared.options import (
+    OnnxOptions,
+    PlanFile,
+    ScheduleOption,
+    TrustSource,
+    grouped,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from .._torch.lowered import Exported
-    from ..driver.compare_torch import StepReport
-    from ..driver.model_source import ModelOptions
-    from ..driver.plan import Plan
+    from ..capture.lowered import Exported
+    from ..plans.compare.step import StepReport
+    from ..plans.plan import Plan
+    from ..plans.source import ModelOptions
 
 __all__ = ["command"]
 
@@ -67,11 +77,11 @@ def command(
     with --backend jax, where XLA does not follow the plan.
     """
     from ..api import load
-    from ..driver.model_source import check_spec
-    from ..driver.outputs import check_output, files_of_model
-    from ..driver.recorded import model_of_plan
-    from ..driver.step_values import write_step_values
-    from ._terminal import echo
+    from ..plans.compare.step_values import write_step_values
+    from ..plans.files.outputs import check_output, files_of_model
+    from ..plans.files.recorded import model_of_plan
+    from ..plans.source import check_spec
+    from .shared.terminal import echo
 
     errors = Errors()
     options = onnx.read(errors)
@@ -87,7 +97,7 @@ def command(
         errors.add("FB0707", "--values only applies to PyTorch", hint)
     errors.raise_if_any()
     if backend == "jax":
-        from ._run_jax import run_jax
+        from .shared.run_jax import run_jax
 
         return run_jax(plan, schedule, model, options, jax_style, quiet, trust_source)
     read = load(plan, schedule)
@@ -123,11 +133,11 @@ class _Asked:
 
 
 def _run(plan: Plan, asked: _Asked, quiet: bool) -> tuple[Plan, Exported, StepReport]:
-    from ..driver.bind import bind
-    from ..driver.other_link import link_of_device
-    from ..driver.recorded import load_as_planned
-    from ._app import print_warnings
-    from ._terminal import progress
+    from ..plans.bind import bind
+    from ..plans.files.recorded import load_as_planned
+    from ..plans.link.other_link import link_of_device
+    from .shared.app import print_warnings
+    from .shared.terminal import progress
 
     with progress(quiet=quiet) as say:
         say("proving the plan")
@@ -137,7 +147,7 @@ def _run(plan: Plan, asked: _Asked, quiet: bool) -> tuple[Plan, Exported, StepRe
         say("generating the step")
         compiled = bind(proven.program, proven.schedule, source.exported)
         say("running the step, and ordinary autograd beside it")
-        from ..driver.compare_torch import compare_step
+        from ..plans.compare.step import compare_step
 
         report = compare_step(proven, compiled, source.exported, asked.repeats)
         if asked.profile is not None:
@@ -152,8 +162,8 @@ def _run(plan: Plan, asked: _Asked, quiet: bool) -> tuple[Plan, Exported, StepRe
 def _write_profile(
     plan: Plan, compiled: nn.Module, exported: Exported, repeats: int, output: str
 ) -> None:
-    from ..driver.files import write_text
-    from ..driver.profile_torch import measured_steps
+    from ..plans.compare.profile import measured_steps
+    from ..plans.files.files import write_text
     from ..report.trace import trace_json
 
     measured = measured_steps(plan, compiled, exported, repeats)
@@ -162,7 +172,7 @@ def _write_profile(
 
 def _is_equal(plan: Plan, report: StepReport) -> bool:
     """In every bit; where cNodes are fused, up to rounding."""
-    from ..driver.regions import has_regions, rounding
+    from ..plans.fusion.kernels import has_regions, rounding
 
     if report.bit_equal or not has_regions(plan.program):
         return report.bit_equal
@@ -175,7 +185,7 @@ def _bound(plan: Plan) -> int:
 
 
 def _print_object(plan: Plan, report: StepReport) -> None:
-    from ._json import print_object
+    from .shared.json_text import print_object
 
     print_object(
         "run",
@@ -211,10 +221,10 @@ def _gap(plan: Plan, report: StepReport) -> list[str]:
 
 
 def _print(plan: Plan, report: StepReport) -> None:
-    from ..driver.budget import format_bytes
-    from ..driver.table import columns
-    from ._terminal import echo
-    from ._verdicts import print_assuming
+    from ..plans.budget import format_bytes
+    from ..plans.messages.table import columns
+    from .shared.terminal import echo
+    from .shared.verdicts import print_assuming
     from .show import traffic
 
     bound = _bound(plan)

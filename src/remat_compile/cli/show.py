@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ._json import FormatOption
-from ._options import PlanFile, ScheduleOption
+from .shared.json_text import FormatOption
+from .shared.options import PlanFile, ScheduleOption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..driver.plan import Plan
     from ..ir.program import Header
+    from ..plans.plan import Plan
 
 __all__ = ["command", "curve", "traffic"]
 
@@ -43,10 +43,10 @@ def command(
     The figures are predicted by simulation; `remat-compile verify` proves them.
     """
     from ..api import load
-    from ..driver.link import parse_link
-    from ..driver.other_link import other_link
-    from ._app import print_warnings
-    from ._terminal import echo
+    from ..plans.link.link import parse_link
+    from ..plans.link.other_link import other_link
+    from .shared.app import print_warnings
+    from .shared.terminal import echo
 
     here = None if link is None else parse_link(link)
     read = load(plan, schedule)
@@ -63,7 +63,7 @@ def command(
 
 def _print_object(plan: Plan) -> None:
     from ..verifier import cost_assumptions
-    from ._json import print_object
+    from .shared.json_text import print_object
 
     trace, proven = plan.trace, plan.proven
     alive = [{"name": name, "bytes": size} for name, size in trace.live_at(trace.peak_step)]
@@ -123,8 +123,8 @@ def _captured(header: Header) -> str:
 
 
 def _owners(plan: Plan, all: bool) -> list[str]:
-    from ..driver.budget import format_bytes
-    from ..driver.table import columns
+    from ..plans.budget import format_bytes
+    from ..plans.messages.table import columns
 
     trace = plan.trace
     alive = trace.live_at(trace.peak_step)
@@ -144,7 +144,7 @@ def _owners(plan: Plan, all: bool) -> list[str]:
 
 
 def _by_kind(plan: Plan, alive: Sequence[tuple[str, int]]) -> str:
-    from ..driver.budget import format_bytes
+    from ..plans.budget import format_bytes
 
     bytes_of: dict[str, int] = {}
     for name, size in alive:
@@ -179,7 +179,7 @@ def _memory(plan: Plan) -> list[str]:
 
 def curve(values: Sequence[int], width: int = WIDTH, height: int = HEIGHT) -> list[str]:
     """A chart of bytes in text: the largest value of each stretch, from 0 to the peak."""
-    from ..driver.budget import format_bytes
+    from ..plans.budget import format_bytes
 
     width = min(width, len(values))
     edges = [len(values) * i // width for i in range(width + 1)]
@@ -195,7 +195,7 @@ def curve(values: Sequence[int], width: int = WIDTH, height: int = HEIGHT) -> li
 
 
 def _recomputed(plan: Plan, all: bool) -> list[str]:
-    from ..driver.table import columns
+    from ..plans.messages.table import columns
 
     counts = plan.trace.executions
     again = [c for c in plan.graph.cnodes if counts.get(c.name, 0) > 1]
@@ -216,8 +216,8 @@ def _recomputed(plan: Plan, all: bool) -> list[str]:
 
 def _copied(plan: Plan, all: bool) -> list[str]:
     """The copies to the host and back: when they run, and for how long the step waits."""
-    from ..driver.budget import format_bytes
-    from ..driver.table import columns
+    from ..plans.budget import format_bytes
+    from ..plans.messages.table import columns
 
     trace = plan.trace
     sizes = dict(trace.host_at(trace.host_peak_step))
@@ -239,8 +239,8 @@ def _copied(plan: Plan, all: bool) -> list[str]:
 
 def traffic(plan: Plan) -> list[str]:
     """What copies ask of the link, and the step on slower ones."""
-    from ..driver.budget import format_bytes
     from ..ir.units import format_rate
+    from ..plans.budget import format_bytes
     from ..report.charts.traffic import Traffic
 
     trace = plan.trace

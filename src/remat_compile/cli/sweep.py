@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ._options import (
+from .shared.options import (
     CostOptions,
     GradsOption,
     ModelArgument,
@@ -20,13 +20,13 @@ from ._options import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..driver.budget import BudgetText
-    from ..driver.model_source import ModelOptions
-    from ..driver.request import PlanRequest
-    from ..driver.sweep import Sweep
-    from ..driver.sweep_cells import Cell
     from ..ir.program import Program
     from ..planners.contract import Planner
+    from ..plans.budget import BudgetText
+    from ..plans.request import PlanRequest
+    from ..plans.source import ModelOptions
+    from ..plans.sweep.cells import Cell
+    from ..plans.sweep.sweep import Sweep
     from ..report.charts.frontier import Measured
 
 __all__ = ["command"]
@@ -85,10 +85,18 @@ def command(
     """
     from pathlib import Path
 
-    from ..driver.frontier import read_measured
-    from ..driver.model_source import check_spec, is_program
-    from ..driver.outputs import FileRead, check_output, files_of_model
-    from ..driver.request import Errors, read_request, read_sweep
+    from ..plans.files.outputs import (
+        FileRead,
+        check_output,
+        files_of_model,
+    )
+    from ..plans.request import (
+        Errors,
+        read_request,
+        read_sweep,
+    )
+    from ..plans.source import check_spec, is_program
+    from ..plans.sweep.frontier import read_measured
     from ..report.library import converter
 
     errors = Errors()
@@ -140,7 +148,7 @@ class _Target:
     def say(self, sweep: Sweep) -> None:
         import sys
 
-        from ._terminal import echo
+        from .shared.terminal import echo
 
         stream = sys.stderr if self.output == "-" else sys.stdout
         if not self.quiet:
@@ -153,9 +161,9 @@ def _known(output: str | None) -> tuple[Cell, ...]:
     """The cells of the file to go on with; none where there is no file yet."""
     from pathlib import Path
 
-    from ..driver.files import read_text
-    from ..driver.sweep_cells import read_cells
     from ..ir.diagnostics import Diagnostic, FBError
+    from ..plans.files.files import read_text
+    from ..plans.sweep.cells import read_cells
 
     if output in (None, "-") or not Path(output).exists():
         return ()
@@ -176,8 +184,8 @@ def _run(
 ) -> int:
     import sys
 
-    from ..driver.sweep import run_sweep
-    from ._terminal import echo, progress
+    from ..plans.sweep.sweep import run_sweep
+    from .shared.terminal import echo, progress
 
     made: Sweep | None = None
 
@@ -220,11 +228,11 @@ def _program(
     output: str | None,
 ) -> Program:
     """The program with its costs, made once for all cells."""
-    from ..driver.look import read_program
-    from ..driver.make_plan import costed_program
-    from ..driver.model_source import is_program, load_source
-    from ..driver.outputs import check_output, files_of_plan
-    from ..driver.run_planner import Phases
+    from ..plans.files.look import read_program
+    from ..plans.files.outputs import check_output, files_of_plan
+    from ..plans.make import costed_program
+    from ..plans.run_planner import Phases
+    from ..plans.source import is_program, load_source
 
     phases = Phases(say)
     if not is_program(model):

@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ._options import OnnxOptions, PlanFile, ScheduleOption, grouped
+from .shared.options import (
+    OnnxOptions,
+    PlanFile,
+    ScheduleOption,
+    grouped,
+)
 
 if TYPE_CHECKING:
-    from ..driver.budget import BudgetText
-    from ..driver.compare_graph import GraphCheck
-    from ..driver.model_source import ModelOptions
-    from ..driver.plan import Plan
     from ..ir.diagnostics import Diagnostic
     from ..ir.program import Budget
+    from ..plans.budget import BudgetText
+    from ..plans.compare.graph import GraphCheck
+    from ..plans.plan import Plan
+    from ..plans.source import ModelOptions
 
 __all__ = ["command"]
 
@@ -78,13 +83,23 @@ def command(
     is for the graph as written. Exit code 0: proven; 1: refuted, not decided in time, or another
     graph.
     """
-    from ..driver.budget import resolve_budget
-    from ..driver.look import plan_in_text, read_program_text
-    from ..driver.request import Errors, check_time_limit
-    from ..driver.scripts import check_folder, write_proofs, write_scripts
     from ..ir.diagnostics import Diagnostic, FBError
-    from ._terminal import echo
-    from ._verdicts import Written, print_json, report, report_certificate, report_largest
+    from ..plans.budget import resolve_budget
+    from ..plans.files.look import plan_in_text, read_program_text
+    from ..plans.files.scripts import (
+        check_folder,
+        write_proofs,
+        write_scripts,
+    )
+    from ..plans.request import Errors, check_time_limit
+    from .shared.terminal import echo
+    from .shared.verdicts import (
+        Written,
+        print_json,
+        report,
+        report_certificate,
+        report_largest,
+    )
 
     errors = Errors()
     bounds = errors.collect(lambda: _bounds(budget, activation_budget, host_budget))
@@ -183,8 +198,8 @@ def command(
 
 def _check_model(model: str, options: ModelOptions) -> None:
     """FB0702 for what is no model to compare with, before any work is done."""
-    from ..driver.model_source import check_spec, is_program
     from ..ir.diagnostics import Diagnostic, FBError
+    from ..plans.source import check_spec, is_program
 
     if is_program(model):
         message = f"--model {model} is a program in text form, not a model"
@@ -194,11 +209,11 @@ def _check_model(model: str, options: ModelOptions) -> None:
 
 def _held_against(plan: Plan, model: str | None, options: ModelOptions) -> GraphCheck:
     """How the graph of the plan was compared with the model. FB0720 where it is another."""
-    from ..driver.compare_graph import GraphCheck, check_graph
+    from ..plans.compare.graph import GraphCheck, check_graph
 
     if model is None:
         return GraphCheck()
-    from ..driver.recorded import load_as_planned
+    from ..plans.files.recorded import load_as_planned
 
     source = load_as_planned(plan.program, model, options)
     return check_graph(plan.program, source.exported, model)
@@ -224,7 +239,7 @@ def _refused_certificate(
 def _bounds(
     budget: str | None, activation_budget: str | None, host_budget: str | None
 ) -> list[BudgetText]:
-    from ..driver.budget import parse_budget
+    from ..plans.budget import parse_budget
 
     bounds = [] if budget is None else [parse_budget(budget)]
     if activation_budget is not None:

@@ -10,11 +10,12 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from .._torch.caches import StepCaches
-from .._torch.callable import check_operators
-from .._torch.devices import allocation_unit, get_rng_state, set_rng_state
-from .._torch.execute import check_values
-from .._torch.instances import plain_mode
+from ..device.caches import StepCaches
+from ..device.devices import (
+    allocation_unit,
+    get_rng_state,
+    set_rng_state,
+)
 from ..ir.analysis.identities import equal_views, identities
 from ..ir.analysis.order import capture_order, frees_after_last_use
 from ..ir.expr import Const, Expr, evaluate, mul
@@ -22,6 +23,9 @@ from ..ir.graph import DTYPE_BYTES, Call, CNode, Replay
 from ..ir.program import Header, Program, Target
 from ..ir.schedule import Free, Schedule
 from ..ir.semantics.simulate import simulate
+from ..operators.callable import check_operators
+from ..operators.executor import check_values
+from ..operators.instances import plain_mode
 from ._stores import LayoutStore, RealRun, Store
 from ._symbolic import Corners, Point, at_least, bound
 from .measured_link import with_measured_link

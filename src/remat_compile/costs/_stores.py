@@ -8,11 +8,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .._torch.execute import ones, result_names
-from .._torch.instances import Instances
 from ..ir.expr import evaluate
 from ..ir.graph import CNode
 from ..ir.program import Program
+from ..operators.executor import ones, result_names
+from ..operators.instances import Instances
 from .meter import Meter, Sample, with_data, without_data
 
 

@@ -9,7 +9,6 @@ from typing import assert_never
 
 from torch import Tensor
 
-from .._torch.instances import Instances
 from ..ir.diagnostics import fail
 from ..ir.expr import (
     Add,
@@ -28,6 +27,7 @@ from ..ir.expr import (
 )
 from ..ir.graph import CNode
 from ..ir.program import Program
+from ..operators.instances import Instances
 from ._stores import layouts_at, materialise
 from .meter import Meter, Sample
 

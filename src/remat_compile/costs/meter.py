@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._torch.alloc import measure_peak
-from .._torch.caches import StepCaches
-from .._torch.devices import (
+from ..device.caches import StepCaches
+from ..device.devices import (
     clock_ns,
     counts_bytes,
     get_rng_state,
@@ -20,10 +19,15 @@ from .._torch.devices import (
     synchronize,
     undisturbed_ns,
 )
-from .._torch.instances import Instances, prepared, run_cnode
+from ..device.memory import measure_peak
 from ..ir.analysis.regions import region_function
 from ..ir.diagnostics import fail
 from ..ir.graph import Arg, CNode, Ref, View
+from ..operators.instances import (
+    Instances,
+    prepared,
+    run_cnode,
+)
 from ._shapes import value_of
 
 __all__ = ["Meter", "Sample"]

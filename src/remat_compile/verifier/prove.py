@@ -11,12 +11,12 @@ from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
 from ..ir.wording import Worded, worded
 from .agreement import agree_on_largest, agree_on_plan, agree_on_refutation, written
-from .aside import sizes_aside
 from .assumptions import assumptions
 from .certificate import certificate_sha256
 from .check import Accepted, Refused, check
 from .inquiry import Inquiry, Record, Script
 from .obligation import Obligation
+from .obligations.aside import sizes_aside
 from .obligations.largest import find_largest
 from .obligations.memory_ranges import Somewhere, check_sizes
 from .plan_proof import Scope, read_proof

@@ -14,7 +14,7 @@ from remat_compile.backends.jax.emit.allowed import allowed_annotated as of_anno
 from remat_compile.backends.jax.emit.module import operators_of
 from remat_compile.backends.jax.lowerings import source_of
 from remat_compile.backends.python.allowed import Allowed, check_generated, fits
-from remat_compile.backends.torch.allowed import allowed as of_torch
+from remat_compile.backends.torch.code.allowed import allowed as of_torch
 from remat_compile.ir.diagnostics import FBError
 
 HELPER = "def replay(state, op, *args, **kwargs):\n    return op(*args, **kwargs)\n"

@@ -90,7 +90,7 @@ def test_harmless_text_reads_as_written() -> None:
 
 
 UNQUOTED = {
-    "torch": ["torch.emit.docstring", "torch.function.comment"],
+    "torch": ["torch.code.emit.docstring", "torch.code.function.comment"],
     "jax": ["jax.emit.template.docstring", "jax.emit.body.comment", "jax.emit.body.scope"],
     "annotated": ["jax.emit.template.docstring", "jax.emit.body.comment", "jax.emit.body.scope"],
 }

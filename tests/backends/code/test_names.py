@@ -16,7 +16,7 @@ from helpers.emitted.code_plans import FORMS, planned, source
 from remat_compile.backends.jax.emit.allowed import MODULE_NAMES
 from remat_compile.backends.jax.emit.text import JaxText
 from remat_compile.backends.python.names import VariableNames, keywords, symbol_key
-from remat_compile.backends.torch.expressions import RESERVED, Expressions
+from remat_compile.backends.torch.code.expressions import RESERVED, Expressions
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Const, Sym
 from remat_compile.ir.graph import ANode, Atom, Call, Graph

@@ -14,7 +14,7 @@ from remat_compile.backends.jax.checkpoint.annotated import emit_form
 from remat_compile.backends.jax.checkpoint.form import Form, form_of
 from remat_compile.backends.jax.lowerings import source_of
 from remat_compile.backends.jax.readback.annotated import check_annotated
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule

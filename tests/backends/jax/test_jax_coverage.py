@@ -17,7 +17,7 @@ import torch
 from helpers.models import MODELS
 from remat_compile.backends.jax.lowerings import missing
 from remat_compile.backends.jax.support import operators
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.torch import export, lower
 
 try:
     from helpers.jax.hf_models import HF_MODELS

@@ -16,11 +16,11 @@ from helpers.jax.regions import GatedNet, fused_plan
 from remat_compile import FBError
 from remat_compile.backends.torch.kernels import missing
 from remat_compile.cli import main
-from remat_compile.driver.compare_torch import compare_step
-from remat_compile.driver.jax.make import jax_step
-from remat_compile.driver.jax.run import run_step
-from remat_compile.driver.jax.source import source_of_plan
 from remat_compile.ir.text.parser import parse_program
+from remat_compile.plans.compare.step import compare_step
+from remat_compile.plans.jax.make import jax_step
+from remat_compile.plans.jax.run import run_step
+from remat_compile.plans.jax.source import source_of_plan
 
 TEXT = """fbir 1
 graph @g {

@@ -24,10 +24,10 @@ from remat_compile import FBError, Plan
 from remat_compile.backends.jax.emit.template import CHECK
 from remat_compile.backends.jax.runtime.arrays import write_npz
 from remat_compile.cli import main
-from remat_compile.driver.files import write_together
 from remat_compile.ir.expr import Const
 from remat_compile.ir.graph import ANode, Call, CNode, Ref
 from remat_compile.ir.schedule import Compute
+from remat_compile.plans.files.files import write_together
 
 GOLDEN = Path(__file__).parent / "golden"
 NET = """
@@ -281,7 +281,7 @@ def test_both_files_or_neither(tmp_path: Path) -> None:
 
 
 def test_bfloat16_goes_through_the_file(tmp_path: Path) -> None:
-    from remat_compile.driver.jax.source import write_module
+    from remat_compile.plans.jax.source import write_module
 
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)).bfloat16()
     plan = remat_compile.plan(

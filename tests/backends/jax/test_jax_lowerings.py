@@ -19,10 +19,10 @@ from torch import Tensor
 from helpers.jax.arrays import plain_code, quick_compilation, to_numpy, translated
 from helpers.jax.samples import RANDOM, SAMPLES, Call, samples
 from helpers.slow import default_only
-from remat_compile._torch.ops import resolve_op
 from remat_compile.backends.jax.honoured import OMITTED, honoured, omitted
 from remat_compile.backends.jax.lowerings import is_random, table
 from remat_compile.ir import graph
+from remat_compile.operators.aten import resolve_op
 
 TOLERANCE = {
     torch.float64: 1e-12,

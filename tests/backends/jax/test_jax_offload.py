@@ -18,14 +18,14 @@ from remat_compile import FBError
 from remat_compile.backends.jax.checkpoint.annotated import names_of
 from remat_compile.backends.jax.checkpoint.form import form_of, misfit
 from remat_compile.backends.jax.checkpoint.form import schedule_of as schedule_of_form
-from remat_compile.driver.budget import Baseline
-from remat_compile.driver.jax.annotate import residuals_of_source
-from remat_compile.driver.jax.run import inspect_step
 from remat_compile.ir.program import Budget
 from remat_compile.ir.schedule import Offload, Prefetch, Schedule
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners.contract import Feasible, NotApplicable, Optimal
 from remat_compile.planners.registry import parse_planner
+from remat_compile.plans.budget import Baseline
+from remat_compile.plans.jax.annotate import residuals_of_source
+from remat_compile.plans.jax.run import inspect_step
 
 
 @pytest.fixture(autouse=True)

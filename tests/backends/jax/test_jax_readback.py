@@ -17,7 +17,7 @@ from remat_compile.backends.jax.emit.module import emit
 from remat_compile.backends.jax.emit.twins import twins
 from remat_compile.backends.jax.lowerings import source_of
 from remat_compile.backends.jax.readback.explicit import check_source
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Program

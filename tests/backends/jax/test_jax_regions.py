@@ -14,9 +14,9 @@ from remat_compile import FBError
 from remat_compile.backends.jax.emit.twins import twins
 from remat_compile.backends.jax.readback.explicit import check_source
 from remat_compile.backends.jax.support import require_lowerings
-from remat_compile.driver.jax.source import source_of_plan
 from remat_compile.ir.program import Program
 from remat_compile.ir.text.parser import parse_program
+from remat_compile.plans.jax.source import source_of_plan
 
 TEXT = """fbir 1
 graph @g {

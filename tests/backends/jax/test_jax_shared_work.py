@@ -14,11 +14,11 @@ from helpers.jax.arrays import quick_compilation
 from helpers.jax.plans import case, fused_case
 from remat_compile.backends.jax.emit.shared_work import SharedWork
 from remat_compile.backends.jax.observe.absences import Absence
-from remat_compile.driver.jax.make import jax_step
-from remat_compile.driver.jax.run import JaxReport, run_step
-from remat_compile.driver.jax.source import source_of_plan
 from remat_compile.ir.program import Program
 from remat_compile.ir.text.parser import parse_program
+from remat_compile.plans.jax.make import jax_step
+from remat_compile.plans.jax.run import JaxReport, run_step
+from remat_compile.plans.jax.source import source_of_plan
 
 
 @pytest.fixture(autouse=True)

@@ -20,9 +20,9 @@ from helpers.jax.plans import as_case, capture, run_python, schedule_of
 from helpers.paths import ROOT
 from remat_compile import FBError, Plan
 from remat_compile.backends.jax.emit.tables import SEED
-from remat_compile.driver.jax.reference import reference_step
-from remat_compile.driver.jax.run import compare
 from remat_compile.planners.registry import parse_planner
+from remat_compile.plans.jax.reference import reference_step
+from remat_compile.plans.jax.run import compare
 
 
 class Net(nn.Module):
@@ -164,7 +164,7 @@ def test_a_recomputed_dropout_draws_the_same_numbers() -> None:
     assert float(slope) == pytest.approx(size, rel=1e-6)
     assert float(run(step.params, *args, key=jax.random.key(8))[0]) != float(loss)
     # And PyTorch with these masks has the same gradients.
-    from remat_compile.driver.jax.reference import held_tensors
+    from remat_compile.plans.jax.reference import held_tensors
 
     assert plan._exported is not None
     stored = reference_step(plan.program, held_tensors(plan.program, plan._exported))

@@ -15,8 +15,8 @@ from helpers.models import MODELS, SMALL
 from remat_compile.backends.jax.emit.tables import TOLERANCES, tolerance
 from remat_compile.backends.jax.observe.absences import Absence
 from remat_compile.backends.jax.runtime.step import JaxStep
-from remat_compile.driver.jax.run import inspect_step
 from remat_compile.planners.registry import parse_planner
+from remat_compile.plans.jax.run import inspect_step
 
 
 @pytest.fixture(autouse=True)

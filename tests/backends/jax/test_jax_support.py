@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from remat_compile.backends.jax.honoured import honoured
 from remat_compile.backends.jax.support import operators, require_lowerings
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.ir.text.printer import format_program

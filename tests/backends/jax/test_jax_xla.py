@@ -18,10 +18,10 @@ from remat_compile.backends.jax.honoured import honoured
 from remat_compile.backends.jax.lowerings import table
 from remat_compile.backends.jax.observe.absences import Absence, planned_scopes
 from remat_compile.backends.jax.observe.assignment import scratch_bytes
-from remat_compile.cli._run_jax import _print as print_report
-from remat_compile.driver.jax.run import JaxReport
+from remat_compile.cli.shared.run_jax import _print as print_report
 from remat_compile.ir.expr import evaluate
 from remat_compile.ir.schedule import Free
+from remat_compile.plans.jax.run import JaxReport
 
 BUDGETS = ("range:0.9", "range:0.7", "range:0.5", "range:0.4")
 SLOW = ("gpt-loss", "llama-loss", "resnet-loss", "unet-loss", "encdec-loss", "vit-loss")

@@ -11,13 +11,6 @@ import pytest
 import torch
 
 from helpers.clock import HANGS_S
-from remat_compile._torch.callable import (
-    callable_op,
-    check_call,
-    check_operators,
-    check_results,
-)
-from remat_compile._torch.execute import execute
 from remat_compile.backends.jax.support import require_lowerings
 from remat_compile.backends.torch import emit
 from remat_compile.costs import measured
@@ -25,6 +18,13 @@ from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.graph import Call
 from remat_compile.ir.text.parser import parse_program, read_syntax
 from remat_compile.operators import effects
+from remat_compile.operators.callable import (
+    callable_op,
+    check_call,
+    check_operators,
+    check_results,
+)
+from remat_compile.operators.executor import execute
 
 TEXT = """fbir 1
 graph @g {{

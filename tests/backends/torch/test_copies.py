@@ -23,7 +23,8 @@ from helpers.programs.offloading import offload_everything
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile.backends.python.allowed import check_generated
 from remat_compile.backends.torch import PlannedModule, build, emit, measure_peak, measure_step
-from remat_compile.backends.torch.allowed import allowed
+from remat_compile.backends.torch.code.allowed import allowed
+from remat_compile.backends.torch.code.script import replay_helper
 from remat_compile.backends.torch.runtime import (
     CopyEngine,
     HostCopies,
@@ -33,9 +34,8 @@ from remat_compile.backends.torch.runtime import (
 )
 from remat_compile.backends.torch.runtime.accelerator import pinned_sizes
 from remat_compile.backends.torch.runtime.call import Arena
-from remat_compile.backends.torch.script import replay_helper
+from remat_compile.capture.torch import export, lower
 from remat_compile.costs import measured
-from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.schedule import Compute, Direction, Free, Prefetch, Schedule, Wait
 from remat_compile.ir.semantics.simulate import simulate

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import remat_compile
 from remat_compile.backends.torch import emit
 from remat_compile.backends.torch.readback import check_source
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.analysis.identities import equal_views
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.graph import Call, Graph, Ref, View

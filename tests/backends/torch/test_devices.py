@@ -13,10 +13,10 @@ from torch import nn
 from helpers.programs.random_plans import random_plan
 from remat_compile.backends.python.allowed import check_generated
 from remat_compile.backends.torch import emit
-from remat_compile.backends.torch.allowed import allowed
+from remat_compile.backends.torch.code.allowed import allowed
+from remat_compile.backends.torch.code.script import replay_helper
 from remat_compile.backends.torch.readback import check_source
-from remat_compile.backends.torch.script import replay_helper
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule
 

@@ -16,8 +16,8 @@ from helpers.emitted.tiny import Tiny, replayable, schedule, tiny
 from helpers.models import SMALL
 from helpers.slow import default_only
 from remat_compile.backends.torch import build, emit
-from remat_compile.backends.torch.interface import saved_at_loss
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.backends.torch.code.interface import saved_at_loss
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.schedule import Compute, Schedule

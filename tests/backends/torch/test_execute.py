@@ -18,7 +18,6 @@ from helpers.programs.hand_built import (
     dropout_values,
     dynamic_dropout_program,
 )
-from remat_compile._torch.execute import Loss, execute
 from remat_compile.backends.torch import measure_peak
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError
@@ -27,6 +26,7 @@ from remat_compile.ir.graph import ANode, Call, CNode, Ref, View
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Compute, Free, Schedule
 from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.operators.executor import Loss, execute
 
 TANGENT = torch.linspace(-1, 1, 64).reshape(4, 16)
 REPLAYED = ["F1", "F2", "F3", "F4", "L", "B4", "F3", "B4w", "B3", "F1", "F2", "B3w"]

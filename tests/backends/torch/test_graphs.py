@@ -18,7 +18,7 @@ from helpers.models import BASE, LOSS_INSIDE, MODELS
 from helpers.programs.random_plans import random_plan
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile.backends.torch import PlannedModule, build, measure_step
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.diagnostics import FBError
 
 

@@ -18,7 +18,7 @@ from torch.nn.modules.module import (
 import remat_compile
 from helpers.emitted.tiny import schedule
 from remat_compile.backends.torch import GuardFailure, PlannedModule, RunPlannedAgain, build
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.diagnostics import FBError
 
 
@@ -220,7 +220,7 @@ def test_on_new_shape_is_the_old_name() -> None:
 
 
 def test_so_many_kinds_of_calls_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remat_compile.backends.torch.on_change.MOST_PLANS", 2)
+    monkeypatch.setattr("remat_compile.backends.torch.calls.on_change.MOST_PLANS", 2)
     model, x = Shaped(), torch.ones(3, 4)
     drop_in = planned(model, x)
     drop_in.planned_step.on_change = RunPlannedAgain(lambda m, args, _: planned(m, *args))
@@ -384,7 +384,7 @@ def test_a_guard_that_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_another_interface_of_pytorch_leaves_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
-    guards = sys.modules["remat_compile._torch.dynamo_guards"]
+    guards = sys.modules["remat_compile.capture.guards.dynamo"]
     monkeypatch.setitem(guards.CANARY, "fullgraph_capture", ("frame",))
     model, x = Outer(), torch.randn(3, 4)
     with pytest.warns(UserWarning, match=r"FB0531.*another fullgraph_capture"):

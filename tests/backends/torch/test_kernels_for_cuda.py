@@ -112,7 +112,7 @@ def test_a_queue_is_timed_by_the_run(kernels: Kernels, monkeypatch: pytest.Monke
     class Clock:
         perf_counter_ns = staticmethod(lambda: now[0])
 
-    monkeypatch.setattr("remat_compile._torch.devices.time", Clock)
+    monkeypatch.setattr("remat_compile.device.devices.time", Clock)
     runs: list[None] = []
 
     def run(*_: Any, **__: Any) -> None:

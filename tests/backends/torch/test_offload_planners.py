@@ -17,13 +17,17 @@ from helpers.planners.matrix import COPYING, linked
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile.backends.torch import build, measure_step
 from remat_compile.backends.torch.runtime.cpu import ThreadEngine
+from remat_compile.capture.torch import (
+    Exported,
+    export,
+    lower,
+)
 from remat_compile.costs import measured
-from remat_compile.driver.budget import Baseline
-from remat_compile.frontends.torch_export import Exported, export, lower
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Direction
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners import NotApplicable, parse_planner
+from remat_compile.plans.budget import Baseline
 from remat_compile.verifier import ProvenPlan, verify
 
 SHARES = (0.75, 0.6, 0.9)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from remat_compile._torch.ops import (
+from remat_compile.ir.diagnostics import FBError
+from remat_compile.ir.expr import Const, Sym, mul
+from remat_compile.ir.graph import DTYPE_BYTES, Atom, Ref
+from remat_compile.operators.aten import (
     atom_of,
     from_torch_dtype,
     op_name,
@@ -13,9 +16,6 @@ from remat_compile._torch.ops import (
     to_torch,
     torch_dtype,
 )
-from remat_compile.ir.diagnostics import FBError
-from remat_compile.ir.expr import Const, Sym, mul
-from remat_compile.ir.graph import DTYPE_BYTES, Atom, Ref
 
 
 @pytest.mark.parametrize(

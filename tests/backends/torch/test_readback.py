@@ -15,9 +15,9 @@ from helpers.execution.random_models import RANDOM_MODELS
 from helpers.programs.random_plans import random_plan
 from helpers.slow import default_only
 from remat_compile.backends.torch import emit
-from remat_compile.backends.torch.interface import saved_at_loss
+from remat_compile.backends.torch.code.interface import saved_at_loss
 from remat_compile.backends.torch.readback import check_source
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule

@@ -16,8 +16,8 @@ from helpers.slow import default_only
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile import FBError
 from remat_compile.backends.torch import GuardFailure, PlannedModule, build, measure_step
+from remat_compile.capture.torch import export, lower
 from remat_compile.costs import measured
-from remat_compile.frontends.torch_export import export, lower
 
 
 def planned(module: nn.Module, *args: Any, again: bool = True, **options: Any) -> PlannedModule:

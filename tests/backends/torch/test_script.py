@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from helpers.models import SMALL
 from remat_compile.backends.python.layout import WIDTH, fitted
 from remat_compile.backends.torch import emit
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule

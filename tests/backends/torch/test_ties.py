@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from helpers.emitted.tiny import schedule
 from remat_compile.backends.torch import GuardFailure, PlannedModule, build
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.torch import export, lower
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 

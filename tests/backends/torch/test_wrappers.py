@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_flatten
 
 from helpers.emitted.tiny import schedule
 from remat_compile.backends.torch import PlannedModule, build
-from remat_compile.backends.torch.arguments import Arguments
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.backends.torch.calls.arguments import Arguments
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.diagnostics import FBError
 
 X = torch.linspace(-1, 1, 24).reshape(4, 6)
@@ -52,7 +52,9 @@ def built(model: nn.Module, x: Tensor = X) -> PlannedModule:
 @pytest.fixture(params=["its own", "AOTAutograd's"])
 def node(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "AOTAutograd's":
-        monkeypatch.setattr("remat_compile._torch.joint.Joint.wrappers", lambda self, _: self)
+        monkeypatch.setattr(
+            "remat_compile.capture.trace.joint.Joint.wrappers", lambda self, _: self
+        )
     elif not hasattr(torch.autograd.Function, "boxed_grads_call"):
         pytest.skip("this PyTorch holds gradients until a backward ends")
     return str(request.param)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remat_compile.frontends.decisions import decide_names
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.decisions import decide_names
+from remat_compile.capture.torch import export, lower
 
 jax = pytest.importorskip("jax")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from remat_compile.frontends.decisions import (
+from remat_compile.capture.decisions import (
     Decision,
     Region,
     decide_names,

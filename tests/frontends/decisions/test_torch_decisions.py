@@ -20,8 +20,8 @@ import remat_compile
 from helpers.models import MODELS
 from helpers.slow import default_only
 from helpers.training import assert_bit_equal, train_steps
+from remat_compile.capture.decisions import partitioner
 from remat_compile.cli import main
-from remat_compile.frontends.decisions import partitioner
 from remat_compile.ir.diagnostics import Diagnostic, FBError
 from remat_compile.ir.program import Budget
 from remat_compile.verifier import ProvenPlan

@@ -18,11 +18,11 @@ from onnx.backend.test.loader import load_model_tests
 
 from helpers.onnx.cases import Ending, of_folder
 from helpers.onnx.cases import run as run_case
-from remat_compile.frontends.onnx.builder import ModuleBuilder
-from remat_compile.frontends.onnx.inputs import declared_inputs
-from remat_compile.frontends.onnx.load import read
-from remat_compile.frontends.onnx.table import RANDOM, own_operators
-from remat_compile.frontends.onnx.weights import Role
+from remat_compile.capture.onnx.builder import ModuleBuilder
+from remat_compile.capture.onnx.file.load import read
+from remat_compile.capture.onnx.inputs import declared_inputs
+from remat_compile.capture.onnx.table import RANDOM, own_operators
+from remat_compile.capture.onnx.weights import Role
 from remat_compile.ir.diagnostics import FBError
 
 FLOATS = (1, 10, 11, 16)

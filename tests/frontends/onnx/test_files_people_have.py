@@ -16,10 +16,10 @@ from helpers.onnx.cases import Ending, of_folder, run
 from helpers.onnx.damage import check, mutants
 from helpers.onnx_files import linear, refusal, write
 from helpers.slow import default_only
-from remat_compile.frontends.onnx import build_module
-from remat_compile.frontends.onnx.builder import ModuleBuilder
-from remat_compile.frontends.onnx.limits import LARGEST_BYTES
-from remat_compile.frontends.onnx.weights import Role
+from remat_compile.capture.onnx import build_module
+from remat_compile.capture.onnx.builder import ModuleBuilder
+from remat_compile.capture.onnx.file.limits import LARGEST_BYTES
+from remat_compile.capture.onnx.weights import Role
 from remat_compile.ir.diagnostics import FBError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -216,7 +216,7 @@ def test_nothing_leaves_without_a_code(tmp_path: Path, monkeypatch: pytest.Monke
     def broken(*given: Any, **named: Any) -> Any:
         raise KeyError("unforeseen")
 
-    monkeypatch.setattr("remat_compile.frontends.onnx.build.classify", broken)
+    monkeypatch.setattr("remat_compile.capture.onnx.build.classify", broken)
     file = linear(tmp_path / "m.onnx")
     diagnostic = refusal(lambda: build_module(file))
     assert diagnostic.code == "FB0620"

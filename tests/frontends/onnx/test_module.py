@@ -19,10 +19,14 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
 from helpers.models import SMALL, export_onnx, no_dropout
 from helpers.onnx_files import linear, refusal, write
-from remat_compile.frontends.onnx import build_module, export_trainable
-from remat_compile.frontends.onnx.call import decimal_float, literals_of, widened
-from remat_compile.frontends.onnx.module import NodeModule
-from remat_compile.frontends.onnx.table import own_operators
+from remat_compile.capture.onnx import build_module, export_trainable
+from remat_compile.capture.onnx.call import (
+    decimal_float,
+    literals_of,
+    widened,
+)
+from remat_compile.capture.onnx.module import NodeModule
+from remat_compile.capture.onnx.table import own_operators
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ONES = np.ones((3, 2), np.float32)
@@ -297,7 +301,7 @@ def test_doubles_are_recovered_from_singles() -> None:
 
 
 def test_exporting_needs_onnxscript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remat_compile.frontends.onnx.export.find_spec", lambda name: None)
+    monkeypatch.setattr("remat_compile.capture.onnx.exporter.export.find_spec", lambda name: None)
     diagnostic = refusal(lambda: export_trainable(nn.Linear(1, 1), (), tmp_path / "m.onnx"))
     assert diagnostic.code == "FB0617"
     assert not (tmp_path / "m.onnx").exists()
@@ -311,7 +315,7 @@ def test_the_documentation_lists_the_table() -> None:
 
 def test_the_package_loads_nothing_before_it_is_used() -> None:
     code = (
-        "import sys, remat_compile.frontends.onnx; "
+        "import sys, remat_compile.capture.onnx; "
         "print(sorted({'torch', 'onnx', 'onnxscript'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -18,7 +18,7 @@ from onnx.reference.ops.op_mel_weight_matrix import MelWeightMatrix
 from torch import Tensor
 
 from helpers.onnx_files import refusal, write
-from remat_compile.frontends.onnx import OnnxModel, build_module
+from remat_compile.capture.onnx import OnnxModel, build_module
 
 GAIN = helper.make_node("Mul", ["x", "gain"], ["scaled"])
 """Something to train in every file."""

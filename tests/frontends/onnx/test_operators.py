@@ -15,8 +15,8 @@ from onnx import TensorProto, helper
 from torch import Tensor, nn
 
 from helpers.onnx_files import refusal, write
-from remat_compile.frontends.onnx import OnnxModel, build_module
-from remat_compile.frontends.onnx.record import STRAIGHT_THROUGH
+from remat_compile.capture.onnx import OnnxModel, build_module
+from remat_compile.capture.onnx.exporter.record import STRAIGHT_THROUGH
 
 ORT = "com.microsoft"
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from helpers.onnx_files import linear, refusal, write
-from remat_compile.frontends.onnx import build_module
+from remat_compile.capture.onnx import build_module
 from remat_compile.ir.diagnostics import FBError
 
 

@@ -13,8 +13,12 @@ from onnx import TensorProto, helper
 from torch import Tensor, nn
 
 from helpers.onnx_files import linear, refusal, write
-from remat_compile.frontends.onnx import OnnxModel, build_module, export_trainable
-from remat_compile.frontends.onnx.record import TRAINING, training_record
+from remat_compile.capture.onnx import (
+    OnnxModel,
+    build_module,
+    export_trainable,
+)
+from remat_compile.capture.onnx.exporter.record import TRAINING, training_record
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -168,7 +172,7 @@ def test_regions_within_regions(outside: bool, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_captured_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remat_compile.frontends.onnx.export.captured", lambda *given: None)
+    monkeypatch.setattr("remat_compile.capture.onnx.exporter.export.captured", lambda *given: None)
     export_trainable(Nested(), (torch.ones(1, 2),), tmp_path / "m.onnx")
     recorded = training_record(onnx.load(tmp_path / "m.onnx"))
     assert recorded is not None

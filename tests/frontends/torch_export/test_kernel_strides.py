@@ -19,7 +19,7 @@ import remat_compile
 from helpers.execution import captures
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile.backends.torch import build, measure_step
-from remat_compile.frontends.torch_export import kernel_orders, laid_out_by_kernels
+from remat_compile.capture.torch import kernel_orders, laid_out_by_kernels
 from remat_compile.ir.diagnostics import FBError
 
 Function = Callable[[Tensor], Tensor]

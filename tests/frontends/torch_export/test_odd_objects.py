@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from helpers.emitted.tiny import schedule
 from remat_compile.backends.torch import build
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.diagnostics import FBError
 
 X = torch.ones(2, 4)

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 import remat_compile
 from helpers import models
 from helpers.slow import default_only
-from remat_compile.driver.compare_torch import compare_step
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.text.printer import format_program
+from remat_compile.plans.compare.step import compare_step
 
 
 class Sign(torch.autograd.Function):
@@ -128,7 +128,7 @@ def test_buffers_that_the_forward_replaces_or_writes_into_are_kept(replaces: boo
 
 
 def test_a_lost_buffer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remat_compile._torch.whole._write_into", lambda *_, **__: None)
+    monkeypatch.setattr("remat_compile.capture.trace.module._write_into", lambda *_, **__: None)
     with pytest.raises(FBError, match="FB0512") as refused:
         remat_compile.compile(
             Running(True), (torch.randn(3, 4),), activation_budget="100%", planner="store-all"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import remat_compile
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.diagnostics import FBError
 
 
@@ -141,9 +141,7 @@ def test_nothing_of_a_capture_stays_in_the_lists_of_a_model() -> None:
 def test_a_forward_that_could_not_be_looked_at_is_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        "remat_compile.frontends.torch_export.python_state._run", lambda *_, **__: None
-    )
+    monkeypatch.setattr("remat_compile.capture.torch.observe._run", lambda *_, **__: None)
     (warning,) = export(TorchOnly(), (X,)).warnings
     assert warning.code == "FB0514"
     assert "not looked at" in warning.message

@@ -9,11 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from remat_compile.driver.bind import graph_differences
-from remat_compile.frontends.torch_export import build, check_against_eager, export, lower
+from remat_compile.capture.torch import (
+    check_against_eager,
+    export,
+    lower,
+)
+from remat_compile.capture.torch.graph import build
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.graph import CNode, Replay
 from remat_compile.ir.program import Program
+from remat_compile.plans.bind import graph_differences
 
 
 def _model() -> tuple[nn.Module, torch.Tensor]:

@@ -19,12 +19,12 @@ from helpers.planners.matrix import linked
 from helpers.training import Record, train_steps
 from remat_compile.backends.torch import GraphRecorder, PlannedModule, build
 from remat_compile.backends.torch.runtime import AcceleratorEngine, PlanCopies
+from remat_compile.capture.torch import export, lower
 from remat_compile.costs import measured
-from remat_compile.driver.budget import Baseline
-from remat_compile.frontends.torch_export import export, lower
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Schedule
 from remat_compile.planners import NotApplicable, parse_planner
+from remat_compile.plans.budget import Baseline
 
 __all__ = [
     "AT_ONCE",

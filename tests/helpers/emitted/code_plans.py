@@ -13,7 +13,7 @@ from remat_compile.backends.jax.checkpoint.annotated import emit_form, fitting_f
 from remat_compile.backends.jax.emit.module import emit as emit_jax
 from remat_compile.backends.jax.lowerings import source_of
 from remat_compile.backends.torch import emit as emit_torch
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.analysis.order import frees_after_last_use
 from remat_compile.ir.graph import Arg, Call, CNode
 from remat_compile.ir.program import Program

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.analysis.order import frees_after_last_use
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule

@@ -15,14 +15,18 @@ from torch.utils._pytree import tree_leaves
 from helpers.training import Record, assert_bit_equal, train_steps
 from remat_compile import Budget, Plan
 from remat_compile.backends.torch import build
-from remat_compile.driver.budget import parse_budget, resolve_budget
-from remat_compile.driver.make_plan import planned_source
-from remat_compile.driver.model_source import Source
-from remat_compile.driver.request import Errors, read_request
-from remat_compile.driver.run_planner import Phases
-from remat_compile.frontends.torch_export import Lowered, ensure_trusted, export
+from remat_compile.capture.torch import (
+    Lowered,
+    ensure_trusted,
+    export,
+)
 from remat_compile.planners.contract import Infeasible, NotApplicable, Planner
 from remat_compile.planners.registry import parse_planner
+from remat_compile.plans.budget import parse_budget, resolve_budget
+from remat_compile.plans.make import planned_source
+from remat_compile.plans.request import Errors, read_request
+from remat_compile.plans.run_planner import Phases
+from remat_compile.plans.source import Source
 
 __all__ = ["BUDGETS", "ROOFLINE", "TIGHT", "Captured", "capture", "planned"]
 

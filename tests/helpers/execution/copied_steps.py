@@ -14,14 +14,14 @@ from torch import Tensor
 from helpers.execution.random_models import RANDOM_MODELS
 from helpers.programs.offloading import offload_everything
 from helpers.programs.random_plans import random_plan
-from remat_compile._torch.execute import execute, ones
 from remat_compile.backends.torch import emit
-from remat_compile.backends.torch.interface import default_interface
+from remat_compile.backends.torch.code.interface import default_interface
 from remat_compile.backends.torch.runtime import CopyEngine, HostCopies, host_layout
 from remat_compile.backends.torch.runtime.call import Arena
-from remat_compile.frontends.torch_export import export, lower
+from remat_compile.capture.torch import export, lower
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Compute, Schedule
+from remat_compile.operators.executor import execute, ones
 
 __all__ = ["CopiedStep", "copied_step", "offloading_step"]
 

@@ -11,8 +11,8 @@ import jax
 from helpers.jax.arrays import plain_code
 from remat_compile import Plan
 from remat_compile.backends.jax.emit.tables import tolerance
-from remat_compile.driver.jax.reference import held_tensors, reference_step
-from remat_compile.driver.jax.source import source_of_plan
+from remat_compile.plans.jax.reference import held_tensors, reference_step
+from remat_compile.plans.jax.source import source_of_plan
 
 __all__ = ["difference", "float64", "stored_values"]
 

@@ -21,10 +21,10 @@ from helpers.execution.random_models import RANDOM_MODELS
 from helpers.programs.random_plans import KINDS, kinds_of, random_plan
 from remat_compile import Plan
 from remat_compile.backends.torch import PlannedModule
-from remat_compile.driver.bind import bind
-from remat_compile.driver.compare_torch import compare_step
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.text.printer import format_program
+from remat_compile.plans.bind import bind
+from remat_compile.plans.compare.step import compare_step
 
 __all__ = [
     "COPIED",

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from helpers.training import assert_bit_equal, train_steps
-from remat_compile.driver.dynamo import RegionsReport, remat
+from remat_compile.regions import RegionsReport, remat
 
 WIDTH = 24
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from remat_compile._torch.ops import from_torch_dtype
 from remat_compile.backends.jax.arguments import jax_dtype
+from remat_compile.operators.aten import from_torch_dtype
 
 __all__ = ["from_torch", "plain_code", "quick_compilation", "to_numpy", "translated"]
 

@@ -25,16 +25,16 @@ from remat_compile.backends.jax.observe.compiled import ObservedStep
 from remat_compile.backends.jax.observe.predict import live_bytes, predicted_temp_bytes
 from remat_compile.backends.jax.runtime.arrays import to_numpy
 from remat_compile.backends.jax.runtime.step import JaxStep
-from remat_compile.driver.budget import parse_budget, resolve_budget
-from remat_compile.driver.jax.fuse import fused_for_xla
-from remat_compile.driver.jax.run import inspect_compiled
-from remat_compile.driver.jax.source import source_of_plan
-from remat_compile.driver.request import PlanRequest
-from remat_compile.driver.run_planner import Phases
 from remat_compile.ir.graph import Graph
 from remat_compile.ir.schedule import Schedule
 from remat_compile.planners.contract import Infeasible, NotApplicable, Planner
 from remat_compile.planners.registry import parse_planner
+from remat_compile.plans.budget import parse_budget, resolve_budget
+from remat_compile.plans.jax.fuse import fused_for_xla
+from remat_compile.plans.jax.run import inspect_compiled
+from remat_compile.plans.jax.source import source_of_plan
+from remat_compile.plans.request import PlanRequest
+from remat_compile.plans.run_planner import Phases
 
 __all__ = ["Captured", "Case", "capture", "captured", "case", "run_python"]
 

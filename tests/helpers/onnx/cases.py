@@ -24,10 +24,10 @@ import torch
 from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
-from remat_compile.frontends.onnx.builder import ModuleBuilder
-from remat_compile.frontends.onnx.inputs import declared_inputs
-from remat_compile.frontends.onnx.load import read
-from remat_compile.frontends.onnx.weights import Role
+from remat_compile.capture.onnx.builder import ModuleBuilder
+from remat_compile.capture.onnx.file.load import read
+from remat_compile.capture.onnx.inputs import declared_inputs
+from remat_compile.capture.onnx.weights import Role
 from remat_compile.ir.diagnostics import FBError
 
 FLOATS = (1, 10, 11, 16)

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from remat_compile.frontends.onnx import build_module
+from remat_compile.capture.onnx import build_module
 from remat_compile.ir.diagnostics import FBError
 
 __all__ = ["check", "mutants", "seeds"]

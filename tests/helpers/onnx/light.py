@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import remat_compile
-from remat_compile.driver.bind import bind
-from remat_compile.driver.compare_torch import StepReport, compare_step
+from remat_compile.plans.bind import bind
+from remat_compile.plans.compare.step import StepReport, compare_step
 
 __all__ = ["BUDGET", "LEAST", "LIGHT", "Outcome", "light_file", "run_light"]
 

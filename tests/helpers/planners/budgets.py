@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from remat_compile.driver.budget import Baseline
 from remat_compile.ir.program import Budget, Program
+from remat_compile.plans.budget import Baseline
 
 
 def share(program: Program, part: float) -> Budget:

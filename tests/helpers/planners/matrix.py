@@ -25,8 +25,6 @@ from helpers.planners.graphs import (
     transformer,
     unet,
 )
-from remat_compile.driver.ask import ask
-from remat_compile.driver.budget import Baseline
 from remat_compile.ir.analysis.liveness import floor_bytes, lower_bound_bytes
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.semantics.simulate import Trace, simulate
@@ -41,6 +39,8 @@ from remat_compile.planners import (
 )
 from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.isolation.planner_process import is_foreign
+from remat_compile.plans.ask import ask
+from remat_compile.plans.budget import Baseline
 from remat_compile.verifier import ProvenPlan, verify
 
 Make = Callable[[], Program]

@@ -3,7 +3,7 @@ from _harness import *  # noqa
 SRC = "ONNX files as tools write them"
 import numpy as np, onnx, tempfile, pathlib
 from onnx import helper as H, numpy_helper as N, TensorProto as TP
-from remat_compile.frontends.onnx import build_module
+from remat_compile.capture.onnx import build_module
 D = pathlib.Path(tempfile.mkdtemp()); rs = np.random.RandomState(0)
 f32 = lambda *s: (rs.randn(*s) * .3).astype(np.float32)
 I = lambda n, a: N.from_array(np.asarray(a), n)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from ..._torch.alloc import Mark, measure_peak, measure_regions
+from ...device.memory import (
+    Mark,
+    measure_peak,
+    measure_regions,
+)
 from .build import CompiledStep, build, compiled_step
-from .emit import emit
+from .calls.on_change import RunEagerly, RunPlannedAgain
+from .calls.refusals import GuardFailure
+from .code.emit import emit
 from .graphs import GraphRecorder, check_graphs, recorder_for
 from .measure import StepUse, bytes_at_entries, measure_step
 from .module import PlannedModule
-from .on_change import RunEagerly, RunPlannedAgain
-from .refusals import GuardFailure
 
 __all__ = [
     "CompiledStep",

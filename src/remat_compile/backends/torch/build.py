@@ -16,25 +16,29 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ..._torch.lowered import Lowered
-from ..._torch.plain_wrappers import PlainWrappers
+from ...capture.lowered import Lowered
+from ...capture.trace.plain_wrappers import PlainWrappers
 from ...ir.diagnostics import Diagnostic, fail, render
 from ...ir.graph import CNode
 from ...ir.schedule import Compute, Offload, Schedule
 from ..python.quote import comment
 from ..python.regions import regions_of
-from .borders import borders
-from .caller_memory import CallerMemory
-from .emit import emit_with_saved
-from .flight import Flight
+from .calls.caller_memory import CallerMemory
+from .calls.pending_call import Flight
+from .calls.refusals import BackwardGuards, GuardFailure
+from .code.emit import emit_with_saved
+from .code.interface import (
+    TICKET,
+    Interface,
+    copies_of,
+)
+from .gradients.borders import borders
+from .gradients.layouts import LayoutWatch
+from .gradients.unused import UnusedOutputs
 from .graphs import GraphRecorder, StepGraphs
-from .interface import TICKET, Interface, copies_of
 from .kernels import Kernel, Kernels, make_kernels
-from .layouts import LayoutWatch
 from .module import PlannedModule, planned_module
-from .refusals import BackwardGuards, GuardFailure
 from .runtime import PlanCopies
-from .unused import UnusedOutputs
 
 __all__ = ["CompiledStep", "build", "compiled_step", "generated_lines"]
 

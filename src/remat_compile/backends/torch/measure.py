@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._torch.alloc import Mark, measure_regions
+from ...device.memory import Mark, measure_regions
 from ...ir.graph import CALLER_KINDS, Graph
 from ...ir.program import Program
 from ...ir.schedule import Schedule
 from ...ir.semantics.simulate import Sizes, simulate
-from .interface import saved_at_loss
+from .code.interface import saved_at_loss
 from .module import PlannedModule
 
 __all__ = ["StepUse", "bytes_at_entries", "measure_step"]

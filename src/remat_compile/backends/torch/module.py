@@ -15,22 +15,31 @@ from torch._C import _TorchDispatchModeKey
 from torch.autograd import forward_ad
 from torch.utils._pytree import tree_flatten
 
-from ..._torch.exclusive import do_originals_run, settled, undisturbed
-from ..._torch.host_reads import changed_reads
-from ..._torch.lowered import Lowered
-from ..._torch.parallel import check_not_spread
-from ..._torch.results import tensors_of
-from ..._torch.strides import lie_alike
-from ..._torch.whole import StandIn
+from ...capture.lowered import Lowered
+from ...capture.trace.branches import changed_reads
+from ...capture.trace.lock import (
+    do_originals_run,
+    settled,
+    undisturbed,
+)
+from ...capture.trace.module import StandIn
+from ...capture.trace.outputs import tensors_of
+from ...capture.trace.parallel import check_not_spread
+from ...device.strides import lie_alike
 from ...ir.diagnostics import Diagnostic, FBError, fail, render
 from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
-from .arguments import OTHERS, Arguments
-from .described import described, has_another_shape_only, is_as_described, otherwise
-from .flight import Flight
+from .calls.arguments import OTHERS, Arguments
+from .calls.described import (
+    described,
+    has_another_shape_only,
+    is_as_described,
+    otherwise,
+)
+from .calls.guards import StepGuards
+from .calls.pending_call import Flight
+from .calls.refusals import GuardFailure
 from .graphs import StepGraphs
-from .guards import StepGuards
-from .refusals import GuardFailure
 from .runtime import PlanCopies
 
 __all__ = ["PlannedModule", "PlannedStep", "planned_module"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...._torch.lowered import Lowered
+from ....capture.lowered import Lowered
 from ....ir.diagnostics import Diagnostic, FBError
 from .cuda import CudaRecorder
 from .recorder import GraphRecorder

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...._torch.strides import is_dense, outermost_first
+from ....device.strides import is_dense, outermost_first
 
 __all__ = ["Fresh", "fill", "static_like"]
 

@@ -11,7 +11,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from ...._torch.devices import generator_module, get_rng_state
+from ....device.devices import generator_module, get_rng_state
 from .recorder import GraphRecorder
 
 __all__ = ["RandomCalls"]

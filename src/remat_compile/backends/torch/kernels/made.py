@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...._torch.alloc import measure_peak
-from ...._torch.callable import callable_op
-from ...._torch.devices import allocation_unit
-from ...._torch.instances import plain_mode
-from ...._torch.ops import from_torch_dtype, to_torch
+from ....device.devices import allocation_unit
+from ....device.memory import measure_peak
 from ....ir.analysis.regions import ROUNDING, RegionFunction, region_function
 from ....ir.diagnostics import Diagnostic, render
 from ....ir.graph import CNode, InnerCall
+from ....operators.aten import from_torch_dtype, to_torch
+from ....operators.callable import callable_op
+from ....operators.instances import plain_mode
 from .inductor import (
     Compiled,
     Compiling,

@@ -2,7 +2,7 @@
 
 The plan's times were measured before, in other company. So what counts is the share of the time of
 its calls that a kernel takes when both run in turn; its price is that share of theirs in the plan.
-Both find the caches as a step leaves them (`_torch/caches.py`), and each call is timed by itself.
+Both find the caches as a step leaves them (`device/caches.py`), and each call is timed by itself.
 """
 
 from __future__ import annotations
@@ -19,13 +19,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...._torch.caches import StepCaches
-from ...._torch.callable import callable_op
-from ...._torch.devices import clock_ns, counts_bytes, queued_ns, synchronize, undisturbed_ns
-from ...._torch.instances import plain_mode
-from ...._torch.ops import to_torch
+from ....device.caches import StepCaches
+from ....device.devices import (
+    clock_ns,
+    counts_bytes,
+    queued_ns,
+    synchronize,
+    undisturbed_ns,
+)
 from ....ir.analysis.regions import RegionFunction, region_function
 from ....ir.graph import FUSED_OP, Call, CNode, InnerCall, Ref
+from ....operators.aten import to_torch
+from ....operators.callable import callable_op
+from ....operators.instances import plain_mode
 from .inductor import KernelError, Layout, trace
 from .made import Kernel, Kernels, as_function, made_up, written
 

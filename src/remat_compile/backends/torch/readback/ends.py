@@ -15,7 +15,7 @@ from ...readback.values import (
     as_value,
     shown,
 )
-from ..interface import Interface
+from ..code.interface import Interface
 from .function import Function
 
 __all__ = ["Ends"]

@@ -16,7 +16,7 @@ import ast
 import re
 from collections.abc import Mapping
 
-from ...._torch.devices import generator_module
+from ....device.devices import generator_module
 from ....ir.program import Program
 from ....ir.schedule import (
     Schedule,
@@ -28,8 +28,17 @@ from ...readback.regions import RegionReader
 from ...readback.values import (
     CallCopies,
 )
-from ..interface import Interface, copies_of, default_interface
-from ..script import replay_helper, script_imports, script_tables, script_text
+from ..code.interface import (
+    Interface,
+    copies_of,
+    default_interface,
+)
+from ..code.script import (
+    replay_helper,
+    script_imports,
+    script_tables,
+    script_text,
+)
 from .ends import Ends
 from .expressions import TorchReader
 from .function import Function

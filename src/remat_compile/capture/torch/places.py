@@ -1,0 +1,122 @@
+"""Where in the user's model a node of the joint graph, or an error of a capture, comes from."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import (
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+from torch.utils import checkpoint
+from torch.utils._pytree import tree_map_only
+
+from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.span import Loc
+from ..trace.joint import NEEDS_NUMBERS
+from ..trace.module import (
+    WholeModel,
+    has_values,
+    unchanged,
+)
+from ..trace.places import error_in_model, is_users
+
+__all__ = ["BY_REGIONS", "CHECKPOINT", "place_of", "refused"]
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+BY_REGIONS = 'train the model by regions: torch.compile(model, backend="remat")'
+CHECKPOINT = "take the checkpoint out: the plan does that"
+
+
+def place_of(node: fx.Node) -> Loc | None:
+    """File (base name only) and line of the user's innermost frame, and the module path."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    user = [frame for frame in frames if is_users(frame[0])]
+    file, line = user[-1] if user else ("", "0")
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    module = next((str(path) for path, _ in reversed(stack.values()) if path), "")
+    if not file and not module:
+        return None
+    return Loc(Path(file).name, int(line), module)
+
+
+@contextmanager
+def refused(
+    code: str,
+    what: str,
+    model: nn.Module,
+    args: tuple[Any, ...] | None = None,
+    kwargs: dict[str, Any] | None = None,
+) -> Iterator[None]:
+    """Turns whatever PyTorch or the model raises inside into FBError `code`, with the user's line.
+
+    FB0501 where the model raises in eager too, at the sample `(args, kwargs)`, if one is given.
+    Refusals and a lack of memory pass.
+    """
+    try:
+        yield
+    except (FBError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # PyTorch raises many types, all about the user's model
+        said, hint = _cause(error)
+        cause: Exception = error
+        if args is not None and (own := _error_of_eager(model, args, kwargs or {})) is not None:
+            code, what, cause = "FB0501", "the model itself fails on the sample", own
+            said, hint = f"{type(own).__name__}: {own}".splitlines()[0], "call it in eager first"
+        message = f"{what}: {error_in_model(cause, model, said)}"
+        raise FBError(Diagnostic(code, message, hint=hint)) from error
+
+
+def _error_of_eager(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Exception | None:
+    """What the forward raises on copies of the sample and of the buffers."""
+    if not has_values(model):
+        return None
+    try:
+        with unchanged(model):
+            given, named = tree_map_only(Tensor, torch.clone, (args, kwargs))
+            state = {name: t.detach().clone() for name, t in model.named_buffers()}
+            for name, p in model.named_parameters():  # of which no gradient is written
+                state[name] = p.detach().requires_grad_(p.requires_grad)
+            torch.func.functional_call(WholeModel(model), state, given, named)
+    except Exception as error:  # whatever the model's Python raises
+        return error
+    return None
+
+
+def _cause(error: Exception) -> tuple[str | None, str]:
+    """What happened, where that is known better than `error` says it, and what to do."""
+    if "_checkpoint_context_fn" in str(error):
+        # PyTorch's export needs a policy on every region, if only one that saves nothing.
+        context = "functools.partial(create_selective_checkpoint_contexts, [])"
+        return None, f"give each torch.utils.checkpoint context_fn={context}"
+    if _calls_forward_again(error):
+        return "a backward of the model's own calls its forward again", CHECKPOINT
+    if isinstance(error, NEEDS_NUMBERS):
+        said = "its Python reads a number that it computes"
+        return said, f"stay with tensors, as with torch.where, or {BY_REGIONS}"
+    if isinstance(error, DynamicOutputShapeException):
+        return f"the size of what {error.func} gives depends on data", BY_REGIONS
+    if isinstance(error, UnsupportedOperatorException):
+        said = f"operator {error.func} cannot run without data"
+        return said, f"give it a fake implementation (torch.library.register_fake), or {BY_REGIONS}"
+    return None, f"rewrite that line with operators of PyTorch, or {BY_REGIONS}"
+
+
+def _calls_forward_again(error: Exception) -> bool:
+    """Whether a backward of the model's own called a module: a checkpoint."""
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    is_own = [c.co_name == "backward" and is_users(c.co_filename) for c in codes]
+    called = codes[is_own.index(True) :] if any(is_own) else []
+    return nn.Module._call_impl.__code__ in called or checkpoint.__file__ in {
+        code.co_filename for code in codes
+    }

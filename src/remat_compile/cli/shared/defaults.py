@@ -1,0 +1,269 @@
+"""Defaults of options from `remat-compile.toml` or the `[tool.remat-compile]` of a pyproject.toml.
+
+The nearest such file counts, from the working folder upwards. It holds figures and names of what is
+installed; what names a model, a file to write, code to run, or another machine (whose answers can
+run code) is no setting of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from ...ir.diagnostics import (
+    Diagnostic,
+    FBError,
+    nearest,
+)
+from ...ir.span import Span
+from ...plans.messages.asked import (
+    Backend,
+    Costs,
+    Fuse,
+    Grads,
+)
+
+if TYPE_CHECKING:
+    from typer import Context
+
+__all__ = ["SETTINGS", "Defaults", "Setting", "read_defaults", "was_given"]
+
+IGNORED = "REMAT_COMPILE_NO_CONFIG"
+"""The environment variable that says to look for no such file."""
+OWN, SHARED = "remat-compile.toml", "pyproject.toml"
+SECTION = "tool", "remat-compile"
+EVERY = ("plan", "verify", "show", "report", "explain", "diff", "run", "import-plan", "sweep")
+LISTS = ("planners", "devices")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An option that may stand in a file: `kind` is what TOML holds, or the words that may be
+    said; outside of the table of a command it is for all of `commands`, unless it is `own`."""
+
+    kind: type[str] | type[bool] | type[int] | type[float] | tuple[str, ...]
+    commands: tuple[str, ...]
+    own: bool = False
+
+    def refusal(self, value: object) -> str:
+        """What is wrong with a value; empty for nothing."""
+        match self.kind:
+            case tuple() as words:
+                return "" if value in words else f"must be one of {', '.join(words)}"
+            case kind if kind is float and type(value) in (int, float):
+                return ""
+            case kind:
+                return "" if type(value) is kind else f"must be {NAMES[kind]}"
+
+
+NAMES = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
+PLANNING = ("plan", "sweep", "import-plan")
+
+SETTINGS: Mapping[str, Setting] = {
+    "budget": Setting(str, ("plan", "import-plan")),
+    "activation-budget": Setting(str, ("plan", "import-plan")),
+    "host-budget": Setting(str, ("plan",)),
+    "link": Setting(str, ("plan",)),
+    "no-offload": Setting(bool, ("plan",)),
+    "planner": Setting(str, ("plan",)),
+    "fuse": Setting(get_args(Fuse), ("plan",)),
+    "time-limit": Setting(float, (*PLANNING, "verify")),
+    "costs": Setting(get_args(Costs), PLANNING),
+    "device": Setting(str, PLANNING),
+    "grads": Setting(get_args(Grads), ("plan", "sweep")),
+    "threads": Setting(int, ("plan",)),
+    "budgets": Setting(str, ("sweep",), own=True),
+    "activation-budgets": Setting(str, ("sweep",), own=True),
+    "planners": Setting(str, ("sweep",), own=True),
+    "solver": Setting(("z3", "cvc5", "both"), ("verify",), own=True),
+    "backend": Setting(get_args(Backend), ("run",), own=True),
+    "repeats": Setting(int, ("run",), own=True),
+    "format": Setting(
+        ("text", "json"),
+        ("verify", "show", "explain", "diff", "run", *LISTS),
+        own=True,
+    ),
+    "quiet": Setting(bool, (*EVERY, *LISTS)),
+    "verbose": Setting(bool, (*EVERY, *LISTS)),
+}
+"""By the name of the option."""
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Values of a command by parameter, and where in the file each stands."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    places: Mapping[str, Span] = field(default_factory=dict)
+
+    def used(self, context: Context) -> list[str]:
+        """A line for each of them that the command line has not said otherwise."""
+        return [
+            f"--{name.replace('_', '-')} {_worded(value)} (default of {self.places[name]})"
+            for name, value in self.values.items()
+            if not was_given(context, name)
+        ]
+
+
+def was_given(context: Context, *parameters: str) -> bool:
+    """Whether the command line itself says any of them."""
+    sources = (context.get_parameter_source(name) for name in parameters)
+    return any(source is not None and source.name == "COMMANDLINE" for source in sources)
+
+
+def _worded(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def read_defaults(command: str, words: Sequence[str]) -> Defaults:
+    """Those of the nearest file for a command that is given `words`. FB0726 for a file that
+    cannot be read, and for what it says that is no setting."""
+    options = words[: words.index("--")] if "--" in words else words
+    if "--no-config" in options or os.environ.get(IGNORED):
+        return Defaults()
+    try:
+        nearest_file = _nearest(Path.cwd())
+    except FileNotFoundError:  # the working folder is gone
+        return Defaults()
+    if nearest_file is None:
+        return Defaults()
+    path, text, table, inside = nearest_file
+    return _SettingsReader(_shown(path), text, inside).read(table, command, path.parent)
+
+
+def _nearest(start: Path) -> tuple[Path, str, Mapping[str, Any], tuple[str, ...]] | None:
+    """The file, its text, our table, and the names that lead to it."""
+    for folder in (start, *start.parents):
+        for name, section in ((OWN, ()), (SHARED, SECTION)):
+            path = folder / name
+            if not os.path.isfile(path):  # no folder that may not be looked into raises
+                continue
+            text = _text(path, section)
+            if not all(part in text for part in section):
+                continue  # of other tools, whatever stands in it
+            table: Any = _parsed(path, text)
+            for part in section:
+                table = table.get(part, {}) if isinstance(table, dict) else {}
+            if table or not section:
+                return path, text, table, section
+    return None
+
+
+def _text(path: Path, section: tuple[str, ...]) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        if section:
+            return ""
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _refused(f"cannot read {_shown(path)}: {reason}", None) from None
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        at = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+        line, column = (int(at[1]), int(at[2])) if at else (1, 1)
+        message = f"no TOML: {re.sub(r' [(]at .*', '', str(error))}"
+        raise _refused(message, Span(line, column, column + 1, _shown(path))) from None
+
+
+def _refused(message: str, place: Span | None) -> FBError:
+    hint = f"mend the file, or give --no-config (or {IGNORED}=1) to leave it aside"
+    return FBError(Diagnostic("FB0726", message, place, hint=hint), usage=True)
+
+
+def _shown(path: Path) -> str:
+    """Short where it lies in the working folder."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.parent == here else path)
+
+
+@dataclass(frozen=True)
+class _SettingsReader:
+    file: str
+    text: str
+    inside: tuple[str, ...]
+
+    def read(self, table: object, command: str, folder: Path) -> Defaults:
+        if not isinstance(table, dict):
+            raise _refused(f"{'.'.join(self.inside)} must be a table", self._place(None, ""))
+        errors: list[Diagnostic] = []
+        values: dict[str, Any] = {}
+        places: dict[str, Span] = {}
+        # What is said for one command comes last, and counts.
+        entries = sorted(self._entries(table), key=lambda entry: entry[0] is not None)
+        for owner, key, value in entries:
+            place = self._place(owner, key)
+            if problem := _problem(owner, key, value):
+                errors += _refused(problem, place).diagnostics
+            elif command in ((owner,) if owner else SETTINGS[key].commands):
+                parameter = key.replace("-", "_")
+                values[parameter] = _beside(folder, key, value)
+                places[parameter] = place
+        if errors:
+            raise FBError(errors, usage=True)
+        return Defaults(values, places)
+
+    def _entries(self, table: dict[str, Any]) -> Iterator[tuple[str | None, str, Any]]:
+        """Command (None for all that take it), key and value of each setting."""
+        for key, value in table.items():
+            if isinstance(value, dict) and key in (*EVERY, *LISTS):
+                yield from ((key, name, inner) for name, inner in value.items())
+            else:
+                yield None, key, value
+
+    def _place(self, command: str | None, key: str) -> Span:
+        """Where a key or table stands, as its line is usually written; else the first line."""
+        outer = (*self.inside, *((command,) if command else ()))
+        inner = (*outer, *((key,) if key else ()))
+        header: tuple[str, ...] = ()
+        pattern = re.compile(rf"(\s*)[\"']?{re.escape(key)}[\"']?\s*[=.]")
+        for number, line in enumerate(self.text.split("\n"), 1):
+            if match := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
+                header = tuple(re.sub(r"[\s\"']", "", match[1]).split("."))
+                if header == inner:
+                    return Span(number, 1, len(line) + 1, self.file)
+            elif header == outer and (at := pattern.match(line)):
+                return Span(number, at.end(1) + 1, at.end(), self.file)
+        return Span(1, 1, 1, self.file)
+
+
+def _problem(command: str | None, key: str, value: object) -> str:
+    setting = SETTINGS.get(key)
+    if setting is None:
+        if isinstance(value, dict):
+            return f"there is no command {key}.{nearest(key, (*EVERY, *LISTS))}"
+        return f"{key} is no setting.{nearest(key, SETTINGS)}"
+    if command is not None and command not in setting.commands:
+        return f"{key} is no setting of {command}"
+    if command is None and setting.own:
+        where = " or ".join(f"[{name}]" for name in setting.commands[:3])
+        return f"{key} stands in the table of a command, such as {where}"
+    if wrong := setting.refusal(value):
+        return f"{key} {wrong}"
+    if key in ("planner", "planners") and _names_workers(str(value)):
+        return f"{key} names workers, which only the command line may"
+    return ""
+
+
+def _names_workers(planners: str) -> bool:
+    from ...planners.spelling.text import option_names, parse_list
+
+    try:
+        return any("workers" in option_names(planner) for planner in parse_list(planners))
+    except FBError:
+        return False  # told when it is read for planning
+
+
+def _beside(folder: Path, key: str, value: Any) -> Any:
+    """A device file is named from the folder of the file that names it."""
+    if key == "device" and value.endswith(".toml"):
+        return str(folder / value)
+    return value

@@ -1,0 +1,75 @@
+"""A proven plan as the source of a JAX module, and as a file with its values beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...backends.jax.check import check_expressible, need_jax
+from ...ir.diagnostics import Diagnostic, FBError
+from ..files.files import (
+    STREAM,
+    text_writer,
+    write_together,
+)
+from ..files.outputs import check_code, values_beside
+
+if TYPE_CHECKING:
+    from ...capture.lowered import Exported
+    from ...ir.program import Program
+    from ...ir.schedule import Schedule
+    from ..files.files import FileRead
+    from ..request import JaxStyle
+
+
+def source_of_plan(program: Program, schedule: Schedule, style: JaxStyle = "explicit") -> str:
+    """The JAX module of a plan that has been proven."""
+    need_jax()
+    schedule = schedule.elementary
+    check_expressible(program, schedule)
+    from ...backends.jax.kernels.agreement import require_shapes
+    from ...backends.jax.lowerings import source_of
+
+    require_shapes(program)
+
+    if style == "explicit":
+        from ...backends.jax.emit.module import emit
+
+        return emit(program, schedule, source_of)
+    from .annotate import annotated_source
+
+    return annotated_source(program, schedule, source_of, nearest=style != "annotated")
+
+
+def check_output(path: str | Path) -> None:
+    """FB0707 where a module with a file beside it cannot be written to `path`."""
+    if str(path) == STREAM or Path(path).suffix != ".py":
+        message = f"a JAX module goes with a .npz file beside it, and {path} is no .py file"
+        raise FBError(Diagnostic("FB0707", message, hint="give -o step.py"), usage=True)
+
+
+def write_module(
+    program: Program,
+    schedule: Schedule,
+    exported: Exported,
+    path: str | Path,
+    style: JaxStyle = "explicit",
+    reads: Iterable[FileRead] = (),
+) -> Path:
+    """Writes the module and, beside it, the `.npz` file with what it is checked against.
+
+    `schedule` has been proven. Both or neither; none of `reads` is overwritten. Returns the
+    path of the second. The model is run once by PyTorch.
+    """
+    check_output(path)
+    check_code(path, reads, has_values=True)
+    source = source_of_plan(program, schedule, style)
+    from ...backends.jax.runtime.arrays import write_npz
+    from .reference import held_tensors, reference_step
+
+    stored = reference_step(program, held_tensors(program, exported))
+    values = values_beside(path)
+    write_together({path: text_writer(source), values: partial(write_npz, stored=stored)})
+    return values

@@ -1,0 +1,227 @@
+"""From a model, or from a program as text, to a plan: costs, planner, proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.program import Budget, Program
+from ..ir.wording import worded
+from .budget import Baseline, resolve_budget
+from .cache import PlanCache
+from .fusion.fuse import fused_plan, refuse_without_model
+from .jax.fuse import fused_for_xla
+from .plan import Plan
+from .request import PlanRequest
+from .run_planner import Phases, run_planner
+from .source import Source
+from .store import user_store
+from .sweep.least import run_for_least
+
+if TYPE_CHECKING:
+    from ..capture.lowered import Lowered
+    from ..costs import Device
+
+
+def plan_source(source: Source, request: PlanRequest, phases: Phases) -> Plan:
+    """Lowers, costs, plans and proves an exported model.
+
+    With measured costs the graph is also run once against eager (FB0512). A plan made
+    for another device is checked when it is bound to the model.
+    """
+    from ..capture.torch import ensure_trusted
+
+    with planned_source(source, request, phases) as (plan, lowered):
+        pass
+    if request.device is None:
+        try:
+            with phases.phase("check", "running the graph once against eager"):
+                ensure_trusted(lowered)
+        except FBError as error:
+            return plan_source(with_caches(source, error), request, phases)
+    return plan
+
+
+def with_caches(source: Source, error: FBError) -> Source:
+    """For a second capture, where the first was refused: with the caches that eager makes for the
+    generation of text. The copies in them lie otherwise in memory, and a kernel may round by that.
+    Raises `error` where that is not why."""
+    exported = source.exported.with_caches()
+    if exported is None or any(d.code != "FB0512" for d in error.diagnostics):
+        raise error
+    return replace(source, exported=exported)
+
+
+@contextmanager
+def planned_source(
+    source: Source, request: PlanRequest, phases: Phases
+) -> Iterator[tuple[Plan, Lowered]]:
+    """The plan and, inside the block, the lowered model that it was made from.
+
+    With `request.cache` it is one that was made before, where there is one for that graph.
+    """
+    with _lowered(source, request.device, phases) as lowered:
+        store = user_store() if request.cache else None
+        cache = None if store is None else PlanCache.of(store, lowered)
+        plan, diagnostics = _cached_or_made(lowered, request, phases, cache)
+        if request.fuse == "xla":
+            plan = fused_for_xla(plan, request, phases)
+        else:
+            plan = fused_plan(plan, lowered, request, phases, cache)
+        warnings = (
+            *source.warnings,
+            *source.exported.warnings,
+            *lowered.warnings,
+            *plan.warnings,
+            *diagnostics,
+        )
+        unlike = tuple(dict.fromkeys(warnings))  # a folder that cannot be written is so for all
+        plan = replace(plan, warnings=unlike, phase_s=phases.seconds)
+        plan = replace(plan, _exported=source.exported, _reads=source.reads)
+        yield plan, lowered
+
+
+def _cached_or_made(
+    lowered: Lowered, request: PlanRequest, phases: Phases, cache: PlanCache | None
+) -> tuple[Plan, tuple[Diagnostic, ...]]:
+    """The plan, and what is to be said of the cache."""
+    diagnostics: tuple[Diagnostic, ...] = ()
+    if cache is not None:
+        with phases.phase("cache", "looking for a plan that was made before"):
+            known, diagnostics = cache.find_plan(lowered.program, request)
+        if known is not None:
+            return known, diagnostics
+    program, of_costs = _with_costs(lowered, request.device, phases, cache)
+    diagnostics = (*diagnostics, *of_costs)
+    plan = plan_costed(program, request, phases)
+    if cache is not None and not plan.warnings:
+        diagnostics = (*diagnostics, *cache.keep_plan(plan, request))
+    return plan, diagnostics
+
+
+def plan_program(program: Program, request: PlanRequest, phases: Phases) -> Plan:
+    """Plans and proves a program, in place of the schedules it holds. See `costed_program`."""
+    refuse_without_model(request)
+    plan = plan_costed(costed_program(program, request, phases), request, phases)
+    return fused_for_xla(plan, request, phases) if request.fuse == "xla" else plan
+
+
+@contextmanager
+def costed(
+    source: Source, device: Device | None, phases: Phases
+) -> Iterator[tuple[Program, Lowered]]:
+    """The program with its costs and, inside the block, the lowered model."""
+    with _lowered(source, device, phases) as lowered:
+        program, _ = _with_costs(lowered, device, phases)
+        yield program, lowered
+
+
+@contextmanager
+def _lowered(source: Source, device: Device | None, phases: Phases) -> Iterator[Lowered]:
+    from ..capture.torch import lower
+
+    with ExitStack() as stack:
+        with phases.phase("lower", "lowering to a forward-backward graph"):
+            lowered = stack.enter_context(lower(source.exported))
+        header = replace(lowered.program.header, source=source.name, sha256=source.sha256)
+        if device is not None:  # nothing is run, so no replay form is compared: verdicts list them
+            header = replace(header, replays="")
+        yield lowered.with_program(replace(lowered.program, header=header))
+
+
+def _with_costs(
+    lowered: Lowered, device: Device | None, phases: Phases, cache: PlanCache | None = None
+) -> tuple[Program, tuple[Diagnostic, ...]]:
+    """The program with its costs, those in the `cache` where there are some, and what is to be
+    said of them."""
+    if device is not None:
+        return _roofline(lowered.program, device, phases), ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+    if cache is not None:
+        with phases.phase("cache", "looking for costs that were measured before"):
+            known, diagnostics = cache.find_costs(lowered.program)
+        if known is not None:
+            return known, diagnostics
+    with phases.phase("costs", "measuring each computation"):
+        program = _measured(lowered)
+    return program, diagnostics if cache is None else (*diagnostics, *cache.keep_costs(program))
+
+
+def costed_program(model: Program | Source, request: PlanRequest, phases: Phases) -> Program:
+    """The program with the costs, `grads` and host memory that were asked for, to be planned.
+
+    A text loses its schedules and keeps its own costs where none were asked for. FB0713 where
+    they are to be measured, which needs the model.
+    """
+    if isinstance(model, Source):
+        with costed(model, request.device, phases) as (program, _):
+            return _as_requested(program, request)
+    if request.device is not None:
+        model = _roofline(model, request.device, phases)
+    elif request.costs == "measured":
+        message = "costs cannot be measured from a text alone"
+        hint = worded("leave {costs} away to keep those in the file, or give the model itself")
+        raise FBError(Diagnostic("FB0713", message, hint=hint), usage=True)
+    return _as_requested(replace(model, schedules=(), proven=()), request)
+
+
+def _as_requested(program: Program, request: PlanRequest) -> Program:
+    """The program with `grads` and the host memory as they were asked for, where they were."""
+    if request.grads is not None:
+        program = replace(program, binding=replace(program.binding, grads=request.grads))
+    if request.host_bytes is not None:
+        program = replace(program, target=replace(program.target, host_bytes=request.host_bytes))
+    if request.link is not None:
+        program = replace(program, target=request.link.on(program.target))
+    return program
+
+
+def plan_costed(program: Program, request: PlanRequest, phases: Phases) -> Plan:
+    program = _as_requested(program, request)
+    baseline = Baseline.of(program)
+    budget = _target_memory(program, baseline)
+    if request.budget is not None:
+        budget = resolve_budget(request.budget, baseline)
+    is_least = request.budget is not None and request.budget.form == "least"
+    run = run_for_least if budget is not None and is_least else run_planner
+    planned = run(
+        program,
+        request.planner,
+        budget,
+        baseline,
+        time_limit_s=request.time_limit_s,
+        phases=phases,
+    )
+    bound_ns = planned.lower_bound_ns
+    return Plan(
+        planned.program,
+        planned.schedule,
+        planned.budget,
+        warnings=planned.warnings,
+        lower_bound_s=None if bound_ns is None else bound_ns / 1e9,
+        phase_s=phases.seconds,
+        _is_proven=True,
+    )
+
+
+def _target_memory(program: Program, baseline: Baseline) -> Budget | None:
+    """The memory of the target, where the step without recomputation does not fit into it."""
+    memory = program.target.memory_bytes
+    return Budget(memory) if memory is not None and baseline.peak_bytes > memory else None
+
+
+def _measured(lowered: Lowered) -> Program:
+    from ..costs import measured
+
+    program: Program = measured(lowered.program, lowered.values())
+    return program
+
+
+def _roofline(program: Program, device: Device, phases: Phases) -> Program:
+    from ..costs import roofline
+
+    with phases.phase("costs", f"costs by roofline for {device.name}"):
+        return roofline(program, device)

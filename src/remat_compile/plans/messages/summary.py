@@ -1,0 +1,93 @@
+"""A plan in a few lines, beside the step with nothing recomputed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...ir.analysis.states import searched_bound_bytes
+from ...ir.program import Budget, Program
+from ...ir.schedule import Schedule
+from ...ir.semantics.simulate import Trace
+from ...ir.terminal import printable_lines
+from ..budget import Baseline, format_bytes
+from .table import columns
+
+__all__ = ["summary"]
+
+MOST_ABOVE = 10.0
+"""A bound that the plan is further above than so many times says nothing of how good it is."""
+
+
+def summary(
+    program: Program,
+    schedule: Schedule,
+    trace: Trace,
+    base: Baseline,
+    *,
+    budget: Budget | None,
+    lower_bound_s: float | None,
+    is_proven: bool,
+) -> str:
+    """What the plan takes, and what the step takes without it; `lower_bound_s` of its order."""
+    floors = _floors(program, schedule, trace, base, budget)
+    lines = [_head(schedule, budget), *columns([*_rows(trace, base, floors, is_proven)])]
+    lines += _bound(trace.time_ns / 1e9, lower_bound_s)
+    again = sum(trace.executions.values()) - len(trace.executions)
+    lines.append(
+        f"{len(trace.executions)} computations, {again} run again; "
+        f"costs {program.header.costs}, target {program.target.name}"
+    )
+    return printable_lines(lines) + "\n"
+
+
+def _head(schedule: Schedule, budget: Budget | None) -> str:
+    by = f" by {schedule.planner}" if schedule.planner else ""
+    if budget is None:
+        return f"plan @{schedule.name}{by}"
+    kind = "of activations" if budget.kind == "activation" else "on the device"
+    return f"plan @{schedule.name}{by} for {format_bytes(budget.bytes)} {kind}"
+
+
+def _floors(
+    program: Program, schedule: Schedule, trace: Trace, base: Baseline, budget: Budget | None
+) -> tuple[int, int]:
+    """Of device and activation bytes. A plan that takes all of its budget, as one for `least`
+    does, has the highest that is known beside it."""
+    device, activation = base.floor_bytes, base.activation_floor_bytes
+    if budget is None:
+        return device, activation
+    copies = schedule.has_copies
+    if budget.kind == "device" and budget.bytes == trace.peak_bytes:
+        device = searched_bound_bytes(program, "device", copies=copies)[0]
+    if budget.kind == "activation" and budget.bytes == trace.activation_peak_bytes:
+        activation = searched_bound_bytes(program, "activation", copies=copies)[0]
+    return device, activation
+
+
+def _rows(
+    trace: Trace, base: Baseline, floors: tuple[int, int], proven: bool
+) -> Iterator[tuple[str, ...]]:
+    yield ("", "proven" if proven else "predicted", "nothing recomputed", "floor")
+    peaks = (trace.peak_bytes, base.peak_bytes, floors[0])
+    yield ("device memory", *map(format_bytes, peaks))
+    activations = (
+        trace.activation_peak_bytes,
+        base.activation_peak_bytes,
+        floors[1],
+    )
+    yield ("activations", *map(format_bytes, activations))
+    if trace.copies:
+        yield ("host copies", format_bytes(trace.host_peak_bytes), "", "")
+    slower = f"{trace.time_ns / base.time_ns:.2f} ×" if base.time_ns else ""
+    times = (f"{ns / 1e9:.4g} s" for ns in (trace.time_ns, base.time_ns))
+    yield ("time, predicted", *times, slower)
+
+
+def _bound(time_s: float, lower_bound_s: float | None) -> Iterator[str]:
+    if not lower_bound_s:
+        return
+    least = f"no plan in this order takes less than {lower_bound_s:.4g} s"
+    if time_s <= MOST_ABOVE * lower_bound_s:
+        above = 100 * (time_s / lower_bound_s - 1)
+        least += f"; this one is at most {above:.2f} % above the best"
+    yield least
