@@ -40,6 +40,7 @@ def codes(seen: list[warnings.WarningMessage]) -> list[str]:
 
 @pytest.mark.parametrize("name", ["scale", "args[0]"])
 def test_what_was_written_to_is_named(name: str) -> None:
+    model: Any
     model, x = remat_compile.compile(Scaled(), (X,), **AGAIN), X.clone()
     loss = model(x)
     with torch.no_grad():
@@ -54,7 +55,7 @@ def test_a_step_that_aotautograd_wraps_names_it_too() -> None:
             made = torch.tanh(self.a(torch.relu(x))) * torch.sigmoid(self.scale)
             return made, made.t()
 
-    model = remat_compile.compile(Two(), (X,), **AGAIN)
+    model: Any = remat_compile.compile(Two(), (X,), **AGAIN)
     made, _ = model(X)
     model.scale.add_(1)
     with pytest.raises(FBError, match=r"FB0962\]: scale"):
@@ -95,6 +96,9 @@ def test_hooks_on_saved_tensors_are_told_once() -> None:
 
 class Shared(nn.Module):
     """Two layers whose weights, biases or buffers lie in one memory."""
+
+    one: Tensor
+    other: Tensor
 
     def __init__(self, how: str) -> None:
         super().__init__()

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pytest
 import torch
 
 from remat_compile.operators import Effects, effects
 from remat_compile.operators.schema import effects_of
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "runners"))
-
-import make_operators
+from runners import make_operators
 
 
 def test_the_tables_are_those_of_the_installed_pytorch() -> None:

@@ -21,6 +21,8 @@ X = torch.linspace(-1, 1, 48).reshape(6, 8)
 
 
 class Net(nn.Module):
+    e: nn.Module
+
     def __init__(self, **held: Any) -> None:
         super().__init__()
         self.a = nn.Linear(8, 8)
