@@ -259,7 +259,7 @@ def test_who_traces_runs_backwards_on_its_own_thread() -> None:
 FORKED = f"""
 HANGS_S = {int(HANGS_S)}
 import os, signal, threading
-from remat_compile._torch import exclusive
+from remat_compile.capture.trace import lock as exclusive
 
 inside, may_go_on = threading.Event(), threading.Event()
 

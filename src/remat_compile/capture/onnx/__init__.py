@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OnnxModel", "build_module", "export_trainable"]
 
-_HOME = {"OnnxModel": ".build", "build_module": ".build", "export_trainable": ".export"}
+_HOME = {"OnnxModel": ".build", "build_module": ".build", "export_trainable": ".exporter.export"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,1 @@
+"""Documented names of the frontends; the code stands in `capture`."""
